@@ -1,0 +1,13 @@
+"""What a run is made of. Standard library only: a case can be read without torch."""
+
+from harness.case.case import PAD_ID, Case, Dtype, Kernel, LossContract
+from harness.case.invalid import InvalidCase
+from harness.case.padded import from_padded
+from harness.case.record import from_record, to_record
+from harness.case.row import Row, Side
+from harness.case.text import parse
+
+__all__ = [
+    "PAD_ID", "Case", "Dtype", "InvalidCase", "Kernel", "LossContract", "Row", "Side",
+    "from_padded", "from_record", "parse", "to_record",
+]

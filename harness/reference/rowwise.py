@@ -1,0 +1,88 @@
+"""The row-wise oracle: every row alone, unpadded, in fp64. It keeps the reference honest.
+
+Written apart from the padded path on purpose: no batch, no mask tensors, losses weighted token
+by token. What the two share is the model and the case.
+"""
+
+from collections import Counter
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from harness.case import Case
+from harness.reference.decoder import Decoder
+from harness.trace import Trace
+
+
+def rowwise(case: Case) -> Trace:
+    """The required keys of a trace, computed one row and one token at a time."""
+    model = Decoder(case, torch.float64)
+    model.recompute = False
+    weights = token_weights(case)
+    total = torch.zeros((), dtype=torch.float64)
+    nll, tokens = [], []
+    for r, row in enumerate(case.rows):
+        ids = torch.tensor(case.ids_of(r))
+        logits_TV = model(
+            ids,
+            torch.arange(len(row)),
+            lambda q, k, v: attend_row(q, k, v, case.window),
+            lambda key, tensor: None,
+        )
+        surprise_TV = -logits_TV.log_softmax(-1)
+        for target in row.supervised():
+            term = surprise_TV[target - 1, ids[target]]
+            total = total + float(weights[r, target]) * term
+            nll.append(term.detach())
+            tokens.append(case.offsets[r] + target - 1)
+    if total.requires_grad:
+        total.backward()
+    trace = Trace()
+    trace.add("nll", torch.stack(nll) if nll else torch.zeros(0, dtype=torch.float64),
+              torch.tensor(tokens, dtype=torch.int64))
+    trace.add("loss", total)
+    for name, parameter in model.named_parameters():
+        trace.add(f"grad.{name}", torch.zeros_like(parameter) if parameter.grad is None
+                  else parameter.grad)
+    return trace
+
+
+def attend_row(q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, window: int | None) -> Tensor:
+    """Each token in turn over the tokens it may see."""
+    group = q_TNH.shape[1] // k_TKH.shape[1]
+    out = []
+    for t in range(q_TNH.shape[0]):
+        first = 0 if window is None else max(0, t - window + 1)
+        heads = []
+        for n in range(q_TNH.shape[1]):
+            scores_t = k_TKH[first : t + 1, n // group] @ q_TNH[t, n] / q_TNH.shape[2] ** 0.5
+            heads.append(scores_t.softmax(0) @ v_TKH[first : t + 1, n // group])
+        out.append(torch.stack(heads))
+    return torch.stack(out)
+
+
+def token_weights(case: Case) -> dict[tuple[int, int], Fraction]:
+    """The exact weight of each supervised token in the loss."""
+    pieces = {row: micro_batch_of(case, row) for row in range(len(case.rows))}
+    supervised = [(r, t) for r, row in enumerate(case.rows) for t in row.supervised()]
+    per_row = Counter(r for r, _ in supervised)
+    per_piece = Counter(pieces[r] for r, _ in supervised)
+    weight = {
+        "token-mean": lambda r: Fraction(1, len(supervised)),
+        "row-mean": lambda r: Fraction(1, len(case.rows) * per_row[r]),
+        "micro-mean": lambda r: Fraction(1, case.dp * case.micro_batches * per_piece[pieces[r]]),
+    }[case.loss]
+    return {(r, t): weight(r) for r, t in supervised}
+
+
+def micro_batch_of(case: Case, row: int) -> tuple[int, int]:
+    """(replica, micro-batch) of a row, by counting as `Case` describes."""
+    replica, place = row % case.dp, row // case.dp
+    left = len(case.rows) // case.dp
+    for micro_batch in range(case.micro_batches):
+        size = -(-left // (case.micro_batches - micro_batch))
+        if place < size:
+            return replica, micro_batch
+        place, left = place - size, left - size
+    raise AssertionError("every row belongs to a micro-batch")

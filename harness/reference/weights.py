@@ -1,0 +1,64 @@
+"""Weights from the seed: the same numbers on every torch version, platform and rank."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from harness.case import Case
+
+TORCH_DTYPES = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+
+# Large enough that the losses of single tokens differ by nats and that attention is far from
+# uniform: a model at its usual initialisation predicts ln(vocab) whatever is done to its input.
+LOGIT_SPREAD = 1.5
+ATTENTION_GAIN = 1.6
+
+
+def parameter_shapes(case: Case) -> Iterator[tuple[str, tuple[int, ...], float]]:
+    """Name, shape and standard deviation of every parameter, in execution order."""
+    hidden = case.heads * case.head_dim
+    wide = 2 * hidden
+    q_size, kv_size = case.heads * case.head_dim, case.kv_heads * case.head_dim
+    fan_in, wide_fan_in = 1 / math.sqrt(hidden), 1 / math.sqrt(wide)
+    embed_std = LOGIT_SPREAD * fan_in if case.tied else 1.0
+    yield "embed.weight", (case.vocab, hidden), embed_std
+    for i in range(case.layers):
+        yield f"layers.{i}.attn_norm.weight", (hidden,), 0.0
+        yield f"layers.{i}.attn.q.weight", (q_size, hidden), ATTENTION_GAIN * fan_in
+        yield f"layers.{i}.attn.k.weight", (kv_size, hidden), ATTENTION_GAIN * fan_in
+        yield f"layers.{i}.attn.v.weight", (kv_size, hidden), fan_in
+        yield f"layers.{i}.attn.o.weight", (hidden, q_size), fan_in
+        yield f"layers.{i}.mlp_norm.weight", (hidden,), 0.0
+        yield f"layers.{i}.mlp.gate.weight", (wide, hidden), fan_in
+        yield f"layers.{i}.mlp.up.weight", (wide, hidden), fan_in
+        yield f"layers.{i}.mlp.down.weight", (hidden, wide), wide_fan_in
+    yield "norm.weight", (hidden,), 0.0
+    if not case.tied:
+        yield "head.weight", (case.vocab, hidden), LOGIT_SPREAD * fan_in
+
+
+def seeded_weights(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Every parameter, rounded to the case's dtype and then held in `dtype`.
+
+    The oracle runs in fp64 on weights that the case's own dtype can represent, so that what
+    differs between the two is arithmetic and not the starting point.
+    """
+    named = list(parameter_shapes(case))
+    sizes = [math.prod(shape) for _, shape, _ in named]
+    # Raw counter-based bits and one multiplication: no distribution code whose stream a library
+    # may change, no math library whose last bit depends on the machine.
+    bits = np.random.Philox(key=case.seed).random_raw(sum(sizes))
+    uniform = torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0)
+    weights = {}
+    for (name, shape, std), values in zip(named, uniform.split(sizes), strict=True):
+        # A uniform variable on [-1, 1) has variance 1/3. Norms sit around one, never at one.
+        scaled = values * (std * math.sqrt(3.0)) if std else 1.0 + 0.3 * values
+        weights[name] = scaled.to(TORCH_DTYPES[case.dtype]).to(dtype).view(shape)
+    return weights

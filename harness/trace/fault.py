@@ -1,0 +1,33 @@
+"""Why there is no trace to judge."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What went wrong, in one word."""
+
+    START = "start"
+    DIED = "died"
+    RAISED = "raised"
+    HUNG = "hung"
+    LAUNCHER = "launcher"
+    PROTOCOL = "protocol"
+    STALE = "stale"
+    FRAGMENT = "fragment"
+    VACUOUS = "vacuous"
+    REFERENCE = "reference"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Never a pass: a crash, a hang, a lie, or a run in which nothing was examined."""
+
+    kind: Kind
+    summary: str
+    rank: int | None = None
+    last_key: str = ""
+    # What each rank was doing, most telling line first.
+    ranks: tuple[str, ...] = ()
+    stacks: dict[int, str] = field(default_factory=dict)
+    log: str = ""

@@ -1,0 +1,33 @@
+"""What one rank emits."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.trace.trace import Tokens, Values
+
+# The token number that a candidate's own sharding gives to padding.
+PAD_TOKEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A key and a tensor: rows for `tokens`, or without tokens a replica of the whole.
+
+    Of a replica only rank 0 sends the values unless a full trace is wanted; the others send a
+    digest, which is all that agreement needs.
+    """
+
+    key: str
+    values: Values | None
+    tokens: Tokens | None = None
+    pads: int = 0
+    digest: str = ""
+
+
+def digest(values: Values) -> str:
+    """A fingerprint of a tensor's bits, shape and type."""
+    contiguous = np.ascontiguousarray(values)
+    head = f"{contiguous.dtype.str}{contiguous.shape}".encode()
+    return hashlib.blake2b(contiguous.data, digest_size=16, key=head[:64]).hexdigest()

@@ -1,0 +1,67 @@
+"""Named tensors in global coordinates, in execution order."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Values = npt.NDArray[np.generic]
+Tokens = npt.NDArray[np.int64]
+
+REQUIRED = ("nll", "loss")
+GRADIENT = "grad."
+
+
+def is_required(key: str) -> bool:
+    """Whether every candidate must emit this key."""
+    return key in REQUIRED or key.startswith(GRADIENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor: row i belongs to token `tokens[i]`, ascending; or, without tokens, the whole."""
+
+    values: Values
+    tokens: Tokens | None = None
+    # Which rank reported each row, where ranks did; None for a reference or a replica.
+    owners: Tokens | None = None
+
+
+class Trace:
+    """Entries by key; the order of keys is the order of execution."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+
+    def add(self, key: str, tensor: torch.Tensor, tokens: torch.Tensor | None = None) -> None:
+        """Record a tensor whose rows already stand in ascending token order."""
+        self.put(key, Entry(to_numpy(tensor), None if tokens is None else tokens.numpy()))
+
+    def put(self, key: str, entry: Entry) -> None:
+        self._entries[key] = entry
+
+    def get(self, key: str) -> Entry | None:
+        return self._entries.get(key)
+
+    def __getitem__(self, key: str) -> Entry:
+        return self._entries[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def to_numpy(tensor: torch.Tensor) -> Values:
+    """The values on the host; half precisions are widened, which loses nothing."""
+    host = tensor.detach().cpu()
+    if host.dtype in (torch.bfloat16, torch.float16):
+        host = host.float()
+    values: Values = host.numpy()
+    return values
