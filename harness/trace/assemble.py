@@ -39,8 +39,8 @@ class Assembly:
     findings: list[Finding] = field(default_factory=list)
     # Per rank, the rows of `nll` it computed, padding included.
     local_rows: tuple[int, ...] = ()
-    # Per rank, how many collectives of each kind it entered.
-    collectives: tuple[dict[str, int], ...] = ()
+    # How many collectives of each kind a rank entered.
+    collectives: dict[str, int] = field(default_factory=dict)
 
 
 def assemble(case: Case, ranks: Sequence[Sequence[Fragment]]) -> Assembly | Fault:

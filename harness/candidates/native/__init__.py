@@ -1,0 +1,8 @@
+"""Our own sequence-parallel step: the positive control, and the page to learn Ulysses from."""
+
+from harness.candidates.native.ulysses import GatherDialect, LocalDialect, Ulysses
+
+GATHER = GatherDialect()
+LOCAL = LocalDialect()
+
+__all__ = ["GATHER", "LOCAL", "GatherDialect", "LocalDialect", "Ulysses"]

@@ -1,0 +1,84 @@
+"""From a name on the command line to a candidate."""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from harness.candidates.protocol import Candidate
+
+BUILT_IN = {
+    "native-gather": "harness.candidates.native:GATHER",
+    "native-local": "harness.candidates.native:LOCAL",
+}
+
+
+class UnknownCandidate(ValueError):
+    """The name leads to nothing that can be run; the message says where it broke."""
+
+
+def resolve(name: str) -> str:
+    """The name made independent of the current folder, so that ranks find the same file."""
+    place, colon, attribute = name.rpartition(":")
+    if colon and place.endswith(".py"):
+        return f"{Path(place).resolve()}:{attribute}"
+    return name
+
+
+def load(name: str) -> Candidate:
+    """The candidate behind a built-in name, `path/to/file.py:NAME` or `package.module:NAME`."""
+    place, colon, attribute = BUILT_IN.get(name, name).rpartition(":")
+    if not colon:
+        raise UnknownCandidate(
+            f"candidate={name}: not built in; use {', '.join(BUILT_IN)}, "
+            "path/to/file.py:NAME or package.module:NAME"
+        )
+    module = _from_file(name, Path(place)) if place.endswith(".py") else _from_path(name, place)
+    candidate = getattr(module, attribute, None)
+    if candidate is None:
+        raise UnknownCandidate(f"candidate={name}: {place} has no attribute {attribute!r}")
+    for part in ("name", "supports", "run"):
+        if not hasattr(candidate, part):
+            raise UnknownCandidate(
+                f"candidate={name}: {attribute} lacks {part!r}; "
+                "a candidate has a name, supports(case) and run(case, rank, emit)"
+            )
+    if isinstance(candidate, type) or not isinstance(candidate, Candidate):
+        raise UnknownCandidate(f"candidate={name}: {attribute} is a class; name an instance of it")
+    return candidate
+
+
+def _from_file(name: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UnknownCandidate(f"candidate={name}: there is no file {path}")
+    # A name of its own per file: two files called candidate.py must not shadow each other.
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    module_name = f"_candidate_{digest}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise UnknownCandidate(f"candidate={name}: {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[module_name]
+        if not isinstance(error, Exception):
+            raise
+        raise UnknownCandidate(
+            f"candidate={name}: {path} does not import: {type(error).__name__}: {error}"
+        ) from error
+    return module
+
+
+def _from_path(name: str, place: str) -> ModuleType:
+    try:
+        return importlib.import_module(place)
+    except Exception as error:
+        raise UnknownCandidate(
+            f"candidate={name}: module {place!r} does not import: {type(error).__name__}: {error}"
+        ) from error

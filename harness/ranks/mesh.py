@@ -1,0 +1,59 @@
+"""The process groups of one (dp, sp), made once and kept."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import distributed as dist
+
+from harness.candidates.protocol import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """This process in one mesh, and the harness's own group that no candidate ever sees."""
+
+    rank: Rank
+    gate: dist.ProcessGroup
+
+
+class Meshes:
+    """Meshes by shape. Sequence peers are neighbours: index = dp_index * sp + sp_index."""
+
+    def __init__(self, index: int, device: torch.device) -> None:
+        self._index, self._device = index, device
+        self._seats: dict[tuple[int, int], Seat | None] = {}
+
+    def build(self, dp: int, sp: int) -> None:
+        """Make the groups of a mesh; every rank of the pool must call this, in the same order."""
+        everyone = list(range(dp * sp))
+        sp_groups = [everyone[d * sp : (d + 1) * sp] for d in range(dp)]
+        dp_groups = [everyone[s::sp] for s in range(sp)]
+        sp_group = self._mine(sp_groups, f"sp of {dp}x{sp}")
+        dp_group = self._mine(dp_groups, f"dp of {dp}x{sp}")
+        world = self._mine([everyone], f"world of {dp}x{sp}")
+        gate = self._mine([everyone], "gate")
+        if not (sp_group and dp_group and world and gate):
+            self._seats[dp, sp] = None
+            return
+        dp_index, sp_index = divmod(self._index, sp)
+        rank = Rank(self._index, dp_index, sp_index, self._device, dp_group, sp_group, world)
+        self._seats[dp, sp] = Seat(rank, gate)
+
+    def seat(self, dp: int, sp: int) -> Seat:
+        seat = self._seats[dp, sp]
+        if seat is None:
+            raise ValueError(f"rank {self._index} has no place in a mesh of {dp}x{sp}")
+        return seat
+
+    def _mine(self, groups: list[list[int]], description: str) -> dist.ProcessGroup | None:
+        """Create all of these groups, as torch demands of every rank; keep the one we are in.
+
+        Local synchronisation, which would need members only, derives a group's name from how
+        many groups this rank has made before, and hangs when ranks differ in that.
+        """
+        mine = None
+        for ranks in groups:
+            group = dist.new_group(ranks, group_desc=description)
+            if self._index in ranks:
+                mine = group
+        return mine
