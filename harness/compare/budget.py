@@ -1,0 +1,77 @@
+"""How much error is allowed, and why: the only place in the project where a tolerance stands.
+
+Plain training in the case's own dtype, the *baseline*, makes an error too: its distance to the
+fp64 oracle on the same weights. A candidate does the same arithmetic in another order, so its
+error may be a small multiple of that, tensor by tensor and slice by slice, and not more.
+
+`allowed = times x max(own, noise x magnitude) + rounding x magnitude`, per slice (a row of a
+weight, a token of an activation), where
+
+    magnitude  the largest oracle value in the slice
+    own        the baseline's largest error in the slice
+    noise      the baseline's relative error over the whole tensor, or, where that is smaller, the
+               median over the tensors of the same kind: the error of a scalar may be zero by luck
+    rounding   half a unit in the last place: what writing the oracle down in this dtype costs
+
+In fp64 the baseline is the oracle and has no error of its own. There the whole chain, forward,
+backward and reduction, must hold to a fixed 1e-12 of the slice, and to a few rounding units of
+the largest gradient, below which a gradient that is zero in exact arithmetic disappears.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+FP64_RELATIVE = 1e-12
+FP64_ZERO_UNITS = 8
+
+# Half a unit in the last place, relative.
+ROUNDING = {"fp64": 2.0**-53, "fp32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.0**-12}
+
+# A budget above this share of the tensor it guards would hide a wrong tensor.
+LARGEST_SHARE_OF_SIGNAL = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Equal to the baseline in every bit."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """Within `times` the baseline's own error."""
+
+    times: float
+    why: str
+
+
+Budget = Exact | Reduced
+
+BUDGETS: tuple[tuple[str, Budget], ...] = (
+    (r"ids|positions|labels", Exact("whole numbers are moved, never computed")),
+    (r"embed", Exact("rows of a table are moved, never computed")),
+    (r"layers\..*|logits|nll", Reduced(4.0, "kernels order their sums by shape")),
+    (r"loss", Reduced(4.0, "partial sums are added in another order")),
+    (r"grad\..*", Reduced(4.0, "partial sums are added in another order, over ranks as well")),
+)
+
+
+def budget_for(key: str) -> Budget:
+    """The first line of the table that fits; an unknown key is judged like an activation."""
+    for pattern, budget in BUDGETS:
+        if re.fullmatch(pattern, key):
+            return budget
+    return Reduced(4.0, "not in the table")
+
+
+def kind_of(key: str) -> str:
+    """Tensors of one kind lend each other their noise."""
+    return "gradient" if key.startswith("grad.") else "forward"
+
+
+def machine_epsilon() -> float:
+    """The spacing of fp64 around one."""
+    return float(np.finfo(np.float64).eps)

@@ -1,0 +1,161 @@
+"""A candidate's trace against the oracle's, key by key in execution order."""
+
+from bisect import bisect_right
+from dataclasses import replace
+from types import EllipsisType
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.case import Case
+from harness.compare.comparison import Comparison, Divergence, KeyResult
+from harness.compare.elementwise import Judged, judge, measure_noise
+from harness.compare.scale import fit_scale
+from harness.compare.vacuity import vacuity
+from harness.compare.verdict import Verdict
+from harness.trace import GRADIENT, Assembly, Entry, Fault, Kind, Trace, is_required
+from harness.trace.trace import Values
+
+Rows = EllipsisType | npt.NDArray[np.int64] | npt.NDArray[np.intp]
+
+
+def compare(
+    case: Case, candidate: str, oracle: Trace, baseline: Trace, assembly: Assembly
+) -> Comparison:
+    """EQUAL, WITHIN or DIVERGED; FAULT where the run cannot be judged."""
+    trace = assembly.trace
+    results: list[KeyResult] = []
+    gradients: dict[str, tuple[Values, Values]] = {}
+    first: Divergence | None = None
+    bitwise = True
+    for key in oracle:
+        if is_required(key) and key not in trace:
+            return _missing(case, candidate, key, "was never emitted")
+    noise = measure_noise(
+        {key: (oracle[key].values, baseline[key].values) for key in oracle if key in trace}
+    )
+    for key in oracle:
+        got = trace.get(key)
+        if got is None:
+            continue
+        rows, got_rows = _rows_in_common(oracle[key], got)
+        expected, values = oracle[key].values[rows], got.values[got_rows]
+        if expected.shape != values.shape or expected.dtype.kind != values.dtype.kind:
+            return _missing(
+                case, candidate, key,
+                f"has shape {values.shape} of {values.dtype}, expected {expected.shape} "
+                f"of {expected.dtype}",
+            )
+        judged = judge(key, case.dtype, expected, baseline[key].values[rows], values, noise)
+        results.append(
+            KeyResult(key, judged.elements, int(judged.wrong.size), judged.used, judged.weak)
+        )
+        bitwise = bitwise and judged.bitwise
+        if key.startswith(GRADIENT):
+            gradients[key] = expected, values
+        if judged.wrong.size and first is None:
+            first = _locate(
+                case, key, expected, values, judged, got, got_rows, trace["nll"]
+            )
+    gradients_differ = any(r.wrong for r in results if r.key.startswith(GRADIENT))
+    vacuous = vacuity(case, results, oracle["nll"], assembly)
+    if first is not None or assembly.findings:
+        verdict = Verdict.DIVERGED
+    elif vacuous:
+        verdict = Verdict.FAULT
+    else:
+        verdict = Verdict.EQUAL if bitwise else Verdict.WITHIN
+    return Comparison(
+        case=case,
+        candidate=candidate,
+        verdict=verdict,
+        reason=vacuous,
+        first=first,
+        findings=tuple(assembly.findings),
+        keys=tuple(results),
+        scale=fit_scale(case, gradients) if gradients_differ else None,
+        fault=Fault(kind=Kind.VACUOUS, summary=vacuous) if verdict is Verdict.FAULT else None,
+        collectives=assembly.collectives,
+        loss=(float(oracle["loss"].values), float(trace["loss"].values)),
+    )
+
+
+def faulted(case: Case, candidate: str, fault: Fault) -> Comparison:
+    """The comparison that a fault stands in for."""
+    return Comparison(case=case, candidate=candidate, verdict=Verdict.FAULT, fault=fault)
+
+
+def unsupported(case: Case, candidate: str, reason: str) -> Comparison:
+    """The candidate said beforehand that it cannot run this case."""
+    return Comparison(case=case, candidate=candidate, verdict=Verdict.UNSUPPORTED, reason=reason)
+
+
+def _missing(case: Case, candidate: str, key: str, what: str) -> Comparison:
+    fault = Fault(kind=Kind.FRAGMENT, summary=f"key {key!r} {what}", last_key=key)
+    return faulted(case, candidate, fault)
+
+
+def _rows_in_common(expected: Entry, got: Entry) -> tuple[Rows, Rows]:
+    """Which rows of either stand for the same tokens; all of them for a replica."""
+    if expected.tokens is None or got.tokens is None:
+        return ..., ...
+    at = np.searchsorted(got.tokens, expected.tokens)
+    if (at < len(got.tokens)).all() and np.array_equal(got.tokens[at], expected.tokens):
+        return ..., at
+    _, expected_rows, got_rows = np.intersect1d(
+        expected.tokens, got.tokens, assume_unique=True, return_indices=True
+    )
+    return expected_rows, got_rows
+
+
+def _locate(
+    case: Case, key: str, expected: Values, values: Values, judged: Judged, got: Entry,
+    got_rows: Rows, nll: Entry,
+) -> Divergence:
+    """The first wrong element, in token order and then along the tensor's own dims."""
+    index = tuple(int(i) for i in np.unravel_index(int(judged.wrong[0]), expected.shape))
+    element = Divergence(
+        key=key,
+        index=index,
+        expected=float(expected[index]),
+        got=float(values[index]),
+        error=float(judged.error[index]),
+        allowed=float(judged.allowed[index]),
+    )
+    if got.tokens is None or got.owners is None:
+        return element
+    token, owner = (int(x[got_rows][index[0]]) for x in (got.tokens, got.owners))
+    row = bisect_right(case.offsets, token) - 1
+    return replace(
+        element,
+        index=(token, *index[1:]),
+        row=row,
+        position=token - case.offsets[row],
+        owner=owner,
+        edge=_edge(case, nll, token, row),
+    )
+
+
+def _edge(case: Case, nll: Entry, token: int, row: int) -> Literal["", "first", "last"]:
+    if nll.owners is None or nll.tokens is None or len(nll.tokens) < case.tokens:
+        return ""
+    owner = nll.owners[token]
+    if token + 1 < case.offsets[row + 1] and nll.owners[token + 1] != owner:
+        return "last"
+    if token > case.offsets[row] and nll.owners[token - 1] != owner:
+        return "first"
+    return ""
+
+
+def agree(case: Case, oracle: Trace, witness: Trace) -> str:
+    """Where two fp64 references part, or nothing; a reference is not trusted on its word."""
+    pairs = {key: (oracle[key].values, witness[key].values) for key in witness}
+    noise = measure_noise({key: (values, values) for key, (values, _) in pairs.items()})
+    for key, (values, other) in pairs.items():
+        if values.shape != other.shape:
+            return f"{key}: shapes {values.shape} and {other.shape}"
+        judged = judge(key, "fp64", values, values, other, noise)
+        if judged.wrong.size:
+            return f"{key}: {judged.wrong.size} of {judged.elements} elements differ"
+    return ""

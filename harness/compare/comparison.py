@@ -1,0 +1,69 @@
+"""The record of a judgement."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from harness.case import Case
+from harness.compare.scale import Scale
+from harness.compare.verdict import Verdict
+from harness.trace import Fault, Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """One element that is wrong, in global coordinates."""
+
+    key: str
+    index: tuple[int, ...]
+    expected: float
+    got: float
+    error: float
+    allowed: float
+    # For a tensor of tokens; -1 otherwise.
+    row: int = -1
+    position: int = -1
+    owner: int = -1
+    # Its neighbour in the row, on this side, belongs to another rank.
+    edge: Literal["", "first", "last"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyResult:
+    """How one tensor fared."""
+
+    key: str
+    elements: int
+    wrong: int
+    used: float
+    weak: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The outcome of judging one candidate on one case."""
+
+    case: Case
+    candidate: str
+    verdict: Verdict
+    reason: str = ""
+    first: Divergence | None = None
+    findings: tuple[Finding, ...] = ()
+    keys: tuple[KeyResult, ...] = ()
+    scale: Scale | None = None
+    fault: Fault | None = None
+    collectives: dict[str, int] = field(default_factory=dict)
+    # Expected and got, for a reader; never judged from here.
+    loss: tuple[float, float] | None = None
+
+    @property
+    def elements(self) -> int:
+        """How many elements were examined."""
+        return sum(result.elements for result in self.keys if not result.weak)
+
+    @property
+    def used(self) -> float:
+        """The largest error as a share of its budget."""
+        return max((result.used for result in self.keys), default=0.0)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Comparison has six outcomes; look at .verdict")

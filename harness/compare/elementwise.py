@@ -1,0 +1,120 @@
+"""The only place where tensors are subtracted."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.case import Dtype
+from harness.compare.budget import (
+    FP64_RELATIVE, FP64_ZERO_UNITS, LARGEST_SHARE_OF_SIGNAL, ROUNDING, Exact, Reduced, budget_for,
+    kind_of, machine_epsilon,
+)
+from harness.trace.trace import Values
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How far plain training in the case's dtype strays from the oracle."""
+
+    # Relative to each tensor's largest value, by key.
+    of: dict[str, float]
+    # The median over the tensors of one kind.
+    usual: dict[str, float]
+    # The largest oracle value over the tensors of one kind.
+    largest: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One tensor, judged."""
+
+    elements: int
+    # Flat positions of the elements outside their budget, ascending.
+    wrong: npt.NDArray[np.int64]
+    # The largest error as a share of what was allowed.
+    used: float
+    # The budget is too large a share of the tensor to say anything.
+    weak: bool
+    bitwise: bool
+    error: Floats
+    allowed: Floats
+
+
+def measure_noise(pairs: dict[str, tuple[Values, Values]]) -> Noise:
+    """From (oracle, baseline) by key."""
+    of: dict[str, float] = {}
+    kinds: dict[str, list[float]] = {}
+    largest: dict[str, float] = {}
+    for key, (oracle, baseline) in pairs.items():
+        if oracle.dtype.kind != "f" or not oracle.size:
+            continue
+        kind, magnitude = kind_of(key), float(np.abs(oracle).max())
+        largest[kind] = max(largest.get(kind, 0.0), magnitude)
+        error = 0.0 if baseline is oracle else float(np.abs(baseline - oracle).max())
+        of[key] = error / magnitude if magnitude else 0.0
+        if magnitude:
+            kinds.setdefault(kind, []).append(of[key])
+    usual = {kind: float(np.median(values)) for kind, values in kinds.items()}
+    return Noise(of, usual, largest)
+
+
+def judge(
+    key: str, dtype: Dtype, oracle: Values, baseline: Values, candidate: Values, noise: Noise
+) -> Judged:
+    """Compare element by element; shapes must agree already."""
+    budget = budget_for(key)
+    if isinstance(budget, Exact) or oracle.dtype.kind != "f":
+        error = np.abs(candidate.astype(np.float64) - baseline.astype(np.float64))
+        wrong = np.flatnonzero(candidate != baseline)
+        used = float("inf") if wrong.size else 0.0
+        return Judged(
+            oracle.size, wrong, used, False, not wrong.size, error, np.zeros(oracle.shape)
+        )
+    expected = oracle.astype(np.float64, copy=False)
+    error = np.abs(candidate - expected)
+    allowed = _allowed(key, dtype, expected, baseline, budget, noise)
+    # Not `error > allowed`: a NaN must be wrong, and so must an infinity against an infinity.
+    wrong = np.flatnonzero(~(error <= allowed))
+    largest = float(np.abs(expected).max(initial=0.0))
+    kind_largest = noise.largest.get(kind_of(key), 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.where(error > 0, error / allowed, 0.0)
+    return Judged(
+        elements=oracle.size,
+        wrong=wrong,
+        used=float(np.nan_to_num(shares, nan=np.inf).max(initial=0.0)),
+        weak=bool(
+            largest > ROUNDING[dtype] * kind_largest
+            and allowed.max(initial=0.0) > LARGEST_SHARE_OF_SIGNAL * largest
+        ),
+        bitwise=bool(np.array_equal(candidate, baseline)),
+        error=error,
+        allowed=np.broadcast_to(allowed, oracle.shape),
+    )
+
+
+def _allowed(
+    key: str, dtype: Dtype, oracle: Floats, baseline: Values, budget: Reduced, noise: Noise
+) -> Floats:
+    """Per slice, shaped to broadcast against the tensor."""
+    magnitude = _per_slice(np.abs(oracle))
+    if dtype == "fp64":
+        zero = FP64_ZERO_UNITS * machine_epsilon() * noise.largest.get(kind_of(key), 0.0)
+        return FP64_RELATIVE * magnitude + zero
+    own = _per_slice(np.abs(baseline - oracle))
+    relative = max(noise.of.get(key, 0.0), noise.usual.get(kind_of(key), 0.0))
+    allowed: Floats = (
+        budget.times * np.maximum(own, relative * magnitude) + ROUNDING[dtype] * magnitude
+    )
+    return allowed
+
+
+def _per_slice(values: Floats) -> Floats:
+    """The largest value of each slice along the first dim; a vector or scalar is one slice."""
+    if values.ndim < 2:
+        return np.asarray(values.max(initial=0.0))
+    largest: Floats = values.max(axis=tuple(range(1, values.ndim)), keepdims=True, initial=0.0)
+    return largest

@@ -1,0 +1,71 @@
+"""A comparison that could not have failed is not a pass."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.case import Case
+from harness.compare.comparison import KeyResult
+from harness.trace import GRADIENT, Assembly, Entry
+from harness.trace.trace import Tokens
+
+
+def vacuity(
+    case: Case, results: Sequence[KeyResult], oracle_nll: Entry, assembly: Assembly
+) -> str:
+    """Why this run proves nothing, or an empty text."""
+    return (
+        _nothing_examined(results)
+        or _weak(results)
+        or _not_parallel(case, assembly)
+        or _boundary_unseen(case, oracle_nll, assembly.trace["nll"])
+    )
+
+
+def _nothing_examined(results: Sequence[KeyResult]) -> str:
+    if any(result.elements for result in results if result.key.startswith(GRADIENT)):
+        return ""
+    return "vacuous: not one element of a gradient was examined"
+
+
+def _weak(results: Sequence[KeyResult]) -> str:
+    weak = [result for result in results if result.weak]
+    gradients = sum(result.elements for result in results if result.key.startswith(GRADIENT))
+    lost = sum(result.elements for result in weak if result.key.startswith(GRADIENT))
+    if 2 * lost > gradients or any(result.key in ("nll", "loss") for result in weak):
+        names = ", ".join(result.key for result in weak)
+        return f"vacuous: the error allowed is too large a share of the signal in {names}"
+    return ""
+
+
+def _not_parallel(case: Case, assembly: Assembly) -> str:
+    if case.sp == 1:
+        return ""
+    if not any(kind.startswith("all_to_all") for kind in assembly.collectives):
+        return f"vacuous: sp={case.sp} and no rank entered an all-to-all"
+    for replica in range(case.dp):
+        rows = assembly.local_rows[replica * case.sp : (replica + 1) * case.sp]
+        if len(set(rows)) > 1:
+            return f"vacuous: sequence peers of replica {replica} hold {list(rows)} tokens"
+        tokens = sum(len(row) for row in case.rows[replica :: case.dp])
+        if rows[0] == tokens > case.sp:
+            return f"vacuous: every rank of replica {replica} computed on all {tokens} tokens"
+    return ""
+
+
+def _boundary_unseen(case: Case, oracle_nll: Entry, nll: Entry) -> str:
+    """Labels at shard edges are where it breaks: if the case has some, some must be judged."""
+    if nll.owners is None or nll.tokens is None or len(nll.tokens) < case.tokens:
+        return ""
+    predicting = _predicting(case)
+    at_edge = predicting[nll.owners[predicting] != nll.owners[predicting + 1]]
+    if at_edge.size and not np.isin(at_edge, oracle_nll.tokens).any():
+        return "vacuous: no supervised label at a shard edge was examined"
+    return ""
+
+
+def _predicting(case: Case) -> Tokens:
+    """Numbers of the tokens whose successor is a supervised target, from the masks alone."""
+    bits = np.frombuffer("".join(row.mask for row in case.rows).encode(), np.uint8) == ord("1")
+    bits[list(case.offsets[:-1])] = False
+    return np.flatnonzero(bits) - 1
