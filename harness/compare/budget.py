@@ -4,14 +4,20 @@ Plain training in the case's own dtype, the *baseline*, makes an error too: its 
 fp64 oracle on the same weights. A candidate does the same arithmetic in another order, so its
 error may be a small multiple of that, tensor by tensor and slice by slice, and not more.
 
-`allowed = times x max(own, noise x magnitude) + rounding x magnitude`, per slice (a row of a
+`allowed = times x max(own, noise x scale) + units x rounding x magnitude`, per slice (a row of a
 weight, a token of an activation), where
 
     magnitude  the largest oracle value in the slice
+    scale      the geometric mean of the slice's magnitude and the whole tensor's: a small slice
+               carries roundings of its own and of the large terms that cancelled in it
     own        the baseline's largest error in the slice
-    noise      the baseline's relative error over the whole tensor, or, where that is smaller, the
-               median over the tensors of the same kind: the error of a scalar may be zero by luck
+    noise      the baseline's relative error over the whole tensor, or the median over the tensors
+               of the same kind where that is larger: a few numbers may be exact by luck
     rounding   half a unit in the last place: what writing the oracle down in this dtype costs
+
+`times` and `units` were measured, see `TIMES`. fp32 needs more of both than half
+precisions: there nearly all error comes from the order of sums, which is what differs, while in
+bf16 and fp16 it comes from storing intermediate tensors, which both paths do alike.
 
 In fp64 the baseline is the oracle and has no error of its own. There the whole chain, forward,
 backward and reduction, must hold to a fixed 1e-12 of the slice, and to a few rounding units of
@@ -42,20 +48,24 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """Within `times` the baseline's own error."""
+    """A small multiple of the baseline's own error."""
 
-    times: float
     why: str
 
 
 Budget = Exact | Reduced
 
+# Largest multiples seen over 450 generated cases, sp 1 to 4, both dialects: 5.8 in fp32, 4.2 in
+# bf16, 2.6 in fp16; each is followed here by the next power of two, and a unit at the least.
+TIMES = {"fp32": 8.0, "bf16": 8.0, "fp16": 4.0}
+UNITS = {"fp32": 8.0, "bf16": 1.0, "fp16": 1.0}
+
 BUDGETS: tuple[tuple[str, Budget], ...] = (
     (r"ids|positions|labels", Exact("whole numbers are moved, never computed")),
     (r"embed", Exact("rows of a table are moved, never computed")),
-    (r"layers\..*|logits|nll", Reduced(4.0, "kernels order their sums by shape")),
-    (r"loss", Reduced(4.0, "partial sums are added in another order")),
-    (r"grad\..*", Reduced(4.0, "partial sums are added in another order, over ranks as well")),
+    (r"layers\..*|logits|nll", Reduced("kernels order their sums by shape")),
+    (r"loss", Reduced("partial sums are added in another order")),
+    (r"grad\..*", Reduced("partial sums are added in another order, over ranks as well")),
 )
 
 
@@ -64,7 +74,7 @@ def budget_for(key: str) -> Budget:
     for pattern, budget in BUDGETS:
         if re.fullmatch(pattern, key):
             return budget
-    return Reduced(4.0, "not in the table")
+    return Reduced("not in the table")
 
 
 def kind_of(key: str) -> str:

@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from harness.case import Dtype
 from harness.compare.budget import (
-    FP64_RELATIVE, FP64_ZERO_UNITS, LARGEST_SHARE_OF_SIGNAL, ROUNDING, Exact, Reduced, budget_for,
-    kind_of, machine_epsilon,
+    FP64_RELATIVE, FP64_ZERO_UNITS, LARGEST_SHARE_OF_SIGNAL, ROUNDING, TIMES, UNITS, Exact,
+    budget_for, kind_of, machine_epsilon,
 )
 from harness.trace.trace import Values
 
@@ -65,8 +65,7 @@ def judge(
     key: str, dtype: Dtype, oracle: Values, baseline: Values, candidate: Values, noise: Noise
 ) -> Judged:
     """Compare element by element; shapes must agree already."""
-    budget = budget_for(key)
-    if isinstance(budget, Exact) or oracle.dtype.kind != "f":
+    if isinstance(budget_for(key), Exact) or oracle.dtype.kind != "f":
         error = np.abs(candidate.astype(np.float64) - baseline.astype(np.float64))
         wrong = np.flatnonzero(candidate != baseline)
         used = float("inf") if wrong.size else 0.0
@@ -75,7 +74,7 @@ def judge(
         )
     expected = oracle.astype(np.float64, copy=False)
     error = np.abs(candidate - expected)
-    allowed = _allowed(key, dtype, expected, baseline, budget, noise)
+    allowed = _allowed(key, dtype, expected, baseline, noise)
     # Not `error > allowed`: a NaN must be wrong, and so must an infinity against an infinity.
     wrong = np.flatnonzero(~(error <= allowed))
     largest = float(np.abs(expected).max(initial=0.0))
@@ -97,7 +96,7 @@ def judge(
 
 
 def _allowed(
-    key: str, dtype: Dtype, oracle: Floats, baseline: Values, budget: Reduced, noise: Noise
+    key: str, dtype: Dtype, oracle: Floats, baseline: Values, noise: Noise
 ) -> Floats:
     """Per slice, shaped to broadcast against the tensor."""
     magnitude = _per_slice(np.abs(oracle))
@@ -106,9 +105,9 @@ def _allowed(
         return FP64_RELATIVE * magnitude + zero
     own = _per_slice(np.abs(baseline - oracle))
     relative = max(noise.of.get(key, 0.0), noise.usual.get(kind_of(key), 0.0))
-    allowed: Floats = (
-        budget.times * np.maximum(own, relative * magnitude) + ROUNDING[dtype] * magnitude
-    )
+    scale = np.sqrt(magnitude * magnitude.max(initial=0.0))
+    rounding = UNITS[dtype] * ROUNDING[dtype] * magnitude
+    allowed: Floats = TIMES[dtype] * np.maximum(own, relative * scale) + rounding
     return allowed
 
 

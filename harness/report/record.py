@@ -1,0 +1,30 @@
+"""A comparison as a JSON object."""
+
+import dataclasses
+from typing import Any
+
+from harness.compare import Comparison
+from harness.report.text import explain, replay
+
+
+def comparison_record(comparison: Comparison) -> dict[str, Any]:
+    """Everything a machine may want to know, and the text for people."""
+    first, fault, scale = comparison.first, comparison.fault, comparison.scale
+    return {
+        "case": str(comparison.case),
+        "id": comparison.case.id,
+        "candidate": comparison.candidate,
+        "verdict": comparison.verdict.name,
+        "reason": comparison.reason,
+        "elements": comparison.elements,
+        # JSON has no infinity; an element outside an exact budget has used all of it.
+        "used": min(comparison.used, 1e308),
+        "first": dataclasses.asdict(first) if first else None,
+        "findings": [dataclasses.asdict(finding) for finding in comparison.findings],
+        "scale": dataclasses.asdict(scale) if scale else None,
+        "keys": {result.key: [result.wrong, result.elements] for result in comparison.keys},
+        "loss": list(comparison.loss) if comparison.loss else None,
+        "fault": dataclasses.asdict(fault) if fault else None,
+        "explanation": explain(comparison),
+        "replay": replay(comparison),
+    }

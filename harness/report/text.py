@@ -1,0 +1,124 @@
+"""A comparison in words."""
+
+from harness.case import Case
+from harness.compare import Comparison, Divergence, Verdict
+from harness.trace import GRADIENT, Fault, Finding, Misfit
+
+INDENT = "\n          "
+
+
+def explain(comparison: Comparison) -> str:
+    """Who, doing what, where, expected, got, and what to do next."""
+    lines = [f"{comparison.verdict.name:<9} candidate {comparison.candidate}"]
+    lines.append(f"  case    {comparison.case}")
+    if comparison.fault:
+        lines += _fault_lines(comparison.fault)
+    elif comparison.verdict is Verdict.UNSUPPORTED:
+        lines.append(f"  why     {comparison.reason}")
+    elif comparison.verdict is Verdict.DIVERGED:
+        lines += _divergence_lines(comparison)
+    else:
+        lines.append(
+            f"  judged  {comparison.elements} elements of {len(comparison.keys)} tensors; "
+            f"largest error {comparison.used:.2g} of its budget"
+        )
+    if not comparison.verdict.passed:
+        lines.append(f"  replay  {replay(comparison)}")
+    return "\n".join(lines)
+
+
+def replay(comparison: Comparison) -> str:
+    """The command that shows it again."""
+    return f'python -m harness repro "{comparison.case}" --candidate {comparison.candidate}'
+
+
+def _divergence_lines(comparison: Comparison) -> list[str]:
+    lines = [f"  found   {_finding(comparison.case, f)}" for f in comparison.findings[:3]]
+    first = comparison.first
+    if first:
+        lines.append(f"  first   {_where(first)}")
+        lines.append(f"  value   {_value(first)}")
+    then = _consequences(comparison)
+    if then:
+        lines.append(f"  then    {then}")
+    if comparison.scale:
+        lines.append(f"  looks   {comparison.scale}")
+    if comparison.reason:
+        lines.append(f"  note    {comparison.reason}")
+    return lines
+
+
+def _where(first: Divergence) -> str:
+    if first.row < 0:
+        element = f" element {list(first.index)}" if first.index else ""
+        return f"{first.key}{element}"
+    head = f", head {first.index[1]}" if len(first.index) == 3 else ""
+    edge = f"the {first.edge} token of rank {first.owner}'s shard in this row"
+    held = edge if first.edge else f"held by rank {first.owner}"
+    return f"{first.key}, row {first.row} position {first.position}{head}, {held}"
+
+
+def _value(first: Divergence) -> str:
+    if first.allowed == 0 and first.expected.is_integer() and first.got.is_integer():
+        return f"expected {int(first.expected)}, got {int(first.got)}"
+    return (
+        f"expected {first.expected:.10g}, got {first.got:.10g}; "
+        f"off by {first.error:.2g}, allowed {first.allowed:.2g}"
+    )
+
+
+def _consequences(comparison: Comparison) -> str:
+    first_key = comparison.first.key if comparison.first else ""
+    parts = []
+    for result in comparison.keys:
+        if result.key == "nll" and result.wrong:
+            parts.append(f"nll differs at {result.wrong} of {result.elements} supervised tokens")
+        elif result.key == "loss" and result.wrong and comparison.loss:
+            expected, got = comparison.loss
+            parts.append(f"loss {got:.6g} instead of {expected:.6g}")
+    gradients = [r for r in comparison.keys if r.key.startswith(GRADIENT)]
+    wrong = [r for r in gradients if r.wrong]
+    if wrong:
+        how = "" if comparison.scale else " (not proportional)"
+        parts.append(f"{len(wrong)} of {len(gradients)} gradients differ{how}")
+    elif gradients and first_key:
+        parts.append("no gradient differs")
+    if comparison.case.sp > 1 and not any(
+        kind.startswith("all_to_all") for kind in comparison.collectives
+    ):
+        parts.append("no rank entered an all-to-all")
+    return "; ".join(parts)
+
+
+def _finding(case: Case, finding: Finding) -> str:
+    if finding.misfit is Misfit.SPLIT:
+        detail = f": {finding.detail}" if finding.detail else ""
+        ranks = ", ".join(map(str, finding.ranks))
+        return f"{finding.key}: rank {ranks} holds another copy than rank 0{detail}"
+    count = len(finding.tokens)
+    which = ", ".join(_token(case, token) for token in finding.tokens[:3])
+    more = f" and {count - 3} more" if count > 3 else ""
+    if finding.misfit is Misfit.TWICE:
+        return f"{finding.key}: {which}{more} reported twice, by ranks {list(finding.ranks)}"
+    return f"{finding.key}: {which}{more} reported by no rank"
+
+
+def _token(case: Case, token: int) -> str:
+    row = max(r for r in range(len(case.rows)) if case.offsets[r] <= token)
+    return f"row {row} position {token - case.offsets[row]}"
+
+
+def _fault_lines(fault: Fault) -> list[str]:
+    lines = [f"  fault   {fault.kind}: {fault.summary}"]
+    if fault.last_key:
+        lines.append(f"  where   last key reached: {fault.last_key}")
+    if fault.ranks:
+        lines.append(f"  ranks   {INDENT.join(fault.ranks)}")
+    stack = fault.stacks.get(fault.rank) if fault.rank is not None else None
+    if stack is None:
+        stack = next(iter(fault.stacks.values()), "")
+    if stack:
+        lines.append(f"  stack   {INDENT.join(stack.rstrip().splitlines()[-8:])}")
+    if fault.log:
+        lines.append(f"  log     {INDENT.join(fault.log.splitlines()[-6:])}")
+    return lines

@@ -1,0 +1,94 @@
+"""Generate cases, judge them, and shrink what fails to the smallest case that still does."""
+
+import time
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
+
+from harness.case import Case
+from harness.compare import Comparison, Verdict
+
+SHRINK_SECONDS = 60.0
+
+
+class _OutOfTime(BaseException):
+    """Ends a shrink; not an Exception, so that Hypothesis does not take it for a failure."""
+
+
+class _Found(Exception):  # noqa: N818 - what the search is for, not an error
+    """Marks a failing case for Hypothesis."""
+
+
+def generate(strategy: SearchStrategy[Case], count: int, seed_value: int) -> list[Case]:
+    """The first `count` cases of a seed. No rank is needed to draw them, so they come first."""
+    found: list[Case] = []
+    _search(strategy, count, seed_value, found.append, shrink=False)
+    return found[:count]
+
+
+def shrink(
+    strategy: SearchStrategy[Case],
+    count: int,
+    seed_value: int,
+    failing: Comparison,
+    judge: Callable[[Case], Comparison],
+    *,
+    seconds: float = SHRINK_SECONDS,
+) -> Comparison:
+    """The smallest failure of the same kind that Hypothesis finds in time.
+
+    The same seed draws the same cases, so Hypothesis meets the failing one again and knows how
+    it was made; cases before it are known to pass and are not run.
+    """
+    best, known_until, deadline = failing, False, time.monotonic() + seconds
+
+    def test(case: Case) -> None:
+        nonlocal best, known_until
+        if not known_until:
+            known_until = case == failing.case
+            if known_until:
+                raise _Found
+            return
+        if time.monotonic() > deadline:
+            raise _OutOfTime
+        comparison = judge(case)
+        if same_kind(comparison, failing):
+            best = comparison
+            raise _Found
+
+    try:
+        _search(strategy, count, seed_value, test, shrink=True)
+    except (_Found, _OutOfTime):
+        pass
+    return best
+
+
+def same_kind(one: Comparison, other: Comparison) -> bool:
+    """Whether shrinking from one to the other still shows the same failure."""
+    if one.verdict is not other.verdict:
+        return False
+    if one.verdict is Verdict.FAULT and one.fault and other.fault:
+        return one.fault.kind is other.fault.kind
+    return True
+
+
+def _search(
+    strategy: SearchStrategy[Case],
+    count: int,
+    seed_value: int,
+    test: Callable[[Case], None],
+    *,
+    shrink: bool,
+) -> None:
+    run = settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        report_multiple_bugs=False,
+        print_blob=False,
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    seed(seed_value)(run(given(strategy)(test)))()
