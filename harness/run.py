@@ -27,6 +27,16 @@ def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
     return next(evaluate_all([(case, candidate)], pool))
 
 
+def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
+    """Judge one case on everything that a candidate emits, also where it does not diverge."""
+    return _judge(case, candidate, _begin(case, candidate, pool, traced=True), traced=True)
+
+
+def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
+    """Judge one case on the required keys alone: what shrinking asks hundreds of times."""
+    return _judge(case, candidate, _begin(case, candidate, pool))
+
+
 def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[Comparison]:
     """Judge in order. Ranks stay busy while references are computed and judged."""
     coming = iter(jobs)
@@ -40,14 +50,9 @@ def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[C
         comparison = _judge(case, candidate, outcome)
         if comparison.verdict is Verdict.DIVERGED:
             # What is under way must be in before the ranks can be asked again about this one.
-            under_way = deque((*job, _settled(later)) for *job, later in under_way)
+            under_way = deque((c, name, _settled(later)) for c, name, later in under_way)
             comparison = _closer(comparison, pool)
         yield comparison
-
-
-def trace_once(case: Case, candidate: str, pool: RankPool) -> Assembly | Fault:
-    """Everything a candidate emits on a case, unjudged."""
-    return pool.run(case, resolve(candidate), traced=True)
 
 
 @lru_cache(maxsize=2 * AHEAD)
@@ -59,11 +64,11 @@ def references(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]:
     return oracle, reference(case, TORCH_DTYPES[case.dtype], traced=traced)
 
 
-def _begin(case: Case, candidate: str, pool: RankPool) -> Outcome:
+def _begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Outcome:
     reason = load(candidate).supports(case)
     if reason is not None:
         return lambda: reason
-    pool.submit(case, resolve(candidate))
+    pool.submit(case, resolve(candidate), traced=traced)
     return pool.collect
 
 
@@ -86,12 +91,11 @@ def _judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False
 def _closer(seen: Comparison, pool: RankPool) -> Comparison:
     """The same case again, fully traced, after making sure that the reference is not to blame."""
     case = seen.case
-    doubt = agree(case, reference(case, torch.float64), rowwise(case))
+    doubt = agree(reference(case, torch.float64), rowwise(case))
     if doubt:
         summary = f"the padded reference and the row-wise oracle disagree: {doubt}"
         return faulted(case, seen.candidate, Fault(kind=Kind.REFERENCE, summary=summary))
-    pool.submit(case, resolve(seen.candidate), traced=True)
-    traced = _judge(case, seen.candidate, pool.collect, traced=True)
+    traced = evaluate_traced(case, seen.candidate, pool)
     if traced.verdict is Verdict.DIVERGED:
         return traced
     return replace(seen, reason="seen once; the same case run again with full tracing was fine")

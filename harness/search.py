@@ -1,5 +1,6 @@
 """Generate cases, judge them, and shrink what fails to the smallest case that still does."""
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -16,14 +17,18 @@ class _OutOfTime(BaseException):
     """Ends a shrink; not an Exception, so that Hypothesis does not take it for a failure."""
 
 
-class _Found(Exception):  # noqa: N818 - what the search is for, not an error
+class _Found(Exception):
     """Marks a failing case for Hypothesis."""
 
 
 def generate(strategy: SearchStrategy[Case], count: int, seed_value: int) -> list[Case]:
     """The first `count` cases of a seed. No rank is needed to draw them, so they come first."""
     found: list[Case] = []
-    _search(strategy, count, seed_value, found.append, shrink=False)
+
+    def keep(case: Case) -> None:
+        found.append(case)
+
+    _search(strategy, count, seed_value, keep, shrink=False)
     return found[:count]
 
 
@@ -57,10 +62,8 @@ def shrink(
             best = comparison
             raise _Found
 
-    try:
+    with contextlib.suppress(_Found, _OutOfTime):
         _search(strategy, count, seed_value, test, shrink=True)
-    except (_Found, _OutOfTime):
-        pass
     return best
 
 

@@ -38,8 +38,10 @@ def boundary_inside_row(case: Case) -> bool:
         for span in stream.spans:
             targets = {span.start + t for t in case.rows[span.row].supervised()}
             for edge in stream.boundaries:
-                if span.start < edge < span.stop and edge in targets and any(
-                    t < edge for t in targets
+                if (
+                    span.start < edge < span.stop
+                    and edge in targets
+                    and any(t < edge for t in targets)
                 ):
                     return True
         return False

@@ -25,7 +25,9 @@ def rows(draw: st.DrawFn, *, min_length: int = 1, max_length: int = 12) -> Row:
         prompt = draw(st.integers(0, length), label="prompt")
         mask = "0" * prompt + "1" * (length - prompt)
     elif shape == "holes":
-        bits = draw(st.lists(st.booleans(), min_size=length, max_size=length), label="unsupervised")
+        bits = draw(
+            st.lists(st.booleans(), min_size=length, max_size=length), label="unsupervised"
+        )
         mask = "".join("0" if bit else "1" for bit in bits)
     else:
         mask = ("1" if shape == "all" else "0") * length

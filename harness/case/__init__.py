@@ -8,6 +8,16 @@ from harness.case.row import Row, Side
 from harness.case.text import parse
 
 __all__ = [
-    "PAD_ID", "Case", "Dtype", "InvalidCase", "Kernel", "LossContract", "Row", "Side",
-    "from_padded", "from_record", "parse", "to_record",
+    "PAD_ID",
+    "Case",
+    "Dtype",
+    "InvalidCase",
+    "Kernel",
+    "LossContract",
+    "Row",
+    "Side",
+    "from_padded",
+    "from_record",
+    "parse",
+    "to_record",
 ]

@@ -1,7 +1,7 @@
 """A padded batch, as training code holds it, read as a case."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from harness.case.case import Case
 from harness.case.invalid import InvalidCase
@@ -48,7 +48,8 @@ def from_padded(
                 "left" if first > 0 else "right",
             )
         )
-        ids.append(tuple(row_ids[first : last + 1]))
+        # `Case` itself refuses ids that are not whole numbers of the vocabulary.
+        ids.append(tuple(cast("Sequence[int]", row_ids[first : last + 1])))
     return Case(rows=tuple(rows), ids=tuple(ids), **fields)
 
 

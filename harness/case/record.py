@@ -23,9 +23,9 @@ def from_record(record: object) -> Case:
         raise InvalidCase.because("format", repr(record), f"use an object with format {FORMAT}")
     fields = {name: value for name, value in record.items() if name != "format"}
     known = Case.__dataclass_fields__
-    for name in fields:
+    for name, value in fields.items():
         if name not in known:
-            raise InvalidCase.because(str(name), fields[name], f"unknown; use {', '.join(known)}")
+            raise InvalidCase.because(str(name), value, f"unknown; use {', '.join(known)}")
     rows = fields.get("rows")
     if not isinstance(rows, list):
         raise InvalidCase.because("rows", repr(rows), "use a list of objects with mask and side")

@@ -48,7 +48,7 @@ def parse(text: str) -> Case:
         raise InvalidCase.because("case", repr(text), "use the line that `str(case)` gives")
     if len(text) > MAX_LINE:
         raise InvalidCase.because("case", f"{len(text)} characters", f"at most {MAX_LINE}")
-    head, *words = text.split()  or [""]
+    head, *words = text.split() or [""]
     if head != f"case/{FORMAT}":
         raise InvalidCase.because(
             "case", repr(head), f"a case line starts with case/{FORMAT} in this version"
@@ -109,8 +109,10 @@ def _read_rows(name: str, value: str) -> dict[str, Any]:
         tokens = _whole_number(field, length)
         if len(mask) > tokens:
             raise InvalidCase.because(
-                field, text, f"a mask of {len(mask)} bits on {tokens} tokens would supervise "
-                "padding; give one bit per token"
+                field,
+                text,
+                f"a mask of {len(mask)} bits on {tokens} tokens would supervise "
+                "padding; give one bit per token",
             )
         if len(mask) < tokens or not mask:
             raise InvalidCase.because(
@@ -176,7 +178,9 @@ _READERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
     "rows": _read_rows,
     "ids": _read_ids,
     "heads": _read_heads,
-    **dict.fromkeys(("layers", "vocab", "sp", "dp", "dim", "window", "micro", "seed"), _number_field),
+    **dict.fromkeys(
+        ("layers", "vocab", "sp", "dp", "dim", "window", "micro", "seed"), _number_field
+    ),
     **dict.fromkeys(("tied", "checkpoint"), _flag_field),
     **dict.fromkeys(("loss", "dtype", "kernel"), _word_field),
 }

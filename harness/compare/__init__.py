@@ -6,6 +6,13 @@ from harness.compare.scale import Scale
 from harness.compare.verdict import Verdict
 
 __all__ = [
-    "Comparison", "Divergence", "KeyResult", "Scale", "Verdict", "agree", "compare", "faulted",
+    "Comparison",
+    "Divergence",
+    "KeyResult",
+    "Scale",
+    "Verdict",
+    "agree",
+    "compare",
+    "faulted",
     "unsupported",
 ]

@@ -43,7 +43,9 @@ def compare(
         expected, values = oracle[key].values[rows], got.values[got_rows]
         if expected.shape != values.shape or expected.dtype.kind != values.dtype.kind:
             return _missing(
-                case, candidate, key,
+                case,
+                candidate,
+                key,
                 f"has shape {values.shape} of {values.dtype}, expected {expected.shape} "
                 f"of {expected.dtype}",
             )
@@ -55,9 +57,7 @@ def compare(
         if key.startswith(GRADIENT):
             gradients[key] = expected, values
         if judged.wrong.size and first is None:
-            first = _locate(
-                case, key, expected, values, judged, got, got_rows, trace["nll"]
-            )
+            first = _locate(case, key, expected, values, judged, got, got_rows, trace["nll"])
     gradients_differ = any(r.wrong for r in results if r.key.startswith(GRADIENT))
     vacuous = vacuity(case, results, oracle["nll"], assembly)
     if first is not None or assembly.findings:
@@ -110,8 +110,14 @@ def _rows_in_common(expected: Entry, got: Entry) -> tuple[Rows, Rows]:
 
 
 def _locate(
-    case: Case, key: str, expected: Values, values: Values, judged: Judged, got: Entry,
-    got_rows: Rows, nll: Entry,
+    case: Case,
+    key: str,
+    expected: Values,
+    values: Values,
+    judged: Judged,
+    got: Entry,
+    got_rows: Rows,
+    nll: Entry,
 ) -> Divergence:
     """The first wrong element, in token order and then along the tensor's own dims."""
     index = tuple(int(i) for i in np.unravel_index(int(judged.wrong[0]), expected.shape))
@@ -148,7 +154,7 @@ def _edge(case: Case, nll: Entry, token: int, row: int) -> Literal["", "first", 
     return ""
 
 
-def agree(case: Case, oracle: Trace, witness: Trace) -> str:
+def agree(oracle: Trace, witness: Trace) -> str:
     """Where two fp64 references part, or nothing; a reference is not trusted on its word."""
     pairs = {key: (oracle[key].values, witness[key].values) for key in witness}
     noise = measure_noise({key: (values, values) for key, (values, _) in pairs.items()})

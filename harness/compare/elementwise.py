@@ -7,8 +7,16 @@ import numpy.typing as npt
 
 from harness.case import Dtype
 from harness.compare.budget import (
-    FP64_RELATIVE, FP64_ZERO_UNITS, LARGEST_SHARE_OF_SIGNAL, ROUNDING, TIMES, UNITS, Exact,
-    budget_for, kind_of, machine_epsilon,
+    FP64_RELATIVE,
+    FP64_ZERO_UNITS,
+    LARGEST_SHARE_OF_SIGNAL,
+    ROUNDING,
+    TIMES,
+    UNITS,
+    Exact,
+    budget_for,
+    kind_of,
+    machine_epsilon,
 )
 from harness.trace.trace import Values
 
@@ -95,9 +103,7 @@ def judge(
     )
 
 
-def _allowed(
-    key: str, dtype: Dtype, oracle: Floats, baseline: Values, noise: Noise
-) -> Floats:
+def _allowed(key: str, dtype: Dtype, oracle: Floats, baseline: Values, noise: Noise) -> Floats:
     """Per slice, shaped to broadcast against the tensor."""
     magnitude = _per_slice(np.abs(oracle))
     if dtype == "fp64":

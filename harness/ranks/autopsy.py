@@ -14,7 +14,13 @@ PATIENCE = 1.0
 
 # A death explains the exceptions of its peers, and both explain a wait; never the reverse.
 BLAME = (
-    Kind.PROTOCOL, Kind.STALE, Kind.LAUNCHER, Kind.START, Kind.DIED, Kind.RAISED, Kind.HUNG,
+    Kind.PROTOCOL,
+    Kind.STALE,
+    Kind.LAUNCHER,
+    Kind.START,
+    Kind.DIED,
+    Kind.RAISED,
+    Kind.HUNG,
 )
 
 

@@ -1,5 +1,6 @@
 """One torchrun and the sockets of its ranks; started, watched and killed as a unit."""
 
+import contextlib
 import hmac
 import os
 import re
@@ -72,10 +73,20 @@ class Launch:
         with (self.folder / "torchrun.log").open("wb") as output:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "torch.distributed.run", "--standalone",
-                    "--nproc-per-node", str(size), "--max-restarts", "0",
-                    "--log-dir", str(self.folder / "logs"), "--redirects", "3",
-                    "-m", "harness.ranks.worker",
+                    sys.executable,
+                    "-m",
+                    "torch.distributed.run",
+                    "--standalone",
+                    "--nproc-per-node",
+                    str(size),
+                    "--max-restarts",
+                    "0",
+                    "--log-dir",
+                    str(self.folder / "logs"),
+                    "--redirects",
+                    "3",
+                    "-m",
+                    "harness.ranks.worker",
                 ],
                 env={
                     **os.environ,
@@ -184,10 +195,16 @@ class Launch:
             _kill_group(link.pid)
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
-            found = re.search(rf"exitcode: (-?\d+)\) local_rank: \d+ \(pid: {pid}\)", self.log(None, 200))
+            found = re.search(
+                rf"exitcode: (-?\d+)\) local_rank: \d+ \(pid: {pid}\)", self.log(None, 200)
+            )
             if found:
                 code = int(found[1])
-                return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+                return (
+                    f"killed by {signal.Signals(-code).name}"
+                    if code < 0
+                    else f"exit status {code}"
+                )
             time.sleep(0.02)
         return "without a word"
 
@@ -195,10 +212,8 @@ class Launch:
         """Let healthy ranks leave by themselves, then make sure."""
         for rank in self.links:
             self.send(rank, _STOP)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(3.0)
-        except subprocess.TimeoutExpired:
-            pass
         self.kill()
 
     def kill(self) -> None:
@@ -216,7 +231,5 @@ class Launch:
 
 
 def _kill_group(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass

@@ -38,28 +38,33 @@ def unpack(described: object, payload: bytes) -> list[Fragment]:
         raise ProtocolError("fragments are not a list")
     fragments, at = [], 0
     for item in described:
-        if not isinstance(item, dict) or not isinstance(item.get("key"), str):
-            raise ProtocolError("a fragment is not an object with a key")
-        key, digest = item["key"], item.get("digest", "")
-        if not isinstance(digest, str):
-            raise ProtocolError(f"key {key!r}: its digest is not text")
-        tokens = values = None
-        if "tokens" in item:
-            tokens, at = _take(key, "<i8", (_size(key, item["tokens"]),), payload, at)
-        if "dtype" in item:
-            shape = item.get("shape")
-            if not isinstance(shape, list) or len(shape) > MAX_DIMS:
-                raise ProtocolError(f"key {key!r}: shape {str(shape)[:60]} is not a short list")
-            if item["dtype"] not in DTYPES:
-                raise ProtocolError(f"key {key!r}: unknown dtype {str(item['dtype'])[:20]}")
-            sizes = tuple(_size(key, size) for size in shape)
-            values, at = _take(key, item["dtype"], sizes, payload, at)
-        if tokens is not None and (values is None or values.shape[:1] != tokens.shape):
-            raise ProtocolError(f"key {key!r}: {len(tokens)} tokens without a row for each")
-        fragments.append(Fragment(key, values, tokens, _size(key, item.get("pads", 0)), digest))
+        fragment, at = _fragment(item, payload, at)
+        fragments.append(fragment)
     if at != len(payload):
         raise ProtocolError(f"{len(payload) - at} bytes belong to no fragment")
     return fragments
+
+
+def _fragment(item: object, payload: bytes, at: int) -> tuple[Fragment, int]:
+    if not isinstance(item, dict) or not isinstance(item.get("key"), str):
+        raise ProtocolError("a fragment is not an object with a key")
+    key, digest = item["key"], item.get("digest", "")
+    if not isinstance(digest, str):
+        raise ProtocolError(f"key {key!r}: its digest is not text")
+    tokens = values = None
+    if "tokens" in item:
+        tokens, at = _take(key, "<i8", (_size(key, item["tokens"]),), payload, at)
+    if "dtype" in item:
+        shape = item.get("shape")
+        if not isinstance(shape, list) or len(shape) > MAX_DIMS:
+            raise ProtocolError(f"key {key!r}: shape {str(shape)[:60]} is not a short list")
+        if item["dtype"] not in DTYPES:
+            raise ProtocolError(f"key {key!r}: unknown dtype {str(item['dtype'])[:20]}")
+        sizes = tuple(_size(key, size) for size in shape)
+        values, at = _take(key, item["dtype"], sizes, payload, at)
+    if tokens is not None and (values is None or values.shape[:1] != tokens.shape):
+        raise ProtocolError(f"key {key!r}: {len(tokens)} tokens without a row for each")
+    return Fragment(key, values, tokens, _size(key, item.get("pads", 0)), digest), at
 
 
 def _size(key: str, value: object) -> int:

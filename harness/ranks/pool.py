@@ -259,8 +259,9 @@ class RankPool:
         root = min(troubles, key=lambda trouble: trouble.rank_of_blame)
         ticket = self._waiting[0] if self._waiting else None
         finished = sorted(ticket.fragments) if ticket else []
-        return autopsy(self._launch, root, needed=ticket.case.ranks if ticket else 0,
-                       finished=finished)
+        return autopsy(
+            self._launch, root, needed=ticket.case.ranks if ticket else 0, finished=finished
+        )
 
 
 def _counts(described: object) -> dict[str, int]:

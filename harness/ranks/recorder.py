@@ -29,9 +29,7 @@ class Recorder:
         self.last_key = key
         os.pwrite(self._progress, key.encode()[:PROGRESS_BYTES].ljust(PROGRESS_BYTES), 0)
 
-    def __call__(
-        self, key: str, tensor: torch.Tensor, tokens: torch.Tensor | None = None
-    ) -> None:
+    def __call__(self, key: str, tensor: torch.Tensor, tokens: torch.Tensor | None = None) -> None:
         if not isinstance(key, str) or not isinstance(tensor, torch.Tensor):
             raise BadFragment(f"emit({key!r}, ...): needs a text key and a tensor")
         self.reached(key)

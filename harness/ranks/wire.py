@@ -1,6 +1,6 @@
 """Frames on the socket between controller and ranks: a JSON header and raw bytes, no pickle.
 
-    magic "UHP1" | header length, 4 bytes | payload length, 8 bytes | header | payload
+magic "UHP1" | header length, 4 bytes | payload length, 8 bytes | header | payload
 """
 
 import json

@@ -21,7 +21,10 @@ from typing import Any
 from harness.ranks.wire import Frame, FrameReader, encode
 
 ADDRESS, TOKEN, DEVICE, TRANSPORT = (
-    "HARNESS_SOCKET", "HARNESS_TOKEN", "HARNESS_DEVICE", "HARNESS_TRANSPORT",
+    "HARNESS_SOCKET",
+    "HARNESS_TOKEN",
+    "HARNESS_DEVICE",
+    "HARNESS_TRANSPORT",
 )
 
 
@@ -60,7 +63,8 @@ class Controller:
 
 def report() -> dict[str, Any]:
     """What the main thread is doing, for a controller that has lost patience."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frames = sys._current_frames()  # noqa: SLF001 - documented, for debuggers
+    frame = frames.get(threading.main_thread().ident or 0)
     stack = "".join(traceback.format_stack(frame)[-12:])
     logged: list[list[object]] = []
     if "torch.distributed" in sys.modules:
@@ -116,7 +120,7 @@ def main() -> None:
             dist.barrier(group=seat.gate)
             candidate.run(case, seat.rank, recorder)
             described, payload = pack(recorder.fragments)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the controller judges it
             controller.send(
                 encode(
                     "raised",

@@ -6,6 +6,12 @@ from harness.reference.rowwise import rowwise
 from harness.reference.weights import TORCH_DTYPES, seeded_weights
 
 __all__ = [
-    "TORCH_DTYPES", "Attend", "Decoder", "Tap", "at_least_fp32", "reference", "rowwise",
+    "TORCH_DTYPES",
+    "Attend",
+    "Decoder",
+    "Tap",
+    "at_least_fp32",
+    "reference",
+    "rowwise",
     "seeded_weights",
 ]

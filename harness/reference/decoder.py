@@ -37,7 +37,7 @@ class Decoder(nn.Module):
 
     def __init__(self, case: Case, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         super().__init__()
-        self.recompute = case.checkpoint
+        self.recompute, self.head_dim = case.checkpoint, case.head_dim
         weights = {
             name: nn.Parameter(weight.to(device))
             for name, weight in seeded_weights(case, dtype).items()
@@ -51,7 +51,7 @@ class Decoder(nn.Module):
         """Logits ...V for ids ... at positions ..."""
         x = F.embedding(ids, self.embed.weight)
         tap("embed", x)
-        rotation = rope_rotation(positions, self.layers[0].attn.head_dim, x.dtype)
+        rotation = rope_rotation(positions, self.head_dim, x.dtype)
         for layer in self.layers:
             if self.recompute:
                 x = checkpoint(layer, x, rotation, attend, tap, use_reentrant=False)
@@ -143,9 +143,7 @@ class Norm(Weighted):
         return self.weight * (wide * scale).to(x.dtype)
 
 
-def rope_rotation(
-    positions: Tensor, head_dim: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def rope_rotation(positions: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosine and sine for every position, shaped ...1H so that they apply to every head."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float64, device=positions.device)
     angles = positions.unsqueeze(-1) * ROPE_BASE ** (-exponents / head_dim)

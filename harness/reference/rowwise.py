@@ -28,7 +28,7 @@ def rowwise(case: Case) -> Trace:
             ids,
             torch.arange(len(row)),
             lambda q, k, v: attend_row(q, k, v, case.window),
-            lambda key, tensor: None,
+            ignore,
         )
         surprise_TV = -logits_TV.log_softmax(-1)
         for target in row.supervised():
@@ -39,12 +39,17 @@ def rowwise(case: Case) -> Trace:
     if total.requires_grad:
         total.backward()
     trace = Trace()
-    trace.add("nll", torch.stack(nll) if nll else torch.zeros(0, dtype=torch.float64),
-              torch.tensor(tokens, dtype=torch.int64))
+    trace.add(
+        "nll",
+        torch.stack(nll) if nll else torch.zeros(0, dtype=torch.float64),
+        torch.tensor(tokens, dtype=torch.int64),
+    )
     trace.add("loss", total)
     for name, parameter in model.named_parameters():
-        trace.add(f"grad.{name}", torch.zeros_like(parameter) if parameter.grad is None
-                  else parameter.grad)
+        trace.add(
+            f"grad.{name}",
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad,
+        )
     return trace
 
 
@@ -62,18 +67,24 @@ def attend_row(q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, window: int | None) 
     return torch.stack(out)
 
 
+def ignore(_key: str, _tensor: Tensor, /) -> None:
+    """A tap for a path that keeps no intermediate tensor."""
+
+
 def token_weights(case: Case) -> dict[tuple[int, int], Fraction]:
     """The exact weight of each supervised token in the loss."""
-    pieces = {row: micro_batch_of(case, row) for row in range(len(case.rows))}
     supervised = [(r, t) for r, row in enumerate(case.rows) for t in row.supervised()]
-    per_row = Counter(r for r, _ in supervised)
-    per_piece = Counter(pieces[r] for r, _ in supervised)
-    weight = {
-        "token-mean": lambda r: Fraction(1, len(supervised)),
-        "row-mean": lambda r: Fraction(1, len(case.rows) * per_row[r]),
-        "micro-mean": lambda r: Fraction(1, case.dp * case.micro_batches * per_piece[pieces[r]]),
-    }[case.loss]
-    return {(r, t): weight(r) for r, t in supervised}
+    # The loss averages the means of sets of tokens: which set a row's tokens are in, how many sets.
+    set_of: dict[int, object]
+    if case.loss == "token-mean":
+        set_of, sets = dict.fromkeys(range(len(case.rows))), 1
+    elif case.loss == "row-mean":
+        set_of, sets = {row: row for row in range(len(case.rows))}, len(case.rows)
+    else:
+        set_of = {row: micro_batch_of(case, row) for row in range(len(case.rows))}
+        sets = case.dp * case.micro_batches
+    size = Counter(set_of[r] for r, _ in supervised)
+    return {(r, t): Fraction(1, sets * size[set_of[r]]) for r, t in supervised}
 
 
 def micro_batch_of(case: Case, row: int) -> tuple[int, int]:

@@ -5,6 +5,12 @@ from harness.report.record import comparison_record
 from harness.report.text import explain, replay
 
 __all__ = [
-    "DEFAULT_FOLDER", "BadBundle", "Bundle", "comparison_record", "explain", "read_bundle",
-    "replay", "write_bundle",
+    "DEFAULT_FOLDER",
+    "BadBundle",
+    "Bundle",
+    "comparison_record",
+    "explain",
+    "read_bundle",
+    "replay",
+    "write_bundle",
 ]

@@ -1,7 +1,6 @@
 """A failure as a folder that can be carried to another machine."""
 
 import json
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -37,9 +36,11 @@ def write_bundle(comparison: Comparison, folder: Path = DEFAULT_FOLDER) -> Path:
     record = json.dumps(comparison_record(comparison), indent=1, allow_nan=True)
     (draft / "failure.json").write_text(record + "\n")
     (draft / "explanation.txt").write_text(explain(comparison) + "\n")
+    old = Path(tempfile.mkdtemp(prefix=".old-", dir=folder))
     if place.exists():
-        shutil.rmtree(place)
-    os.rename(draft, place)
+        place.rename(old / "failure")
+    draft.rename(place)
+    shutil.rmtree(old)
     return place
 
 

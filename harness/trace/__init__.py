@@ -6,6 +6,19 @@ from harness.trace.fragment import PAD_TOKEN, Fragment, digest
 from harness.trace.trace import GRADIENT, REQUIRED, Entry, Trace, is_required, to_numpy
 
 __all__ = [
-    "GRADIENT", "PAD_TOKEN", "REQUIRED", "Assembly", "Entry", "Fault", "Finding", "Fragment",
-    "Kind", "Misfit", "Trace", "assemble", "digest", "is_required", "to_numpy",
+    "GRADIENT",
+    "PAD_TOKEN",
+    "REQUIRED",
+    "Assembly",
+    "Entry",
+    "Fault",
+    "Finding",
+    "Fragment",
+    "Kind",
+    "Misfit",
+    "Trace",
+    "assemble",
+    "digest",
+    "is_required",
+    "to_numpy",
 ]

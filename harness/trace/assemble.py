@@ -57,8 +57,10 @@ def assemble(case: Case, ranks: Sequence[Sequence[Fragment]]) -> Assembly | Faul
         owned = {fragment.tokens is not None for _, fragment in pieces}
         if len(owned) == 2:
             return _bad(key, "some ranks gave tokens and some did not")
-        fault = _whole(assembly, case, key, pieces) if owned == {True} else _replica(
-            assembly, key, pieces, len(ranks)
+        fault = (
+            _whole(assembly, case, key, pieces)
+            if owned == {True}
+            else _replica(assembly, key, pieces, len(ranks))
         )
         if fault:
             return fault

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-Values = npt.NDArray[np.generic]
+# float64, float32 or int64; arithmetic on them happens in one place only.
+Values = npt.NDArray[Any]
 Tokens = npt.NDArray[np.int64]
 
 REQUIRED = ("nll", "loss")

@@ -18,12 +18,16 @@ class _Exchange(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, pieces: Tensor, group: ProcessGroup) -> Tensor:
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx, pieces: Tensor, group: ProcessGroup
+    ) -> Tensor:
         ctx.group = group  # type: ignore[attr-defined]
         return _all_to_all(pieces, group)
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad_pieces: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, grad_pieces: Tensor
+    ) -> tuple[Tensor, None]:
         return _all_to_all(grad_pieces, ctx.group), None  # type: ignore[attr-defined]
 
 
@@ -49,11 +53,10 @@ def scatter_tokens(x_TMH: Tensor, group: ProcessGroup) -> Tensor:
     return received.movedim(0, 1).flatten(1, 2)
 
 
-def gather_tokens_together(
-    tensors: tuple[Tensor, ...], group: ProcessGroup
-) -> tuple[Tensor, ...]:
+def gather_tokens_together(tensors: tuple[Tensor, ...], group: ProcessGroup) -> tuple[Tensor, ...]:
     """`gather_tokens` of several tensors in one collective: each peer's heads side by side."""
     sp = group.size()
     heads = [x_LNH.shape[1] // sp for x_LNH in tensors]
     by_peer = torch.cat([x_LNH.unflatten(1, (sp, -1)) for x_LNH in tensors], 2)
-    return gather_tokens(by_peer.flatten(1, 2), group).split(heads, 1)
+    received: tuple[Tensor, ...] = gather_tokens(by_peer.flatten(1, 2), group).split(heads, 1)
+    return received

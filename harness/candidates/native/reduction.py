@@ -37,14 +37,16 @@ class GatherTokens(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x_L: Tensor, group: ProcessGroup) -> Tensor:
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx, x_L: Tensor, group: ProcessGroup
+    ) -> Tensor:
         ctx.group = group  # type: ignore[attr-defined]
         pieces = [torch.empty_like(x_L) for _ in range(group.size())]
         dist.all_gather(pieces, x_L.contiguous(), group=group)
         return torch.cat(pieces)
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad_T: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad_T: Tensor) -> tuple[Tensor, None]:
         group: ProcessGroup = ctx.group  # type: ignore[attr-defined]
         mine = grad_T.chunk(group.size())[group.rank()]
         return mine * group.size(), None

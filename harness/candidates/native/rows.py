@@ -7,8 +7,8 @@ import torch
 from torch import distributed as dist
 from torch.utils.data import Dataset, DistributedSampler
 
-from harness.case import Case
 from harness.candidates.protocol import Rank
+from harness.case import Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def check_peers(samples: list[Sample], rank: Rank) -> None:
 def my_samples(case: Case, rank: Rank) -> list[Sample]:
     """The rows of this rank's replica."""
     rows = Rows(case)
-    sampler = DistributedSampler(
+    sampler: DistributedSampler[int] = DistributedSampler(
         rows, num_replicas=case.dp, rank=rank.dp_index, shuffle=False, drop_last=False
     )
     return [rows[index] for index in sampler]

@@ -22,7 +22,15 @@ from torch.nn import functional as F
 
 from harness.candidates.native.attention import KERNELS, Segments, ulysses_attention
 from harness.candidates.native.packing import (
-    Batch, Shard, Stream, collate, cut, pad_to, shard, shift, unpad,
+    Batch,
+    Shard,
+    Stream,
+    collate,
+    cut,
+    pad_to,
+    shard,
+    shift,
+    unpad,
 )
 from harness.candidates.native.reduction import GatherTokens, sum_gradients, summed
 from harness.candidates.native.rows import Sample, check_peers, my_samples, split
@@ -47,7 +55,7 @@ class Ulysses:
         samples = self.samples(case, rank)
         check_peers(samples, rank)
         micro_batches = [collate(m, rank.device) for m in split(samples, case.micro_batches)]
-        targets = summed(sum(supervised(batch).sum() for batch in micro_batches), rank.dp)
+        targets = summed(torch.stack([supervised(b).sum() for b in micro_batches]).sum(), rank.dp)
 
         total = torch.zeros((), device=rank.device)
         for batch in micro_batches:
@@ -62,7 +70,7 @@ class Ulysses:
         emit("loss", self.reported(total, rank))
         self.reduce(model, rank)
         for name, parameter in model.named_parameters():
-            emit(f"grad.{name}", parameter.grad)
+            emit(f"grad.{name}", gradient(parameter))
 
     def samples(self, case: Case, rank: Rank) -> list[Sample]:
         return my_samples(case, rank)
@@ -166,6 +174,11 @@ class LocalDialect(Ulysses):
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
         sum_gradients(model, rank.world, divide_by=1)
+
+
+def gradient(parameter: Tensor) -> Tensor:
+    """The gradient; a parameter that backward never reached has a gradient of zeros."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def supervised(batch: Batch) -> Tensor:
