@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis.strategies import SearchStrategy
 from rich.console import Console
 
-from harness.case import Case, Dtype, Row
+from harness.case import Case, Dtype, LossContract, Row
 from harness.compare import Comparison, Verdict
 from harness.plan import plan
 from harness.ranks.pool import RankPool
@@ -28,6 +28,7 @@ class Request:
     sps: tuple[int, ...]
     dps: tuple[int, ...]
     dtypes: tuple[Dtype, ...]
+    losses: tuple[LossContract, ...]
     count: int
     seed: int
 
@@ -36,8 +37,14 @@ def check(request: Request, pool: RankPool, console: Console) -> Summary:
     """Judge every candidate; each stops at its first failure, which is then shrunk and kept."""
     started = time.monotonic()
     pool.start()
-    strategy = cases(sps=request.sps, dps=request.dps, dtypes=request.dtypes, max_ranks=pool.size)
-    first = notebook_case(request.sps, pool.size)
+    strategy = cases(
+        sps=request.sps,
+        dps=request.dps,
+        dtypes=request.dtypes,
+        losses=request.losses,
+        max_ranks=pool.size,
+    )
+    first = notebook_case(request, pool.size)
     console.print(notebook_text(first), markup=False, highlight=False)
     batch = [first, *generate(strategy, request.count - 1, request.seed)]
     summary = Summary({name: Tally(name) for name in request.candidates})
@@ -48,14 +55,15 @@ def check(request: Request, pool: RankPool, console: Console) -> Summary:
                 tally.add(comparison)
                 if comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED):
                     tally.failure = comparison
+        summary.cases = max(tally.cases for tally in summary.tallies.values())
         for tally in summary.tallies.values():
-            if tally.failure:
+            if tally.failure is not None:
                 live.update(summary.cases, len(summary.situations), f"shrinking {tally.candidate}")
                 tally.failure = _smallest(tally.failure, batch, strategy, request, pool)
     summary.seconds = time.monotonic() - started
     show(summary, list(SITUATIONS), console)
     for tally in summary.tallies.values():
-        if tally.failure:
+        if tally.failure is not None:
             place = write_bundle(tally.failure)
             console.print(
                 f"\n{explain(tally.failure)}\n  bundle  {place}",
@@ -84,14 +92,14 @@ def _smallest(
     request: Request,
     pool: RankPool,
 ) -> Comparison:
-    if failure.case == batch[0]:
-        return failure
+    # The candidate stopped here, so every case before this one passed.
     small = shrink(
         strategy,
         request.count - 1,
         request.seed,
         failure,
         lambda case: verdict_only(case, failure.candidate, pool),
+        passed=frozenset(batch[: batch.index(failure.case)]),
     )
     if small.case == failure.case:
         return failure
@@ -100,9 +108,9 @@ def _smallest(
     return again if same_kind(again, failure) else small
 
 
-def notebook_case(sps: tuple[int, ...], ranks: int) -> Case:
+def notebook_case(request: Request, ranks: int) -> Case:
     """The batch that this project started from, on four ranks where there are four."""
-    sp = max((sp for sp in sps if sp <= min(ranks, 4)), default=min(sps))
+    sp = max((sp for sp in request.sps if sp <= min(ranks, 4)), default=min(request.sps))
     heads = 4 if 4 % sp == 0 else sp
     return Case(
         rows=(Row("1111"), Row("111")),
@@ -111,6 +119,8 @@ def notebook_case(sps: tuple[int, ...], ranks: int) -> Case:
         kv_heads=heads,
         vocab=10,
         sp=sp,
+        loss=request.losses[0],
+        dtype=request.dtypes[0],
     )
 
 

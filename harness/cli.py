@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import harness
-from harness.case import Case, Dtype, InvalidCase, parse
+from harness.case import Case, Dtype, InvalidCase, LossContract, parse
 
 if TYPE_CHECKING:
     from harness.compare import Verdict
@@ -67,6 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--sp", default="1,2,4", metavar="LIST", help="default: 1,2,4")
     check.add_argument("--dp", default="1,2", metavar="LIST", help="default: 1,2")
     check.add_argument("--dtype", default="fp64,fp32", metavar="LIST", help="default: fp64,fp32")
+    check.add_argument(
+        "--loss",
+        default=",".join(get_args(LossContract)),
+        metavar="LIST",
+        help="what the loss averages, default: token-mean,micro-mean,row-mean",
+    )
     _pool_options(check)
     check.set_defaults(run=_check)
 
@@ -97,10 +103,8 @@ def _check(options: argparse.Namespace) -> int:
         raise UsageError(f"--cases={options.cases}: at least one case must be examined")
     if not 0 <= options.seed < 1 << 63:
         raise UsageError(f"--seed={options.seed}: use a whole number from 0 to {(1 << 63) - 1}")
-    dtypes = tuple(options.dtype.split(","))
-    for dtype in dtypes:
-        if dtype not in get_args(Dtype):
-            raise UsageError(f"--dtype={dtype}: use one of {', '.join(get_args(Dtype))}")
+    dtypes = _words("--dtype", options.dtype, get_args(Dtype))
+    losses = _words("--loss", options.loss, get_args(LossContract))
     ranks = max(sps) * max(dps) if options.ranks is None else options.ranks
     if ranks < min(sps) * min(dps):
         raise UsageError(
@@ -120,6 +124,7 @@ def _check(options: argparse.Namespace) -> int:
         sps=sps,
         dps=dps,
         dtypes=dtypes,
+        losses=losses,
         count=options.cases,
         seed=options.seed,
     )
@@ -191,6 +196,13 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
     if min(numbers) < 1:
         raise UsageError(f"{option}={text}: use numbers of at least 1")
     return numbers
+
+
+def _words(option: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:
+    for word in text.split(","):
+        if word not in known:
+            raise UsageError(f"{option}={word}: use one of {', '.join(known)}")
+    return tuple(text.split(","))
 
 
 def _status(verdict: "Verdict") -> int:

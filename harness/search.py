@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
@@ -39,21 +39,19 @@ def shrink(
     failing: Comparison,
     judge: Callable[[Case], Comparison],
     *,
+    passed: Container[Case] = (),
     seconds: float = SHRINK_SECONDS,
 ) -> Comparison:
     """The smallest failure of the same kind that Hypothesis finds in time.
 
-    The same seed draws the same cases, so Hypothesis meets the failing one again and knows how
-    it was made; cases before it are known to pass and are not run.
+    The same seed draws the same cases, so Hypothesis comes upon a failing one again and then
+    knows how it was made; those that have `passed` on the way there are not run twice.
     """
-    best, known_until, deadline = failing, False, time.monotonic() + seconds
+    best, deadline = failing, time.monotonic() + seconds
 
     def test(case: Case) -> None:
-        nonlocal best, known_until
-        if not known_until:
-            known_until = case == failing.case
-            if known_until:
-                raise _Found
+        nonlocal best
+        if case in passed:
             return
         if time.monotonic() > deadline:
             raise _OutOfTime

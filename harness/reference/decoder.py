@@ -49,17 +49,30 @@ class Decoder(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend, tap: Tap) -> Tensor:
         """Logits ...V for ids ... at positions ..."""
+        watch = Once(tap)
         x = F.embedding(ids, self.embed.weight)
-        tap("embed", x)
+        watch("embed", x)
         rotation = rope_rotation(positions, self.head_dim, x.dtype)
         for layer in self.layers:
             if self.recompute:
-                x = checkpoint(layer, x, rotation, attend, tap, use_reentrant=False)
+                x = checkpoint(layer, x, rotation, attend, watch, use_reentrant=False)
             else:
-                x = layer(x, rotation, attend, tap)
+                x = layer(x, rotation, attend, watch)
         logits: Tensor = self.head(self.norm(x))
-        tap("logits", logits)
+        watch("logits", logits)
+        watch.over = True
         return logits
+
+
+class Once:
+    """A tap that falls silent after forward: checkpointing runs layers again in backward."""
+
+    def __init__(self, tap: Tap) -> None:
+        self.tap, self.over = tap, False
+
+    def __call__(self, key: str, tensor: Tensor, /) -> None:
+        if not self.over:
+            self.tap(key, tensor)
 
 
 class Layer(nn.Module):

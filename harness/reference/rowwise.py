@@ -74,7 +74,7 @@ def ignore(_key: str, _tensor: Tensor, /) -> None:
 def token_weights(case: Case) -> dict[tuple[int, int], Fraction]:
     """The exact weight of each supervised token in the loss."""
     supervised = [(r, t) for r, row in enumerate(case.rows) for t in row.supervised()]
-    # The loss averages the means of sets of tokens: which set a row's tokens are in, how many sets.
+    # The loss averages the means of sets of tokens: the set of each row, and how many there are.
     set_of: dict[int, object]
     if case.loss == "token-mean":
         set_of, sets = dict.fromkeys(range(len(case.rows))), 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -70,7 +71,9 @@ class Summary:
                     "verdicts": {verdict.name: n for verdict, n in tally.verdicts.items()},
                     "elements": tally.elements,
                     "used": tally.used,
-                    "failure": comparison_record(tally.failure) if tally.failure else None,
+                    "failure": comparison_record(tally.failure)
+                    if tally.failure is not None
+                    else None,
                 }
                 for name, tally in self.tallies.items()
             },
@@ -117,20 +120,31 @@ class Live:
         )
 
 
+def short_name(candidate: str) -> str:
+    """Without the folders: a table is narrow."""
+    return candidate.rpartition("/")[2]
+
+
 def show(summary: Summary, names: list[str], console: Console) -> None:
     """The closing tables."""
-    table = Table(title=f"{summary.cases} cases in {summary.seconds:.1f} s", title_justify="left")
+    table = Table(
+        title=f"{summary.cases} cases in {summary.seconds:.1f} s",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
     columns = [v for v in Verdict if v is not Verdict.KNOWN]
-    table.add_column("candidate")
+    table.add_column("candidate", overflow="fold")
     for verdict in columns:
-        table.add_column(verdict.name.lower(), justify="right")
-    table.add_column("elements", justify="right")
-    table.add_column("error/budget", justify="right")
+        table.add_column(verdict.name.lower(), justify="right", no_wrap=True)
+    table.add_column("elements", justify="right", no_wrap=True)
+    table.add_column("of budget", justify="right", no_wrap=True)
     for tally in summary.tallies.values():
         counts = [str(tally.verdicts[verdict] or "·") for verdict in columns]
-        table.add_row(tally.candidate, *counts, f"{tally.elements:,}", f"{tally.used:.2g}")
+        table.add_row(
+            short_name(tally.candidate), *counts, f"{tally.elements:,}", f"{tally.used:.2g}"
+        )
     console.print(table)
-    corners = Table(title="situations met", title_justify="left", show_header=False)
+    corners = Table(title="situations met", title_justify="left", show_header=False, box=None)
     corners.add_column(justify="right")
     corners.add_column()
     for name in names:

@@ -1,5 +1,7 @@
 """A comparison in words."""
 
+import shlex
+
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Verdict
 from harness.trace import GRADIENT, Fault, Finding, Misfit
@@ -29,7 +31,8 @@ def explain(comparison: Comparison) -> str:
 
 def replay(comparison: Comparison) -> str:
     """The command that shows it again."""
-    return f'python -m harness repro "{comparison.case}" --candidate {comparison.candidate}'
+    candidate = shlex.quote(comparison.candidate)
+    return f'python -m harness repro "{comparison.case}" --candidate {candidate}'
 
 
 def _divergence_lines(comparison: Comparison) -> list[str]:

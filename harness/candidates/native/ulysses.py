@@ -85,12 +85,9 @@ class Ulysses:
         self, model: Decoder, case: Case, mine: Shard, rank: Rank, emit: Emit
     ) -> Tensor:
         """The loss of each of this rank's tokens, padding included."""
-        forward = True
 
         def tap(key: str, tensor: Tensor) -> None:
-            # Activation checkpointing runs layers again during backward.
-            if forward:
-                emit(key, tensor, mine.tokens_L)
+            emit(key, tensor, mine.tokens_L)
 
         segments = Segments.of(mine.positions_TP, case.window)
         tap("ids", mine.ids_L)
@@ -102,7 +99,6 @@ class Ulysses:
             lambda q, k, v: self.attend(q, k, v, segments, case, rank),
             tap,
         )
-        forward = False
         return F.cross_entropy(at_least_fp32(logits_LV), mine.labels_L, reduction="none")
 
     def attend(
