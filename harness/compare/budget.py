@@ -20,17 +20,18 @@ precisions: there nearly all error comes from the order of sums, which is what d
 bf16 and fp16 it comes from storing intermediate tensors, which both paths do alike.
 
 In fp64 the baseline is the oracle and has no error of its own. There the whole chain, forward,
-backward and reduction, must hold to a fixed 1e-12 of the slice, and to a few rounding units of
-the largest gradient, below which a gradient that is zero in exact arithmetic disappears.
+backward and reduction, must hold to a fixed 1e-12 of the slice.
+
+A gradient that is zero in exact arithmetic, as the oracle shows, has no magnitude to be measured
+by: kernels leave a few roundings of the largest gradient in it, and so many are allowed.
 """
 
 import re
 from dataclasses import dataclass
 
-import numpy as np
-
 FP64_RELATIVE = 1e-12
-FP64_ZERO_UNITS = 8
+# Below this share of the largest tensor of its kind, a tensor of the oracle is zero.
+ZERO = 1e-14
 
 # Half a unit in the last place, relative.
 ROUNDING = {"fp64": 2.0**-53, "fp32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.0**-12}
@@ -58,7 +59,7 @@ Budget = Exact | Reduced
 # Largest multiples seen over 450 generated cases, sp 1 to 4, both dialects: 5.8 in fp32, 4.2 in
 # bf16, 2.6 in fp16; each is followed here by the next power of two, and a unit at the least.
 TIMES = {"fp32": 8.0, "bf16": 8.0, "fp16": 4.0}
-UNITS = {"fp32": 8.0, "bf16": 1.0, "fp16": 1.0}
+UNITS = {"fp64": 16.0, "fp32": 8.0, "bf16": 1.0, "fp16": 1.0}
 
 BUDGETS: tuple[tuple[str, Budget], ...] = (
     (r"ids|positions|labels", Exact("whole numbers are moved, never computed")),
@@ -80,8 +81,3 @@ def budget_for(key: str) -> Budget:
 def kind_of(key: str) -> str:
     """Tensors of one kind lend each other their noise."""
     return "gradient" if key.startswith("grad.") else "forward"
-
-
-def machine_epsilon() -> float:
-    """The spacing of fp64 around one."""
-    return float(np.finfo(np.float64).eps)

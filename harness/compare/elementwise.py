@@ -8,15 +8,14 @@ import numpy.typing as npt
 from harness.case import Dtype
 from harness.compare.budget import (
     FP64_RELATIVE,
-    FP64_ZERO_UNITS,
     LARGEST_SHARE_OF_SIGNAL,
     ROUNDING,
     TIMES,
     UNITS,
+    ZERO,
     Exact,
     budget_for,
     kind_of,
-    machine_epsilon,
 )
 from harness.trace.trace import Values
 
@@ -94,7 +93,7 @@ def judge(
         wrong=wrong,
         used=float(np.nan_to_num(shares, nan=np.inf).max(initial=0.0)),
         weak=bool(
-            largest > ROUNDING[dtype] * kind_largest
+            largest > ZERO * kind_largest
             and allowed.max(initial=0.0) > LARGEST_SHARE_OF_SIGNAL * largest
         ),
         bitwise=bool(np.array_equal(candidate, baseline)),
@@ -106,9 +105,11 @@ def judge(
 def _allowed(key: str, dtype: Dtype, oracle: Floats, baseline: Values, noise: Noise) -> Floats:
     """Per slice, shaped to broadcast against the tensor."""
     magnitude = _per_slice(np.abs(oracle))
+    kind_largest = noise.largest.get(kind_of(key), 0.0)
+    if magnitude.max(initial=0.0) <= ZERO * kind_largest:
+        return np.full_like(magnitude, UNITS[dtype] * ROUNDING[dtype] * kind_largest)
     if dtype == "fp64":
-        zero = FP64_ZERO_UNITS * machine_epsilon() * noise.largest.get(kind_of(key), 0.0)
-        return FP64_RELATIVE * magnitude + zero
+        return FP64_RELATIVE * magnitude + ZERO * kind_largest
     own = _per_slice(np.abs(baseline - oracle))
     relative = max(noise.of.get(key, 0.0), noise.usual.get(kind_of(key), 0.0))
     scale = np.sqrt(magnitude * magnitude.max(initial=0.0))

@@ -28,12 +28,18 @@ class Scale:
 def fit_scale(case: Case, pairs: Mapping[str, tuple[Values, Values]]) -> Scale | None:
     """The one factor between expected and got, if there is one for all parameters."""
     clean = CLEAN[case.dtype]
+    strongest = max((_power(expected) for expected, _ in pairs.values()), default=0.0)
     factors = []
     for expected, got in pairs.values():
         flat_expected, flat_got = (x.astype(np.float64).ravel() for x in (expected, got))
-        power = float(flat_expected @ flat_expected)
-        if not np.isfinite(flat_got).all() or power == 0.0:
+        power = _power(expected)
+        if not np.isfinite(flat_got).all():
             return None
+        if power <= clean * clean * strongest:
+            # Zero in exact arithmetic: says nothing about a factor as long as it stays that small.
+            if float(flat_got @ flat_got) > clean * clean * strongest:
+                return None
+            continue
         factor = float(flat_expected @ flat_got) / power
         left = np.linalg.norm(flat_got - factor * flat_expected)
         if left > clean * max(abs(factor), 1.0) * power**0.5:
@@ -45,19 +51,17 @@ def fit_scale(case: Case, pairs: Mapping[str, tuple[Values, Values]]) -> Scale |
     return Scale(factor, _name(case, factor, clean))
 
 
+def _power(values: Values) -> float:
+    flat = values.astype(np.float64).ravel()
+    return float(flat @ flat)
+
+
 def _name(case: Case, factor: float, clean: float) -> str:
-    ranks = case.dp * case.sp
-    known = {
-        "0, as if never reduced or never reached": 0.0,
-        "-1": -1.0,
-        "sp": case.sp,
-        "1/sp": 1 / case.sp,
-        "dp": case.dp,
-        "1/dp": 1 / case.dp,
-        "dp*sp": ranks,
-        "1/(dp*sp)": 1 / ranks,
-        "micro-batches": case.micro_batches,
-        "1/micro-batches": 1 / case.micro_batches,
-    }
-    fits = [n for n, v in known.items() if v != 1 and abs(factor - v) <= clean * max(1.0, v)]
-    return " = ".join(fits)
+    sizes = {"sp": case.sp, "dp": case.dp, "micro-batches": case.micro_batches}
+    if case.sp > 1 and case.dp > 1:
+        sizes["(dp*sp)"] = case.dp * case.sp
+    known = {"0: never reached, or never reduced": 0.0, "-1": -1.0}
+    for name, size in sizes.items():
+        if size > 1:
+            known |= {name: float(size), f"1/{name}": 1 / size}
+    return " = ".join(n for n, v in known.items() if abs(factor - v) <= clean * max(1.0, v))

@@ -127,17 +127,20 @@ def short_name(candidate: str) -> str:
 
 def show(summary: Summary, names: list[str], console: Console) -> None:
     """The closing tables."""
+    noun = "case" if summary.cases == 1 else "cases"
     table = Table(
-        title=f"{summary.cases} cases in {summary.seconds:.1f} s",
+        title=f"{summary.cases} {noun} in {summary.seconds:.1f} s",
         title_justify="left",
         box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 0, 0, 1),
     )
     columns = [v for v in Verdict if v is not Verdict.KNOWN]
-    table.add_column("candidate", overflow="fold")
+    table.add_column("candidate", min_width=14, overflow="fold")
     for verdict in columns:
         table.add_column(verdict.name.lower(), justify="right", no_wrap=True)
     table.add_column("elements", justify="right", no_wrap=True)
-    table.add_column("of budget", justify="right", no_wrap=True)
+    table.add_column("budget used", justify="right", no_wrap=True)
     for tally in summary.tallies.values():
         counts = [str(tally.verdicts[verdict] or "·") for verdict in columns]
         table.add_row(

@@ -51,7 +51,7 @@ class Ulysses:
         return None
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        model = Decoder(case, TORCH_DTYPES[case.dtype], rank.device)
+        model = self.model(case, rank)
         samples = self.samples(case, rank)
         check_peers(samples, rank)
         micro_batches = [collate(m, rank.device) for m in split(samples, case.micro_batches)]
@@ -71,6 +71,9 @@ class Ulysses:
         self.reduce(model, rank)
         for name, parameter in model.named_parameters():
             emit(f"grad.{name}", gradient(parameter))
+
+    def model(self, case: Case, rank: Rank) -> Decoder:
+        return Decoder(case, TORCH_DTYPES[case.dtype], rank.device)
 
     def samples(self, case: Case, rank: Rank) -> list[Sample]:
         return my_samples(case, rank)

@@ -1,0 +1,106 @@
+"""The pytest plugin: a pool of ranks for the session, and a word about it at the end.
+
+    def test_my_path(harness_evaluate):
+        comparison = harness_evaluate(case)
+        assert comparison.verdict.passed, explain(comparison)
+
+Under pytest-xdist every worker has a pool of its own.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from harness.case import Case
+    from harness.compare import Comparison
+    from harness.ranks.pool import RankPool
+
+Evaluate = Callable[..., "Comparison"]
+TALLY = pytest.StashKey[Counter[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("harness", "sequence-parallel equivalence")
+    group.addoption(
+        "--harness-candidate",
+        default="native-gather",
+        metavar="C",
+        help="built-in name, path/to/file.py:NAME or package.module:NAME",
+    )
+    group.addoption("--harness-ranks", type=int, default=4, metavar="N", help="ranks in the pool")
+    group.addoption("--harness-device", default="auto", choices=("auto", "cpu", "cuda"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[TALLY] = Counter()
+
+
+@pytest.fixture(scope="session")
+def harness_candidate(pytestconfig: pytest.Config) -> str:
+    """The candidate under test, as named on the command line."""
+    name: str = pytestconfig.getoption("--harness-candidate")
+    return name
+
+
+@pytest.fixture(scope="session")
+def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
+    """Ranks that stay up for the whole session; they start with the first case."""
+    from harness.ranks.device import choose
+    from harness.ranks.pool import RankPool
+
+    ranks: int = pytestconfig.getoption("--harness-ranks")
+    device, transport = choose(pytestconfig.getoption("--harness-device"), ranks)
+    with RankPool(ranks, device=device, transport=transport) as pool:
+        yield pool
+        pytestconfig.stash[TALLY]["launches"] += pool.launches
+
+
+@pytest.fixture(scope="session")
+def harness_evaluate(
+    harness_pool: "RankPool", harness_candidate: str, pytestconfig: pytest.Config
+) -> Evaluate:
+    """Judge a case: `harness_evaluate(case)`, or with `candidate=` another one."""
+    from harness.run import evaluate
+
+    tally = pytestconfig.stash[TALLY]
+
+    def judge(case: "Case", candidate: str = harness_candidate) -> "Comparison":
+        comparison = evaluate(case, candidate, harness_pool)
+        tally["cases"] += 1
+        tally["elements"] += comparison.elements
+        tally[comparison.verdict.name] += 1
+        return comparison
+
+    return judge
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of xdist hands its tally to the controller."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        tally = session.config.stash[TALLY]
+        output["harness"] = dict(tally)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """The controller of xdist takes it in."""
+    tally: Counter[str] = node.config.stash[TALLY]
+    tally.update(getattr(node, "workeroutput", {}).get("harness", {}))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    tally = config.stash[TALLY]
+    if not tally["cases"]:
+        return
+    counts = ", ".join(f"{tally[name]} {name}" for name in sorted(tally) if name.isupper())
+    terminalreporter.section("harness")
+    terminalreporter.write_line(
+        f"{tally['cases']} cases judged in {tally['launches']} launches, "
+        f"{tally['elements']:,} elements examined: {counts}"
+    )

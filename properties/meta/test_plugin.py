@@ -1,0 +1,53 @@
+"""The plugin, in real pytest runs of tiny suites."""
+
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+SUITE = """
+from harness.case import parse
+
+def test_sharded_is_plain(harness_evaluate):
+    comparison = harness_evaluate(parse("case/1 rows=3:111,4:1011 sp=2"))
+    assert comparison.verdict.passed
+
+def test_the_candidate_is_the_one_named(harness_candidate):
+    assert harness_candidate == "{candidate}"
+"""
+
+
+def run(pytester: pytest.Pytester, *arguments: str, candidate: str) -> pytest.RunResult:
+    pytester.makepyfile(SUITE.replace("{candidate}", candidate))
+    return pytester.runpytest_subprocess(
+        "--harness-candidate", candidate, "--harness-ranks", "2", "-p", "no:cacheprovider",
+        *arguments,
+    )  # fmt: skip
+
+
+def test_a_session_shares_one_pool_and_sums_up(pytester: pytest.Pytester) -> None:
+    result = run(pytester, candidate="native-local")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["1 cases judged in 1 launches, * elements examined: 1 EQUAL*"])
+
+
+def test_every_xdist_worker_has_a_pool_of_its_own_and_the_sum_is_of_all(
+    pytester: pytest.Pytester,
+) -> None:
+    again = pytester.makepyfile(test_again=SUITE.replace("{candidate}", "native-gather"))
+    result = run(pytester, str(again), "-n", "2", "--dist", "each", candidate="native-gather")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["2 cases judged in 2 launches, *"])
+
+
+def test_a_suite_that_judges_nothing_says_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_nothing(): pass")
+    result = pytester.runpytest_subprocess()
+    result.stdout.no_fnmatch_line("*cases judged*")
+
+
+def test_the_plugin_is_thin() -> None:
+    import harness.plugin
+
+    assert len(Path(harness.plugin.__file__).read_text().splitlines()) < 150

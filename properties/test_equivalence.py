@@ -1,0 +1,59 @@
+"""The property that everything else serves: sharded training is plain training."""
+
+import pytest
+from hypothesis import given
+
+from harness.case import Case, parse
+from harness.compare import Verdict
+from harness.plugin import Evaluate
+from harness.report import explain
+from harness.strategies import cases
+
+DIALECTS = ("native-gather", "native-local")
+
+
+@pytest.mark.parametrize("candidate", DIALECTS)
+@given(case=cases(max_ranks=4))
+def test_fp64_holds_to_1e12_of_every_tensor(
+    harness_evaluate: Evaluate, candidate: str, case: Case
+) -> None:
+    comparison = harness_evaluate(case, candidate)
+    assert comparison.verdict.passed, explain(comparison)
+    assert comparison.elements
+
+
+@pytest.mark.parametrize("candidate", DIALECTS)
+@given(case=cases(max_ranks=4, dtypes=("fp32",)))
+def test_fp32_holds_inside_derived_budgets(
+    harness_evaluate: Evaluate, candidate: str, case: Case
+) -> None:
+    comparison = harness_evaluate(case, candidate)
+    assert comparison.verdict.passed, explain(comparison)
+
+
+@pytest.mark.parametrize("candidate", DIALECTS)
+def test_a_kernel_that_is_not_wired_is_unsupported_and_not_passed(
+    harness_evaluate: Evaluate, candidate: str
+) -> None:
+    comparison = harness_evaluate(parse("case/1 rows=2:11 kernel=flash"), candidate)
+    assert comparison.verdict is Verdict.UNSUPPORTED
+    assert not comparison.verdict.passed
+    assert "kernel=flash" in comparison.reason
+
+
+def test_exchanging_q_k_and_v_takes_one_collective_and_the_way_back_another(
+    harness_evaluate: Evaluate,
+) -> None:
+    comparison = harness_evaluate(parse("case/1 rows=5:11111 heads=4/4 layers=3 sp=2"))
+    # Two forward and two backward for each layer.
+    assert comparison.collectives["all_to_all"] == 4 * 3
+
+
+def test_recomputing_activations_repeats_only_the_forward_exchange(
+    harness_evaluate: Evaluate,
+) -> None:
+    comparison = harness_evaluate(
+        parse("case/1 rows=5:11111 heads=4/4 layers=3 sp=2 checkpoint=1")
+    )
+    assert comparison.verdict.passed, explain(comparison)
+    assert comparison.collectives["all_to_all"] == 6 * 3
