@@ -15,7 +15,7 @@ from harness.report.bundle import write_bundle
 from harness.report.table import Live, Summary, Tally, show
 from harness.report.text import explain
 from harness.run import evaluate, evaluate_all, verdict_only
-from harness.search import generate, same_kind, shrink
+from harness.search import generate, same_kind, shrink, worth_shrinking
 from harness.situations import SITUATIONS, situations_of
 from harness.strategies import cases
 
@@ -57,7 +57,7 @@ def check(request: Request, pool: RankPool, console: Console) -> Summary:
                     tally.failure = comparison
         summary.cases = max(tally.cases for tally in summary.tallies.values())
         for tally in summary.tallies.values():
-            if tally.failure is not None:
+            if tally.failure is not None and worth_shrinking(tally.failure):
                 live.update(summary.cases, len(summary.situations), f"shrinking {tally.candidate}")
                 tally.failure = _smallest(tally.failure, batch, strategy, request, pool)
     summary.seconds = time.monotonic() - started

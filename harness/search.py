@@ -9,6 +9,7 @@ from hypothesis.strategies import SearchStrategy
 
 from harness.case import Case
 from harness.compare import Comparison, Verdict
+from harness.trace import Kind
 
 SHRINK_SECONDS = 60.0
 
@@ -63,6 +64,11 @@ def shrink(
     with contextlib.suppress(_Found, _OutOfTime):
         _search(strategy, count, seed_value, test, shrink=True)
     return best
+
+
+def worth_shrinking(failure: Comparison) -> bool:
+    """Whether the case has anything to do with it; ranks that cannot even start are no case's."""
+    return failure.fault is None or failure.fault.kind not in (Kind.START, Kind.LAUNCHER)
 
 
 def same_kind(one: Comparison, other: Comparison) -> bool:

@@ -127,7 +127,7 @@ def _locate(
         expected=float(expected[index]),
         got=float(values[index]),
         error=float(judged.error[index]),
-        allowed=float(judged.allowed[index]),
+        allowed=float(np.broadcast_to(judged.allowed, expected.shape)[index]),
     )
     if got.tokens is None or got.owners is None:
         return element

@@ -21,6 +21,10 @@ from harness.trace.trace import Values
 
 Floats = npt.NDArray[np.float64]
 
+# Stands in for a budget of zero, so that an error of zero uses nothing of it.
+SMALLEST = 1e-60
+NOTHING: npt.NDArray[np.intp] = np.empty(0, np.intp)
+
 
 @dataclass(frozen=True, slots=True)
 class Noise:
@@ -40,13 +44,14 @@ class Judged:
 
     elements: int
     # Flat positions of the elements outside their budget, ascending.
-    wrong: npt.NDArray[np.int64]
+    wrong: npt.NDArray[np.intp]
     # The largest error as a share of what was allowed.
     used: float
     # The budget is too large a share of the tensor to say anything.
     weak: bool
     bitwise: bool
     error: Floats
+    # Of the same shape, or one for each slice.
     allowed: Floats
 
 
@@ -82,23 +87,20 @@ def judge(
     expected = oracle.astype(np.float64, copy=False)
     error = np.abs(candidate - expected)
     allowed = _allowed(key, dtype, expected, baseline, noise)
-    # Not `error > allowed`: a NaN must be wrong, and so must an infinity against an infinity.
-    wrong = np.flatnonzero(~(error <= allowed))
+    share = float((error / np.maximum(allowed, SMALLEST)).max(initial=0.0))
+    # Not `share > 1`: a NaN must be wrong, and so must an infinity against an infinity.
+    wrong = NOTHING if share <= 1.0 else np.flatnonzero(~(error <= allowed))
     largest = float(np.abs(expected).max(initial=0.0))
     kind_largest = noise.largest.get(kind_of(key), 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = np.where(error > 0, error / allowed, 0.0)
     return Judged(
         elements=oracle.size,
         wrong=wrong,
-        used=float(np.nan_to_num(shares, nan=np.inf).max(initial=0.0)),
-        weak=bool(
-            largest > ZERO * kind_largest
-            and allowed.max(initial=0.0) > LARGEST_SHARE_OF_SIGNAL * largest
-        ),
-        bitwise=bool(np.array_equal(candidate, baseline)),
+        used=share if share == share else float("inf"),  # noqa: PLR0124 - NaN is not itself
+        weak=largest > ZERO * kind_largest
+        and float(allowed.max(initial=0.0)) > LARGEST_SHARE_OF_SIGNAL * largest,
+        bitwise=np.array_equal(candidate, baseline),
         error=error,
-        allowed=np.broadcast_to(allowed, oracle.shape),
+        allowed=allowed,
     )
 
 

@@ -1,76 +1,102 @@
 """What happened to the ranks, asked of the living and read from the dead."""
 
+import re
 import time
-from dataclasses import dataclass
+from dataclasses import replace
+from textwrap import shorten
 from typing import Any
 
-from harness.ranks.collectives import Collective, first_disagreement
-from harness.ranks.launch import Launch
+from harness.ranks.collectives import GATE, Collective, first_disagreement
+from harness.ranks.launch import Launch, ending
+from harness.ranks.trouble import Trouble
 from harness.ranks.wire import encode
 from harness.trace import Fault, Kind
 
-# How long living ranks get to say where they are, and torchrun to say how a dead one ended.
-PATIENCE = 1.0
-
-# A death explains the exceptions of its peers, and both explain a wait; never the reverse.
-BLAME = (
-    Kind.PROTOCOL,
-    Kind.STALE,
-    Kind.LAUNCHER,
-    Kind.START,
-    Kind.DIED,
-    Kind.RAISED,
-    Kind.HUNG,
-)
+# How long living ranks get to say where they are, and then torchrun to say how a dead one ended.
+# Both together stay within the time that a fault may take after its deadline.
+PATIENCE = 2.0
+LINE = 120
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """One thing that went wrong, before it is known what caused what."""
+def autopsy(
+    launch: Launch,
+    troubles: list[Trouble],
+    *,
+    keys: list[str],
+    needed: int,
+    finished: list[int],
+) -> Fault:
+    """The fault, of which the first trouble is the cause, and what the ranks were doing.
 
-    kind: Kind
-    text: str
-    rank: int | None = None
-    moment: float = 0.0
-    stack: str = ""
-
-    @property
-    def rank_of_blame(self) -> tuple[int, float]:
-        """Smallest is the cause."""
-        return BLAME.index(self.kind), self.moment
-
-
-def autopsy(launch: Launch, root: Trouble, *, needed: int, finished: list[int]) -> Fault:
-    """The fault, with what every rank that the case needed was doing."""
+    `keys` are those that ranks had reached when the trouble began.
+    """
+    root = troubles[0]
     reports = _reports(launch)
     logs = {rank: _collectives(report) for rank, report in reports.items()}
     stacks = {rank: str(report.get("stack", "")) for rank, report in reports.items()}
-    if root.stack and root.rank is not None:
-        stacks[root.rank] = root.stack
-    keys = {rank: launch.progress(rank) for rank in range(max(needed, 1))}
-    ranks = [
-        _doing(rank, keys.get(rank, ""), logs.get(rank), done=rank in finished)
-        for rank in range(needed)
-    ]
+    stacks |= {rank: stack for rank in launch.links if (stack := _crash(launch, rank))}
+    raised = {t.rank: t for t in reversed(troubles) if t.rank is not None and t.stack}
+    stacks |= {rank: trouble.stack for rank, trouble in raised.items()}
+    concerned = sorted({*range(needed), *([] if root.rank is None else [root.rank])})
+    ranks = []
+    for rank in concerned:
+        if rank in finished and rank in logs:
+            ranks.append(f"rank {rank}: finished")
+            continue
+        doing = _doing(raised.get(rank), logs.get(rank))
+        ranks.append(f"rank {rank}: {doing}; last key reached: {keys[rank] or 'none'}")
     disagreement = first_disagreement({rank: logs[rank] for rank in logs if rank < needed})
     if disagreement and root.kind in (Kind.HUNG, Kind.RAISED):
         ranks.insert(0, disagreement)
-    text = root.text
-    if root.kind is Kind.DIED and root.rank is not None:
-        text = f"{text}, {launch.exit_of(root.rank, PATIENCE)}"
+    if root.kind in (Kind.START, Kind.DIED) and not root.late:
+        root = _told_by_torchrun(launch, root)
     if root.kind is Kind.HUNG:
-        missing = [str(rank) for rank in range(needed) if rank not in finished]
-        text = f"{text} from rank {', '.join(missing)}"
-    who = f"rank {root.rank} " if root.rank is not None else ""
+        root = _told_by_waiting(root, [r for r in range(needed) if r not in finished], logs)
     return Fault(
         kind=root.kind,
-        summary=f"{who}{text}",
+        summary=root.text if root.rank is None else f"rank {root.rank} {root.text}",
         rank=root.rank,
-        last_key=keys.get(root.rank or 0, ""),
+        last_key="" if root.rank is None else keys[root.rank],
         ranks=tuple(ranks),
         stacks=stacks,
-        log=launch.log(root.rank) or launch.log(None),
+        log=(root.rank is not None and launch.log(root.rank)) or launch.log(None),
     )
+
+
+def _told_by_waiting(
+    root: Trouble, missing: list[int], logs: dict[int, list[Collective]]
+) -> Trouble:
+    """The one rank that all others wait for, where there is such a one."""
+    silent = [rank for rank in missing if rank not in logs]
+    elsewhere = [rank for rank in missing if rank in logs and not _pending(logs[rank])]
+    awaited = next((ranks[0] for ranks in (silent, elsewhere, missing) if len(ranks) == 1), None)
+    if awaited is None:
+        return replace(root, text=f"ranks {', '.join(map(str, missing))} {root.text}")
+    others = [str(rank) for rank in missing if rank != awaited]
+    nor = f", nor did rank {', '.join(others)}" if others else ""
+    return replace(root, rank=awaited, text=f"{root.text}{nor}")
+
+
+def _told_by_torchrun(launch: Launch, root: Trouble) -> Trouble:
+    """Which rank died first, where we do not know it better, and how."""
+    # Until its last rank is gone torchrun says nothing. Before they are up they go when told to.
+    if root.kind is Kind.DIED:
+        launch.kill_ranks()
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        found = re.search(
+            r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)", launch.log(None, 200)
+        )
+        if found:
+            code, rank, pid = map(int, found.groups())
+            if root.kind is Kind.START:
+                # The others were told to leave; a rank that never connected is known to torchrun.
+                return replace(root, rank=rank, text=f"died while starting, {ending(code)}")
+            if root.rank is not None and launch.links[root.rank].pid == pid:
+                return replace(root, text=f"{root.text}, {ending(code)}")
+            break
+        time.sleep(0.02)
+    return root
 
 
 def _reports(launch: Launch) -> dict[int, dict[str, Any]]:
@@ -86,21 +112,37 @@ def _reports(launch: Launch) -> dict[int, dict[str, Any]]:
     return reports
 
 
+def _crash(launch: Launch, rank: int) -> str:
+    """Where the main thread was when this rank's process crashed, innermost call last."""
+    threads = launch.read(f"crash.{rank}").split("most recent call first):\n")
+    calls = threads[-1].partition("\n\n")[0].splitlines() if len(threads) > 1 else []
+    return "\n".join(reversed(calls))
+
+
 def _collectives(report: dict[str, Any]) -> list[Collective]:
-    entries = report.get("collectives")
-    if not isinstance(entries, list):
+    try:
+        return [
+            Collective(str(group), int(sequence), str(kind), str(shape), bool(done))
+            for group, sequence, kind, shape, done in report.get("collectives", [])
+        ]
+    except (TypeError, ValueError):
+        # Who lies about this as well is known well enough without it.
         return []
-    return [
-        Collective(str(group), int(sequence), str(kind), str(shape), bool(done))
-        for group, sequence, kind, shape, done in entries
-    ]
 
 
-def _doing(rank: int, key: str, log: list[Collective] | None, *, done: bool) -> str:
+def _pending(log: list[Collective]) -> list[Collective]:
+    return [entry for entry in log if not entry.done]
+
+
+def _doing(raised: Trouble | None, log: list[Collective] | None) -> str:
+    if raised is not None:
+        last = f"; last entered {log[-1]}" if log else ""
+        return shorten(raised.text, LINE, placeholder=" …") + last
     if log is None:
-        return f"rank {rank}: gone or not answering; last key reached {key or 'none'}"
-    if done:
-        return f"rank {rank}: finished"
-    waiting = [entry for entry in log if not entry.done]
-    where = f"waits in {waiting[-1]}" if waiting else "is in no collective"
-    return f"rank {rank}: {where}; last key reached {key or 'none'}"
+        return "gone or not answering"
+    pending = _pending(log)
+    if not pending:
+        return "is in no collective"
+    if pending[0].group.startswith(GATE):
+        return "waits for the others to begin the case"
+    return f"waits in {pending[0]}"

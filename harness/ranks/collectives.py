@@ -5,17 +5,21 @@ collectives or inside DDP's reducer. It is the only witness that needs no cooper
 """
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 # Enough to hold the tail of any step; reading the log costs time in proportion.
 BUFFER = 128
-ENVIRONMENT = {
-    "TORCH_FR_BUFFER_SIZE": str(BUFFER),
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": str(BUFFER),
-}
+ENVIRONMENT = {"TORCH_FR_BUFFER_SIZE": str(BUFFER)}
 DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+
+# The harness's own group, in which ranks wait for each other before a case.
+GATE = "gate"
+# Peers may give these different sizes, and no two ranks share the number of a message.
+UNEVEN = ("all_to_all", "gather", "scatter")
+MESSAGES = ("send", "recv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,52 +48,92 @@ def recorded() -> list[dict[str, Any]]:
     return sorted(entries, key=lambda entry: entry["time_created_ns"])
 
 
+def group_name(what: str, ranks: list[int]) -> str:
+    """What a process group is called, so that its members can be told from the log."""
+    return f"{what}, ranks {','.join(map(str, ranks))}"
+
+
+def members(group: str) -> set[int]:
+    """The ranks of a group that the harness named; empty for a candidate's own."""
+    found = re.search(r", ranks ([\d,]+)$", group)
+    return set(map(int, found[1].split(","))) if found else set()
+
+
 def counts_since(moment_ns: int) -> dict[str, int]:
     """How many collectives of each kind were entered since a moment of `time.time_ns()`."""
     return dict(
         Counter(
             _kind(entry)
             for entry in recorded()
-            if entry["time_created_ns"] >= moment_ns and entry["process_group"][1] != "gate"
+            if entry["time_created_ns"] >= moment_ns and not _group(entry).startswith(GATE)
         )
     )
 
 
 def log() -> list[Collective]:
-    """The log, without the harness's own gate."""
+    """The log as records, oldest first."""
     return [
         Collective(
-            group=entry["process_group"][1],
+            group=_group(entry),
             sequence=entry["collective_seq_id"],
             kind=_kind(entry),
             shape=str(entry.get("input_sizes", [])),
             done=bool(entry["retired"]),
         )
         for entry in recorded()
-        if entry["process_group"][1] != "gate"
     ]
 
 
 def first_disagreement(logs: dict[int, list[Collective]]) -> str:
-    """Where ranks of one group part: who entered what, and who never came; or nothing."""
-    for group in sorted({entry.group for entries in logs.values() for entry in entries}):
-        members = {
-            rank: {entry.sequence: entry for entry in entries if entry.group == group}
-            for rank, entries in logs.items()
-        }
-        members = {rank: entries for rank, entries in members.items() if entries}
-        # Ranks keep only a tail each: compare from where all of them still remember.
-        start = max(min(entries) for entries in members.values())
-        stop = max(max(entries) for entries in members.values())
-        for sequence in range(start, stop + 1):
-            entered = {rank: entries.get(sequence) for rank, entries in members.items()}
-            if len({(e.kind, e.shape) if e else None for e in entered.values()}) > 1:
-                said = "; ".join(
-                    f"rank {rank} entered {entry}" if entry else f"rank {rank} never came"
-                    for rank, entry in sorted(entered.items())
-                )
-                return f"collective #{sequence} on {group}: {said}"
+    """Where ranks of one group part: who entered what, and who never came; or nothing.
+
+    First in the order of the lowest rank that entered one in dispute.
+    """
+    tables: dict[str, dict[int, dict[int, Collective]]] = {}
+    for rank, entries in logs.items():
+        for entry in entries:
+            if not entry.group.startswith(GATE) and not entry.kind.startswith(MESSAGES):
+                tables.setdefault(entry.group, {}).setdefault(rank, {})[entry.sequence] = entry
+    for group, table in tables.items():
+        for rank in members(group) & set(logs):
+            # A log that is full may have forgotten this rank's part in the group.
+            if len(logs[rank]) < BUFFER:
+                table.setdefault(rank, {})
+    disputes = {group: _first_dispute(table) for group, table in tables.items()}
+    for rank in sorted(logs):
+        for entry in logs[rank]:
+            sequence, said = disputes.get(entry.group, (0, ""))
+            if said and entry.sequence == sequence:
+                return f"collective #{sequence} on {entry.group}: {said}"
     return ""
+
+
+def _first_dispute(table: dict[int, dict[int, Collective]]) -> tuple[int, str]:
+    # Ranks keep only a tail each: compare from where all of them still remember.
+    start = max(min(entries) for entries in table.values() if entries)
+    stop = max(max(entries) for entries in table.values() if entries)
+    for sequence in range(start, stop + 1):
+        entered = {rank: entries.get(sequence) for rank, entries in sorted(table.items())}
+        if len({_what(entry) for entry in entered.values()}) > 1:
+            return sequence, "; ".join(
+                f"rank {rank} entered {entry.kind} of shape {entry.shape}"
+                if entry
+                else f"rank {rank} never came"
+                for rank, entry in entered.items()
+            )
+    return 0, ""
+
+
+def _what(entry: Collective | None) -> tuple[str, str] | None:
+    if entry is None:
+        return None
+    return entry.kind, "" if entry.kind.startswith(UNEVEN) else entry.shape
+
+
+def _group(entry: dict[str, Any]) -> str:
+    name, description = entry["process_group"]
+    # A candidate's own groups often share one description; their names are unique.
+    return str(description) if members(description) else f"{description} ({name})"
 
 
 def _kind(entry: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 import contextlib
 import hmac
 import os
-import re
 import secrets
 import selectors
 import shutil
@@ -12,42 +11,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import harness
 from harness.ranks.collectives import ENVIRONMENT
-from harness.ranks.wire import Frame, FrameReader, ProtocolError, encode
-from harness.ranks.worker import ADDRESS, DEVICE, TOKEN, TRANSPORT
+from harness.ranks.leash import ADDRESS, CONTROLLER, sweep
+from harness.ranks.link import Event, Link
+from harness.ranks.wire import Frame, ProtocolError, encode
+from harness.ranks.worker import DEVICE, TOKEN, TRANSPORT
 
 _STOP = encode("stop")
 SEND_TIMEOUT = 5.0
 CHUNK = 1 << 20
-
-
-@dataclass(slots=True)
-class Link:
-    """The controller's end of one rank's socket."""
-
-    socket: socket.socket
-    reader: FrameReader = field(default_factory=FrameReader)
-    rank: int | None = None
-    pid: int = 0
-    ready: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened: a frame, or an end, or bytes that make no sense."""
-
-    link: Link | None
-    frame: Frame | None = None
-    broken: str = ""
-
-    @property
-    def rank(self) -> int | None:
-        return self.link.rank if self.link else None
 
 
 class Launch:
@@ -64,34 +39,37 @@ class Launch:
         self._token = secrets.token_hex(16)
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        address = self.folder / "controller"
-        self._listener.bind(str(address))
+        self._address = str(self.folder / "controller")
+        self._listener.bind(self._address)
         self._listener.listen(size)
         self._selector.register(self._listener, selectors.EVENT_READ)
+        try:
+            self.process = self._torchrun(device, transport)
+        except BaseException:
+            self._listener.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        self._launcher = os.pidfd_open(self.process.pid)
+        self._selector.register(self._launcher, selectors.EVENT_READ)
+
+    def _torchrun(self, device: str, transport: str) -> subprocess.Popen[bytes]:
         source = str(Path(harness.__file__).parent.parent)
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+        options = ["--standalone", "--nproc-per-node", str(self.size), "--max-restarts", "0"]
+        logs = ["--log-dir", str(self.folder / "logs"), "--redirects", "3"]
         with (self.folder / "torchrun.log").open("wb") as output:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 [
-                    sys.executable,
-                    "-m",
-                    "torch.distributed.run",
-                    "--standalone",
-                    "--nproc-per-node",
-                    str(size),
-                    "--max-restarts",
-                    "0",
-                    "--log-dir",
-                    str(self.folder / "logs"),
-                    "--redirects",
-                    "3",
-                    "-m",
-                    "harness.ranks.worker",
+                    *(sys.executable, "-m", "harness.ranks.leash"),
+                    *options,
+                    *logs,
+                    *("-m", "harness.ranks.worker"),
                 ],
                 env={
                     **os.environ,
                     **ENVIRONMENT,
-                    ADDRESS: str(address),
+                    ADDRESS: self._address,
+                    CONTROLLER: str(os.getpid()),
                     TOKEN: self._token,
                     DEVICE: device,
                     TRANSPORT: transport,
@@ -104,8 +82,6 @@ class Launch:
                 # Its own session: a Ctrl-C at the terminal is for the controller alone.
                 start_new_session=True,
             )
-        self._launcher = os.pidfd_open(self.process.pid)
-        self._selector.register(self._launcher, selectors.EVENT_READ)
 
     def events(self, timeout: float) -> list[Event]:
         """What happened within `timeout` seconds, or at once if something already has."""
@@ -117,9 +93,11 @@ class Launch:
                 self._selector.register(connection, selectors.EVENT_READ, Link(connection))
             elif key.fileobj == self._launcher:
                 self._selector.unregister(self._launcher)
-                found.append(Event(None, broken="torchrun ended"))
-            else:
-                found += self._receive(key.data)
+                how = ending(self.process.wait())
+                found.append(Event(None, broken=f"torchrun ended, {how}"))
+            elif key.data.heard:
+                ended = key.fileobj == key.data.process
+                found += self._last_words(key.data) if ended else self._receive(key.data)
         return found
 
     def _receive(self, link: Link) -> list[Event]:
@@ -129,7 +107,7 @@ class Launch:
             data = b""
         if not data:
             self._drop(link)
-            return [Event(link, broken="closed")] if link.rank is not None else []
+            return [Event(link, broken="died", died=True)] if link.rank is not None else []
         found = []
         try:
             for frame in link.reader.feed(data):
@@ -142,6 +120,14 @@ class Launch:
             found.append(Event(link, broken=str(error)))
         return found
 
+    def _last_words(self, link: Link) -> list[Event]:
+        """What a process that has ended sent before."""
+        link.socket.setblocking(False)
+        found = []
+        while link.heard:
+            found += self._receive(link)
+        return found
+
     def _welcome(self, link: Link, frame: Frame) -> None:
         rank = frame.whole("rank") if frame.kind == "hello" else self.size
         if (
@@ -152,13 +138,22 @@ class Launch:
             raise ProtocolError("a stranger knocked: no rank of this pool says that")
         link.rank, link.pid = rank, frame.whole("pid")
         self.links[rank] = link
+        # It may have ended already; then its socket will say so.
+        with contextlib.suppress(ProcessLookupError):
+            link.process = os.pidfd_open(link.pid)
+            self._selector.register(link.process, selectors.EVENT_READ, link)
 
     def _drop(self, link: Link) -> None:
+        """Hear no more of this rank. It must not notice: it would go, and its traces with it."""
+        link.heard = False
         self._selector.unregister(link.socket)
-        link.socket.close()
+        if link.process is not None:
+            self._selector.unregister(link.process)
 
     def send(self, rank: int, frame: bytes) -> bool:
         """Whether the rank's socket took it."""
+        if not self.links[rank].heard:
+            return False
         try:
             self.links[rank].socket.sendall(frame)
         except OSError:
@@ -167,11 +162,14 @@ class Launch:
 
     def progress(self, rank: int) -> str:
         """The last key a rank reached, also of a rank that is gone."""
+        return self.read(f"progress.{rank}").rstrip(" \0")
+
+    def read(self, name: str) -> str:
+        """What a rank left in a file in our folder."""
         try:
-            text = (self.folder / f"progress.{rank}").read_text(errors="replace")
+            return (self.folder / name).read_text(errors="replace")
         except OSError:
             return ""
-        return text.rstrip(" \0")
 
     def log(self, rank: int | None, lines: int = 12) -> str:
         """The end of a rank's output, or of torchrun's own."""
@@ -188,26 +186,6 @@ class Launch:
                 continue
         return "\n".join(text.splitlines()[-lines:])
 
-    def exit_of(self, rank: int, patience: float) -> str:
-        """How a dead rank ended, as torchrun, its parent, tells it."""
-        pid = self.links[rank].pid
-        for link in self.links.values():
-            _kill_group(link.pid)
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
-            found = re.search(
-                rf"exitcode: (-?\d+)\) local_rank: \d+ \(pid: {pid}\)", self.log(None, 200)
-            )
-            if found:
-                code = int(found[1])
-                return (
-                    f"killed by {signal.Signals(-code).name}"
-                    if code < 0
-                    else f"exit status {code}"
-                )
-            time.sleep(0.02)
-        return "without a word"
-
     def stop(self) -> None:
         """Let healthy ranks leave by themselves, then make sure."""
         for rank in self.links:
@@ -216,18 +194,33 @@ class Launch:
             self.process.wait(3.0)
         self.kill()
 
-    def kill(self) -> None:
-        """End every process of this launch and remove its folder."""
-        self._listener.close()
-        _kill_group(self.process.pid)
+    def kill_ranks(self) -> None:
+        """End the ranks and what they started, but not torchrun, which tells how they ended."""
         for link in self.links.values():
             # torchrun gives each rank a session of its own; the rank's children are in it.
             _kill_group(link.pid)
-            link.socket.close()
+
+    def kill(self) -> None:
+        """End every process of this launch and remove its folder."""
+        self._listener.close()
+        if self.process.returncode is None:
+            _kill_group(self.process.pid)
+        self.kill_ranks()
+        # Those that never connected, or left their session.
+        sweep(self._address)
+        strangers = [key.data for key in self._selector.get_map().values() if key.data]
+        for link in [*strangers, *self.links.values()]:
+            link.close()
         self.process.wait()
         self._selector.close()
         os.close(self._launcher)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def ending(code: int) -> str:
+    """An exit status in words."""
+    names = {number.value: number.name for number in signal.Signals}
+    return f"killed by {names.get(-code, -code)}" if code < 0 else f"exit status {code}"
 
 
 def _kill_group(pid: int) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import distributed as dist
 
 from harness.candidates.protocol import Rank
+from harness.ranks.collectives import GATE, group_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Meshes:
         sp_group = self._mine(sp_groups, f"sp of {dp}x{sp}")
         dp_group = self._mine(dp_groups, f"dp of {dp}x{sp}")
         world = self._mine([everyone], f"world of {dp}x{sp}")
-        gate = self._mine([everyone], "gate")
+        gate = self._mine([everyone], f"{GATE} of {dp}x{sp}")
         if not (sp_group and dp_group and world and gate):
             self._seats[dp, sp] = None
             return
@@ -53,7 +54,7 @@ class Meshes:
         """
         mine = None
         for ranks in groups:
-            group = dist.new_group(ranks, group_desc=description)
+            group = dist.new_group(ranks, group_desc=group_name(description, ranks))
             if self._index in ranks:
                 mine = group
         return mine

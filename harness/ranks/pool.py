@@ -5,21 +5,25 @@
 3. `collect` waits for the oldest, on all sockets and on torchrun at once, with a deadline.
 4. A dead rank, an exception, a hang, garbage or a stale run id is a `Fault`. The launch is then
    killed, never tidied; cases that waited behind the faulty one go to a fresh launch.
+5. What happens to an idle rank is a fault of the next case: nothing may go wrong unseen.
+6. A rank that is done with the oldest case may fail in a later one before its peers are done.
+   The oldest is then not to blame: a fresh launch takes all of them again, one at a time.
 """
 
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Self
 
 from harness.case import Case
-from harness.ranks.autopsy import Trouble, autopsy
-from harness.ranks.launch import Event, Launch
-from harness.ranks.payload import unpack
-from harness.ranks.wire import Frame, ProtocolError, encode
-from harness.trace import Assembly, Fault, Fragment, Kind, assemble
+from harness.ranks.autopsy import autopsy
+from harness.ranks.launch import Launch
+from harness.ranks.link import Event
+from harness.ranks.ticket import Ticket, take_in
+from harness.ranks.trouble import Trouble
+from harness.ranks.wire import encode
+from harness.trace import Assembly, Fault, Kind, assemble
 
 DEADLINE = 20.0
 START_DEADLINE = 180.0
@@ -29,23 +33,6 @@ GRACE = 0.3
 
 class TooFewRanks(ValueError):
     """The case needs more ranks than the pool has."""
-
-
-@dataclass(slots=True)
-class Ticket:
-    """A case on its way through the ranks."""
-
-    case: Case
-    candidate: str
-    traced: bool
-    run: int = 0
-    fragments: dict[int, Sequence[Fragment]] = field(default_factory=dict)
-    # What rank 0 entered, by kind.
-    collectives: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        return len(self.fragments) == self.case.ranks
 
 
 class RankPool:
@@ -66,8 +53,9 @@ class RankPool:
         self._launch: Launch | None = None
         self._waiting: deque[Ticket] = deque()
         self._runs = itertools.count(1)
-        # Since when the oldest case, or the launch itself, has been keeping us waiting.
+        # Since when we have been waiting for the launch, or for the oldest case.
         self._since = 0.0
+        self._one_by_one = False
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +68,6 @@ class RankPool:
         if self._launch is None:
             self._launch = Launch(self.size, device=self.device, transport=self.transport)
             self.launches += 1
-            self._since = time.monotonic()
 
     def wait_until_ready(self) -> Fault | None:
         """Block until every rank is up, or say why one is not."""
@@ -99,21 +86,16 @@ class RankPool:
                 f"sp*dp={case.sp}*{case.dp}: needs {case.ranks} ranks and the pool has "
                 f"{self.size}; use a smaller mesh or more ranks"
             )
-        ticket = Ticket(case, candidate, traced)
-        if not self._waiting:
-            self._since = time.monotonic()
-        self._waiting.append(ticket)
-        if self.is_ready:
-            self._dispatch(ticket)
-        else:
-            self.start()
+        self._waiting.append(Ticket(case, candidate, traced))
+        self.start()
+        self._feed()
 
     def collect(self) -> Assembly | Fault:
         """The outcome of the oldest case under way."""
         ticket = self._waiting[0]
         fault = self._wait(lambda: ticket.complete)
         self._waiting.popleft()
-        self._since = time.monotonic()
+        self._one_by_one = self._one_by_one and bool(self._waiting)
         if fault:
             return fault
         ranks = range(ticket.case.ranks)
@@ -140,7 +122,7 @@ class RankPool:
         """End every process at once; cases under way will go to a fresh launch."""
         launch, self._launch = self._launch, None
         for ticket in self._waiting:
-            ticket.fragments.clear()
+            ticket.take_back()
         if launch is not None:
             launch.kill()
 
@@ -150,6 +132,13 @@ class RankPool:
             return []
         links = self._launch.links
         return [self._launch.process.pid, *(links[rank].pid for rank in sorted(links))]
+
+    def _feed(self) -> None:
+        """Give the ranks, once they are up, all that they may have in hand."""
+        if self.is_ready:
+            for ticket in itertools.islice(self._waiting, 1 if self._one_by_one else None):
+                if not ticket.run:
+                    self._dispatch(ticket)
 
     def _dispatch(self, ticket: Ticket) -> None:
         assert self._launch is not None
@@ -175,13 +164,22 @@ class RankPool:
 
     def _wait(self, until: Callable[[], bool]) -> Fault | None:
         try:
-            self.start()
+            self._begin()
             while not until():
+                assert self._launch is not None
                 trouble = self._next_trouble()
-                if trouble:
-                    fault = self._investigate(trouble)
+                if trouble is None:
+                    continue
+                keys = [self._launch.progress(rank) for rank in range(self.size)]
+                troubles = self._troubles(trouble)
+                if self._is_of_a_later_case(troubles[0]):
                     self.kill()
-                    return fault
+                    self._one_by_one = True
+                    self._begin()
+                    continue
+                fault = self._fault(troubles, keys)
+                self.kill()
+                return fault
             return None
         except BaseException:
             # Ctrl-C, most likely: leave nothing behind, not even for the caller to close.
@@ -189,84 +187,59 @@ class RankPool:
             self.kill()
             raise
 
+    def _begin(self) -> None:
+        self.start()
+        self._feed()
+        # Not since the case was submitted: while nobody listened, no rank could be heard.
+        self._since = time.monotonic()
+
     def _next_trouble(self) -> Trouble | None:
         assert self._launch is not None
         was_ready = self.is_ready
         allowed = self.deadline if was_ready else self.start_deadline
         left = self._since + allowed - time.monotonic()
-        events = self._launch.events(left)
-        for event in events:
-            trouble = self._handle(event)
+        for event in self._launch.events(left):
+            trouble = self._take_in(event)
             if trouble:
                 return trouble
-        if self.is_ready and not was_ready:
-            self._since = time.monotonic()
-            for ticket in self._waiting:
-                self._dispatch(ticket)
-        if events or left > 0:
+        if left > 0:
+            if self.is_ready and not was_ready:
+                self._feed()
+                self._since = time.monotonic()
             return None
         if not was_ready:
-            return Trouble(Kind.START, f"not all ranks were up within {allowed:g} s")
-        return Trouble(Kind.HUNG, f"no answer within {allowed:g} s")
+            up = [rank for rank, link in self._launch.links.items() if link.ready]
+            missing = ", ".join(str(rank) for rank in range(self.size) if rank not in up)
+            text = f"not all ranks were up within {allowed:g} s: rank {missing} is missing"
+            return Trouble(Kind.START, text, late=True)
+        return Trouble(Kind.HUNG, f"gave no answer within {allowed:g} s", late=True)
 
-    def _handle(self, event: Event) -> Trouble | None:
-        """Take in one event; a `Trouble` if it is one."""
-        link, frame = event.link, event.frame
-        if link is None:
-            kind = Kind.LAUNCHER if self.is_ready else Kind.START
-            return Trouble(kind, event.broken)
-        if frame is None:
-            if event.broken == "closed":
-                return Trouble(Kind.DIED if link.ready else Kind.START, "died", event.rank)
-            return Trouble(Kind.PROTOCOL, event.broken, event.rank)
-        try:
-            return self._take(event.rank or 0, frame, event)
-        except ProtocolError as error:
-            return Trouble(Kind.PROTOCOL, str(error), event.rank)
+    def _take_in(self, event: Event) -> Trouble | None:
+        return take_in(event, self._waiting, up=self.is_ready)
 
-    def _take(self, rank: int, frame: Frame, event: Event) -> Trouble | None:
-        if frame.kind == "ready" and event.link:
-            event.link.ready = True
-            return None
-        if frame.kind not in ("finished", "raised"):
-            raise ProtocolError(f"a frame of kind {frame.kind!r} was not asked for")
-        run = frame.whole("run")
-        ticket = next((t for t in self._waiting if t.run == run), None)
-        if ticket is None or rank >= ticket.case.ranks or rank in ticket.fragments:
-            runs = ", ".join(str(t.run) for t in self._waiting)
-            return Trouble(Kind.STALE, f"answered for run {run}, under way: {runs}", rank)
-        if frame.kind == "raised":
-            return Trouble(
-                Kind.RAISED,
-                f"raised {frame.text('error')}",
-                rank,
-                moment=float(frame.header.get("moment", 0)),
-                stack=frame.text("stack"),
-            )
-        ticket.fragments[rank] = unpack(frame.header.get("fragments"), frame.payload)
-        if rank == 0:
-            ticket.collectives = _counts(frame.header.get("collectives"))
-        return None
-
-    def _investigate(self, first: Trouble) -> Fault:
+    def _troubles(self, first: Trouble) -> list[Trouble]:
+        """The cause of what went wrong, and then its consequences."""
         assert self._launch is not None
         troubles, until = [first], time.monotonic() + GRACE
         while (left := until - time.monotonic()) > 0:
             for event in self._launch.events(left):
-                trouble = self._handle(event)
+                trouble = self._take_in(event)
                 if trouble:
                     troubles.append(trouble)
-        root = min(troubles, key=lambda trouble: trouble.rank_of_blame)
-        ticket = self._waiting[0] if self._waiting else None
-        finished = sorted(ticket.fragments) if ticket else []
-        return autopsy(
-            self._launch, root, needed=ticket.case.ranks if ticket else 0, finished=finished
+        return sorted(troubles, key=lambda trouble: trouble.rank_of_blame)
+
+    def _is_of_a_later_case(self, root: Trouble) -> bool:
+        if sum(ticket.run > 0 for ticket in self._waiting) < 2 or root.rank is None:
+            return False
+        oldest = self._waiting[0]
+        return (
+            root.rank >= oldest.case.ranks
+            or root.rank in oldest.fragments
+            or root.run not in (None, oldest.run)
         )
 
-
-def _counts(described: object) -> dict[str, int]:
-    if not isinstance(described, dict) or not all(
-        isinstance(kind, str) and type(count) is int for kind, count in described.items()
-    ):
-        raise ProtocolError("collectives are not counts by kind")
-    return described
+    def _fault(self, troubles: list[Trouble], keys: list[str]) -> Fault:
+        assert self._launch is not None
+        ticket = self._waiting[0] if self._waiting else None
+        needed, finished = (ticket.case.ranks, sorted(ticket.fragments)) if ticket else (0, [])
+        return autopsy(self._launch, troubles, keys=keys, needed=needed, finished=finished)

@@ -39,7 +39,8 @@ class Frame:
         value = self.header.get(name)
         if not isinstance(value, str):
             raise ProtocolError(f"{self.kind}.{name}={value!r} is not text")
-        return value
+        # Half a surrogate pair is legal JSON and cannot be printed.
+        return value.encode(errors="replace").decode()
 
 
 def encode(kind: str, payload: bytes = b"", **header: object) -> bytes:

@@ -6,6 +6,7 @@ questions while the main thread is stuck in a collective, and when the socket cl
 ends at once, whatever it was doing.
 """
 
+import faulthandler
 import os
 import queue
 import shutil
@@ -16,16 +17,16 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn
 
+from harness.ranks.collectives import Collective, counts_since, log
+from harness.ranks.leash import ADDRESS
 from harness.ranks.wire import Frame, FrameReader, encode
 
-ADDRESS, TOKEN, DEVICE, TRANSPORT = (
-    "HARNESS_SOCKET",
-    "HARNESS_TOKEN",
-    "HARNESS_DEVICE",
-    "HARNESS_TRANSPORT",
-)
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOKEN, DEVICE, TRANSPORT = "HARNESS_TOKEN", "HARNESS_DEVICE", "HARNESS_TRANSPORT"
 
 
 class Controller:
@@ -34,9 +35,14 @@ class Controller:
     def __init__(self, rank: int) -> None:
         self.folder = Path(os.environ[ADDRESS]).parent
         self.inbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        # Nothing to ask before torch.distributed is up.
+        self.collectives: Callable[[], list[Collective]] = list
         self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(os.environ[ADDRESS])
+        try:
+            self._socket.connect(os.environ[ADDRESS])
+        except OSError:
+            self.leave()
         self.send(encode("hello", token=os.environ.pop(TOKEN), rank=rank, pid=os.getpid()))
         threading.Thread(target=self._read, name="controller", daemon=True).start()
 
@@ -50,43 +56,45 @@ class Controller:
             while data := self._socket.recv(1 << 20):
                 for frame in reader.feed(data):
                     if frame.kind == "report":
-                        self.send(encode("report", **report()))
+                        self.send(self.report())
                     elif frame.kind == "stop":
                         os._exit(0)
                     else:
                         self.inbox.put(frame)
         finally:
-            # Nothing outlives the controller, and nobody else is left to tidy up after it.
-            shutil.rmtree(self.folder, ignore_errors=True)
-            os._exit(1)
+            self.leave()
 
+    def report(self) -> bytes:
+        """What the main thread is doing, for a controller that has lost patience."""
+        frames = sys._current_frames()  # noqa: SLF001 - documented, for debuggers
+        stack = traceback.format_stack(frames.get(threading.main_thread().ident or 0))
+        logged: list[list[object]] = []
+        try:
+            logged = [[e.group, e.sequence, e.kind, e.shape, e.done] for e in self.collectives()]
+        except Exception as error:  # noqa: BLE001 - the stack is worth having without the log
+            stack.append(f"no log of collectives: {type(error).__name__}: {error}")
+        return encode("report", stack="".join(stack[-12:]), collectives=logged)
 
-def report() -> dict[str, Any]:
-    """What the main thread is doing, for a controller that has lost patience."""
-    frames = sys._current_frames()  # noqa: SLF001 - documented, for debuggers
-    frame = frames.get(threading.main_thread().ident or 0)
-    stack = "".join(traceback.format_stack(frame)[-12:])
-    logged: list[list[object]] = []
-    if "torch.distributed" in sys.modules:
-        from harness.ranks.collectives import log
-
-        logged = [[e.group, e.sequence, e.kind, e.shape, e.done] for e in log()]
-    return {"stack": stack, "collectives": logged}
+    def leave(self) -> NoReturn:
+        """The controller is gone. Nothing may outlive it: no file, and no child of ours."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
 
 
 def main() -> None:
     index, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    # torchrun ends all ranks when one dies; they stay long enough to say where they were.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     controller = Controller(index)
+    # Native code that aborts leaves no other word of where it was called from.
+    faulthandler.enable((controller.folder / f"crash.{index}").open("w"))
 
     import torch
     from torch import distributed as dist
 
     from harness.candidates import load
     from harness.case import parse
-    from harness.ranks.collectives import counts_since
     from harness.ranks.mesh import Meshes
     from harness.ranks.payload import pack
     from harness.ranks.recorder import Recorder
@@ -100,6 +108,9 @@ def main() -> None:
     dist.init_process_group(os.environ[TRANSPORT])
     meshes = Meshes(index, device)
     progress = os.open(controller.folder / f"progress.{index}", os.O_RDWR | os.O_CREAT)
+    controller.collectives = log
+    # torchrun ends all ranks when one dies; from now on they stay to say where they were.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     controller.send(encode("ready", device=str(device), torch=torch.__version__))
 
     while True:
@@ -125,7 +136,7 @@ def main() -> None:
                 encode(
                     "raised",
                     run=run,
-                    moment=time.monotonic(),
+                    moment=time.monotonic_ns(),
                     error=f"{type(error).__name__}: {error}",
                     stack=traceback.format_exc(),
                     last_key=recorder.last_key,
@@ -137,6 +148,7 @@ def main() -> None:
         controller.send(
             encode("finished", payload, run=run, fragments=described, collectives=collectives)
         )
+        recorder.reached("between cases")
 
 
 if __name__ == "__main__":

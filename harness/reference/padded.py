@@ -11,9 +11,11 @@ from torch.nn import functional as F
 
 from harness.case import PAD_ID, Case
 from harness.reference.decoder import Decoder, at_least_fp32
+from harness.reference.threads import one_thread
 from harness.trace import Trace
 
 
+@one_thread
 def reference(case: Case, dtype: torch.dtype, *, traced: bool = False) -> Trace:
     """Loss, per-token losses and gradients of one step; with `traced`, what came between."""
     trace = Trace()

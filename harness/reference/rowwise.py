@@ -12,9 +12,11 @@ from torch import Tensor
 
 from harness.case import Case
 from harness.reference.decoder import Decoder
+from harness.reference.threads import one_thread
 from harness.trace import Trace
 
 
+@one_thread
 def rowwise(case: Case) -> Trace:
     """The required keys of a trace, computed one row and one token at a time."""
     model = Decoder(case, torch.float64)

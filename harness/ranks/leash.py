@@ -1,0 +1,69 @@
+"""torchrun on a leash: when its controller is gone, it goes too, with all that it started.
+
+Ranks notice the end of their controller by their sockets and leave by themselves. That does not
+help while torchrun is still starting them, nor against a rank that is stopped or that has started
+processes of its own; and somebody has to remove the folder after the last of them.
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ADDRESS, CONTROLLER = "HARNESS_SOCKET", "HARNESS_CONTROLLER"
+
+# A process that survives SIGKILL for longer is stuck in the kernel: nothing else will help.
+PATIENCE = 2.0
+
+
+def sweep(address: str) -> None:
+    """Kill whatever carries this launch's address in its environment, wherever it has got to."""
+    until = time.monotonic() + PATIENCE
+    while (found := list(_marked(address))) and time.monotonic() < until:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _marked(address: str) -> Iterator[int]:
+    mark = f"{ADDRESS}={address}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        # Processes end while we look, and those of other users are none of ours.
+        with contextlib.suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                yield int(entry.name)
+
+
+def _watch(controller: int, address: str) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        # Not a pipe: a fork of the controller would keep it open.
+        handle = os.pidfd_open(controller)
+        # If it ended before we looked, the number may be somebody else's by now.
+        if os.getppid() == controller:
+            select.select([handle], [], [])
+    sweep(address)
+    folder = Path(address).parent
+    # torchrun's own thread may be putting files there at this moment.
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+def main() -> None:
+    controller, address = int(os.environ.pop(CONTROLLER)), os.environ[ADDRESS]
+    threading.Thread(target=_watch, args=(controller, address), daemon=True).start()
+    from torch.distributed.run import main as torchrun
+
+    torchrun()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The controller's end of one rank's socket, and what can come of it."""
+
+import os
+import socket
+from dataclasses import dataclass, field
+
+from harness.ranks.wire import Frame, FrameReader
+
+
+@dataclass(slots=True)
+class Link:
+    """One connection; it belongs to no rank until that rank has said hello."""
+
+    socket: socket.socket
+    reader: FrameReader = field(default_factory=FrameReader)
+    rank: int | None = None
+    pid: int = 0
+    # Readable once the process has ended, also when a child of its keeps the socket open.
+    process: int | None = None
+    ready: bool = False
+    # Whether we still listen.
+    heard: bool = True
+
+    def close(self) -> None:
+        self.heard = False
+        self.socket.close()
+        if self.process is not None:
+            os.close(self.process)
+            self.process = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: a frame, or what went wrong with a link or with torchrun."""
+
+    link: Link | None
+    frame: Frame | None = None
+    broken: str = ""
+    # The rank itself is gone, not just beyond understanding.
+    died: bool = False
+
+    @property
+    def rank(self) -> int | None:
+        return self.link.rank if self.link else None

@@ -1,0 +1,85 @@
+"""A case on its way through the ranks, and how their answers are taken in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from harness.case import Case
+from harness.ranks.link import Event
+from harness.ranks.payload import unpack
+from harness.ranks.trouble import Trouble
+from harness.ranks.wire import Frame, ProtocolError
+from harness.trace import Fragment, Kind
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One case, and what came back so far."""
+
+    case: Case
+    candidate: str
+    traced: bool
+    # Zero until the ranks have it.
+    run: int = 0
+    fragments: dict[int, Sequence[Fragment]] = field(default_factory=dict)
+    # What rank 0 entered, by kind.
+    collectives: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.fragments) == self.case.ranks
+
+    def take_back(self) -> None:
+        """As if no rank had ever had it."""
+        self.run = 0
+        self.fragments.clear()
+
+
+def take_in(event: Event, waiting: Sequence[Ticket], *, up: bool) -> Trouble | None:
+    """Put an answer where it belongs; a `Trouble` if it is something else."""
+    link, frame = event.link, event.frame
+    if link is None:
+        return Trouble(Kind.LAUNCHER if up else Kind.START, event.broken)
+    if event.died:
+        return Trouble(Kind.DIED if link.ready else Kind.START, event.broken, event.rank)
+    if frame is None:
+        return Trouble(Kind.PROTOCOL, f"talks garbage: {event.broken}", event.rank)
+    try:
+        if frame.kind == "ready":
+            link.ready = True
+            return None
+        return _answer(event.rank or 0, frame, waiting)
+    except ProtocolError as error:
+        return Trouble(Kind.PROTOCOL, f"talks garbage: {error}", event.rank)
+
+
+def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | None:
+    if frame.kind not in ("finished", "raised"):
+        raise ProtocolError(f"a frame of kind {frame.kind!r} was not asked for")
+    run = frame.whole("run")
+    ticket = next((t for t in waiting if t.run == run), None)
+    if ticket is None or rank >= ticket.case.ranks:
+        runs = ", ".join(str(t.run) for t in waiting if t.run) or "none"
+        return Trouble(Kind.STALE, f"answered for run {run}; under way: {runs}", rank)
+    if rank in ticket.fragments:
+        return Trouble(Kind.STALE, f"answered for run {run} once more", rank)
+    if frame.kind == "raised":
+        return Trouble(
+            Kind.RAISED,
+            f"raised {frame.text('error')}",
+            rank,
+            run=run,
+            moment=frame.whole("moment"),
+            stack=frame.text("stack"),
+        )
+    ticket.fragments[rank] = unpack(frame.header.get("fragments"), frame.payload)
+    if rank == 0:
+        ticket.collectives = _counts(frame.header.get("collectives"))
+    return None
+
+
+def _counts(described: object) -> dict[str, int]:
+    if not isinstance(described, dict) or not all(
+        isinstance(kind, str) and type(count) is int for kind, count in described.items()
+    ):
+        raise ProtocolError("collectives are not counts by kind")
+    return described
