@@ -71,6 +71,9 @@ def run_check(pool: RankPool, file: Path) -> tuple[Verdict, int, str]:
     return summary.verdict, tally.cases, (file.parent / "output").read_text()
 
 
+README = (ROOT / "README.md").read_text()
+
+
 def test_the_tutorial_candidate_is_short() -> None:
     assert len(tutorial_candidate().splitlines()) < MAX_CANDIDATE_LINES
 
@@ -94,3 +97,15 @@ def test_the_tutorial_candidate_with_a_bug_diverges_and_is_explained(
     assert verdict is Verdict.DIVERGED, output
     assert cases <= 20
     assert EXPLAINED[bug] in output
+
+
+def test_the_readme_shows_a_failure_as_it_is_printed(
+    harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = re.search(r"```\n(DIVERGED.*?)```", README, re.DOTALL)
+    assert shown
+    monkeypatch.chdir(tmp_path)
+    file = Path("mine.py")
+    file.write_text(tutorial_candidate(*BUGS["labels rolled after the cut"]))
+    _, _, output = run_check(harness_pool, file)
+    assert shown[1] in output

@@ -6,8 +6,10 @@ from hypothesis import given
 from harness.case import Case, parse
 from harness.compare import Verdict
 from harness.plugin import Evaluate
+from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.strategies import cases
+from harness.trace import Assembly
 
 DIALECTS = ("native-gather", "native-local")
 
@@ -57,3 +59,17 @@ def test_recomputing_activations_repeats_only_the_forward_exchange(
     )
     assert comparison.verdict.passed, explain(comparison)
     assert comparison.collectives["all_to_all"] == 6 * 3
+
+
+def test_the_notebooks_batch_is_rolled_padded_and_cut_as_the_notebook_says(
+    harness_pool: RankPool,
+) -> None:
+    case = parse("case/1 rows=4:1111,3:111 ids=[1,2,3,4],[5,6,7] heads=4/4 vocab=10 sp=4")
+    seen = harness_pool.run(case, "native-gather", traced=True)
+    assert isinstance(seen, Assembly), seen
+    assert seen.trace["ids"].values.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert seen.trace["labels"].values.tolist() == [2, 3, 4, 5, 6, 7, 1]
+    owners = seen.trace["ids"].owners
+    assert owners is not None
+    assert owners.tolist() == [0, 0, 1, 1, 2, 2, 3]
+    assert seen.local_rows == (2, 2, 2, 2)

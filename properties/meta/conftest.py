@@ -1,0 +1,55 @@
+"""What is alive on this machine, asked of the kernel and of nobody else."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+VARIABLE = b"HARNESS_SOCKET="
+PATIENCE = 5.0
+
+
+@pytest.fixture(scope="session")
+def address_of() -> Callable[[int], str]:
+    """Where the launch listens that a process belongs to; unique to it."""
+
+    def find(pid: int) -> str:
+        return _addresses(Path(f"/proc/{pid}"))[0]
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def left_behind() -> Callable[[str], list[str]]:
+    """Processes and files of a launch that are still there after the time that is allowed."""
+
+    def find(address: str) -> list[str]:
+        until = time.monotonic() + PATIENCE
+        while (found := _members(address)) and time.monotonic() < until:
+            time.sleep(0.05)
+        return found
+
+    return find
+
+
+def _members(address: str) -> list[str]:
+    folder = Path(address).parent
+    files = [str(file) for file in (folder, *folder.rglob("*")) if folder.exists()]
+    return files + [
+        f"{entry.name}: {_read(entry / 'cmdline').replace(bytes(1), b' ').decode()}"
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and address in _addresses(entry)
+    ]
+
+
+def _addresses(process: Path) -> list[str]:
+    variables = _read(process / "environ").split(b"\0")
+    return [v.removeprefix(VARIABLE).decode() for v in variables if v.startswith(VARIABLE)]
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""

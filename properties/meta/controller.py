@@ -1,0 +1,22 @@
+"""A controller to be killed: says what its torchrun is, then waits for ranks that never answer."""
+
+import signal
+import sys
+
+from harness.case import parse
+from harness.ranks.pool import RankPool
+
+
+def main(stage: str, candidate: str) -> None:
+    # A shell that starts us in the background would have us ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with RankPool(2, deadline=600) as pool:
+        pool.start()
+        if stage == "running":
+            pool.wait_until_ready()
+        print(pool.pids()[0], flush=True)  # noqa: T201
+        pool.run(parse("case/1 rows=3:111,4:1011 sp=2"), candidate)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,140 @@
+"""Candidates that misbehave on one rank, each in its own way; the other ranks are honest."""
+
+import ctypes
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from harness.candidates import Emit, Rank
+from harness.candidates.native import LOCAL, LocalDialect
+from harness.candidates.native.rows import Sample
+from harness.case import Case
+from harness.ranks.wire import encode
+
+FOR_EVER = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Faulty:
+    """The native step, and what one rank does before or after it."""
+
+    name: str
+    rank: int
+    before: Callable[[Rank, Emit], object] = lambda _rank, _emit: None
+    after: Callable[[Rank, Emit], object] = lambda _rank, _emit: None
+
+    def supports(self, case: Case) -> str | None:
+        return LOCAL.supports(case)
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        if rank.index == self.rank:
+            self.before(rank, emit)
+        LOCAL.run(case, rank, emit)
+        if rank.index == self.rank:
+            self.after(rank, emit)
+
+
+def sleep(_rank: Rank, _emit: Emit) -> None:
+    time.sleep(FOR_EVER)
+
+
+def spin(_rank: Rank, _emit: Emit) -> None:
+    while True:
+        pass
+
+
+def turn_deaf(_rank: Rank, _emit: Emit) -> None:
+    # A call into C that does not let go of the interpreter: no other thread runs either.
+    ctypes.PyDLL(None).sleep(FOR_EVER)
+
+
+def raise_as_planned(_rank: Rank, _emit: Emit) -> None:
+    raise ValueError("as planned")
+
+
+def all_reduce_alone(rank: Rank, _emit: Emit) -> None:
+    dist.all_reduce(torch.ones(3), group=rank.sp)
+
+
+def controller() -> Any:
+    """The worker's end of the socket, which no candidate should know of."""
+    return next(o for o in gc.get_objects() if type(o).__name__ == "Controller")
+
+
+def leave_children(_rank: Rank, _emit: Emit) -> None:
+    command = [sys.executable, "-c", f"import time; time.sleep({FOR_EVER})"]
+    subprocess.Popen(command, start_new_session=True)
+    if os.fork() == 0:
+        # This one keeps the socket to the controller open.
+        time.sleep(FOR_EVER)
+    os._exit(7)
+
+
+class SkipsCollective(LocalDialect):
+    """Rank 1 does not sum the loss, and is one collective ahead from there on."""
+
+    name = "skips-collective"
+
+    def reported(self, total: Tensor, rank: Rank) -> Tensor:
+        return total if rank.index == 1 else super().reported(total, rank)
+
+
+class SkipsLast(LocalDialect):
+    """Rank 1 does not take part in the last collective of all."""
+
+    name = "skips-last"
+
+    def reduce(self, model: nn.Module, rank: Rank) -> None:
+        if rank.index != 1:
+            super().reduce(model, rank)  # type: ignore[arg-type]
+
+
+class PeersDiffer(LocalDialect):
+    """A sampler keyed by the global rank: peers of one sequence hold different rows."""
+
+    name = "peers-differ"
+
+    def samples(self, case: Case, rank: Rank) -> list[Sample]:
+        rows = super().samples(case, rank)
+        return rows[rank.index :] + rows[: rank.index]
+
+
+SLEEPS = Faulty("sleeps", 1, before=sleep)
+RANK_0_SLEEPS = Faulty("rank-0-sleeps", 0, before=sleep)
+LATE = Faulty("late", 1, after=lambda _rank, _emit: time.sleep(1))
+SPINS = Faulty("spins", 1, before=spin)
+DEAF = Faulty("deaf", 1, before=turn_deaf)
+RAISES = Faulty("raises", 1, before=raise_as_planned)
+RANK_0_RAISES = Faulty("rank-0-raises", 0, before=raise_as_planned)
+DIES = Faulty("dies", 1, before=lambda _rank, _emit: os.kill(os.getpid(), signal.SIGKILL))
+EXTRA_COLLECTIVE = Faulty("extra-collective", 0, after=all_reduce_alone)
+EXTRA_COLLECTIVE_FIRST = Faulty("extra-collective-first", 0, before=all_reduce_alone)
+SKIPS_COLLECTIVE = SkipsCollective()
+SKIPS_LAST = SkipsLast()
+BAD_TOKENS = Faulty(
+    "bad-tokens",
+    1,
+    before=lambda _rank, emit: emit("nll", torch.ones(1), torch.tensor([10**6])),
+)
+PEERS_DIFFER = PeersDiffer()
+TALKS_GARBAGE = Faulty(
+    "talks-garbage", 1, before=lambda _rank, _emit: controller().send(os.urandom(4096))
+)
+TALKS_STALE = Faulty(
+    "talks-stale",
+    1,
+    before=lambda _rank, _emit: controller().send(
+        encode("finished", run=10**6, fragments=[], collectives={})
+    ),
+)
+LEAVES_CHILDREN = Faulty("leaves-children", 1, before=leave_children)

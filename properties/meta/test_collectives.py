@@ -1,0 +1,122 @@
+"""Where ranks part is told from what each of them remembers of its collectives."""
+
+import pytest
+
+from harness.ranks.collectives import (
+    BUFFER,
+    Collective,
+    first_disagreement,
+    group_name,
+    members,
+)
+
+PAIR = group_name("sp of 1x2", [0, 1])
+OTHERS = group_name("sp of 2x2", [2, 3])
+WORLD = group_name("world of 2x2", [0, 1, 2, 3])
+
+
+def entered(kind: str, sequence: int, group: str = PAIR, shape: str = "[[4]]") -> Collective:
+    return Collective(group, sequence, kind, shape, done=False)
+
+
+def reduced(first: int, last: int, group: str = PAIR) -> list[Collective]:
+    return [entered("all_reduce", sequence, group) for sequence in range(first, last + 1)]
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        {},
+        {0: [], 1: []},
+        {0: reduced(1, 5)},
+        {0: reduced(1, 5), 1: reduced(1, 5)},
+    ],
+)
+def test_ranks_that_did_the_same_do_not_disagree(logs: dict[int, list[Collective]]) -> None:
+    assert first_disagreement(logs) == ""
+
+
+def test_a_rank_that_fell_behind_never_came() -> None:
+    logs = {0: reduced(1, 3), 1: reduced(1, 2)}
+    assert first_disagreement(logs) == (
+        f"collective #3 on {PAIR}: rank 0 entered all_reduce of shape [[4]]; rank 1 never came"
+    )
+
+
+def test_another_kind_under_the_same_number_is_a_disagreement() -> None:
+    logs = {0: [*reduced(1, 2), entered("barrier", 3)], 1: reduced(1, 4)}
+    told = first_disagreement(logs)
+    assert told.startswith(f"collective #3 on {PAIR}: rank 0 entered barrier")
+    assert "rank 1 entered all_reduce" in told
+
+
+def test_another_shape_is_a_disagreement_where_shapes_must_agree() -> None:
+    def logs(kind: str) -> dict[int, list[Collective]]:
+        return {0: [entered(kind, 1, shape="[[2]]")], 1: [entered(kind, 1, shape="[[3]]")]}
+
+    assert "all_reduce of shape [[2]]; rank 1 entered" in first_disagreement(logs("all_reduce"))
+    # Uneven pieces, and what only the root gives.
+    for kind in ("all_to_all", "gather", "scatter"):
+        assert first_disagreement(logs(kind)) == ""
+
+
+def test_tails_that_start_at_different_numbers_are_compared_where_both_remember() -> None:
+    odd = entered("barrier", 40)
+    # Rank 0 has forgotten number 40.
+    assert first_disagreement({0: reduced(60, 99), 1: [odd, *reduced(41, 99)]}) == ""
+    behind = first_disagreement({0: reduced(60, 99), 1: reduced(30, 98)})
+    assert behind.startswith(f"collective #99 on {PAIR}: rank 0 entered")
+    assert behind.endswith("rank 1 never came")
+
+
+def test_a_tail_that_ends_before_the_other_begins_is_behind() -> None:
+    told = first_disagreement({0: reduced(60, 99), 1: reduced(1, 20)})
+    assert told.startswith(f"collective #60 on {PAIR}: rank 0 entered")
+    assert told.endswith("rank 1 never came")
+
+
+def test_a_member_that_entered_nothing_at_all_never_came() -> None:
+    assert first_disagreement({0: reduced(1, 1), 1: []}).endswith("rank 1 never came")
+    # A full log may have forgotten; and of those that did not report nothing is known.
+    busy = reduced(1, BUFFER, group_name("dp of 2x1", [1]))
+    assert first_disagreement({0: reduced(1, 1), 1: busy}) == ""
+    assert first_disagreement({0: reduced(1, 1)}) == ""
+
+
+def test_who_is_not_a_member_is_not_missed() -> None:
+    logs = {0: reduced(1, 2), 1: reduced(1, 2), 2: reduced(1, 7, OTHERS), 3: reduced(1, 7, OTHERS)}
+    assert first_disagreement(logs) == ""
+    # Of a candidate's own group the members are not known, only those that entered.
+    assert first_disagreement({0: reduced(1, 2, "mine (7)"), 1: []}) == ""
+
+
+def test_the_first_disagreement_comes_first_in_the_order_of_entering() -> None:
+    whole = [entered("all_reduce", 1, WORLD)]
+    logs = {
+        0: [*reduced(1, 1), entered("barrier", 2), *whole],
+        1: [*reduced(1, 3), *whole],
+        2: whole,
+        3: [],
+    }
+    told = first_disagreement(logs)
+    assert told.startswith(f"collective #2 on {PAIR}: rank 0 entered barrier")
+    del logs[0][1]
+    del logs[1][1:3]
+    told = first_disagreement(logs)
+    assert told.startswith(f"collective #1 on {WORLD}: rank 0 entered all_reduce")
+    assert told.endswith("rank 3 never came")
+
+
+def test_the_gate_and_messages_between_two_ranks_are_no_disagreement() -> None:
+    gate = group_name("gate of 1x2", [0, 1])
+    logs = {
+        0: [*reduced(1, 1), entered("send 0->1", 1), entered("barrier", 1, gate)],
+        1: [*reduced(1, 1), entered("recv 0<-1", 1)],
+    }
+    assert first_disagreement(logs) == ""
+
+
+def test_a_group_name_tells_its_members() -> None:
+    assert members(group_name("sp of 2x2", [2, 3])) == {2, 3}
+    assert members(group_name("sp of 16x1", [10])) == {10}
+    assert members("undefined (5)") == set()

@@ -1,0 +1,206 @@
+"""Whatever comes in, a decoder answers or refuses; it never falls over."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from harness.case import InvalidCase, parse
+from harness.ranks.payload import pack, unpack
+from harness.ranks.wire import MAGIC, PREFIX, FrameReader, ProtocolError, encode
+from harness.trace import Fragment, digest
+
+MUTANTS = 50_000
+Input = TypeVar("Input", str, bytes)
+
+LINES = [
+    "case/1 rows=3:111,4:1011:left heads=4/2 layers=1 vocab=32 sp=2 dp=1 dtype=fp64 seed=0",
+    "case/1 rows=800:1{800},20:0{12}10101111:left heads=8 layers=2 vocab=9 sp=4 kernel=sdpa",
+    "case/1 rows=2:11,3:101 ids=[1,2],[0,4,8] heads=4/4 vocab=9 sp=4 dp=2 seed=99 dtype=bf16",
+    "case/1 rows=1:0,1:1 heads=6/3 sp=3 dim=4 tied=1 window=2 micro=2 loss=row-mean checkpoint=1",
+]
+# What a number or a quoted word is replaced by, in a line or in JSON.
+VALUES = [
+    *("0", "-1", "1e400", "2.5", "NaN", "1099511627775", "9" * 25, "8" * 5000, "null", "true"),
+    *('""', '"<i8"', '"\\ud800"', "[]", "[1]", "{}", "[[[[2]]]]", "[0,549755813888,549755813888]"),
+]
+# Words, and what holds words: mutations that respect them get further into a decoder.
+PLACES = [re.compile(r'"[^"]*"|\[[^][]*\]|[0-9]+'), re.compile(r"\{[^{}]*\}|[a-z]+=[^ ]*")]
+
+
+def fragments() -> list[Fragment]:
+    gradient = np.arange(6.0).reshape(2, 3)
+    return [
+        Fragment("nll", np.array([0.5, 1.5], np.float32), np.array([0, 2]), pads=1),
+        Fragment("loss", np.array(1.0), digest=digest(np.array(1.0))),
+        Fragment("grad.head.weight", None, digest=digest(gradient)),
+        Fragment("grad.embed.weight", gradient, digest=digest(gradient)),
+    ]
+
+
+def finished(run: int, kept: slice) -> bytes:
+    described, payload = pack(fragments()[kept])
+    return encode("finished", payload, run=run, fragments=described, collectives={"barrier": 2})
+
+
+FRAMES = [finished(1, slice(4)), finished(20, slice(2)), finished(3, slice(3, 4))]
+
+
+def mutate(text: str, other: str, random: Random) -> str:
+    """A few small changes of a text; `other` lends pieces."""
+    for _ in range(random.choice((1, 1, 2, 3))):
+        start = random.randint(0, len(text))
+        stop = min(len(text), start + random.randint(1, 8))
+        words, lent = text.split(" "), other.split(" ")
+        word = random.randrange(len(words))
+        places = list(random.choice(PLACES).finditer(text))
+        kind = random.randrange(9)
+        if kind == 0:
+            text = text[:start] + chr(random.randrange(256)) + text[start + 1 :]
+        elif kind == 1:
+            text = text[:start] + random.choice(f"\0\n ,:=[]{{}}\xff{other}") + text[start:]
+        elif kind == 2:
+            text = text[:start] + text[stop:]
+        elif kind == 3:
+            text = text[:stop] + text[start:stop] + text[stop:]
+        elif kind == 4:
+            text = text[:start] + other[random.randint(0, len(other)) :]
+        elif kind == 5:
+            text = " ".join(words[:word] + words[word + 1 :])
+        elif kind == 6:
+            text = " ".join([*words[:word], random.choice(lent), *words[word + 1 :]])
+        elif places:
+            place = random.choice(places)
+            value = random.choice(VALUES) if kind == 7 else str(random.randint(0, 9))
+            text = text[: place.start()] + value + text[place.end() :]
+    return text
+
+
+def mutant_lines(random: Random) -> Iterator[str]:
+    while True:
+        yield mutate(random.choice(LINES), random.choice(LINES), random)
+
+
+def mutant_frames(random: Random) -> Iterator[bytes]:
+    """Mostly frames whose lengths are right and whose content is not; some with any byte wrong."""
+
+    def changed(data: bytes, other: bytes) -> bytes:
+        return mutate(data.decode("latin-1"), other.decode("latin-1"), random).encode("latin-1")
+
+    while True:
+        frame, other = random.choice(FRAMES), random.choice(FRAMES)
+        _, size, _ = PREFIX.unpack_from(frame)
+        head, payload = frame[PREFIX.size :][:size], frame[PREFIX.size + size :]
+        part = random.randrange(8)
+        if part == 0:
+            yield changed(frame, other)
+            continue
+        if part == 1:
+            payload = changed(payload, other)
+        else:
+            head = changed(head, other[PREFIX.size :])
+        yield PREFIX.pack(MAGIC, len(head), len(payload)) + head + payload
+
+
+def receive(data: bytes) -> None:
+    reader, cut = FrameReader(), len(data) // 2
+    frames = [frame for piece in (data[:cut], data[cut:]) for frame in reader.feed(piece)]
+    for frame in frames:
+        frame.whole("run")
+        for fragment in unpack(frame.header.get("fragments"), frame.payload):
+            assert (type(fragment.key), type(fragment.digest)) == (str, str)
+            assert fragment.pads >= 0
+            if fragment.tokens is not None:
+                assert fragment.values is not None
+                assert len(fragment.values) == len(fragment.tokens)
+    if not frames:
+        raise ProtocolError("bytes are still to come")
+
+
+def fuzz(
+    decode: Callable[[Input], object], inputs: Iterable[Input], refusal: type[Exception]
+) -> Counter[str]:
+    """How many were accepted and refused; any other exception passes through, with its input."""
+    seen: Counter[str] = Counter()
+    for _, data in zip(range(MUTANTS), inputs, strict=False):
+        try:
+            decode(data)
+        except refusal:
+            seen["refused"] += 1
+        except Exception as error:
+            error.add_note(f"on {data!r}")
+            raise
+        else:
+            seen["accepted"] += 1
+    return seen
+
+
+def test_mutated_case_lines_raise_nothing_but_invalid_case() -> None:
+    seen = fuzz(parse, mutant_lines(Random(0)), InvalidCase)
+    assert seen["accepted"] > MUTANTS // 20
+    assert seen["refused"] > MUTANTS // 4
+
+
+def test_mutated_frames_raise_nothing_but_protocol_error() -> None:
+    seen = fuzz(receive, mutant_frames(Random(0)), ProtocolError)
+    assert seen["accepted"] > MUTANTS // 20
+    assert seen["refused"] > MUTANTS // 4
+
+
+def test_what_the_mutants_come_from_is_valid() -> None:
+    for line in LINES:
+        parse(line)
+    for frame in FRAMES:
+        receive(frame)
+
+
+def test_the_fuzz_notices_a_case_parser_that_trusts_its_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def trusting(_field: str, text: str) -> str:
+        return "".join({"0": "0", "1": "1"}[bit] for bit in text)
+
+    monkeypatch.setattr("harness.case.text.read_mask", trusting)
+    with pytest.raises(KeyError):
+        fuzz(parse, mutant_lines(Random(0)), InvalidCase)
+
+
+@pytest.mark.parametrize(
+    ("trusting", "error"),
+    [
+        (lambda header: header["fragments"], KeyError),
+        (lambda header: [item["key"] for item in header.get("fragments")], TypeError),
+    ],
+)
+def test_the_fuzz_notices_a_decoder_that_trusts_its_input(
+    trusting: Callable[[dict[str, object]], object], error: type[Exception]
+) -> None:
+    def decode(data: bytes) -> None:
+        for frame in FrameReader().feed(data):
+            trusting(frame.header)
+
+    with pytest.raises(error):
+        fuzz(decode, mutant_frames(Random(0)), ProtocolError)
+
+
+def test_a_header_that_is_json_but_no_frame_is_refused() -> None:
+    for head in (b"[]", b"3", b"{}", b'{"kind": 3}', b"\xff", b"[" * 100_000):
+        with pytest.raises(ProtocolError):
+            list(FrameReader().feed(PREFIX.pack(MAGIC, len(head), 0) + head))
+
+
+def test_fragments_come_out_as_they_went_in() -> None:
+    described, payload = pack(fragments())
+    again = unpack(json.loads(json.dumps(described)), payload)
+    for sent, got in zip(fragments(), again, strict=True):
+        assert (got.key, got.pads, got.digest) == (sent.key, sent.pads, sent.digest)
+        for mine, theirs in ((sent.values, got.values), (sent.tokens, got.tokens)):
+            assert (mine is None) == (theirs is None)
+            if mine is not None and theirs is not None:
+                assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+                assert mine.tobytes() == theirs.tobytes()

@@ -1,0 +1,242 @@
+import ast
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import harness
+
+PACKAGE = Path(harness.__file__).parent
+
+PROCESSES = {"subprocess", "multiprocessing", "socket", "selectors", "torch.distributed"}
+LIBRARIES = {"torch", "numpy", "hypothesis", "pytest", "rich", "safetensors"}
+
+# What a part may import besides itself and the unsuspicious rest of the standard library.
+LAYERS: dict[str, set[str]] = {
+    "harness": set(),
+    "harness.__main__": {"harness.cli"},
+    "harness.case": set(),
+    "harness.plan": {"harness.case"},
+    "harness.situations": {"harness.case", "harness.plan"},
+    "harness.strategies": {"harness.case", "harness.plan", "hypothesis"},
+    "harness.trace": {"harness.case", "torch", "numpy"},
+    "harness.reference.weights": {"harness.case", "torch", "numpy"},
+    "harness.reference.decoder": {"harness.case", "harness.reference.weights", "torch"},
+    "harness.reference": {
+        "harness.case",
+        "harness.reference.decoder",
+        "harness.reference.weights",
+        "harness.trace",
+        "torch",
+        "numpy",
+    },
+    "harness.compare": {"harness.case", "harness.trace", "torch", "numpy"},
+    "harness.candidates": {"harness.case", "torch", "torch.distributed"},
+    "harness.candidates.native": {
+        "harness.candidates",
+        "harness.case",
+        "harness.plan",
+        "harness.reference.decoder",
+        "harness.reference.weights",
+        "torch",
+        "torch.distributed",
+    },
+    "harness.ranks": {
+        "harness",
+        "harness.candidates",
+        "harness.case",
+        "harness.trace",
+        "numpy",
+        "torch",
+        *PROCESSES,
+    },
+    "harness.golden": {
+        "harness.case",
+        "harness.compare",
+        "harness.trace",
+        "numpy",
+        "safetensors",
+        "torch",
+    },
+    "harness.report": {"harness.case", "harness.compare", "harness.trace", "rich"},
+    "harness.search": {"harness.case", "harness.compare", "harness.trace", "hypothesis"},
+    "harness.run": {
+        "harness.candidates",
+        "harness.case",
+        "harness.compare",
+        "harness.ranks",
+        "harness.reference",
+        "harness.trace",
+        "torch",
+    },
+    "harness.check": {
+        "harness.case",
+        "harness.compare",
+        "harness.plan",
+        "harness.ranks",
+        "harness.report",
+        "harness.run",
+        "harness.search",
+        "harness.situations",
+        "harness.strategies",
+        "hypothesis",
+        "rich",
+    },
+    "harness.doctor": {"harness", "torch", "torch.distributed", "rich"},
+    "harness.cli": {"harness", "harness.case"},
+    "harness.plugin": {"pytest"},
+}
+# Added to that inside a function, or for the type checker only.
+LATE: dict[str, set[str]] = {
+    "harness.cli": {
+        "harness.candidates",
+        "harness.check",
+        "harness.compare",
+        "harness.doctor",
+        "harness.golden",
+        "harness.ranks",
+        "harness.report",
+        "harness.run",
+        "rich",
+    },
+    "harness.plugin": {
+        "harness.case",
+        "harness.compare",
+        "harness.ranks",
+        "harness.report",
+        "harness.run",
+    },
+}
+
+
+def imports(node: ast.AST, *, late: bool = False) -> Iterator[tuple[str, bool]]:
+    """Every dotted name that a file imports, and whether it waits for a call."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from ((alias.name, late) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            place = "." * child.level + (child.module or "")
+            yield from ((f"{place}.{alias.name}", late) for alias in child.names)
+        else:
+            waits = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or (
+                isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            )
+            yield from imports(child, late=late or waits)
+
+
+def part_of(name: str) -> str:
+    """The longest entry of the table that a dotted name begins with; itself if there is none."""
+    words = name.split(".")
+    prefixes = (".".join(words[:n]) for n in range(len(words), 0, -1))
+    known = LAYERS.keys() | PROCESSES | LIBRARIES
+    return next((prefix for prefix in prefixes if prefix in known), name)
+
+
+def violations(module: str, source: str) -> list[str]:
+    """What a file imports and may not."""
+    part = part_of(module)
+    if part == "harness" != module:
+        return [f"{module} belongs to no part of the table"]
+    found = []
+    for name, late in imports(ast.parse(source)):
+        target = part_of(name)
+        allowed = {part} | LAYERS[part] | (LATE.get(part, set()) if late else set())
+        free = target not in PROCESSES and target.partition(".")[0] in sys.stdlib_module_names
+        if target not in allowed and not free:
+            found.append(f"{module} imports {name}")
+    return found
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        words = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        yield ".".join(words).removesuffix(".__init__"), path.read_text()
+
+
+def test_every_part_imports_what_the_table_allows_and_nothing_else() -> None:
+    files = dict(sources())
+    assert len(files) > 40
+    assert [wrong for name, source in files.items() for wrong in violations(name, source)] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "planted"),
+    [
+        ("harness.case.row", "import torch"),
+        ("harness.case.row", "def late():\n    import numpy as np"),
+        ("harness.case.case", "from harness.plan import plan"),
+        ("harness.situations", "from harness.reference import reference"),
+        ("harness.strategies", "import torch"),
+        ("harness.reference.padded", "from harness.plan import plan"),
+        ("harness.reference.padded", "from harness import plan"),
+        ("harness.reference.decoder", "from harness.reference.padded import pad"),
+        ("harness.trace.assemble", "import hypothesis"),
+        ("harness.compare.compare", "from harness.ranks.pool import RankPool"),
+        ("harness.compare.budget", "import subprocess"),
+        ("harness.candidates.native.ulysses", "from harness.reference.padded import group_mean"),
+        ("harness.candidates.native.ulysses", "from harness.reference import reference"),
+        ("harness.candidates.native.ulysses", "from harness import compare"),
+        ("harness.candidates.registry", "import harness.candidates.native"),
+        ("harness.ranks.worker", "def main():\n    from harness.compare import compare"),
+        ("harness.ranks.pool", "from harness.candidates import native"),
+        ("harness.report.text", "from harness.candidates import load"),
+        ("harness.run", "import pytest"),
+        ("harness.cli", "import rich"),
+        ("harness.cli", "from harness.compare import Verdict"),
+        ("harness.cli", "def _check():\n    import torch"),
+        ("harness.plugin", "import torch"),
+        ("harness.plan", "from .case import Case"),
+        ("harness.plan", "import requests"),
+    ],
+)
+def test_a_planted_import_is_seen(module: str, planted: str) -> None:
+    source = dict(sources())[module]
+    assert len(violations(module, f"{planted}\n{source}")) == len(violations(module, source)) + 1
+
+
+def test_a_file_outside_the_table_is_seen() -> None:
+    assert violations("harness.fresh", "") == ["harness.fresh belongs to no part of the table"]
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter holds after one statement."""
+    run = subprocess.run(
+        [sys.executable, "-c", f"{statement}\nimport sys; print(*sys.modules)"],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(run.stdout.split())
+
+
+def test_cases_and_the_command_line_need_no_torch() -> None:
+    loaded = loaded_by(
+        "import harness.case, harness.plan, harness.situations, harness.strategies, harness.cli, "
+        "harness.plugin"
+    )
+    assert {"harness.cli", "harness.strategies", "hypothesis"} <= loaded
+    assert not {"torch", "numpy"} & loaded
+
+
+def test_a_rank_can_connect_before_it_loads_anything_heavy() -> None:
+    loaded = loaded_by("import harness.ranks.worker")
+    assert not {"torch", "numpy", "hypothesis"} & loaded
+
+
+def test_the_probe_sees_torch_where_it_is_loaded() -> None:
+    assert {"torch", "numpy"} <= loaded_by("import harness.reference")
+
+
+def test_help_answers_at_once() -> None:
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        command = [sys.executable, "-m", "harness", "--help"]
+        run = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, check=True)
+        seconds.append(time.perf_counter() - started)
+        assert b"check" in run.stdout
+    assert min(seconds) < 0.3

@@ -1,0 +1,33 @@
+"""What cannot be judged is refused where it arises, with a word on what would be right."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.ranks.recorder import BadFragment, Recorder
+
+
+@pytest.mark.parametrize(
+    ("key", "tensor", "tokens"),
+    [
+        ("nll", torch.ones(2), None),
+        ("nll", torch.ones(2, 3), torch.arange(2)),
+        ("nll", torch.ones(2), torch.arange(3)),
+        ("nll", torch.ones(2), torch.tensor([0, -2])),
+        ("nll", torch.ones(2), torch.tensor([0, 7])),
+        ("nll", torch.ones(2), torch.tensor([0.0, 1.0])),
+        ("loss", torch.ones(1), None),
+        ("loss", 1.0, None),
+        (b"loss", torch.ones(()), None),
+    ],
+)
+def test_a_malformed_fragment_is_not_even_sent(
+    tmp_path: Path, key: Any, tensor: Any, tokens: Any
+) -> None:
+    with (tmp_path / "progress").open("wb") as progress:
+        recorder = Recorder(1, 7, traced=False, progress=progress.fileno())
+        with pytest.raises(BadFragment, match=r"loss|nll"):
+            recorder(key, tensor, tokens)
+    assert recorder.fragments == []

@@ -1,0 +1,196 @@
+"""Input that cannot be is refused in one line, with status 2, before any rank starts."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.cli import main
+
+GOOD = "case/1 rows=3:111"
+USAGE = 2
+
+CANDIDATES = {
+    "broken.py": "def (",
+    "raises.py": "raise RuntimeError('first line\\nsecond line')",
+    "leaves.py": "import sys; sys.exit(0)",
+    "empty.py": "",
+    "idle.py": "class Idle:\n    name = 'idle'\n    def supports(self, case): ...\nIDLE = Idle()",
+    "kind.py": "from harness.candidates.native import GatherDialect as Kind",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: object, **__: object) -> None:
+        pytest.fail("a rank was started")
+
+    monkeypatch.setattr("harness.ranks.launch.Launch.__init__", started)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with files that are no candidate and no bundle."""
+    monkeypatch.chdir(tmp_path)
+    for name, source in CANDIDATES.items():
+        (tmp_path / name).write_text(source)
+    for name, text in {
+        "garbage": "{",
+        "list": "[]",
+        "caseless": "{}",
+        "outdated": '{"case": "case/2 rows=3:111", "candidate": "x", "verdict": "FAULT"}',
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "failure.json").write_text(text)
+    (tmp_path / "nothing-in-it").mkdir()
+    return tmp_path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == USAGE
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err.startswith("harness: ")
+    assert written.err.count("\n") == 1
+    return written.err.removeprefix("harness: ").removesuffix("\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "start"),
+    [
+        ("case/1", "rows=nothing: "),
+        ("case/2 rows=3:111", "case='case/2': "),
+        ("rows=3:111 sp=2", "case=rows=3:111 sp=2: a case line starts with case/1"),
+        ("case/1 rows=3:111\nsp=two", "sp=two: use a whole number"),
+        ("rows=3:111\nsp=2", "case="),
+        (f"{GOOD} colour=red", "colour='colour=red': unknown field"),
+        (f"{GOOD} ids=[1,2.5,3]", "ids[0][1]=2.5: token ids are whole numbers"),
+        (f"{GOOD} ids=[1,2,32]", "ids[0][2]=32: outside the vocabulary 0..31"),
+        ("case/1 rows=3:1111", "rows[0]=3:1111: a mask of 4 bits on 3 tokens would supervise"),
+        (f"{GOOD} heads=4 sp=3", "sp=3: heads=4 cannot be split over 3 ranks"),
+        (f"{GOOD} heads=3/2 sp=1", "kv_heads=2: use a number that divides heads=3"),
+        # Longer than any file name may be.
+        ("case/1 rows=" + ",".join(["3:111"] * 1000) + " sp=3", "sp=3: heads=4 cannot be split"),
+    ],
+)
+def test_a_bad_case_line_is_refused(
+    line: str, start: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(capsys, "repro", line)[: len(start)] == start
+
+
+@pytest.mark.parametrize(
+    ("bundle", "said"),
+    [
+        ("missing", "missing cannot be read: No such file or directory"),
+        ("nothing-in-it", "failure.json cannot be read: No such file or directory"),
+        ("garbage", "failure.json: is not a failure record"),
+        ("list", "failure.json: is not a failure record"),
+        ("caseless", "failure.json: is not a failure record"),
+        ("outdated", "failure.json: case='case/2': a case line starts with case/1"),
+    ],
+)
+def test_an_unreadable_bundle_is_refused(
+    bundle: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (bundle, str(folder / bundle)):
+        assert refused(capsys, "repro", place).startswith(f"bundle={place}: {said}")
+
+
+@pytest.mark.parametrize("command", [("repro", GOOD), ("check", "--cases", "1")])
+@pytest.mark.parametrize(
+    ("candidate", "said"),
+    [
+        ("native", "not built in; use native-gather, "),
+        ("gone.py:X", "there is no file gone.py"),
+        ("broken.py:X", "broken.py does not import: SyntaxError"),
+        ("raises.py:X", "raises.py does not import: RuntimeError: first line"),
+        ("leaves.py:X", "leaves.py does not import: SystemExit"),
+        ("empty.py:X", "empty.py has no attribute 'X'"),
+        ("empty.py:", "empty.py has no attribute ''"),
+        ("idle.py:IDLE", "IDLE lacks 'run'"),
+        ("kind.py:Kind", "Kind is a class; name an instance of it"),
+        ("no.such.module:X", "module 'no.such.module' does not import: ModuleNotFoundError"),
+        ("harness.case:X", "harness.case has no attribute 'X'"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_what_is_no_candidate_is_refused(
+    command: tuple[str, ...], candidate: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = f"candidate={candidate}: {said}"
+    assert refused(capsys, *command, "--candidate", candidate)[: len(start)] == start
+
+
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        ("--sp x", "--sp=x: use whole numbers"),
+        ("--sp 2,", "--sp=2,: use whole numbers"),
+        ("--sp 0", "--sp=0: use numbers of at least 1"),
+        ("--dp -1", "--dp=-1: use numbers of at least 1"),
+        ("--sp 2000 --dp 1", "--sp=2000: "),
+        ("--sp 1 --dp 2000", "--dp=2000: "),
+        ("--sp 4,8 --dp 2 --ranks 7", "--ranks=7: sp*dp=4*2 "),
+        ("--ranks 0", "--ranks=0: "),
+        ("--cases 0", "--cases=0: at least one case must be examined"),
+        ("--seed -1", "--seed=-1: use a whole number"),
+        ("--dtype fp8", "--dtype=fp8: use one of fp64, "),
+        ("--dtype fp64,,fp32", "--dtype=: use one of fp64, "),
+    ],
+)
+def test_a_bad_option_of_check_is_refused(
+    options: str, start: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(capsys, "check", *options.split())[: len(start)] == start
+
+
+@pytest.mark.parametrize("command", [("repro", GOOD), ("check", "--cases", "1")])
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_a_deadline_that_never_or_always_passes_is_refused(
+    command: tuple[str, ...], seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, *command, f"--deadline={seconds}")
+    assert said.startswith(f"--deadline={seconds}: use a number of seconds")
+
+
+def test_fewer_ranks_than_a_case_needs_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "case/1 rows=3:111,1:1 sp=4 dp=2"
+    said = refused(capsys, "repro", line, "--ranks", "7")
+    assert said == "--ranks=7: sp*dp=4*2 needs 8 ranks"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a CUDA device")
+@pytest.mark.parametrize("command", [("repro", GOOD), ("check", "--cases", "1")])
+def test_a_device_that_is_not_here_is_refused(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, *command, "--device", "cuda")
+    assert said.startswith("--device=cuda: ")
+    assert said.endswith("finds no CUDA device; use cpu")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "required: COMMAND"),
+        (("frobnicate",), "invalid choice: 'frobnicate'"),
+        (("repro",), "required: CASE-LINE|BUNDLE"),
+        (("check", "--colour", "red"), "unrecognized arguments: --colour red"),
+        (("check", "--cases", "many"), "--cases: invalid int value: 'many'"),
+        (("check", "--device", "tpu"), "--device: invalid choice: 'tpu'"),
+        (("repro", GOOD, "--deadline", "soon"), "--deadline: invalid float value: 'soon'"),
+    ],
+)
+def test_what_the_parser_cannot_read_ends_with_status_two(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_good_input_does_start_a_rank() -> None:
+    with pytest.raises(pytest.fail.Exception, match="a rank was started"):
+        main(["repro", GOOD])

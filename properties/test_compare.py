@@ -1,0 +1,245 @@
+"""The judge, on traces made by hand: no model, no process."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from harness.case import Case, Dtype, parse
+from harness.compare import Comparison, Verdict, compare
+from harness.reference import TORCH_DTYPES, reference
+from harness.trace import (
+    Assembly,
+    Entry,
+    Fault,
+    Finding,
+    Fragment,
+    Kind,
+    Misfit,
+    Trace,
+    assemble,
+    digest,
+)
+
+# Rank 0 holds tokens 0 to 3, rank 1 tokens 4 to 6 and a pad; the edge is inside row 0.
+CASE = parse("case/1 rows=5:11111,2:11 heads=2 dim=2 sp=2")
+HEAD, NORM, Q = "grad.head.weight", "grad.norm.weight", "layers.0.attn.q"
+EXCHANGED = {"all_to_all": 4, "allreduce": 2}
+Change = Callable[[Any], Any]
+
+
+def oracle() -> Trace:
+    trace, supervised = Trace(), np.array([0, 1, 2, 3, 5])
+    trace.put("labels", Entry(np.array([3, 1, 4, 1, 5]), supervised))
+    trace.put(Q, Entry(np.arange(1.0, 29.0).reshape(7, 2, 2), np.arange(7)))
+    trace.put("nll", Entry(np.array([1.0, 2.0, 0.5, 3.0, 1.5]), supervised))
+    trace.put("loss", Entry(np.array(1.6)))
+    trace.put(HEAD, Entry(np.array([[1.0, -2.0], [0.5, 4.0]])))
+    trace.put(NORM, Entry(np.array([0.25, -1.0])))
+    return trace
+
+
+def at(index: Any, value: float) -> Change:
+    def change(values: Any) -> Any:
+        copy = values.copy()
+        copy[index] = value
+        return copy
+
+    return change
+
+
+def times(factor: float) -> Change:
+    return lambda values: values * factor
+
+
+def sent(case: Case, trace: Trace, changes: dict[str, Change]) -> list[list[Fragment]]:
+    """What the ranks of a candidate would have sent to end up with a trace so changed."""
+    ranks: list[list[Fragment]] = [[] for _ in range(case.sp)]
+    numbers = np.pad(np.arange(case.tokens), (0, -case.tokens % case.sp), constant_values=-1)
+    for key in trace:
+        tokens, values = trace[key].tokens, changes.get(key, np.copy)(trace[key].values)
+        for rank, share in zip(ranks, np.split(numbers, case.sp), strict=True):
+            if tokens is None:
+                rank.append(Fragment(key, values, digest=digest(values)))
+                continue
+            whole = np.zeros((case.tokens, *values.shape[1:]), values.dtype)
+            whole[tokens] = values
+            real = share[share >= 0]
+            rank.append(Fragment(key, whole[real], real, pads=len(share) - len(real)))
+    return ranks
+
+
+def judge(
+    ranks: list[list[Fragment]],
+    *,
+    case: Case = CASE,
+    against: tuple[Trace, Trace] | None = None,
+    collectives: dict[str, int] = EXCHANGED,
+) -> Comparison:
+    assembly = assemble(case, ranks)
+    assert isinstance(assembly, Assembly)
+    assembly.collectives = collectives
+    return compare(case, "planted", *(against or (oracle(), oracle())), assembly)
+
+
+def judged(changes: dict[str, Change]) -> Comparison:
+    return judge(sent(CASE, oracle(), changes))
+
+
+def test_the_same_bits_are_equal() -> None:
+    comparison = judged({})
+    assert comparison.verdict is Verdict.EQUAL
+    assert (comparison.elements, comparison.used) == (5 + 28 + 5 + 1 + 4 + 2, 0.0)
+
+
+def test_a_rounding_is_within_and_a_little_more_is_not() -> None:
+    within, beyond = (judged({HEAD: times(1 + error)}) for error in (1e-13, 1e-11))
+    assert (within.verdict, beyond.verdict) == (Verdict.WITHIN, Verdict.DIVERGED)
+    assert 0 < within.used < 1 < beyond.used
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("key", ["nll", "loss", HEAD, Q])
+def test_what_is_not_finite_diverges_and_has_used_up_its_budget(key: str, value: float) -> None:
+    comparison = judged({key: at((0,) * oracle()[key].values.ndim, value)})
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.first is not None
+    assert comparison.first.key == key
+    assert comparison.used > 1
+
+
+@pytest.mark.parametrize(
+    ("index", "place"),
+    [
+        ((3, 1, 0), (0, 3, 0, "last")),
+        ((4, 1, 0), (0, 4, 1, "first")),
+        ((0, 0, 1), (0, 0, 0, "")),
+        # Row 1 begins in the middle of rank 1's shard.
+        ((5, 0, 0), (1, 0, 1, "")),
+    ],
+)
+def test_the_first_divergence_is_the_first_computed(
+    index: tuple[int, ...], place: tuple[int, int, int, str]
+) -> None:
+    comparison = judged({Q: at(index, 100.0), HEAD: times(2), "loss": times(2)})
+    first = comparison.first
+    assert first is not None
+    assert (first.key, first.index, first.got) == (Q, index, 100.0)
+    assert first.expected == oracle()[Q].values[index]
+    assert (first.row, first.position, first.owner, first.edge) == place
+    assert {r.key: r.wrong for r in comparison.keys if r.wrong} == {Q: 1, "loss": 1, HEAD: 4}
+
+
+@pytest.mark.parametrize("key", ["nll", "loss", HEAD, NORM])
+def test_a_required_key_that_is_missing_is_a_fault(key: str) -> None:
+    comparison = judge([[f for f in r if f.key != key] for r in sent(CASE, oracle(), {})])
+    assert comparison.verdict is Verdict.FAULT
+    assert comparison.fault is not None
+    assert comparison.fault.summary == f"key {key!r} was never emitted"
+
+
+@pytest.mark.parametrize("change", [np.ravel, lambda v: v[:1], lambda v: v.astype(int)])
+def test_a_tensor_of_another_shape_or_kind_is_a_fault(change: Change) -> None:
+    comparison = judged({HEAD: change})
+    assert comparison.verdict is Verdict.FAULT
+    assert comparison.fault is not None
+    assert (comparison.fault.kind, comparison.fault.last_key) == (Kind.FRAGMENT, HEAD)
+
+
+def test_a_misfit_diverges_although_every_value_is_right() -> None:
+    ranks = sent(CASE, oracle(), {})
+    again = Fragment("nll", np.array([3.0]), np.array([3]))
+    comparison = judge([ranks[0], [*ranks[1], again]])
+    assert (comparison.verdict, comparison.first) == (Verdict.DIVERGED, None)
+    assert comparison.findings == (Finding(Misfit.TWICE, "nll", (3,), (0, 1)),)
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (2, "2 of the reference = sp"),
+        (0.5, "0.5 of the reference = 1/sp"),
+        (-1, "-1 of the reference = -1"),
+        (0, "0 of the reference = 0: never reached, or never reduced"),
+        (3, "3 of the reference"),
+    ],
+)
+def test_gradients_that_are_all_off_by_one_factor_say_so(factor: float, said: str) -> None:
+    zero = oracle()
+    zero.put("grad.unused", Entry(np.zeros(3)))
+    every = dict.fromkeys((HEAD, NORM, "grad.unused"), times(factor))
+    comparison = judge(sent(CASE, zero, every), against=(zero, zero))
+    assert comparison.verdict is Verdict.DIVERGED
+    assert str(comparison.scale) == f"every gradient is {said}"
+    assert judged({HEAD: times(factor)}).scale is None
+
+
+def with_pads(ranks: list[list[Fragment]], *pads: int) -> list[list[Fragment]]:
+    return [[replace(f, pads=n) for f in rank] for rank, n in zip(ranks, pads, strict=True)]
+
+
+def test_a_run_that_was_not_parallel_is_a_fault() -> None:
+    ranks = sent(CASE, oracle(), {})
+    for comparison, why in (
+        (judge(ranks, collectives={"allreduce": 9}), "sp=2 and no rank entered an all-to-all"),
+        (judge(with_pads(ranks, 0, 0)), "sequence peers of replica 0 hold [4, 3] tokens"),
+        (judge(with_pads(ranks, 3, 4)), "every rank of replica 0 computed on all 7 tokens"),
+        (judge(with_pads(ranks, 4, 5)), "every rank of replica 0 computed on all 7 tokens"),
+    ):
+        assert comparison.verdict is Verdict.FAULT
+        assert comparison.fault == Fault(kind=Kind.VACUOUS, summary=why)
+
+
+def test_a_run_in_which_nothing_telling_was_examined_is_a_fault() -> None:
+    blind, bare = oracle(), oracle()
+    far_from_the_edge = np.array([0, 1, 2, 5])
+    blind.put("nll", Entry(np.ones(4), far_from_the_edge))
+    for key in (HEAD, NORM):
+        bare.put(key, Entry(np.zeros(0)))
+    for trace, why in (
+        (blind, "no supervised label at a shard edge was examined"),
+        (bare, "not one element of a gradient was examined"),
+    ):
+        comparison = judge(sent(CASE, trace, {}), against=(trace, trace))
+        assert comparison.fault == Fault(kind=Kind.VACUOUS, summary=why)
+
+
+def test_rows_of_one_token_each_are_no_reason_to_doubt_a_run() -> None:
+    case = parse("case/1 rows=1:1,1:1,1:1 micro=3 sp=2")
+    trace = reference(case, torch.float64)
+    ranks = sent(case, trace, {})
+    (nll,) = [f for f in ranks[0] if f.key == "nll"]
+    # Each micro-batch puts its token on rank 0 and a pad on rank 1.
+    every = replace(nll, values=np.zeros(3), tokens=np.arange(3), pads=0)
+    none = replace(nll, values=np.zeros(0), tokens=np.arange(0), pads=3)
+    moved = [[mine, *rank[1:]] for mine, rank in zip((every, none), ranks, strict=True)]
+    assert judge(moved, case=case, against=(trace, trace)).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16"])
+def test_no_budget_accepts_a_gradient_that_is_zero_doubled_or_negated(dtype: Dtype) -> None:
+    case = parse(f"case/1 rows=9:000111111,7:1110111 layers=2 sp=2 dtype={dtype}")
+    against = reference(case, torch.float64), reference(case, TORCH_DTYPES[dtype])
+    baseline = against[1]
+    assert judge(sent(case, baseline, {}), case=case, against=against).verdict is Verdict.EQUAL
+    for key in [key for key in baseline if key.startswith("grad.")]:
+        for factor in (0, 2, -1):
+            ranks = sent(case, baseline, {key: times(factor)})
+            comparison = judge(ranks, case=case, against=against)
+            assert comparison.verdict is Verdict.DIVERGED
+            assert [r.key for r in comparison.keys if r.wrong] == [key]
+
+
+def test_a_comparison_is_neither_true_nor_false() -> None:
+    with pytest.raises(TypeError, match=r"look at \.verdict"):
+        bool(judged({}))
+
+
+def test_a_run_is_as_good_as_its_worst_case_and_a_run_of_nothing_is_a_fault() -> None:
+    assert Verdict.worst([]) is Verdict.FAULT
+    assert Verdict.worst([Verdict.WITHIN, Verdict.EQUAL]) is Verdict.WITHIN
+    assert Verdict.worst([Verdict.DIVERGED, Verdict.FAULT, Verdict.EQUAL]) is Verdict.DIVERGED
+    assert [v for v in Verdict if v.passed] == [Verdict.EQUAL, Verdict.WITHIN]

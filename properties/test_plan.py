@@ -1,0 +1,151 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from harness.case import Case, parse
+from harness.plan import Stream, plan
+from harness.situations import SITUATIONS, situations_of
+from harness.strategies import cases
+
+
+def tokens_of(case: Case, stream: Stream) -> list[int]:
+    """Global token numbers in stream order."""
+    return [
+        case.offsets[span.row] + t for span in stream.spans for t in range(span.stop - span.start)
+    ]
+
+
+@given(cases(max_length=30))
+def test_every_token_is_in_one_place_of_one_stream(case: Case) -> None:
+    held = [token for stream in plan(case).streams for token in tokens_of(case, stream)]
+    assert sorted(held) == list(range(case.tokens))
+
+
+@given(cases(max_length=30))
+def test_a_stream_is_its_rows_end_to_end(case: Case) -> None:
+    for stream in plan(case).streams:
+        assert stream.spans[0].start == 0
+        assert all(one.stop == other.start for one, other in pairwise(stream.spans))
+        assert all(span.stop - span.start == len(case.rows[span.row]) for span in stream.spans)
+        assert stream.length == len(tokens_of(case, stream))
+
+
+@given(cases(max_length=30))
+def test_ranks_hold_equal_shares_and_padding_is_as_short_as_can_be(case: Case) -> None:
+    for stream in plan(case).streams:
+        assert 0 <= stream.pad < case.sp
+        assert stream.local_length * case.sp == stream.length + stream.pad
+        owners = [stream.owner(position) for position in range(stream.length + stream.pad)]
+        assert owners == sorted(owners)
+        assert [owners.count(rank) for rank in range(case.sp)] == [stream.local_length] * case.sp
+        steps = [p for p in range(1, len(owners)) if owners[p] != owners[p - 1]]
+        assert list(stream.boundaries) == steps
+
+
+@given(cases(max_length=30))
+def test_rows_are_dealt_in_turn_and_then_cut_in_order(case: Case) -> None:
+    streams = iter(plan(case).streams)
+    for replica in range(case.dp):
+        mine = np.arange(len(case.rows))[replica :: case.dp]
+        # numpy makes the first pieces the larger ones, as `Case` promises.
+        for micro_batch, rows in enumerate(np.array_split(mine, case.micro_batches)):
+            stream = next(streams)
+            assert (stream.replica, stream.micro_batch) == (replica, micro_batch)
+            assert [span.row for span in stream.spans] == rows.tolist()
+    assert list(streams) == []
+
+
+def test_ten_rows_for_two_replicas_in_two_micro_batches() -> None:
+    case = parse("case/1 rows=" + ",".join(["2:11"] * 10) + " dp=2 micro=2")
+    dealt = [[span.row for span in stream.spans] for stream in plan(case).streams]
+    assert dealt == [[0, 2, 4], [6, 8], [1, 3, 5], [7, 9]]
+
+
+def test_the_notebooks_batch_has_one_pad_and_shards_of_two() -> None:
+    case = parse("case/1 rows=4:1111,3:111 ids=[1,2,3,4],[5,6,7] heads=4/4 vocab=10 sp=4")
+    (stream,) = plan(case).streams
+    assert (stream.pad, stream.local_length, stream.boundaries) == (1, 2, (2, 4, 6))
+    ids = [token for row in range(2) for token in case.ids_of(row)] + ["pad"] * stream.pad
+    shards = [ids[rank * 2 : rank * 2 + 2] for rank in range(4)]
+    assert shards == [[1, 2], [3, 4], [5, 6], [7, "pad"]]
+    # 2 -> 3 crosses an edge and so does 6 -> 7; 4 -> 5 does too, but 5 begins a row.
+    assert plan(case).live_boundary_labels(case) == 2
+
+
+@given(cases(max_length=30))
+def test_live_boundary_labels_are_what_counting_by_hand_gives(case: Case) -> None:
+    live = 0
+    for stream in plan(case).streams:
+        # Every stream position as (row, whether it is a target, rank), rank by rank.
+        slots = [
+            (span.row, bit == "1") for span in stream.spans for bit in case.rows[span.row].mask
+        ]
+        size = -(-len(slots) // case.sp)
+        ranked = [(row, target, at // size) for at, (row, target) in enumerate(slots)]
+        for (row, _, rank), (next_row, target, next_rank) in pairwise(ranked):
+            live += target and row == next_row and rank != next_rank
+    assert plan(case).live_boundary_labels(case) == live
+
+
+@given(cases(max_length=30))
+def test_what_is_supervised_is_what_the_rows_say(case: Case) -> None:
+    layout = plan(case)
+    found = {
+        tokens_of(case, stream)[position] + 1
+        for stream in layout.streams
+        for position in layout.supervised(case, stream)
+    }
+    assert found == {
+        case.offsets[r] + t
+        for r, row in enumerate(case.rows)
+        for t, bit in enumerate(row.mask)
+        if bit == "1" and t > 0
+    }
+
+
+# Situation: a case that is in it, and one that just misses it.
+CORNERS = {
+    "boundary inside a row, supervised on both sides": (
+        "rows=4:1111 sp=2",
+        "rows=4:1101 sp=2",
+    ),
+    "boundary at a row's end": ("rows=2:11,2:11 sp=2", "rows=3:111,1:1 sp=2"),
+    "row over three or more shards": ("rows=3:111 heads=3 sp=3", "rows=2:11,1:1 heads=3 sp=3"),
+    "one-token row": ("rows=2:11,1:1", "rows=2:11,2:11"),
+    "single row": ("rows=3:111", "rows=2:11,1:1"),
+    "T divisible by sp": ("rows=3:111,1:1 sp=2", "rows=4:1111 sp=1"),
+    "T not divisible by sp": ("rows=3:111 sp=2", "rows=4:1111 sp=2"),
+    "pad of two or more": ("rows=6:111111 sp=4", "rows=7:1111111 sp=4"),
+    "T < sp": ("rows=3:111 sp=4", "rows=4:1111 sp=4"),
+    "rank that holds only padding": ("rows=6:111111 sp=4", "rows=7:1111111 sp=4"),
+    "rank with no supervised token": ("rows=4:1100 sp=2", "rows=4:1101 sp=2"),
+    "no supervised token at all": ("rows=3:100,1:1", "rows=3:100,2:11"),
+    "mask with holes": ("rows=4:0101", "rows=4:0110"),
+    "first token of a row masked in": ("rows=3:011,3:100", "rows=3:011,3:010"),
+    "left-padded row": ("rows=3:111,2:11:left", "rows=3:111:left,2:11"),
+    "real token equal to the pad id": (
+        "rows=3:111 ids=[1,0,2]",
+        "rows=3:111 ids=[1,3,2]",
+    ),
+    "kv heads < sp": ("rows=3:111 heads=4/2 sp=4", "rows=3:111 heads=4/4 sp=4"),
+    "one head per rank": ("rows=3:111 heads=4 sp=4", "rows=3:111 heads=8 sp=4"),
+    "dp >= 2 with dp != sp": ("rows=2:11,2:11 heads=4 sp=4 dp=2", "rows=2:11,2:11 sp=2 dp=2"),
+    "several micro-batches": ("rows=2:11,2:11 micro=2", "rows=2:11,2:11"),
+    "micro-batch with nothing supervised": (
+        "rows=2:11,2:10 micro=2",
+        "rows=2:11,2:10,2:11,2:01 micro=2",
+    ),
+}
+
+
+def test_every_situation_has_its_two_examples() -> None:
+    assert list(CORNERS) == list(SITUATIONS)
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_a_situation_is_seen_where_it_is_and_only_there(name: str) -> None:
+    inside, outside = (parse(f"case/1 {fields}") for fields in CORNERS[name])
+    assert name in situations_of(inside)
+    assert name not in situations_of(outside)

@@ -1,0 +1,201 @@
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+from torch.nn import functional as F
+
+from harness.case import Case, Dtype, LossContract, Row, parse
+from harness.compare import agree
+from harness.reference import TORCH_DTYPES, reference, rowwise, seeded_weights
+from harness.reference.padded import pad, visible
+from harness.strategies import LOSSES, cases
+from harness.trace import GRADIENT, Trace
+
+TYPICAL = parse(
+    "case/1 rows=9:111111111,12:000001110111:left,5:01111:left,7:1111000 heads=4/2 layers=2 "
+    "window=5 sp=1 dp=2 micro=2 seed=3"
+)
+
+
+def oracle(case: Case) -> Trace:
+    return reference(case, torch.float64)
+
+
+def gradients(trace: Trace) -> dict[str, Any]:
+    return {key: trace[key].values for key in trace if key.startswith(GRADIENT)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(sps=(1,), dps=(1, 2), max_length=8))
+def test_padded_batches_and_rows_alone_agree(case: Case) -> None:
+    one, other = oracle(case), rowwise(case)
+    assert agree(one, other) == ""
+    assert list(one) == list(other)
+    assert one["nll"].tokens is not None
+    assert other["nll"].tokens is not None
+    assert one["nll"].tokens.tolist() == other["nll"].tokens.tolist()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_they_agree_on_every_loss_contract(loss: LossContract) -> None:
+    case = replace(TYPICAL, loss=loss)
+    assert agree(oracle(case), rowwise(case)) == ""
+
+
+def test_the_loss_contracts_differ() -> None:
+    losses = {float(oracle(replace(TYPICAL, loss=loss))["loss"].values) for loss in LOSSES}
+    assert len(losses) == len(LOSSES)
+
+
+def test_agreement_is_only_found_between_traces_of_the_same_keys_and_tokens() -> None:
+    trace = oracle(TYPICAL)
+    assert agree(trace, trace) == ""
+    assert agree(trace, Trace()) != ""
+    entry = trace["nll"]
+    assert entry.tokens is not None
+    moved = rowwise(TYPICAL)
+    moved.put("nll", replace(entry, tokens=entry.tokens + 1))
+    assert agree(trace, moved) != ""
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("rows", ["3:000,2:10:left", "1:1", "1:1,1:0:left"])
+def test_where_nothing_is_supervised_loss_and_gradients_are_zero(
+    rows: str, loss: LossContract
+) -> None:
+    case = replace(parse(f"case/1 rows={rows} sp=1"), loss=loss)
+    for trace in (oracle(case), rowwise(case)):
+        assert trace["loss"].values == 0
+        assert trace["nll"].values.size == 0
+        assert gradients(trace)
+        assert all((values == 0).all() for values in gradients(trace).values())
+
+
+def test_a_row_with_nothing_supervised_pulls_its_mean_to_zero_but_gives_no_gradient() -> None:
+    case = parse("case/1 rows=3:111 sp=1 loss=row-mean")
+    beside = replace(case, rows=(*case.rows, Row("000")))
+    assert beside.ids_of(0) == case.ids_of(0)
+    half, doubled = oracle(beside), Trace()
+    for key in half:
+        entry = half[key]
+        doubled.put(key, entry if key == "nll" else replace(entry, values=2 * entry.values))
+    assert agree(oracle(case), doubled) == ""
+
+
+def test_a_typical_case_would_show_a_fault() -> None:
+    trace = oracle(TYPICAL)
+    assert np.ptp(trace["nll"].values) > 1
+    assert len(gradients(trace)) == 3 + 9 * TYPICAL.layers
+    for key, values in gradients(trace).items():
+        assert np.isfinite(values).all(), key
+        assert np.abs(values).max() > 1e-3, key
+
+
+def test_weights_are_the_same_for_the_same_seed_everywhere() -> None:
+    case = parse("case/1 rows=3:111 heads=2/1 dim=4 vocab=5 sp=1 seed=11")
+    weights = seeded_weights(case, torch.float64)
+    digest = hashlib.sha256(b"".join(w.numpy().tobytes() for w in weights.values())).hexdigest()
+    assert digest == "7a985b538766c3882781ab5642999653ea681a3b891ef56214872d7ecfcc14c7"
+    again, other = (seeded_weights(replace(case, seed=seed), torch.float64) for seed in (11, 12))
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+    assert not any(torch.equal(weights[name], other[name]) for name in weights)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_weights_are_rounded_to_the_cases_dtype(dtype: Dtype) -> None:
+    case = replace(TYPICAL, dtype=dtype)
+    rounded = seeded_weights(case, torch.float64)
+    native = seeded_weights(case, TORCH_DTYPES[dtype])
+    exact = seeded_weights(replace(case, dtype="fp64"), torch.float64)
+    for name, weight in rounded.items():
+        assert weight.dtype == torch.float64
+        assert torch.equal(weight, native[name].double())
+        assert not torch.equal(weight, exact[name])
+
+
+def test_padding_on_the_left_or_on_the_right_makes_no_difference() -> None:
+    left, right = (
+        replace(TYPICAL, rows=tuple(Row(row.mask, side) for row in TYPICAL.rows))
+        for side in ("left", "right")
+    )
+    assert agree(oracle(left), oracle(right)) == ""
+
+
+def test_positions_start_over_in_every_row_on_whichever_side_it_is_padded() -> None:
+    # Rotation only knows distances, so nothing else would tell.
+    trace = reference(TYPICAL, torch.float64, traced=True)
+    assert trace["positions"].values.tolist() == [
+        t for row in TYPICAL.rows for t in range(len(row))
+    ]
+
+
+def test_no_token_sees_a_later_one_or_another_row() -> None:
+    case = replace(TYPICAL, ids=tuple(TYPICAL.ids_of(row) for row in range(4)))
+    assert case.ids is not None
+    row, place = 0, 4
+    changed = [list(ids) for ids in case.ids]
+    changed[row][place] ^= 1
+    before = reference(case, torch.float64, traced=True)
+    after = reference(replace(case, ids=tuple(map(tuple, changed))), torch.float64, traced=True)
+    (token,) = np.flatnonzero(before["ids"].values != after["ids"].values)
+    assert token == place
+    for key in ("layers.1.out", "logits"):
+        moved = (before[key].values != after[key].values).any(-1)
+        assert moved[token]
+        assert not moved[:token].any()
+        assert not moved[case.offsets[1] :].any()
+        # Two layers with a window of five reach eight tokens back, to the end of this row.
+        assert moved[token : case.offsets[1]].all()
+
+
+def test_a_window_reaches_that_many_tokens_back() -> None:
+    case = parse("case/1 rows=6:111111 sp=1 window=3 ids=[1,2,3,4,5,6]")
+    changed = replace(case, ids=((9, 2, 3, 4, 5, 6),))
+    before, after = (reference(c, torch.float64, traced=True) for c in (case, changed))
+    moved = (before["logits"].values != after["logits"].values).any(-1)
+    assert moved.tolist() == [True, True, True, False, False, False]
+
+
+def window_forgotten(attended_BS: Tensor, _window: int | None) -> Tensor:
+    return visible(attended_BS, None)
+
+
+def padding_seen(attended_BS: Tensor, window: int | None) -> Tensor:
+    return visible(torch.ones_like(attended_BS), window)
+
+
+def mask_one_column_late(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    ids_BS, attended_BS, loss_mask_BS = pad(case)
+    return ids_BS, attended_BS, loss_mask_BS.roll(1, 1)
+
+
+def averaged_over_columns(nll_BS: Tensor, counts_BS: Tensor) -> Tensor:
+    return (nll_BS * counts_BS).mean()
+
+
+def labels_unshifted(logits: Tensor, labels: Tensor, **options: Any) -> Tensor:
+    return F.cross_entropy(logits, labels.roll(1), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("visible", window_forgotten),
+        ("visible", padding_seen),
+        ("pad", mask_one_column_late),
+        ("group_mean", averaged_over_columns),
+        ("F", SimpleNamespace(cross_entropy=labels_unshifted)),
+    ],
+)
+def test_a_fault_in_the_reference_is_caught_by_the_row_wise_oracle(
+    name: str, fault: Callable[..., Any] | SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"harness.reference.padded.{name}", fault)
+    assert agree(oracle(TYPICAL), rowwise(TYPICAL)) != ""
