@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
     except _bad_input() as error:
-        print(f"harness: {error}", file=sys.stderr)  # noqa: T201 - a command speaks
+        print(f"harness: {' '.join(str(error).splitlines())}", file=sys.stderr)  # noqa: T201 - a command speaks
         return USAGE
     except KeyboardInterrupt:
         print("harness: interrupted; every rank is stopped", file=sys.stderr)  # noqa: T201
@@ -99,6 +100,9 @@ def _pool_options(parser: argparse.ArgumentParser) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     sps, dps = _numbers("--sp", options.sp), _numbers("--dp", options.dp)
+    for option, numbers in (("--sp", sps), ("--dp", dps)):
+        if max(numbers) > 1024:
+            raise UsageError(f"{option}={max(numbers)}: use numbers of at most 1024")
     if options.cases < 1:
         raise UsageError(f"--cases={options.cases}: at least one case must be examined")
     if not 0 <= options.seed < 1 << 63:
@@ -167,9 +171,10 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _case_and_candidate(text: str, candidate: str | None) -> tuple[Case, str]:
-    if text.startswith("case/") and not Path(text).exists():
+    if text.startswith("case/"):
         return parse(text), candidate or "native-gather"
-    if "=" in text and not Path(text).exists():
+    # A path may hold a space, and a line a slip of the pen: what is there on disk is a path.
+    if " " in text and not os.path.lexists(text):
         raise InvalidCase.because("case", text, "a case line starts with case/1")
 
     from harness.report.bundle import read_bundle
@@ -182,7 +187,7 @@ def _pool(options: argparse.Namespace, ranks: int) -> Any:
     from harness.ranks.device import choose
     from harness.ranks.pool import RankPool
 
-    if options.deadline <= 0:
+    if not 0 < options.deadline < 1e6:
         raise UsageError(f"--deadline={options.deadline:g}: use a number of seconds above zero")
     device, transport = choose(options.device, ranks)
     return RankPool(ranks, device=device, transport=transport, deadline=options.deadline)

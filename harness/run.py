@@ -1,5 +1,6 @@
 """From a case to a comparison: the one place where all parts meet."""
 
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -65,9 +66,14 @@ def references(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]:
 
 
 def _begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Outcome:
-    reason = load(candidate).supports(case)
+    try:
+        reason = load(candidate).supports(case)
+    except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its own fault
+        trace = traceback.format_exc()
+        said = f"supports() raised {type(error).__name__}: {error}"
+        return lambda: Fault(kind=Kind.RAISED, summary=said, stacks={0: trace})
     if reason is not None:
-        return lambda: reason
+        return lambda: str(reason)
     pool.submit(case, resolve(candidate), traced=traced)
     return pool.collect
 

@@ -67,7 +67,7 @@ def _from_file(name: str, path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[module_name]
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception | SystemExit):
             raise
         raise UnknownCandidate(
             f"candidate={name}: {path} does not import: {type(error).__name__}: {error}"
@@ -78,7 +78,7 @@ def _from_file(name: str, path: Path) -> ModuleType:
 def _from_path(name: str, place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UnknownCandidate(
             f"candidate={name}: module {place!r} does not import: {type(error).__name__}: {error}"
         ) from error

@@ -19,8 +19,12 @@ def to_record(case: Case) -> dict[str, Any]:
 
 def from_record(record: object) -> Case:
     """The case that an object describes; `InvalidCase` for anything else."""
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise InvalidCase.because("format", repr(record), f"use an object with format {FORMAT}")
+    if not isinstance(record, dict):
+        raise InvalidCase.because("case", repr(record), f"use an object with format {FORMAT}")
+    if type(record.get("format")) is not int or record["format"] != FORMAT:
+        raise InvalidCase.because(
+            "format", repr(record.get("format")), f"use format {FORMAT}, the one of this version"
+        )
     fields = {name: value for name, value in record.items() if name != "format"}
     known = Case.__dataclass_fields__
     for name, value in fields.items():

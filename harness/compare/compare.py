@@ -156,6 +156,12 @@ def _edge(case: Case, nll: Entry, token: int, row: int) -> Literal["", "first", 
 
 def agree(oracle: Trace, witness: Trace) -> str:
     """Where two fp64 references part, or nothing; a reference is not trusted on its word."""
+    if set(oracle) != set(witness):
+        return f"only one of them has {', '.join(sorted(set(oracle) ^ set(witness)))}"
+    for key in oracle:
+        numbers, others = oracle[key].tokens, witness[key].tokens
+        if (numbers is None) != (others is None) or not np.array_equal(numbers, others):
+            return f"{key}: rows of different tokens"
     pairs = {key: (oracle[key].values, witness[key].values) for key in witness}
     noise = measure_noise({key: (values, values) for key, (values, _) in pairs.items()})
     for key, (values, other) in pairs.items():

@@ -58,7 +58,7 @@ def _fragment(item: object, payload: bytes, at: int) -> tuple[Fragment, int]:
         shape = item.get("shape")
         if not isinstance(shape, list) or len(shape) > MAX_DIMS:
             raise ProtocolError(f"key {key!r}: shape {str(shape)[:60]} is not a short list")
-        if item["dtype"] not in DTYPES:
+        if not isinstance(item["dtype"], str) or item["dtype"] not in DTYPES:
             raise ProtocolError(f"key {key!r}: unknown dtype {str(item['dtype'])[:20]}")
         sizes = tuple(_size(key, size) for size in shape)
         values, at = _take(key, item["dtype"], sizes, payload, at)
@@ -80,4 +80,7 @@ def _take(
     end = at + count * np.dtype(dtype).itemsize
     if end > len(payload):
         raise ProtocolError(f"key {key!r}: needs {end - len(payload)} bytes more than came")
-    return np.frombuffer(payload, dtype, count, at).reshape(shape), end
+    try:
+        return np.frombuffer(payload, dtype, count, at).reshape(shape), end
+    except ValueError as error:
+        raise ProtocolError(f"key {key!r}: shape {shape}: {error}") from None

@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.case import Case
 from harness.trace.fault import Fault, Kind
-from harness.trace.fragment import Fragment, digest
+from harness.trace.fragment import Fragment
 from harness.trace.trace import Entry, Trace, Values, is_required
 
 
@@ -110,23 +110,25 @@ def _replica(
         if silent:
             return _bad(key, "required, and never emitted", silent[0])
         return _bad(key, "emitted more than once on a rank")
-    first = pieces[0][1].values
-    if first is None:
+    if pieces[0][1].values is None:
         return _bad(key, "no rank sent the values")
-    expected = digest(first)
-    different = [rank for rank, piece in pieces if piece.digest != expected]
+    copies = {r: [p for rank, p in pieces if rank == r] for r in holders}
+    mine = copies[holders[0]]
+    different = [r for r in copies if [p.digest for p in copies[r]] != [p.digest for p in mine]]
     if different:
-        rank = different[0]
-        other = next(piece.values for r, piece in pieces if r == rank)
-        detail = "" if other is None else _first_difference(first, other, rank)
+        detail = ""
+        for one, other in zip(mine, copies[different[0]], strict=False):
+            if one.digest != other.digest and one.values is not None and other.values is not None:
+                detail = _first_difference(one.values, other.values, different[0])
+                break
         assembly.findings.append(Finding(Misfit.SPLIT, key, ranks=tuple(different), detail=detail))
-    assembly.trace.put(key, Entry(first))
+    assembly.trace.put(key, Entry(pieces[0][1].values))
     return None
 
 
 def _first_difference(first: Values, other: Values, rank: int) -> str:
-    if first.shape != other.shape:
-        return f"rank 0 holds shape {first.shape}, rank {rank} {other.shape}"
+    if first.shape != other.shape or first.dtype != other.dtype:
+        return f"rank 0 holds {first.dtype} {first.shape}, rank {rank} {other.dtype} {other.shape}"
     # Bits, not values: two NaNs agree, and so must the signs of zeros.
     unequal = np.ascontiguousarray(first).view(f"V{first.itemsize}") != np.ascontiguousarray(
         other

@@ -53,7 +53,8 @@ def spin(_rank: Rank, _emit: Emit) -> None:
         pass
 
 
-def turn_deaf(_rank: Rank, _emit: Emit) -> None:
+def turn_deaf(_rank: Rank, emit: Emit) -> None:
+    emit("deaf", torch.ones(()))
     # A call into C that does not let go of the interpreter: no other thread runs either.
     ctypes.PyDLL(None).sleep(FOR_EVER)
 
@@ -78,6 +79,11 @@ def leave_children(_rank: Rank, _emit: Emit) -> None:
         # This one keeps the socket to the controller open.
         time.sleep(FOR_EVER)
     os._exit(7)
+
+
+def talk_garbage(_rank: Rank, _emit: Emit) -> None:
+    print("here it comes", flush=True)  # noqa: T201 - for the log
+    controller().send(os.urandom(4096))
 
 
 class SkipsCollective(LocalDialect):
@@ -127,9 +133,7 @@ BAD_TOKENS = Faulty(
     before=lambda _rank, emit: emit("nll", torch.ones(1), torch.tensor([10**6])),
 )
 PEERS_DIFFER = PeersDiffer()
-TALKS_GARBAGE = Faulty(
-    "talks-garbage", 1, before=lambda _rank, _emit: controller().send(os.urandom(4096))
-)
+TALKS_GARBAGE = Faulty("talks-garbage", 1, before=talk_garbage)
 TALKS_STALE = Faulty(
     "talks-stale",
     1,

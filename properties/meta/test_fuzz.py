@@ -194,6 +194,25 @@ def test_a_header_that_is_json_but_no_frame_is_refused() -> None:
             list(FrameReader().feed(PREFIX.pack(MAGIC, len(head), 0) + head))
 
 
+@pytest.mark.parametrize(
+    ("described", "size"),
+    [
+        ({"tokens": 2, "dtype": "<f8", "shape": [1]}, 24),
+        ({"tokens": 1, "dtype": "<f8", "shape": []}, 16),
+        ({"tokens": 1}, 8),
+        ({"dtype": "<f8", "shape": [2]}, 8),
+        ({"dtype": "<f8", "shape": [1]}, 9),
+        ({"dtype": "|O8", "shape": [1]}, 8),
+        ({"dtype": "<f8", "shape": [1] * 9}, 8),
+    ],
+)
+def test_a_description_that_does_not_fit_its_bytes_is_refused(
+    described: dict[str, object], size: int
+) -> None:
+    with pytest.raises(ProtocolError):
+        unpack([{"key": "nll", **described}], bytes(size))
+
+
 def test_fragments_come_out_as_they_went_in() -> None:
     described, payload = pack(fragments())
     again = unpack(json.loads(json.dumps(described)), payload)

@@ -29,7 +29,7 @@ def run(pytester: pytest.Pytester, *arguments: str, candidate: str) -> pytest.Ru
 def test_a_session_shares_one_pool_and_sums_up(pytester: pytest.Pytester) -> None:
     result = run(pytester, candidate="native-local")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["1 cases judged in 1 launches, * elements examined: 1 EQUAL*"])
+    result.stdout.fnmatch_lines(["1 cases judged in 1 launches, * elements examined: 1 *"])
 
 
 def test_every_xdist_worker_has_a_pool_of_its_own_and_the_sum_is_of_all(

@@ -1,6 +1,7 @@
 """Every way in which a rank can fail is a named fault, in time, and leaves nothing behind."""
 
 import os
+import select
 import signal
 import threading
 import time
@@ -147,18 +148,20 @@ def test_peers_with_different_rows_are_caught_before_the_model_runs(fault_of: Ex
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind", "said", "log"),
     [
-        ("TALKS_GARBAGE", Kind.PROTOCOL, "rank 1 talks garbage: a frame "),
-        ("TALKS_STALE", Kind.STALE, "rank 1 answered for run 1000000; under way: "),
+        ("TALKS_GARBAGE", Kind.PROTOCOL, "rank 1 talks garbage: a frame ", "here it comes"),
+        ("TALKS_STALE", Kind.STALE, "rank 1 answered for run 1000000; under way: ", ""),
     ],
 )
 def test_words_that_no_honest_rank_sends_are_named(
-    fault_of: Expect, name: str, kind: Kind, said: str
+    fault_of: Expect, name: str, kind: Kind, said: str, log: str
 ) -> None:
     fault = fault_of(faulty(name))
     assert (fault.kind, fault.rank) == (kind, 1)
     assert fault.summary.startswith(said)
+    assert log in fault.log
+    assert fault.ranks[0].startswith("rank 0: ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -196,7 +199,10 @@ def test_a_rank_killed_while_idle_is_a_fault_of_the_next_case(
     progress = Path(address_of(pool.pids()[0])).parent / "progress.1"
     while b"between cases" not in progress.read_bytes():
         time.sleep(0.01)
+    handle = os.pidfd_open(pool.pids()[2])
     os.kill(pool.pids()[2], signal.SIGKILL)
+    assert select.select([handle], [], [], MARGIN)[0]
+    os.close(handle)
     # Also where that case would not have needed the rank.
     fault = fault_of("native-local", ALONE)
     assert (fault.kind, fault.rank) == (Kind.DIED, 1)
