@@ -160,7 +160,7 @@ def agree(oracle: Trace, witness: Trace) -> str:
         return f"only one of them has {', '.join(sorted(set(oracle) ^ set(witness)))}"
     for key in oracle:
         numbers, others = oracle[key].tokens, witness[key].tokens
-        if (numbers is None) != (others is None) or not np.array_equal(numbers, others):
+        if not np.array_equal(*([] if x is None else x for x in (numbers, others))):
             return f"{key}: rows of different tokens"
     pairs = {key: (oracle[key].values, witness[key].values) for key in witness}
     noise = measure_noise({key: (values, values) for key, (values, _) in pairs.items()})
