@@ -173,8 +173,8 @@ def _doctor(options: argparse.Namespace) -> int:
 def _case_and_candidate(text: str, candidate: str | None) -> tuple[Case, str]:
     if text.startswith("case/"):
         return parse(text), candidate or "native-gather"
-    # A path may hold a space, and a line a slip of the pen: what is there on disk is a path.
-    if " " in text and not os.path.lexists(text):
+    # A path may hold such a sign, and a line a slip of the pen: what is there on disk is a path.
+    if "=" in text and not os.path.lexists(text):
         raise InvalidCase.because("case", text, "a case line starts with case/1")
 
     from harness.report.bundle import read_bundle

@@ -15,7 +15,7 @@ from harness.compare.scale import fit_scale
 from harness.compare.vacuity import vacuity
 from harness.compare.verdict import Verdict
 from harness.trace import GRADIENT, Assembly, Entry, Fault, Kind, Trace, is_required
-from harness.trace.trace import Values
+from harness.trace.trace import Tokens, Values
 
 Rows = EllipsisType | npt.NDArray[np.int64] | npt.NDArray[np.intp]
 
@@ -154,13 +154,18 @@ def _edge(case: Case, nll: Entry, token: int, row: int) -> Literal["", "first", 
     return ""
 
 
+def _same_tokens(one: Tokens | None, other: Tokens | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)
+
+
 def agree(oracle: Trace, witness: Trace) -> str:
     """Where two fp64 references part, or nothing; a reference is not trusted on its word."""
     if set(oracle) != set(witness):
         return f"only one of them has {', '.join(sorted(set(oracle) ^ set(witness)))}"
     for key in oracle:
-        numbers, others = oracle[key].tokens, witness[key].tokens
-        if not np.array_equal(*([] if x is None else x for x in (numbers, others))):
+        if not _same_tokens(oracle[key].tokens, witness[key].tokens):
             return f"{key}: rows of different tokens"
     pairs = {key: (oracle[key].values, witness[key].values) for key in witness}
     noise = measure_noise({key: (values, values) for key, (values, _) in pairs.items()})
