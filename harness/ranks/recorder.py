@@ -21,7 +21,7 @@ class Recorder:
         self.fragments: list[Fragment] = []
         self.last_key = ""
         self._rank, self._tokens = rank, tokens
-        self._traced, self._progress = traced, progress
+        self.traced, self._progress = traced, progress
         self.reached("case received")
 
     def reached(self, key: str) -> None:
@@ -33,7 +33,7 @@ class Recorder:
         if not isinstance(key, str) or not isinstance(tensor, torch.Tensor):
             raise BadFragment(f"emit({key!r}, ...): needs a text key and a tensor")
         self.reached(key)
-        if not (self._traced or is_required(key)):
+        if not (self.traced or is_required(key)):
             return
         # A copy: the candidate may go on to change the tensor in place.
         values = np.array(to_numpy(tensor))
@@ -46,7 +46,7 @@ class Recorder:
             raise BadFragment(f"key 'loss': shape {values.shape}; emit a scalar")
         if tokens is None:
             seen = digest(values)
-            sent = values if self._traced or self._rank == 0 else None
+            sent = values if self.traced or self._rank == 0 else None
             self.fragments.append(Fragment(key, sent, digest=seen))
             return
         if tokens.dtype != torch.int64 or tokens.ndim != 1 or values.shape[:1] != tokens.shape:

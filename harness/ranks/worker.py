@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from harness.ranks.collectives import Collective, counts_since, log
+from harness.ranks.collectives import Collective, log
 from harness.ranks.leash import ADDRESS
 from harness.ranks.wire import Frame, FrameReader, encode
 
@@ -95,6 +95,7 @@ def main() -> None:
 
     from harness.candidates import load
     from harness.case import parse
+    from harness.ranks.exchanges import Exchanges
     from harness.ranks.mesh import Meshes
     from harness.ranks.payload import pack
     from harness.ranks.recorder import Recorder
@@ -106,7 +107,7 @@ def main() -> None:
         device = torch.device(device.type, local % torch.accelerator.device_count())
         torch.accelerator.set_device_index(device.index)
     dist.init_process_group(os.environ[TRANSPORT])
-    meshes = Meshes(index, device)
+    meshes, exchanges = Meshes(index, device), Exchanges()
     progress = os.open(controller.folder / f"progress.{index}", os.O_RDWR | os.O_CREAT)
     controller.collectives = log
     # torchrun ends all ranks when one dies; from now on they stay to say where they were.
@@ -122,7 +123,7 @@ def main() -> None:
         recorder = Recorder(
             index, case.tokens, traced=bool(frame.header["traced"]), progress=progress
         )
-        started = time.time_ns()
+        called, started, traced = exchanges.called, time.time_ns(), recorder.traced
         try:
             candidate = load(frame.text("candidate"))
             seat = meshes.seat(case.dp, case.sp)
@@ -143,10 +144,10 @@ def main() -> None:
                 )
             )
             continue
-        # One rank's log stands for all: collectives come in step or not at all.
-        collectives = counts_since(started) if index == 0 else {}
+        # One rank stands for all: collectives come in step or not at all.
+        entered = exchanges.since(called, started, exactly=traced) if index == 0 else {}
         controller.send(
-            encode("finished", payload, run=run, fragments=described, collectives=collectives)
+            encode("finished", payload, run=run, fragments=described, collectives=entered)
         )
         recorder.reached("between cases")
 

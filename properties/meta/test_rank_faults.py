@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.case import Case, parse
-from harness.ranks.pool import RankPool, TooFewRanks
+from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
 
 FAULTY = Path(__file__).parent / "faulty.py"
@@ -245,10 +245,3 @@ def test_time_in_which_nobody_listened_is_not_held_against_the_ranks(
     pool.submit(case, "native-local")
     time.sleep(2.5)
     assert is_right(case, pool.collect())
-
-
-def test_a_case_that_needs_more_ranks_is_refused_before_any_starts() -> None:
-    with RankPool(1) as pool:
-        with pytest.raises(TooFewRanks, match=r"sp\*dp=2\*1: needs 2 ranks and the pool has 1"):
-            pool.run(CASE, "native-local")
-        assert pool.launches == 0

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from harness.case import parse
+from harness.ranks.pool import RankPool, TooFewRanks
 from harness.ranks.recorder import BadFragment, Recorder
 
 
@@ -31,3 +33,10 @@ def test_a_malformed_fragment_is_not_even_sent(
         with pytest.raises(BadFragment, match=r"loss|nll"):
             recorder(key, tensor, tokens)
     assert recorder.fragments == []
+
+
+def test_a_case_that_needs_more_ranks_is_refused_before_any_starts() -> None:
+    with RankPool(1) as pool:
+        with pytest.raises(TooFewRanks, match=r"sp\*dp=2\*1: needs 2 ranks and the pool has 1"):
+            pool.run(parse("case/1 rows=3:111 sp=2"), "native-local")
+        assert pool.launches == 0
