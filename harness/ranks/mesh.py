@@ -11,7 +11,7 @@ from harness.ranks.collectives import GATE, group_name
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """This process in one mesh, and the harness's own group that no candidate ever sees."""
+    """This process in one mesh, and the group in which the harness has its ranks wait."""
 
     rank: Rank
     gate: dist.ProcessGroup

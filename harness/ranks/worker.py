@@ -114,6 +114,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     controller.send(encode("ready", device=str(device), torch=torch.__version__))
 
+    gate = dist.barrier(async_op=True)
     while True:
         frame = controller.inbox.get()
         if frame.kind == "mesh":
@@ -127,10 +128,11 @@ def main() -> None:
         try:
             candidate = load(frame.text("candidate"))
             seat = meshes.seat(case.dp, case.sp)
-            # No rank begins a case before all have left the one before it, so that a collective
-            # too many can never meet one of the next case.
-            dist.barrier(group=seat.gate)
+            gate.wait()
             candidate.run(case, seat.rank, recorder)
+            # No rank begins a case before all have left the one before it, so that a collective
+            # too many can never meet one of the next case. They have left while this one packs.
+            gate = dist.barrier(group=seat.gate, async_op=True)
             described, payload = pack(recorder.fragments)
         except Exception as error:  # noqa: BLE001 - the controller judges it
             controller.send(

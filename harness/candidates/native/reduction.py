@@ -9,10 +9,14 @@ from harness.reference.decoder import at_least_fp32
 
 
 def summed(value: Tensor, group: ProcessGroup) -> Tensor:
-    """The sum over the group, the same on each of its ranks; outside the graph."""
-    total = value.detach().clone()
-    dist.all_reduce(total, group=group)
-    return total
+    """The sum of a scalar over the group, in rank order and so the same bits everywhere.
+
+    Outside the graph: what a log shows, or a count. For one number, gathering is also several
+    times faster than the ring of an all-reduce.
+    """
+    parts = [torch.empty_like(value) for _ in range(group.size())]
+    dist.all_gather(parts, value.detach(), group=group)
+    return torch.stack(parts).sum()
 
 
 def sum_gradients(model: nn.Module, group: ProcessGroup, *, divide_by: int) -> None:
