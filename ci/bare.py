@@ -9,15 +9,15 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import distributed as dist
 
 from harness.candidates import Emit, Rank
-from harness.candidates.native import LocalDialect
+from harness.candidates.native import GatherDialect, LocalDialect
 from harness.case import Case, parse
-from harness.reference import Decoder
+from harness.reference import TORCH_DTYPES, Decoder
 
 # A file with one case to a line.
 BATCH = "HARNESS_BENCH_BATCH"
@@ -27,30 +27,46 @@ def nobody(key: str, tensor: torch.Tensor, tokens: Any = None) -> None:
     """An emit that keeps nothing."""
 
 
-class Loop(LocalDialect):
-    """The native step, case after case."""
+class Ready:
+    """Models built beforehand; a mixin for either dialect."""
+
+    models: ClassVar[dict[Case, Decoder]] = {}
+
+    def model(self, case: Case, rank: Rank) -> Decoder:
+        if case not in self.models:
+            self.models[case] = Decoder(case, TORCH_DTYPES[case.dtype], rank.device)
+        self.models[case].zero_grad()
+        return self.models[case]
+
+
+class Gather(Ready, GatherDialect):
+    """`native-gather` on a model that is there already."""
+
+
+class Local(Ready, LocalDialect):
+    """`native-local` likewise."""
+
+
+class Loop:
+    """The native steps, case after case."""
 
     name = "bare-loop"
 
-    def __init__(self) -> None:
-        self._models: dict[Case, Decoder] = {}
-
-    def model(self, case: Case, rank: Rank) -> Decoder:
-        if case not in self._models:
-            self._models[case] = super().model(case, rank)
-        return self._models[case]
+    def supports(self, case: Case) -> str | None:
+        return LocalDialect().supports(case)
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         batch = [parse(line) for line in Path(os.environ[BATCH]).read_text().splitlines()]
+        dialects = (Gather(), Local())
         for each in batch:
-            self.model(each, rank).zero_grad()
+            Ready().model(each, rank)
         dist.barrier(group=rank.world)
         started = time.perf_counter()
         for each in batch:
-            super().run(each, rank, nobody)
+            for dialect in dialects:
+                dialect.run(each, rank, nobody)
         seconds = time.perf_counter() - started
-        self.model(case, rank).zero_grad()
-        super().run(case, rank, emit)
+        LocalDialect().run(case, rank, emit)
         emit("seconds", torch.tensor(seconds, dtype=torch.float64))
 
 

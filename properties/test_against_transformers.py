@@ -68,18 +68,18 @@ def their_model(case: Case) -> torch.nn.Module:
 
 def names(case: Case) -> Iterator[tuple[str, str]]:
     """Every parameter of ours, and what they call it."""
-    yield "embed.weight", "model.embed_tokens.weight"
+    yield "embed", "model.embed_tokens.weight"
     for i in range(case.layers):
         ours, theirs = f"layers.{i}", f"model.layers.{i}"
-        yield f"{ours}.attn_norm.weight", f"{theirs}.input_layernorm.weight"
-        yield f"{ours}.mlp_norm.weight", f"{theirs}.post_attention_layernorm.weight"
+        yield f"{ours}.attn_norm", f"{theirs}.input_layernorm.weight"
+        yield f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm.weight"
         for part in "qkvo":
-            yield f"{ours}.attn.{part}.weight", f"{theirs}.self_attn.{part}_proj.weight"
+            yield f"{ours}.{part}", f"{theirs}.self_attn.{part}_proj.weight"
         for part in ("gate", "up", "down"):
-            yield f"{ours}.mlp.{part}.weight", f"{theirs}.mlp.{part}_proj.weight"
-    yield "norm.weight", "model.norm.weight"
+            yield f"{ours}.{part}", f"{theirs}.mlp.{part}_proj.weight"
+    yield "norm", "model.norm.weight"
     if not case.tied:
-        yield "head.weight", "lm_head.weight"
+        yield "head", "lm_head.weight"
 
 
 def witness(case: Case) -> Witness:

@@ -26,7 +26,7 @@ from harness.trace import (
 
 # Rank 0 holds tokens 0 to 3, rank 1 tokens 4 to 6 and a pad; the edge is inside row 0.
 CASE = parse("case/1 rows=5:11111,2:11 heads=2 dim=2 sp=2")
-HEAD, NORM, Q = "grad.head.weight", "grad.norm.weight", "layers.0.attn.q"
+HEAD, NORM, Q = "grad.head", "grad.norm", "layers.0.attn.q"
 EXCHANGED = {"all_to_all": 4, "allreduce": 2}
 Change = Callable[[Any], Any]
 

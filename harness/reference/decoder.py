@@ -42,15 +42,15 @@ class Decoder(nn.Module):
             name: nn.Parameter(weight.to(device))
             for name, weight in seeded_weights(case, dtype).items()
         }
-        self.embed = Weighted(weights["embed.weight"])
+        self.embed = weights["embed"]
         self.layers = nn.ModuleList(Layer(case, weights, i) for i in range(case.layers))
-        self.norm = Norm(weights["norm.weight"])
-        self.head = Linear(weights["embed.weight" if case.tied else "head.weight"])
+        self.norm = weights["norm"]
+        self.head = weights["embed" if case.tied else "head"]
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend, tap: Tap) -> Tensor:
         """Logits ...V for ids ... at positions ..."""
         watch = Once(tap)
-        x = F.embedding(ids, self.embed.weight)
+        x = F.embedding(ids, self.embed)
         watch("embed", x)
         rotation = rope_rotation(positions, self.head_dim, x.dtype)
         for layer in self.layers:
@@ -58,7 +58,7 @@ class Decoder(nn.Module):
                 x = checkpoint(layer, x, rotation, attend, watch, use_reentrant=False)
             else:
                 x = layer(x, rotation, attend, watch)
-        logits: Tensor = self.head(self.norm(x))
+        logits = F.linear(rms_norm(x, self.norm), self.head)
         watch("logits", logits)
         watch.over = True
         return logits
@@ -76,84 +76,53 @@ class Once:
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each behind a norm and added to the stream."""
+    """Attention and SwiGLU, each behind a norm and added to the stream."""
 
     def __init__(self, case: Case, weights: dict[str, nn.Parameter], index: int) -> None:
         super().__init__()
         name = self.name = f"layers.{index}"
-        self.attn_norm = Norm(weights[f"{name}.attn_norm.weight"])
-        self.attn = Attention(case, weights, f"{name}.attn")
-        self.mlp_norm = Norm(weights[f"{name}.mlp_norm.weight"])
-        self.mlp = FeedForward(weights, f"{name}.mlp")
+        self.head_dim = case.head_dim
+        self.attn_norm = weights[f"{name}.attn_norm"]
+        self.q, self.k, self.v, self.o = (weights[f"{name}.{part}"] for part in "qkvo")
+        self.mlp_norm = weights[f"{name}.mlp_norm"]
+        self.gate, self.up, self.down = (
+            weights[f"{name}.{part}"] for part in ("gate", "up", "down")
+        )
 
     def forward(
         self, x: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend, tap: Tap
     ) -> Tensor:
-        x = x + self.attn(self.attn_norm(x), rotation, attend, tap)
-        x = x + self.mlp(self.mlp_norm(x))
+        x = x + self.attention(rms_norm(x, self.attn_norm), rotation, attend, tap)
+        x = x + self.feed_forward(rms_norm(x, self.mlp_norm))
         tap(f"{self.name}.out", x)
         return x
 
-
-class Attention(nn.Module):
-    """Project, rotate, attend, project back."""
-
-    def __init__(self, case: Case, weights: dict[str, nn.Parameter], name: str) -> None:
-        super().__init__()
-        self.name, self.head_dim = name, case.head_dim
-        self.q, self.k, self.v, self.o = (Linear(weights[f"{name}.{p}.weight"]) for p in "qkvo")
-
-    def forward(
+    def attention(
         self, x: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend, tap: Tap
     ) -> Tensor:
-        q = rotate(self.q(x).unflatten(-1, (-1, self.head_dim)), rotation)
-        k = rotate(self.k(x).unflatten(-1, (-1, self.head_dim)), rotation)
-        v = self.v(x).unflatten(-1, (-1, self.head_dim))
-        tap(f"{self.name}.q", q)
-        tap(f"{self.name}.k", k)
-        tap(f"{self.name}.v", v)
-        out = attend(q, k, v)
-        tap(f"{self.name}.out", out)
-        projected: Tensor = self.o(out.flatten(-2))
-        return projected
-
-
-class FeedForward(nn.Module):
-    """SwiGLU."""
-
-    def __init__(self, weights: dict[str, nn.Parameter], name: str) -> None:
-        super().__init__()
-        self.gate, self.up, self.down = (
-            Linear(weights[f"{name}.{part}.weight"]) for part in ("gate", "up", "down")
+        """Project, rotate, attend, project back."""
+        q, k, v = (
+            F.linear(x, weight).unflatten(-1, (-1, self.head_dim))
+            for weight in (self.q, self.k, self.v)
         )
+        q, k = rotate(q, rotation), rotate(k, rotation)
+        tap(f"{self.name}.attn.q", q)
+        tap(f"{self.name}.attn.k", k)
+        tap(f"{self.name}.attn.v", v)
+        out = attend(q, k, v)
+        tap(f"{self.name}.attn.out", out)
+        return F.linear(out.flatten(-2), self.o)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
-        return out
-
-
-class Weighted(nn.Module):
-    """Holds one weight."""
-
-    def __init__(self, weight: nn.Parameter) -> None:
-        super().__init__()
-        self.weight = weight
-
-
-class Linear(Weighted):
-    """x W^T, no bias."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight)
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """SwiGLU."""
+        return F.linear(F.silu(F.linear(x, self.gate)) * F.linear(x, self.up), self.down)
 
 
-class Norm(Weighted):
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     """Root-mean-square norm, computed in fp32 or better."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = at_least_fp32(x)
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPSILON)
-        return self.weight * (wide * scale).to(x.dtype)
+    wide = at_least_fp32(x)
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPSILON)
+    return weight * (wide * scale).to(x.dtype)
 
 
 def rope_rotation(positions: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -94,12 +94,13 @@ def visible(attended_BS: Tensor, window: int | None) -> Tensor:
 def attention(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, allowed_BSS: Tensor) -> Tensor:
     """Softmax attention, written out."""
     group = q_BSNH.shape[2] // k_BSKH.shape[2]
-    k_BSNH = k_BSKH.repeat_interleave(group, 2)
-    v_BSNH = v_BSKH.repeat_interleave(group, 2)
-    scores_BNSS = torch.einsum("bqnh,bknh->bnqk", q_BSNH, k_BSNH) * q_BSNH.shape[-1] ** -0.5
+    q_BNSH = q_BSNH.transpose(1, 2)
+    k_BNSH = k_BSKH.transpose(1, 2).repeat_interleave(group, 1)
+    v_BNSH = v_BSKH.transpose(1, 2).repeat_interleave(group, 1)
+    scores_BNSS = q_BNSH @ k_BNSH.mT * q_BSNH.shape[-1] ** -0.5
     scores_BNSS = scores_BNSS.masked_fill(~allowed_BSS[:, None], float("-inf"))
     weights_BNSS = at_least_fp32(scores_BNSS).softmax(-1).to(q_BSNH.dtype)
-    return torch.einsum("bnqk,bknh->bqnh", weights_BNSS, v_BSNH)
+    return (weights_BNSS @ v_BNSH).transpose(1, 2)
 
 
 def averaged_rows(case: Case) -> Iterator[list[int]]:

@@ -28,20 +28,20 @@ def parameter_shapes(case: Case) -> Iterator[tuple[str, tuple[int, ...], float]]
     q_size, kv_size = case.heads * case.head_dim, case.kv_heads * case.head_dim
     fan_in, wide_fan_in = 1 / math.sqrt(hidden), 1 / math.sqrt(wide)
     embed_std = LOGIT_SPREAD * fan_in if case.tied else 1.0
-    yield "embed.weight", (case.vocab, hidden), embed_std
+    yield "embed", (case.vocab, hidden), embed_std
     for i in range(case.layers):
-        yield f"layers.{i}.attn_norm.weight", (hidden,), 0.0
-        yield f"layers.{i}.attn.q.weight", (q_size, hidden), ATTENTION_GAIN * fan_in
-        yield f"layers.{i}.attn.k.weight", (kv_size, hidden), ATTENTION_GAIN * fan_in
-        yield f"layers.{i}.attn.v.weight", (kv_size, hidden), fan_in
-        yield f"layers.{i}.attn.o.weight", (hidden, q_size), fan_in
-        yield f"layers.{i}.mlp_norm.weight", (hidden,), 0.0
-        yield f"layers.{i}.mlp.gate.weight", (wide, hidden), fan_in
-        yield f"layers.{i}.mlp.up.weight", (wide, hidden), fan_in
-        yield f"layers.{i}.mlp.down.weight", (hidden, wide), wide_fan_in
-    yield "norm.weight", (hidden,), 0.0
+        yield f"layers.{i}.attn_norm", (hidden,), 0.0
+        yield f"layers.{i}.q", (q_size, hidden), ATTENTION_GAIN * fan_in
+        yield f"layers.{i}.k", (kv_size, hidden), ATTENTION_GAIN * fan_in
+        yield f"layers.{i}.v", (kv_size, hidden), fan_in
+        yield f"layers.{i}.o", (hidden, q_size), fan_in
+        yield f"layers.{i}.mlp_norm", (hidden,), 0.0
+        yield f"layers.{i}.gate", (wide, hidden), fan_in
+        yield f"layers.{i}.up", (wide, hidden), fan_in
+        yield f"layers.{i}.down", (hidden, wide), wide_fan_in
+    yield "norm", (hidden,), 0.0
     if not case.tied:
-        yield "head.weight", (case.vocab, hidden), LOGIT_SPREAD * fan_in
+        yield "head", (case.vocab, hidden), LOGIT_SPREAD * fan_in
 
 
 def seeded_weights(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -7,7 +7,6 @@ M query heads on this rank, C kv heads on this rank, H head dim.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import functional as F
@@ -59,11 +58,12 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Segments], Tensor]
 def eager(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
     """Attention written out."""
     group_size = q_TMH.shape[1] // k_TCH.shape[1]
-    k_TMH, v_TMH = (x.repeat_interleave(group_size, 1) for x in (k_TCH, v_TCH))
-    scores_MTT = torch.einsum("qmh,kmh->mqk", q_TMH, k_TMH) * q_TMH.shape[-1] ** -0.5
+    q_MTH = q_TMH.transpose(0, 1)
+    k_MTH, v_MTH = (x.transpose(0, 1).repeat_interleave(group_size, 0) for x in (k_TCH, v_TCH))
+    scores_MTT = q_MTH @ k_MTH.mT * q_TMH.shape[-1] ** -0.5
     scores_MTT = scores_MTT.masked_fill(~segments.allowed_TT, float("-inf"))
     weights_MTT = at_least_fp32(scores_MTT).softmax(-1).to(q_TMH.dtype)
-    return torch.einsum("mqk,kmh->qmh", weights_MTT, v_TMH)
+    return (weights_MTT @ v_MTH).transpose(0, 1)
 
 
 def sdpa(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
