@@ -117,11 +117,12 @@ def _fault_lines(fault: Fault) -> list[str]:
         lines.append(f"  where   last key reached: {fault.last_key}")
     if fault.ranks:
         lines.append(f"  ranks   {INDENT.join(fault.ranks)}")
-    stack = fault.stacks.get(fault.rank) if fault.rank is not None else None
-    if stack is None:
-        stack = next(iter(fault.stacks.values()), "")
-    if stack:
-        lines.append(f"  stack   {INDENT.join(stack.rstrip().splitlines()[-8:])}")
+    # That of the rank to blame; where no single one is, any shows what they were doing.
+    told = [fault.rank] if fault.rank is not None else sorted(fault.stacks)
+    for rank in told[:1]:
+        if fault.stacks.get(rank):
+            frames = fault.stacks[rank].rstrip().splitlines()[-8:]
+            lines.append(f"  stack   {INDENT.join([f'of rank {rank}', *frames])}")
     if fault.log:
         lines.append(f"  log     {INDENT.join(fault.log.splitlines()[-6:])}")
     return lines
