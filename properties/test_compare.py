@@ -82,7 +82,8 @@ def judge(
     assembly = assemble(case, ranks)
     assert isinstance(assembly, Assembly)
     assembly.collectives = collectives
-    return compare(case, "planted", *(against or (oracle(), oracle())), assembly)
+    truth, plain = against or (oracle(), oracle())
+    return compare(case, "planted", truth, [plain], assembly)
 
 
 def judged(changes: dict[str, Change]) -> Comparison:

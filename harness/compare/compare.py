@@ -1,6 +1,7 @@
 """A candidate's trace against the oracle's, key by key in execution order."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
 from types import EllipsisType
 from typing import Literal
@@ -21,9 +22,17 @@ Rows = EllipsisType | npt.NDArray[np.int64] | npt.NDArray[np.intp]
 
 
 def compare(
-    case: Case, candidate: str, oracle: Trace, baseline: Trace, assembly: Assembly
+    case: Case,
+    candidate: str,
+    oracle: Trace,
+    baselines: Sequence[Trace],
+    assembly: Assembly,
 ) -> Comparison:
-    """EQUAL, WITHIN or DIVERGED; FAULT where the run cannot be judged."""
+    """EQUAL, WITHIN or DIVERGED; FAULT where the run cannot be judged.
+
+    Equal means equal to the first baseline; every baseline tells how much error is plain
+    training's own.
+    """
     trace = assembly.trace
     results: list[KeyResult] = []
     gradients: dict[str, tuple[Values, Values]] = {}
@@ -33,7 +42,11 @@ def compare(
         if is_required(key) and key not in trace:
             return _missing(case, candidate, key, "was never emitted")
     noise = measure_noise(
-        {key: (oracle[key].values, baseline[key].values) for key in oracle if key in trace}
+        {
+            key: (oracle[key].values, [b[key].values for b in baselines if key in b])
+            for key in oracle
+            if key in trace
+        }
     )
     for key in oracle:
         got = trace.get(key)
@@ -49,7 +62,8 @@ def compare(
                 f"has shape {values.shape} of {values.dtype}, expected {expected.shape} "
                 f"of {expected.dtype}",
             )
-        judged = judge(key, case.dtype, expected, baseline[key].values[rows], values, noise)
+        plain = [b[key].values[rows] for b in baselines if key in b]
+        judged = judge(key, case.dtype, expected, plain, values, noise)
         results.append(
             KeyResult(key, judged.elements, int(judged.wrong.size), judged.used, judged.weak)
         )
@@ -168,11 +182,11 @@ def agree(oracle: Trace, witness: Trace) -> str:
         if not _same_tokens(oracle[key].tokens, witness[key].tokens):
             return f"{key}: rows of different tokens"
     pairs = {key: (oracle[key].values, witness[key].values) for key in witness}
-    noise = measure_noise({key: (values, values) for key, (values, _) in pairs.items()})
+    noise = measure_noise({key: (values, [values]) for key, (values, _) in pairs.items()})
     for key, (values, other) in pairs.items():
         if values.shape != other.shape:
             return f"{key}: shapes {values.shape} and {other.shape}"
-        judged = judge(key, "fp64", values, values, other, noise)
+        judged = judge(key, "fp64", values, [values], other, noise)
         if judged.wrong.size:
             return f"{key}: {judged.wrong.size} of {judged.elements} elements differ"
     return ""

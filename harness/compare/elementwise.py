@@ -1,5 +1,6 @@
 """The only place where tensors are subtracted."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,17 +56,20 @@ class Judged:
     allowed: Floats
 
 
-def measure_noise(pairs: dict[str, tuple[Values, Values]]) -> Noise:
-    """From (oracle, baseline) by key."""
+def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
+    """From (oracle, baselines) by key."""
     of: dict[str, float] = {}
     kinds: dict[str, list[float]] = {}
     largest: dict[str, float] = {}
-    for key, (oracle, baseline) in pairs.items():
+    for key, (oracle, baselines) in known.items():
         if oracle.dtype.kind != "f" or not oracle.size:
             continue
         kind, magnitude = kind_of(key), float(np.abs(oracle).max())
         largest[kind] = max(largest.get(kind, 0.0), magnitude)
-        error = 0.0 if baseline is oracle else float(np.abs(baseline - oracle).max())
+        error = max(
+            0.0 if baseline is oracle else float(np.abs(baseline - oracle).max())
+            for baseline in baselines
+        )
         of[key] = error / magnitude if magnitude else 0.0
         if magnitude:
             kinds.setdefault(kind, []).append(of[key])
@@ -74,9 +78,15 @@ def measure_noise(pairs: dict[str, tuple[Values, Values]]) -> Noise:
 
 
 def judge(
-    key: str, dtype: Dtype, oracle: Values, baseline: Values, candidate: Values, noise: Noise
+    key: str,
+    dtype: Dtype,
+    oracle: Values,
+    baselines: Sequence[Values],
+    candidate: Values,
+    noise: Noise,
 ) -> Judged:
     """Compare element by element; shapes must agree already."""
+    baseline = baselines[0]
     if isinstance(budget_for(key), Exact) or oracle.dtype.kind != "f":
         error = np.abs(candidate.astype(np.float64) - baseline.astype(np.float64))
         wrong = np.flatnonzero(candidate != baseline)
@@ -86,7 +96,7 @@ def judge(
         )
     expected = oracle.astype(np.float64, copy=False)
     error = np.abs(candidate - expected)
-    allowed = _allowed(key, dtype, expected, baseline, noise)
+    allowed = _allowed(key, dtype, expected, baselines, noise)
     share = float((error / np.maximum(allowed, SMALLEST)).max(initial=0.0))
     # Not `share > 1`: a NaN must be wrong, and so must an infinity against an infinity.
     wrong = NOTHING if share <= 1.0 else np.flatnonzero(~(error <= allowed))
@@ -104,7 +114,9 @@ def judge(
     )
 
 
-def _allowed(key: str, dtype: Dtype, oracle: Floats, baseline: Values, noise: Noise) -> Floats:
+def _allowed(
+    key: str, dtype: Dtype, oracle: Floats, baselines: Sequence[Values], noise: Noise
+) -> Floats:
     """Per slice, shaped to broadcast against the tensor."""
     magnitude = _per_slice(np.abs(oracle))
     kind_largest = noise.largest.get(kind_of(key), 0.0)
@@ -112,7 +124,7 @@ def _allowed(key: str, dtype: Dtype, oracle: Floats, baseline: Values, noise: No
         return np.full_like(magnitude, UNITS[dtype] * ROUNDING[dtype] * kind_largest)
     if dtype == "fp64":
         return FP64_RELATIVE * magnitude + ZERO * kind_largest
-    own = _per_slice(np.abs(baseline - oracle))
+    own = np.max([_per_slice(np.abs(baseline - oracle)) for baseline in baselines], axis=0)
     relative = max(noise.of.get(key, 0.0), noise.usual.get(kind_of(key), 0.0))
     scale = np.sqrt(magnitude * magnitude.max(initial=0.0))
     rounding = UNITS[dtype] * ROUNDING[dtype] * magnitude

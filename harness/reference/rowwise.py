@@ -1,4 +1,4 @@
-"""The row-wise oracle: every row alone, unpadded, in fp64. It keeps the reference honest.
+"""The row-wise oracle: every row alone, unpadded. In fp64 it keeps the reference honest.
 
 Written apart from the padded path on purpose: no batch, no mask tensors, losses weighted token
 by token. What the two share is the model and the case.
@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from harness.case import Case
-from harness.reference.decoder import Decoder
+from harness.reference.decoder import Decoder, at_least_fp32
 from harness.reference.threads import one_thread
 from harness.trace import Trace
 
 
 @one_thread
-def rowwise(case: Case) -> Trace:
+def rowwise(case: Case, dtype: torch.dtype = torch.float64) -> Trace:
     """The required keys of a trace, computed one row and one token at a time."""
-    model = Decoder(case, torch.float64)
+    model = Decoder(case, dtype)
     model.recompute = False
     weights = token_weights(case)
-    total = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros(())
     nll, tokens = [], []
     for r, row in enumerate(case.rows):
         ids = torch.tensor(case.ids_of(r))
@@ -32,7 +32,7 @@ def rowwise(case: Case) -> Trace:
             lambda q, k, v: attend_row(q, k, v, case.window),
             ignore,
         )
-        surprise_TV = -logits_TV.log_softmax(-1)
+        surprise_TV = -at_least_fp32(logits_TV).log_softmax(-1)
         for target in row.supervised():
             term = surprise_TV[target - 1, ids[target]]
             total = total + float(weights[r, target]) * term
@@ -43,7 +43,7 @@ def rowwise(case: Case) -> Trace:
     trace = Trace()
     trace.add(
         "nll",
-        torch.stack(nll) if nll else torch.zeros(0, dtype=torch.float64),
+        torch.stack(nll) if nll else torch.zeros(0),
         torch.tensor(tokens, dtype=torch.int64),
     )
     trace.add("loss", total)
@@ -64,7 +64,8 @@ def attend_row(q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, window: int | None) 
         heads = []
         for n in range(q_TNH.shape[1]):
             scores_t = k_TKH[first : t + 1, n // group] @ q_TNH[t, n] / q_TNH.shape[2] ** 0.5
-            heads.append(scores_t.softmax(0) @ v_TKH[first : t + 1, n // group])
+            weights_t = at_least_fp32(scores_t).softmax(0).to(q_TNH.dtype)
+            heads.append(weights_t @ v_TKH[first : t + 1, n // group])
         out.append(torch.stack(heads))
     return torch.stack(out)
 
