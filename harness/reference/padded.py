@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from harness.case import PAD_ID, Case
 from harness.reference.decoder import Decoder, at_least_fp32
 from harness.reference.threads import one_thread
+from harness.reference.weights import parameter_shapes
 from harness.trace import Trace
 
 
@@ -60,8 +61,10 @@ def reference(case: Case, dtype: torch.dtype, *, traced: bool = False) -> Trace:
     loss = torch.stack(means).mean()
     trace.add("loss", loss)
     loss.backward()
-    for name, parameter in model.named_parameters():
-        trace.add(f"grad.{name}", gradient(parameter))
+    # As backward reaches them: what is wrong first is then found first.
+    parameters = dict(model.named_parameters())
+    for name, _, _ in reversed(list(parameter_shapes(case))):
+        trace.add(f"grad.{name}", gradient(parameters[name]))
     return trace
 
 

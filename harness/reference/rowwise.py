@@ -13,6 +13,7 @@ from torch import Tensor
 from harness.case import Case
 from harness.reference.decoder import Decoder, at_least_fp32
 from harness.reference.threads import one_thread
+from harness.reference.weights import parameter_shapes
 from harness.trace import Trace
 
 
@@ -47,10 +48,11 @@ def rowwise(case: Case, dtype: torch.dtype = torch.float64) -> Trace:
         torch.tensor(tokens, dtype=torch.int64),
     )
     trace.add("loss", total)
-    for name, parameter in model.named_parameters():
+    parameters = dict(model.named_parameters())
+    for name, _, _ in reversed(list(parameter_shapes(case))):
+        gradient = parameters[name].grad
         trace.add(
-            f"grad.{name}",
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad,
+            f"grad.{name}", torch.zeros_like(parameters[name]) if gradient is None else gradient
         )
     return trace
 

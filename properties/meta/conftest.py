@@ -15,7 +15,11 @@ def address_of() -> Callable[[int], str]:
     """Where the launch listens that a process belongs to; unique to it."""
 
     def find(pid: int) -> str:
-        return _addresses(Path(f"/proc/{pid}"))[0]
+        # While a process changes its program it has no environment to be read.
+        until = time.monotonic() + PATIENCE
+        while not (found := _addresses(Path(f"/proc/{pid}"))) and time.monotonic() < until:
+            time.sleep(0.01)
+        return found[0]
 
     return find
 

@@ -92,7 +92,9 @@ class SkipsCollective(LocalDialect):
     name = "skips-collective"
 
     def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        return total if rank.index == 1 else super().reported(total, rank)
+        if rank.index == 0:
+            dist.all_reduce(total, group=rank.world)
+        return total
 
 
 class SkipsLast(LocalDialect):

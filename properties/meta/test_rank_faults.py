@@ -101,7 +101,7 @@ def test_a_death_is_seen_at_once_even_if_children_live_on(fault_of: Expect) -> N
     ("name", "rank", "last_key", "where", "parted"),
     [
         (
-            *("EXTRA_COLLECTIVE", 0, "grad.head", "sp"),
+            *("EXTRA_COLLECTIVE", 0, "grad.layers.0.down", "sp"),
             "rank 0 entered all_reduce of shape [[3]]; rank 1 never came",
         ),
         (
