@@ -95,7 +95,7 @@ def _smallest(
     # The candidate stopped here, so every case before this one passed.
     small = shrink(
         strategy,
-        request.count - 1,
+        max(request.count - 1, 1),
         request.seed,
         failure,
         lambda case: verdict_only(case, failure.candidate, pool),

@@ -29,7 +29,8 @@ def generate(strategy: SearchStrategy[Case], count: int, seed_value: int) -> lis
     def keep(case: Case) -> None:
         found.append(case)
 
-    _search(strategy, count, seed_value, keep, shrink=False)
+    if count:
+        _search(strategy, count, seed_value, keep, shrink=False)
     return found[:count]
 
 

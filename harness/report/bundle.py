@@ -1,6 +1,7 @@
 """A failure as a folder that can be carried to another machine."""
 
 import json
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -27,8 +28,11 @@ class Bundle:
     verdict: str
 
 
-def write_bundle(comparison: Comparison, folder: Path = DEFAULT_FOLDER) -> Path:
+def write_bundle(comparison: Comparison, folder: Path | None = None) -> Path:
     """Write the folder; it is there whole or not at all."""
+    if folder is None:
+        writable = os.access(Path.cwd(), os.W_OK)
+        folder = DEFAULT_FOLDER if writable else Path(tempfile.gettempdir()) / "harness-failures"
     candidate = comparison.candidate.rpartition("/")[2].replace(":", "-")
     place = folder / f"{comparison.case.id}-{candidate}"
     folder.mkdir(parents=True, exist_ok=True)
