@@ -149,6 +149,9 @@ class Launch:
         self._selector.unregister(link.socket)
         if link.process is not None:
             self._selector.unregister(link.process)
+        if link.rank is None:
+            # It never said who it was, so nobody will look for it again.
+            link.close()
 
     def send(self, rank: int, frame: bytes) -> bool:
         """Whether the rank's socket took it."""

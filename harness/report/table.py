@@ -136,11 +136,11 @@ def show(summary: Summary, names: list[str], console: Console) -> None:
         padding=(0, 0, 0, 1),
     )
     columns = [v for v in Verdict if v is not Verdict.KNOWN]
-    table.add_column("candidate", min_width=14, overflow="fold")
+    table.add_column("candidate", min_width=13, overflow="fold")
     for verdict in columns:
         table.add_column(verdict.name.lower(), justify="right", no_wrap=True)
     table.add_column("elements", justify="right", no_wrap=True)
-    table.add_column("budget used", justify="right", no_wrap=True)
+    table.add_column("used", justify="right", no_wrap=True)
     for tally in summary.tallies.values():
         counts = [str(tally.verdicts[verdict] or "·") for verdict in columns]
         table.add_row(
