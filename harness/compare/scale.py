@@ -48,6 +48,9 @@ def fit_scale(case: Case, pairs: Mapping[str, tuple[Values, Values]]) -> Scale |
     if not factors or max(factors) - min(factors) > clean * max(map(abs, factors), default=1.0):
         return None
     factor = float(np.median(factors))
+    if abs(factor - 1.0) <= clean:
+        # The right size: whatever differs is not a matter of scale.
+        return None
     return Scale(factor, _name(case, factor, clean))
 
 
