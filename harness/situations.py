@@ -6,7 +6,7 @@ corner tells whether it could have seen anything.
 
 from collections.abc import Callable
 
-from harness.case import PAD_ID, Case
+from harness.case import Case
 from harness.plan import Stream, plan
 
 Predicate = Callable[[Case], bool]
@@ -130,7 +130,7 @@ def left_padded(case: Case) -> bool:
 
 @situation("real token equal to the pad id")
 def real_pad_id(case: Case) -> bool:
-    return any(PAD_ID in case.ids_of(row) for row in range(len(case.rows)))
+    return any(case.pad_id in case.ids_of(row) for row in range(len(case.rows)))
 
 
 @situation("kv heads < sp")

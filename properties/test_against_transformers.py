@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from harness.case import PAD_ID, Case, parse
+from harness.case import Case, parse
 from harness.reference import reference, seeded_weights
 from harness.trace import Trace
 
@@ -92,7 +92,7 @@ def witness(case: Case) -> Witness:
         # Nothing predicts a row's first token.
         bits[0] = 0
         columns = (list(case.ids_of(r)), [1] * len(row), bits, list(range(len(row))))
-        fills = ([PAD_ID] * len(gap), gap, gap, gap)
+        fills = ([case.pad_id] * len(gap), gap, gap, gap)
         for table, values, fill in zip(
             (ids, attended, loss_mask, positions), columns, fills, strict=True
         ):

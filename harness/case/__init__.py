@@ -1,6 +1,6 @@
 """What a run is made of. Standard library only: a case can be read without torch."""
 
-from harness.case.case import PAD_ID, Case, Dtype, Kernel, LossContract
+from harness.case.case import LEARNING_RATE, Case, Dtype, Kernel, LossContract
 from harness.case.invalid import InvalidCase
 from harness.case.padded import from_padded
 from harness.case.record import from_record, to_record
@@ -8,7 +8,7 @@ from harness.case.row import Row, Side
 from harness.case.text import parse
 
 __all__ = [
-    "PAD_ID",
+    "LEARNING_RATE",
     "Case",
     "Dtype",
     "InvalidCase",

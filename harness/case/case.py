@@ -13,8 +13,8 @@ LossContract = Literal["token-mean", "micro-mean", "row-mean"]
 Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
 Kernel = Literal["eager", "sdpa", "varlen", "flash"]
 
-# The padding id is also an ordinary vocabulary entry: a row may contain it as a real token.
-PAD_ID = 0
+# A power of two: scaling by it rounds nothing.
+LEARNING_RATE = 0.125
 MAX_TOKENS = 1 << 24
 
 
@@ -26,7 +26,12 @@ class Case:
     in that order, into `micro_batches` consecutive pieces whose sizes differ by at most one,
     the larger ones first. Token number `offsets[r] + t` is token t of row r, over all replicas.
 
-    The hidden size is heads x head_dim, the feed-forward size twice that.
+    The hidden size is heads x head_dim, the feed-forward size twice that. `pad_id` is also an
+    ordinary vocabulary entry: a row may contain it as a real token.
+
+    Of `steps` training steps on the same rows the last is judged; each one before it ends in
+    plain SGD with LEARNING_RATE. `nudge` moves the seeded weights that far along a seeded
+    direction before the first.
     """
 
     rows: tuple[Row, ...]
@@ -45,12 +50,19 @@ class Case:
     dtype: Dtype = "fp64"
     kernel: Kernel = "eager"
     checkpoint: bool = False
+    pad_id: int = 0
+    steps: int = 1
+    nudge: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         self._check_kinds()
         self._check_rows()
         self._check_heads()
+        if self.pad_id >= self.vocab:
+            raise InvalidCase.because(
+                "pad_id", self.pad_id, f"outside the vocabulary 0..{self.vocab - 1}"
+            )
         if self.ids is not None:
             self._check_ids(self.ids)
 
@@ -64,6 +76,8 @@ class Case:
             ("sp", 1, 1024),
             ("dp", 1, 1024),
             ("micro_batches", 1, 1024),
+            ("pad_id", 0, (1 << 24) - 1),
+            ("steps", 1, 1024),
             ("seed", 0, (1 << 63) - 1),
         ):
             value = getattr(self, field)
@@ -75,6 +89,8 @@ class Case:
             raise InvalidCase.because(
                 "window", repr(self.window), "use a whole number of tokens, or leave it out"
             )
+        if type(self.nudge) is not float or not abs(self.nudge) <= 1:
+            raise InvalidCase.because("nudge", repr(self.nudge), "use a float from -1.0 to 1.0")
         for field, choices in (
             ("loss", get_args(LossContract)),
             ("dtype", get_args(Dtype)),

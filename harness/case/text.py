@@ -24,6 +24,7 @@ MAX_LINE = 1 << 28
 
 _RUNS = re.compile(r"([01])\{([1-9][0-9]{0,8})\}|([01])")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
+_FRACTION = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?(e[-+]?[0-9]{1,3})?")
 
 
 def line(case: Case) -> str:
@@ -151,6 +152,12 @@ def _number_field(name: str, value: str) -> dict[str, Any]:
     return {_ATTRIBUTES[name]: _whole_number(name, value)}
 
 
+def _fraction_field(name: str, value: str) -> dict[str, Any]:
+    if not _FRACTION.fullmatch(value):
+        raise InvalidCase.because(name, value or "nothing", "use a number such as 0.5 or -1e-05")
+    return {_ATTRIBUTES[name]: float(value)}
+
+
 def _flag_field(name: str, value: str) -> dict[str, Any]:
     if value not in ("0", "1"):
         raise InvalidCase.because(name, value, "use 0 or 1")
@@ -170,6 +177,9 @@ _UNLESS_DEFAULT = {
     "loss": "loss",
     "kernel": "kernel",
     "checkpoint": "checkpoint",
+    "pad": "pad_id",
+    "steps": "steps",
+    "nudge": "nudge",
 }
 _ATTRIBUTES = {**_ALWAYS, **_UNLESS_DEFAULT, "dtype": "dtype", "seed": "seed"}
 _FIELDS = {"heads": ("heads", "kv_heads"), **{n: (a,) for n, a in _ATTRIBUTES.items()}}
@@ -179,8 +189,10 @@ _READERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
     "ids": _read_ids,
     "heads": _read_heads,
     **dict.fromkeys(
-        ("layers", "vocab", "sp", "dp", "dim", "window", "micro", "seed"), _number_field
+        ("layers", "vocab", "sp", "dp", "dim", "window", "micro", "pad", "steps", "seed"),
+        _number_field,
     ),
+    "nudge": _fraction_field,
     **dict.fromkeys(("tied", "checkpoint"), _flag_field),
     **dict.fromkeys(("loss", "dtype", "kernel"), _word_field),
 }

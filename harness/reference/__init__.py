@@ -3,7 +3,7 @@
 from harness.reference.decoder import Attend, Decoder, Tap, at_least_fp32
 from harness.reference.padded import reference
 from harness.reference.rowwise import rowwise
-from harness.reference.weights import TORCH_DTYPES, seeded_weights
+from harness.reference.weights import TORCH_DTYPES, seeded_direction, seeded_weights
 
 __all__ = [
     "TORCH_DTYPES",
@@ -13,5 +13,6 @@ __all__ = [
     "at_least_fp32",
     "reference",
     "rowwise",
+    "seeded_direction",
     "seeded_weights",
 ]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from harness.case import PAD_ID, Case
-from harness.reference.decoder import Decoder, at_least_fp32
+from harness.case import LEARNING_RATE, Case
+from harness.reference.decoder import Decoder, Tap, at_least_fp32
 from harness.reference.threads import one_thread
 from harness.reference.weights import parameter_shapes
 from harness.trace import Trace
@@ -46,21 +46,28 @@ def reference(case: Case, dtype: torch.dtype, *, traced: bool = False) -> Trace:
     allowed_BSS = visible(attended_BS, case.window)
     model = Decoder(case, dtype)
     model.recompute = False
-    logits_BSV = model(
-        ids_BS,
-        positions_BS,
-        lambda q, k, v: attend(q, k, v, allowed_BSS),
-        tap,
-    )
-    nll_BS = F.cross_entropy(
-        at_least_fp32(logits_BSV[:, :-1]).flatten(0, 1), labels_BS.flatten(), reduction="none"
-    ).view(labels_BS.shape)
-    trace.add("nll", nll_BS[counts_BS], supervised)
 
-    means = [group_mean(nll_BS[rows], counts_BS[rows]) for rows in averaged_rows(case)]
-    loss = torch.stack(means).mean()
+    def step(tap: Tap) -> tuple[Tensor, Tensor]:
+        logits_BSV = model(
+            ids_BS,
+            positions_BS,
+            lambda q, k, v: attend(q, k, v, allowed_BSS),
+            tap,
+        )
+        nll_BS = F.cross_entropy(
+            at_least_fp32(logits_BSV[:, :-1]).flatten(0, 1), labels_BS.flatten(), reduction="none"
+        ).view(labels_BS.shape)
+        means = [group_mean(nll_BS[rows], counts_BS[rows]) for rows in averaged_rows(case)]
+        loss = torch.stack(means).mean()
+        loss.backward()
+        return nll_BS, loss
+
+    for _ in range(case.steps - 1):
+        step(ignore)
+        descend(model)
+    nll_BS, loss = step(tap)
+    trace.add("nll", nll_BS[counts_BS], supervised)
     trace.add("loss", loss)
-    loss.backward()
     # As backward reaches them: what is wrong first is then found first.
     parameters = dict(model.named_parameters())
     for name, _, _ in reversed(list(parameter_shapes(case))):
@@ -71,7 +78,7 @@ def reference(case: Case, dtype: torch.dtype, *, traced: bool = False) -> Trace:
 def pad(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, which columns are real, which columns are supervised targets; all BS."""
     width = max(len(row) for row in case.rows)
-    ids_BS = torch.full((len(case.rows), width), PAD_ID)
+    ids_BS = torch.full((len(case.rows), width), case.pad_id)
     attended_BS = torch.zeros(len(case.rows), width, dtype=torch.bool)
     loss_mask_BS = torch.zeros(len(case.rows), width, dtype=torch.bool)
     for r, row in enumerate(case.rows):
@@ -135,6 +142,17 @@ def averaged_rows(case: Case) -> Iterator[list[int]]:
 def group_mean(nll_BS: Tensor, counts_BS: Tensor) -> Tensor:
     """Masked sum over masked count; zero, with zero gradients, where nothing is supervised."""
     return (nll_BS * counts_BS).sum() / counts_BS.sum().clamp(min=1)
+
+
+def descend(model: Decoder) -> None:
+    """Plain gradient descent, and a clean slate for the next step."""
+    for parameter in model.parameters():
+        parameter.data -= LEARNING_RATE * gradient(parameter)
+        parameter.grad = None
+
+
+def ignore(_key: str, _tensor: Tensor, /) -> None:
+    """A tap for a step that is not judged."""
 
 
 def gradient(parameter: Tensor) -> Tensor:

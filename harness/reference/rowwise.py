@@ -10,7 +10,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from harness.case import Case
+from harness.case import LEARNING_RATE, Case
 from harness.reference.decoder import Decoder, at_least_fp32
 from harness.reference.threads import one_thread
 from harness.reference.weights import parameter_shapes
@@ -22,6 +22,18 @@ def rowwise(case: Case, dtype: torch.dtype = torch.float64) -> Trace:
     """The required keys of a trace, computed one row and one token at a time."""
     model = Decoder(case, dtype)
     model.recompute = False
+    for _ in range(case.steps - 1):
+        row_by_row(model, case)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad * LEARNING_RATE)
+        model.zero_grad()
+    return row_by_row(model, case)
+
+
+def row_by_row(model: Decoder, case: Case) -> Trace:
+    """One step's losses and gradients."""
     weights = token_weights(case)
     total = torch.zeros(())
     nll, tokens = [], []

@@ -50,15 +50,35 @@ def seeded_weights(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     The oracle runs in fp64 on weights that the case's own dtype can represent, so that what
     differs between the two is arithmetic and not the starting point.
     """
-    named = list(parameter_shapes(case))
-    sizes = [math.prod(shape) for _, shape, _ in named]
+    weights = {}
+    for (name, std), values in zip(_spreads(case), _uniform(case, case.seed), strict=True):
+        # A uniform variable on [-1, 1) has variance 1/3. Norms sit around one, never at one.
+        weights[name] = values * (std * math.sqrt(3.0)) if std else 1.0 + 0.3 * values
+    if case.nudge:
+        for name, direction in seeded_direction(case).items():
+            weights[name] += case.nudge * direction
+    return {
+        name: values.to(TORCH_DTYPES[case.dtype]).to(dtype) for name, values in weights.items()
+    }
+
+
+def seeded_direction(case: Case) -> dict[str, torch.Tensor]:
+    """Where `nudge` points: every element of every parameter, between -1 and 1."""
+    # Seeds of cases end where the sign bit would be; with it set no case has this one.
+    numbers = _uniform(case, case.seed | 1 << 63)
+    return {name: values for (name, _), values in zip(_spreads(case), numbers, strict=True)}
+
+
+def _spreads(case: Case) -> Iterator[tuple[str, float]]:
+    return ((name, std) for name, _, std in parameter_shapes(case))
+
+
+def _uniform(case: Case, key: int) -> Iterator[torch.Tensor]:
+    """Numbers in [-1, 1) in the shape of each parameter."""
+    shapes = [shape for _, shape, _ in parameter_shapes(case)]
+    sizes = [math.prod(shape) for shape in shapes]
     # Raw counter-based bits and one multiplication: no distribution code whose stream a library
     # may change, no math library whose last bit depends on the machine.
-    bits = np.random.Philox(key=case.seed).random_raw(sum(sizes))
+    bits = np.random.Philox(key=key).random_raw(sum(sizes))
     uniform = torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0)
-    weights = {}
-    for (name, shape, std), values in zip(named, uniform.split(sizes), strict=True):
-        # A uniform variable on [-1, 1) has variance 1/3. Norms sit around one, never at one.
-        scaled = values * (std * math.sqrt(3.0)) if std else 1.0 + 0.3 * values
-        weights[name] = scaled.to(TORCH_DTYPES[case.dtype]).to(dtype).view(shape)
-    return weights
+    return (values.view(shape) for values, shape in zip(uniform.split(sizes), shapes, strict=True))

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from harness.candidates.native.rows import Sample
-from harness.case import PAD_ID
 
 PAD_TOKEN = -1
 
@@ -51,7 +50,7 @@ class Shard:
     pad: int
 
 
-def collate(samples: list[Sample], device: torch.device) -> Batch:
+def collate(samples: list[Sample], pad_id: int, device: torch.device) -> Batch:
     """Pad rows to the longest, each on its own side."""
     longest = max(len(sample.ids) for sample in samples)
 
@@ -65,7 +64,7 @@ def collate(samples: list[Sample], device: torch.device) -> Batch:
     lengths = [len(sample.ids) for sample in samples]
     attended_BS = table([(1,) * length for length in lengths], 0).bool()
     return Batch(
-        ids_BS=table([sample.ids for sample in samples], PAD_ID),
+        ids_BS=table([sample.ids for sample in samples], pad_id),
         attended_BS=attended_BS,
         positions_BS=table([range(length) for length in lengths], 0),
         loss_mask_BS=table([sample.loss_mask for sample in samples], 0).bool(),
@@ -106,16 +105,16 @@ def cut(values_TP: Tensor, sp: int, sp_index: int) -> Tensor:
     return values_TP.chunk(sp)[sp_index]
 
 
-def shard(stream: Stream, sp: int, sp_index: int) -> Shard:
+def shard(stream: Stream, pad_id: int, sp: int, sp_index: int) -> Shard:
     """Pad the stream at its end and keep one rank's piece of everything."""
     pad = -stream.ids_T.shape[0] % sp
     # Pad positions start over, so that the tail is one more row and no row attends to it.
     tail = torch.arange(pad, device=stream.positions_T.device)
     positions_TP = torch.cat((stream.positions_T, tail))
     return Shard(
-        ids_L=cut(pad_to(stream.ids_T, sp, PAD_ID), sp, sp_index),
+        ids_L=cut(pad_to(stream.ids_T, sp, pad_id), sp, sp_index),
         positions_L=cut(positions_TP, sp, sp_index),
-        labels_L=cut(pad_to(stream.labels_T, sp, PAD_ID), sp, sp_index),
+        labels_L=cut(pad_to(stream.labels_T, sp, pad_id), sp, sp_index),
         tokens_L=cut(pad_to(stream.tokens_T, sp, PAD_TOKEN), sp, sp_index),
         positions_TP=positions_TP,
         pad=pad,

@@ -35,7 +35,7 @@ from harness.candidates.native.packing import (
 from harness.candidates.native.reduction import GatherTokens, sum_gradients, summed
 from harness.candidates.native.rows import Sample, check_peers, my_samples, split
 from harness.candidates.protocol import Emit, Rank
-from harness.case import Case
+from harness.case import LEARNING_RATE, Case
 from harness.reference.decoder import Decoder, at_least_fp32
 from harness.reference.weights import TORCH_DTYPES
 
@@ -52,15 +52,27 @@ class Ulysses:
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         model = self.model(case, rank)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
         samples = self.samples(case, rank)
         check_peers(samples, rank)
-        micro_batches = [collate(m, rank.device) for m in split(samples, case.micro_batches)]
-        targets = summed(torch.stack([supervised(b).sum() for b in micro_batches]).sum(), rank.dp)
+        for _ in range(case.steps - 1):
+            self.step(model, case, samples, rank, silent)
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step(model, case, samples, rank, emit)
 
+    def step(
+        self, model: Decoder, case: Case, samples: list[Sample], rank: Rank, emit: Emit
+    ) -> None:
+        """Forward, backward and reduction on every micro-batch: all but the optimizer."""
+        micro_batches = [
+            collate(part, case.pad_id, rank.device) for part in split(samples, case.micro_batches)
+        ]
+        targets = summed(torch.stack([supervised(b).sum() for b in micro_batches]).sum(), rank.dp)
         total = torch.zeros((), device=rank.device)
         for batch in micro_batches:
             stream = self.shifted(unpad(batch))
-            mine = self.shard(stream, rank)
+            mine = self.shard(case, stream, rank)
             nll_L = self.token_losses(model, case, mine, rank, emit)
             emit("nll", nll_L, mine.tokens_L)
             loss = self.loss(case, batch, stream, nll_L, targets, rank)
@@ -81,8 +93,8 @@ class Ulysses:
     def shifted(self, stream: Stream) -> Stream:
         return replace(stream, labels_T=shift(stream.labels_T))
 
-    def shard(self, stream: Stream, rank: Rank) -> Shard:
-        return shard(stream, rank.sp.size(), rank.sp_index)
+    def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
+        return shard(stream, case.pad_id, rank.sp.size(), rank.sp_index)
 
     def token_losses(
         self, model: Decoder, case: Case, mine: Shard, rank: Rank, emit: Emit
@@ -173,6 +185,10 @@ class LocalDialect(Ulysses):
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
         sum_gradients(model, rank.world, divide_by=1)
+
+
+def silent(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+    """Steps before the one that is judged emit nothing."""
 
 
 def gradient(parameter: Tensor) -> Tensor:
