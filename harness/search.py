@@ -1,6 +1,7 @@
 """Generate cases, judge them, and shrink what fails to the smallest case that still does."""
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Container
 
@@ -9,9 +10,12 @@ from hypothesis.strategies import SearchStrategy
 
 from harness.case import Case
 from harness.compare import Comparison, Verdict
+from harness.strategies import steer
 from harness.trace import Kind
 
 SHRINK_SECONDS = 60.0
+# A round that draws less than this mostly draws what every round begins with.
+SMALLEST_ROUND = 100
 
 
 class _OutOfTime(BaseException):
@@ -23,15 +27,13 @@ class _Found(Exception):
 
 
 def generate(strategy: SearchStrategy[Case], count: int, seed_value: int) -> list[Case]:
-    """The first `count` cases of a seed. No rank is needed to draw them, so they come first."""
-    found: list[Case] = []
+    """The first `count` distinct cases of a seed; fewer only where there are no more.
 
-    def keep(case: Case) -> None:
-        found.append(case)
-
-    if count:
-        _search(strategy, count, seed_value, keep, shrink=False)
-    return found[:count]
+    No rank is needed to draw them, so they come first.
+    """
+    found: dict[Case, None] = {}
+    _search(strategy, count, seed_value, found.setdefault, shrink=False)
+    return list(found)[:count]
 
 
 def shrink(
@@ -85,18 +87,35 @@ def _search(
     strategy: SearchStrategy[Case],
     count: int,
     seed_value: int,
-    test: Callable[[Case], None],
+    visit: Callable[[Case], None],
     *,
     shrink: bool,
 ) -> None:
-    run = settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        derandomize=False,
-        report_multiple_bugs=False,
-        print_blob=False,
-        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-    )
-    seed(seed_value)(run(given(strategy)(test)))()
+    """Visit cases until `count` distinct ones were seen; the same ones in the same order always.
+
+    Different choices can make the same case, and then one more round is needed.
+    """
+    seen: set[Case] = set()
+
+    def test(case: Case) -> None:
+        steer(case)
+        seen.add(case)
+        visit(case)
+
+    for number in itertools.count():
+        before = len(seen)
+        if before >= count:
+            return
+        run = settings(
+            max_examples=max(count - before, SMALLEST_ROUND) if number else count,
+            database=None,
+            deadline=None,
+            derandomize=False,
+            report_multiple_bugs=False,
+            print_blob=False,
+            phases=(Phase.generate, Phase.target, *((Phase.shrink,) if shrink else ())),
+            suppress_health_check=list(HealthCheck),
+        )
+        seed(f"{seed_value}/{number}")(run(given(strategy)(test)))()
+        if len(seen) == before:
+            return

@@ -1,71 +1,59 @@
 """Hypothesis strategies for cases: valid by construction, shrinking towards the boring.
 
-    @given(cases(sps=(2, 4)))
-    def test_my_path_equals_plain_training(case): ...
+    @given(case=cases(sps=(2, 4)))
+    def test_my_path_equals_plain_training(case):
+        steer(case)
+        ...
 
-The simplest case is one short row, all supervised, one layer, sp 2.
+The simplest case is one short row, all supervised, one layer, sp 2. Choices that lead into a
+corner stand more than once in what is drawn from; how often that reaches which corner is counted
+by `harness.situations`.
+
+What costs time is the number of draws, not their width: strategies are made once, and choices
+that need not shrink apart from each other are one draw.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any
 
 from hypothesis import strategies as st
+from hypothesis import target
 
-from harness.case import Case, Dtype, LossContract, Row
+from harness.case import Case, Dtype, LossContract, Row, Side
+from harness.plan import plan
+from harness.situations import situations_of
 
 DTYPES: tuple[Dtype, ...] = ("fp64",)
 LOSSES: tuple[LossContract, ...] = ("token-mean", "micro-mean", "row-mean")
 
+# How a mask comes about: an answer after a prompt, holes, one target at the very end, none.
+_MASKS = ("all", "all", "answer", "answer", "holes", "holes", "last", "none")
+_SIDES: tuple[Side, ...] = ("right", "right", "left")
+_WINDOWS = (None, None, None, None, 1, 2, 3, 4, 6, 8)
+_SEEDS = st.integers(0, 1 << 16)
 
-@st.composite
-def rows(draw: st.DrawFn, *, min_length: int = 1, max_length: int = 12) -> Row:
+
+def rows(*, min_length: int = 1, max_length: int = 12) -> st.SearchStrategy[Row]:
     """One ragged row: fully supervised, a prompt and an answer, holes, or nothing at all."""
-    length = draw(st.integers(min_length, max_length), label="length")
-    shape = draw(st.sampled_from(("all", "prompt", "holes", "none")), label="mask shape")
-    if shape == "prompt":
-        prompt = draw(st.integers(0, length), label="prompt")
-        mask = "0" * prompt + "1" * (length - prompt)
-    elif shape == "holes":
-        bits = draw(
-            st.lists(st.booleans(), min_size=length, max_size=length), label="unsupervised"
-        )
-        mask = "".join("0" if bit else "1" for bit in bits)
-    else:
-        mask = ("1" if shape == "all" else "0") * length
-    return Row(mask, draw(st.sampled_from(("right", "left")), label="side"))
+    return _rows(min_length, max_length)
 
 
-@st.composite
 def meshes(
-    draw: st.DrawFn,
     *,
     sps: Sequence[int] = (2, 1, 3, 4),
     dps: Sequence[int] = (1, 2),
     max_ranks: int | None = None,
-) -> tuple[int, int]:
+) -> st.SearchStrategy[tuple[int, int]]:
     """(sp, dp) that fit a pool."""
-    fitting = [(sp, dp) for dp in dps for sp in sps if max_ranks is None or sp * dp <= max_ranks]
-    return draw(st.sampled_from(fitting), label="mesh")
+    return _meshes(tuple(sps), tuple(dps), max_ranks)
 
 
-@st.composite
-def models(draw: st.DrawFn, sp: int, *, max_layers: int = 2) -> dict[str, int | bool | None]:
+def models(sp: int, *, max_layers: int = 2) -> st.SearchStrategy[dict[str, Any]]:
     """Model fields of a case that `sp` ranks can share."""
-    # kv heads on a rank, or ranks to a kv head; then query heads to a kv head.
-    if draw(st.booleans(), label="kv heads repeated"):
-        kv_heads = draw(st.sampled_from([n for n in range(1, sp + 1) if sp % n == 0]))
-        heads = sp * draw(st.integers(1, 2), label="heads per rank")
-    else:
-        kv_heads = sp * draw(st.integers(1, 2), label="kv heads per rank")
-        heads = kv_heads * draw(st.integers(1, 2), label="queries per kv head")
-    return {
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_dim": draw(st.sampled_from((4, 2, 8)), label="head dim"),
-        "layers": draw(st.integers(1, max_layers), label="layers"),
-        "vocab": draw(st.sampled_from((16, 5, 32)), label="vocab"),
-        "tied": draw(st.booleans(), label="tied"),
-        "window": draw(st.none() | st.integers(1, 8), label="window"),
-    }
+    return _models(sp, max_layers)
 
 
 @st.composite
@@ -80,25 +68,127 @@ def cases(
     max_rows: int = 4,
     max_length: int = 12,
     max_layers: int = 2,
+    max_steps: int = 2,
 ) -> Case:
-    """Any case within the bounds."""
-    sp, dp = draw(meshes(sps=sps, dps=dps, max_ranks=max_ranks))
-    per_replica = draw(st.integers(1, max_rows), label="rows per replica")
-    batch = draw(
-        st.lists(
-            rows(max_length=max_length), min_size=dp * per_replica, max_size=dp * per_replica
-        ),
-        label="rows",
-    )
-    return Case(
-        rows=tuple(batch),
+    """Any case within the bounds; `max_rows` is for one replica."""
+    sp, dp = draw(_meshes(tuple(sps), tuple(dps), max_ranks))
+    per_replica = draw(_whole(1, max_rows))
+    row = _rows(1, max_length)
+    batch = tuple([draw(row) for _ in range(dp * per_replica)])
+    micro_batches = draw(_whole(1, per_replica)) if per_replica > 1 else 1
+    loss, dtype = draw(_one_of(tuple(product(losses, dtypes))))
+    fields = draw(_models(sp, max_layers))
+    twins, extras = draw(_extras(max_steps))
+    case = Case(
+        rows=batch,
         sp=sp,
         dp=dp,
-        micro_batches=draw(st.integers(1, per_replica), label="micro-batches"),
-        loss=draw(st.sampled_from(losses), label="loss"),
-        dtype=draw(st.sampled_from(dtypes), label="dtype"),
-        kernel=draw(st.sampled_from(("eager", "sdpa")), label="kernel"),
-        checkpoint=draw(st.booleans(), label="checkpoint"),
-        seed=draw(st.integers(0, 1 << 16), label="seed"),
-        **draw(models(sp, max_layers=max_layers)),  # type: ignore[arg-type]
+        micro_batches=micro_batches,
+        loss=loss,
+        dtype=dtype,
+        seed=draw(_SEEDS),
+        **fields,
+        **extras,
     )
+    return with_twins(case) if twins else case
+
+
+def steer(case: Case) -> None:
+    """Tell Hypothesis, inside a test, which cases to look for: those in many corners at once."""
+    target(float(len(situations_of(case))), label="situations met at once")
+    target(
+        float(plan(case).live_boundary_labels(case)),
+        label="loss terms with a label on the next rank",
+    )
+
+
+def with_twins(case: Case) -> Case:
+    """The same case, its last row a copy of its first."""
+    rows = (*case.rows[:-1], case.rows[0])
+    ids = [case.ids_of(row) for row in range(len(rows))]
+    return replace(case, rows=rows, ids=(*ids[:-1], ids[0]))
+
+
+@cache
+def _rows(min_length: int, max_length: int) -> st.SearchStrategy[Row]:
+    shapes = st.sampled_from(tuple(product(_MASKS, _SIDES)))
+    lengths = _whole(min_length, max_length)
+
+    @st.composite
+    def row(draw: st.DrawFn) -> Row:
+        shape, side = draw(shapes)
+        length = draw(lengths)
+        if shape == "answer":
+            prompt = draw(_whole(0, length))
+            return Row("0" * prompt + "1" * (length - prompt), side)
+        if shape == "holes":
+            # One bit for each token that is *not* supervised: fewer of them is simpler.
+            every = (1 << length) - 1
+            return Row(f"{every ^ draw(_whole(0, every)):0{length}b}", side)
+        if shape == "last":
+            return Row("0" * (length - 1) + "1", side)
+        return Row(("1" if shape == "all" else "0") * length, side)
+
+    return row()
+
+
+@cache
+def _meshes(
+    sps: tuple[int, ...], dps: tuple[int, ...], max_ranks: int | None
+) -> st.SearchStrategy[tuple[int, int]]:
+    every = tuple((sp, dp) for dp in dps for sp in sps)
+    return st.sampled_from([m for m in every if max_ranks is None or m[0] * m[1] <= max_ranks])
+
+
+@cache
+def _models(sp: int, max_layers: int) -> st.SearchStrategy[dict[str, Any]]:
+    # Every rank has kv heads of its own, or several ranks share one; then queries to a kv head.
+    split = [(sp * own, sp * own * queries) for own in (1, 2) for queries in (1, 2)]
+    shared = [(n, sp * per_rank) for n in range(1, sp) if sp % n == 0 for per_rank in (1, 2)]
+    return st.builds(
+        _model,
+        st.sampled_from((*split, *split, *shared)),
+        st.sampled_from(tuple(product((4, 2, 8), (16, 5, 32), (False, True)))),
+        _whole(1, max_layers),
+        st.sampled_from(_WINDOWS),
+    )
+
+
+def _model(
+    heads: tuple[int, int], shape: tuple[int, int, bool], layers: int, window: int | None
+) -> dict[str, Any]:
+    return {
+        "kv_heads": heads[0],
+        "heads": heads[1],
+        "head_dim": shape[0],
+        "vocab": shape[1],
+        "tied": shape[2],
+        "layers": layers,
+        "window": window,
+    }
+
+
+@cache
+def _extras(max_steps: int) -> st.SearchStrategy[tuple[bool, dict[str, Any]]]:
+    """Whether two rows are equal, and what is rarely turned on."""
+    steps = range(2, max_steps + 1)
+    usual: list[tuple[bool, dict[str, Any]]] = [(False, {}), (False, {"kernel": "sdpa"})]
+    unusual: list[tuple[bool, dict[str, Any]]] = [
+        (False, {"checkpoint": True}),
+        (False, {"checkpoint": True, "kernel": "sdpa"}),
+        (False, {"pad_id": 3}),
+        (True, {}),
+        *((False, {"steps": n}) for n in steps),
+        *((True, {"steps": n, "checkpoint": True, "pad_id": 1}) for n in steps),
+    ]
+    return st.sampled_from([*usual * 4, *unusual])
+
+
+@cache
+def _whole(least: int, most: int) -> st.SearchStrategy[int]:
+    return st.integers(least, most)
+
+
+@cache
+def _one_of(choices: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+    return st.sampled_from(choices)

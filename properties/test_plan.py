@@ -1,12 +1,10 @@
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given
 
 from harness.case import Case, parse
 from harness.plan import Stream, plan
-from harness.situations import SITUATIONS, situations_of
 from harness.strategies import cases
 
 
@@ -103,49 +101,3 @@ def test_what_is_supervised_is_what_the_rows_say(case: Case) -> None:
         for t, bit in enumerate(row.mask)
         if bit == "1" and t > 0
     }
-
-
-# Situation: a case that is in it, and one that just misses it.
-CORNERS = {
-    "boundary inside a row, supervised on both sides": (
-        "rows=4:1111 sp=2",
-        "rows=4:1101 sp=2",
-    ),
-    "boundary at a row's end": ("rows=2:11,2:11 sp=2", "rows=3:111,1:1 sp=2"),
-    "row over three or more shards": ("rows=3:111 heads=3 sp=3", "rows=2:11,1:1 heads=3 sp=3"),
-    "one-token row": ("rows=2:11,1:1", "rows=2:11,2:11"),
-    "single row": ("rows=3:111", "rows=2:11,1:1"),
-    "T divisible by sp": ("rows=3:111,1:1 sp=2", "rows=4:1111 sp=1"),
-    "T not divisible by sp": ("rows=3:111 sp=2", "rows=4:1111 sp=2"),
-    "pad of two or more": ("rows=6:111111 sp=4", "rows=7:1111111 sp=4"),
-    "T < sp": ("rows=3:111 sp=4", "rows=4:1111 sp=4"),
-    "rank that holds only padding": ("rows=6:111111 sp=4", "rows=7:1111111 sp=4"),
-    "rank with no supervised token": ("rows=4:1100 sp=2", "rows=4:1101 sp=2"),
-    "no supervised token at all": ("rows=3:100,1:1", "rows=3:100,2:11"),
-    "mask with holes": ("rows=4:0101", "rows=4:0110"),
-    "first token of a row masked in": ("rows=3:011,3:100", "rows=3:011,3:010"),
-    "left-padded row": ("rows=3:111,2:11:left", "rows=3:111:left,2:11"),
-    "real token equal to the pad id": (
-        "rows=3:111 ids=[1,0,2]",
-        "rows=3:111 ids=[1,3,2]",
-    ),
-    "kv heads < sp": ("rows=3:111 heads=4/2 sp=4", "rows=3:111 heads=4/4 sp=4"),
-    "one head per rank": ("rows=3:111 heads=4 sp=4", "rows=3:111 heads=8 sp=4"),
-    "dp >= 2 with dp != sp": ("rows=2:11,2:11 heads=4 sp=4 dp=2", "rows=2:11,2:11 sp=2 dp=2"),
-    "several micro-batches": ("rows=2:11,2:11 micro=2", "rows=2:11,2:11"),
-    "micro-batch with nothing supervised": (
-        "rows=2:11,2:10 micro=2",
-        "rows=2:11,2:10,2:11,2:01 micro=2",
-    ),
-}
-
-
-def test_every_situation_has_its_two_examples() -> None:
-    assert list(CORNERS) == list(SITUATIONS)
-
-
-@pytest.mark.parametrize("name", CORNERS)
-def test_a_situation_is_seen_where_it_is_and_only_there(name: str) -> None:
-    inside, outside = (parse(f"case/1 {fields}") for fields in CORNERS[name])
-    assert name in situations_of(inside)
-    assert name not in situations_of(outside)

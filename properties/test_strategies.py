@@ -1,0 +1,131 @@
+"""What is generated is valid, inside its bounds, the same for a seed, and shrinks to a line."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+
+from harness.case import Case, Row, parse
+from harness.compare import Comparison, Verdict
+from harness.plan import plan
+from harness.search import generate, shrink
+from harness.situations import situations_of
+from harness.strategies import cases, meshes, models, rows, steer, with_twins
+
+SIMPLEST = "case/1 vocab=16 sp=2 dim=4"
+
+
+@given(
+    case=cases(
+        sps=(2, 8),
+        dps=(1, 3),
+        max_ranks=8,
+        dtypes=("fp32", "bf16"),
+        losses=("row-mean",),
+        max_rows=2,
+        max_length=5,
+        max_layers=3,
+        max_steps=3,
+    )
+)
+def test_every_case_is_inside_its_bounds(case: Case) -> None:
+    assert (case.sp, case.dp) in {(2, 1), (8, 1), (2, 3)}
+    assert case.dtype in ("fp32", "bf16")
+    assert case.loss == "row-mean"
+    assert len(case.rows) <= 2 * case.dp
+    assert max(len(row) for row in case.rows) <= 5
+    assert case.layers <= 3
+    assert case.steps <= 3
+    assert parse(str(case)) == case
+
+
+@given(row=rows(min_length=3, max_length=4), mesh=meshes(sps=(3, 5), dps=(1,), max_ranks=4))
+def test_a_row_and_a_mesh_are_inside_their_bounds(row: Row, mesh: tuple[int, int]) -> None:
+    assert 3 <= len(row) <= 4
+    assert mesh == (3, 1)
+
+
+@given(st.data())
+def test_every_model_can_be_shared_by_its_ranks(data: st.DataObject) -> None:
+    sp = data.draw(st.integers(1, 8))
+    fields = data.draw(models(sp, max_layers=2))
+    assert Case(rows=(Row("1"),), sp=sp, **fields).layers <= 2
+
+
+def test_the_simplest_case_is_one_short_row_on_two_ranks() -> None:
+    assert find(cases(), lambda _case: True) == parse(f"{SIMPLEST} rows=1:1 heads=2/2")
+
+
+def test_a_seed_gives_the_same_distinct_cases_every_time() -> None:
+    once, again = (generate(cases(), 300, 5) for _ in range(2))
+    assert once == again
+    assert len(set(once)) == 300
+    assert once != generate(cases(), 300, 6)
+
+
+def test_a_space_that_is_used_up_ends_the_search() -> None:
+    few = st.sampled_from([parse(f"{SIMPLEST} rows=1:1 seed={seed}") for seed in range(7)])
+    assert len(generate(few, 100, 0)) == 7
+
+
+def test_twins_are_equal_in_mask_and_ids() -> None:
+    case = with_twins(parse("case/1 rows=3:011,2:11,4:1111:left"))
+    assert case.rows[0] == case.rows[2]
+    assert case.ids_of(0) == case.ids_of(2)
+    assert case.ids_of(1) == parse("case/1 rows=3:011,2:11").ids_of(1)
+
+
+def corners_met(*, steered: bool) -> int:
+    met: Counter[str] = Counter()
+
+    @settings(max_examples=500, database=None, derandomize=True)
+    @given(case=cases())
+    def look(case: Case) -> None:
+        if steered:
+            steer(case)
+        met.update(situations_of(case))
+
+    look()
+    return met.total()
+
+
+def test_steering_leads_into_more_corners() -> None:
+    assert corners_met(steered=True) > 1.1 * corners_met(steered=False)
+
+
+PLANTED: dict[str, tuple[Callable[[Case], bool], str]] = {
+    "a label lost at a cut": (
+        lambda case: plan(case).live_boundary_labels(case) > 0,
+        "rows=2:11 heads=2/2",
+    ),
+    "a tail dropped": (
+        lambda case: any(stream.pad for stream in plan(case).streams),
+        "rows=1:1 heads=2/2",
+    ),
+    "a head out of order": (lambda case: case.kv_heads >= 2 * case.sp, "rows=1:1 heads=4/4"),
+    "a document that sees its neighbour": (
+        lambda case: any(len(stream.spans) > 1 for stream in plan(case).streams),
+        "rows=1:1,1:1 heads=2/2",
+    ),
+    "padding on the left": (
+        lambda case: any(row.side == "left" for row in case.rows),
+        "rows=1:1:left heads=2/2",
+    ),
+    "a second step": (lambda case: case.steps > 1, "rows=1:1 heads=2/2 steps=2"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_fails_shrinks_to_what_it_takes(name: str, seed: int) -> None:
+    fails, wanted = PLANTED[name]
+
+    def judge(case: Case) -> Comparison:
+        verdict = Verdict.DIVERGED if fails(case) else Verdict.EQUAL
+        return Comparison(case=case, candidate="planted", verdict=verdict)
+
+    failing = next(case for case in generate(cases(), 200, seed) if fails(case))
+    small = shrink(cases(), 200, seed, judge(failing), judge)
+    assert small.case == parse(f"{SIMPLEST} {wanted}")
