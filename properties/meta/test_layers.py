@@ -21,7 +21,7 @@ LAYERS: dict[str, set[str]] = {
     "harness.case": set(),
     "harness.plan": {"harness.case"},
     "harness.situations": {"harness.case", "harness.plan"},
-    "harness.strategies": {"harness.case", "harness.plan", "hypothesis"},
+    "harness.strategies": {"harness.case", "harness.plan", "harness.situations", "hypothesis"},
     "harness.trace": {"harness.case", "torch", "numpy"},
     "harness.reference.weights": {"harness.case", "torch", "numpy"},
     "harness.reference.decoder": {"harness.case", "harness.reference.weights", "torch"},
@@ -62,7 +62,13 @@ LAYERS: dict[str, set[str]] = {
         "torch",
     },
     "harness.report": {"harness.case", "harness.compare", "harness.trace", "rich"},
-    "harness.search": {"harness.case", "harness.compare", "harness.trace", "hypothesis"},
+    "harness.search": {
+        "harness.case",
+        "harness.compare",
+        "harness.strategies",
+        "harness.trace",
+        "hypothesis",
+    },
     "harness.run": {
         "harness.candidates",
         "harness.case",
