@@ -8,7 +8,7 @@ from harness.compare import Verdict
 from harness.plugin import Evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from harness.strategies import cases
+from harness.strategies import cases, steer
 from harness.trace import Assembly
 
 DIALECTS = ("native-gather", "native-local")
@@ -19,16 +19,18 @@ DIALECTS = ("native-gather", "native-local")
 def test_fp64_holds_to_1e12_of_every_tensor(
     harness_evaluate: Evaluate, candidate: str, case: Case
 ) -> None:
+    steer(case)
     comparison = harness_evaluate(case, candidate)
     assert comparison.verdict.passed, explain(comparison)
     assert comparison.elements
 
 
 @pytest.mark.parametrize("candidate", DIALECTS)
-@given(case=cases(max_ranks=4, dtypes=("fp32",)))
-def test_fp32_holds_inside_derived_budgets(
+@given(case=cases(max_ranks=4, dtypes=("fp32", "fp16")))
+def test_lower_precision_holds_inside_derived_budgets(
     harness_evaluate: Evaluate, candidate: str, case: Case
 ) -> None:
+    steer(case)
     comparison = harness_evaluate(case, candidate)
     assert comparison.verdict.passed, explain(comparison)
 
