@@ -1,39 +1,35 @@
 """`check`: the notebook's batch, then generated cases, then whatever failed, shrunk."""
 
+import hashlib
 import time
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from importlib.metadata import version
 
 from hypothesis.strategies import SearchStrategy
 from rich.console import Console
 
-from harness.case import Case, Dtype, LossContract, Row
+import harness
+from harness.campaign import WHOLE, Request, Shard
+from harness.case import Case, Row
 from harness.compare import Comparison, Verdict
 from harness.plan import plan
 from harness.ranks.pool import RankPool
 from harness.report.bundle import write_bundle
-from harness.report.table import Live, Summary, Tally, show
+from harness.report.live import Live
+from harness.report.record import comparison_record
+from harness.report.summary import Summary, Tally
+from harness.report.table import say, show
 from harness.report.text import explain
 from harness.run import evaluate, evaluate_all, verdict_only
 from harness.search import generate, same_kind, shrink, worth_shrinking
 from harness.situations import SITUATIONS, situations_of
 from harness.strategies import cases
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What to check, and how much."""
-
-    candidates: tuple[str, ...]
-    sps: tuple[int, ...]
-    dps: tuple[int, ...]
-    dtypes: tuple[Dtype, ...]
-    losses: tuple[LossContract, ...]
-    count: int
-    seed: int
+__all__ = ["Request", "check"]
 
 
-def check(request: Request, pool: RankPool, console: Console) -> Summary:
+def check(request: Request, pool: RankPool, console: Console, shard: Shard = WHOLE) -> Summary:
     """Judge every candidate; each stops at its first failure, which is then shrunk and kept."""
     started = time.monotonic()
     pool.start()
@@ -44,12 +40,13 @@ def check(request: Request, pool: RankPool, console: Console) -> Summary:
         losses=request.losses,
         max_ranks=pool.size,
     )
-    first = notebook_case(request, pool.size)
-    console.print(notebook_text(first), markup=False, highlight=False)
-    batch = [first, *generate(strategy, request.count - 1, request.seed)]
-    summary = Summary({name: Tally(name) for name in request.candidates})
-    with Live(console, len(batch), len(SITUATIONS)) as live:
-        for comparison in evaluate_all(_jobs(batch, summary, live), pool):
+    batch = draw(request, strategy, pool.size)
+    part = shard.part(batch)
+    if shard.number == 1:
+        console.print(notebook_text(batch[0]), markup=False, highlight=False)
+    summary = _nothing_yet(request, shard, batch, pool.size)
+    with Live(console, len(part), len(SITUATIONS)) as live:
+        for comparison in evaluate_all(_jobs(part, summary, live), pool):
             tally = summary.tallies[comparison.candidate]
             if tally.failure is None:
                 tally.add(comparison)
@@ -58,31 +55,54 @@ def check(request: Request, pool: RankPool, console: Console) -> Summary:
         summary.cases = max(tally.cases for tally in summary.tallies.values())
         for tally in summary.tallies.values():
             if tally.failure is not None and worth_shrinking(tally.failure):
-                live.update(summary.cases, len(summary.situations), f"shrinking {tally.candidate}")
+                live.update(summary.cases, _met(summary), f"shrinking {tally.failure.candidate}")
                 tally.failure = _smallest(tally.failure, batch, strategy, request, pool)
-    summary.seconds = time.monotonic() - started
-    show(summary, list(SITUATIONS), console)
+    summary.seconds = round(time.monotonic() - started, 3)
+    show(summary, console)
     for tally in summary.tallies.values():
         if tally.failure is not None:
+            tally.failures.append(comparison_record(tally.failure))
             place = write_bundle(tally.failure)
-            console.print(
-                f"\n{explain(tally.failure)}\n  bundle  {place}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            say(console, f"\n{explain(tally.failure)}\n  bundle  {place}")
     return summary
 
 
-def _jobs(batch: list[Case], summary: Summary, live: Live) -> Iterator[tuple[Case, str]]:
-    for case in batch:
-        going = [t.candidate for t in summary.tallies.values() if t.failure is None]
+def draw(request: Request, strategy: SearchStrategy[Case], ranks: int) -> list[Case]:
+    """All cases of a campaign, no two of them equal; the notebook's batch is the first."""
+    first = notebook_case(request, ranks)
+    drawn = generate(strategy, request.count - 1, request.seed)
+    return list(dict.fromkeys([first, *drawn]))
+
+
+def _nothing_yet(request: Request, shard: Shard, batch: list[Case], ranks: int) -> Summary:
+    return Summary(
+        request=request,
+        ranks=ranks,
+        versions={
+            "harness": harness.__version__,
+            **{package: version(package) for package in ("hypothesis", "torch")},
+        },
+        drawn=hashlib.sha256("\n".join(map(str, batch)).encode()).hexdigest()[:16],
+        of=shard.of,
+        shards=(shard.number,),
+        tallies={candidate: Tally() for candidate in request.candidates},
+        situations=Counter(dict.fromkeys(SITUATIONS, 0)),
+    )
+
+
+def _jobs(part: list[Case], summary: Summary, live: Live) -> Iterator[tuple[Case, str]]:
+    for case in part:
+        going = [name for name, tally in summary.tallies.items() if tally.failure is None]
         if not going:
             return
         yield from ((case, candidate) for candidate in going)
         summary.cases += 1
         summary.situations.update(situations_of(case))
-        live.update(summary.cases, len(summary.situations))
+        live.update(summary.cases, _met(summary))
+
+
+def _met(summary: Summary) -> int:
+    return sum(1 for count in summary.situations.values() if count)
 
 
 def _smallest(
@@ -92,7 +112,8 @@ def _smallest(
     request: Request,
     pool: RankPool,
 ) -> Comparison:
-    # The candidate stopped here, so every case before this one passed.
+    # Of the cases before this one, those of this shard passed: the candidate stopped here. Those
+    # of the others are theirs to judge.
     small = shrink(
         strategy,
         max(request.count - 1, 1),

@@ -6,24 +6,19 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any
 
-import harness
-from harness.case import Case, Dtype, InvalidCase, LossContract, parse
-
-if TYPE_CHECKING:
-    from harness.compare import Verdict
+from harness.campaign import EmptyShard
+from harness.case import Case, InvalidCase, parse
+from harness.options import UsageError, build_parser, read_request, read_shard
 
 PASSED, DIVERGED, USAGE, FAULT = 0, 1, 2, 3
 
 
-class UsageError(ValueError):
-    """Something on the command line that cannot be; the message names field and value."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status says how it went."""
-    options = _parser().parse_args(arguments)
+    commands = {"check": _check, "merge": _merge, "repro": _repro, "doctor": _doctor}
+    options = build_parser(commands).parse_args(arguments)
     try:
         status: int = options.run(options)
     except _bad_input() as error:
@@ -36,12 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _bad_input() -> tuple[type[Exception], ...]:
-    from harness.candidates.registry import UnknownCandidate
-
-    errors: list[type[Exception]] = [UsageError, InvalidCase, UnknownCandidate]
+    errors: list[type[Exception]] = [UsageError, InvalidCase, EmptyShard]
     for module, name in (
+        ("candidates.registry", "UnknownCandidate"),
         ("ranks.pool", "TooFewRanks"),
         ("report.bundle", "BadBundle"),
+        ("report.merge", "BadDocument"),
         ("ranks.device", "NoDevice"),
     ):
         loaded = sys.modules.get(f"harness.{module}")
@@ -50,90 +45,34 @@ def _bad_input() -> tuple[type[Exception], ...]:
     return tuple(errors)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="harness", description=harness.__doc__)
-    parser.add_argument("--version", action="version", version=harness.__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    check = commands.add_parser("check", help="judge candidates on generated cases")
-    check.add_argument(
-        "--candidate",
-        action="append",
-        metavar="C",
-        help="a built-in name, path/to/file.py:NAME or package.module:NAME; may be repeated; "
-        "default: native-gather and native-local",
-    )
-    check.add_argument("--cases", type=int, default=100, metavar="N", help="default: 100")
-    check.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
-    check.add_argument("--sp", default="1,2,4", metavar="LIST", help="default: 1,2,4")
-    check.add_argument("--dp", default="1,2", metavar="LIST", help="default: 1,2")
-    check.add_argument("--dtype", default="fp64,fp32", metavar="LIST", help="default: fp64,fp32")
-    check.add_argument(
-        "--loss",
-        default=",".join(get_args(LossContract)),
-        metavar="LIST",
-        help="what the loss averages, default: token-mean,micro-mean,row-mean",
-    )
-    _pool_options(check)
-    check.set_defaults(run=_check)
-
-    repro = commands.add_parser("repro", help="run one case, fully traced, and explain")
-    repro.add_argument("case", metavar="CASE-LINE|BUNDLE")
-    repro.add_argument("--candidate", metavar="C", help="default: the bundle's, or native-gather")
-    _pool_options(repro)
-    repro.set_defaults(run=_repro)
-
-    doctor = commands.add_parser("doctor", help="what will run here, what will not, and why")
-    doctor.add_argument("--json", action="store_true", help="print one JSON document")
-    doctor.set_defaults(run=_doctor)
-    return parser
-
-
-def _pool_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=int, metavar="N", help="default: as many as are needed")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    parser.add_argument(
-        "--deadline", type=float, default=20.0, metavar="SECONDS", help="per case, default: 20"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-
-
 def _check(options: argparse.Namespace) -> int:
-    sps, dps = _numbers("--sp", options.sp), _numbers("--dp", options.dp)
-    for option, numbers in (("--sp", sps), ("--dp", dps)):
-        if max(numbers) > 1024:
-            raise UsageError(f"{option}={max(numbers)}: use numbers of at most 1024")
-    if options.cases < 1:
-        raise UsageError(f"--cases={options.cases}: at least one case must be examined")
-    if not 0 <= options.seed < 1 << 63:
-        raise UsageError(f"--seed={options.seed}: use a whole number from 0 to {(1 << 63) - 1}")
-    dtypes = _words("--dtype", options.dtype, get_args(Dtype))
-    losses = _words("--loss", options.loss, get_args(LossContract))
-    ranks = max(sps) * max(dps) if options.ranks is None else options.ranks
-    if ranks < min(sps) * min(dps):
-        raise UsageError(
-            f"--ranks={ranks}: sp*dp={min(sps)}*{min(dps)} is the smallest mesh asked for"
-        )
-    candidates = tuple(options.candidate or ("native-gather", "native-local"))
+    request, ranks = read_request(options)
+    shard = read_shard(options.shard, request.count)
 
     from rich.console import Console
 
     from harness.candidates import load
-    from harness.check import Request, check
+    from harness.check import check
 
-    for candidate in candidates:
+    for candidate in request.candidates:
         load(candidate)
-    request = Request(
-        candidates=candidates,
-        sps=sps,
-        dps=dps,
-        dtypes=dtypes,
-        losses=losses,
-        count=options.cases,
-        seed=options.seed,
-    )
     with _pool(options, ranks) as pool:
-        summary = check(request, pool, Console(stderr=options.json))
+        summary = check(request, pool, Console(stderr=options.json), shard)
+    if options.json:
+        _print_json(summary.record())
+    return _status(summary.verdict)
+
+
+def _merge(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from harness.report.merge import merge, read_document
+    from harness.report.table import show, show_failures
+
+    summary = merge([(name, read_document(name)) for name in options.documents])
+    console = Console(stderr=options.json)
+    show(summary, console)
+    show_failures(summary, console)
     if options.json:
         _print_json(summary.record())
     return _status(summary.verdict)
@@ -156,7 +95,7 @@ def _repro(options: argparse.Namespace) -> int:
         _print_json(comparison_record(comparison))
     else:
         print(explain(comparison))  # noqa: T201 - the answer
-    return _status(comparison.verdict)
+    return _status(comparison.verdict.name)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -193,27 +132,8 @@ def _pool(options: argparse.Namespace, ranks: int) -> Any:
     return RankPool(ranks, device=device, transport=transport, deadline=options.deadline)
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"{option}={text}: use whole numbers separated by commas") from None
-    if min(numbers) < 1:
-        raise UsageError(f"{option}={text}: use numbers of at least 1")
-    return numbers
-
-
-def _words(option: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:
-    for word in text.split(","):
-        if word not in known:
-            raise UsageError(f"{option}={word}: use one of {', '.join(known)}")
-    return tuple(text.split(","))
-
-
-def _status(verdict: "Verdict") -> int:
-    if verdict.passed:
-        return PASSED
-    return DIVERGED if verdict.name == "DIVERGED" else FAULT
+def _status(verdict: str) -> int:
+    return {"EQUAL": PASSED, "WITHIN": PASSED, "DIVERGED": DIVERGED}.get(verdict, FAULT)
 
 
 def _print_json(document: dict[str, Any]) -> None:

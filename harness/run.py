@@ -11,7 +11,7 @@ import torch
 
 from harness.candidates import load, resolve
 from harness.case import Case
-from harness.compare import Comparison, Verdict, agree, compare, faulted, unsupported
+from harness.compare import Comparison, Verdict, compare, doubt, faulted, unsupported
 from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference, rowwise
 from harness.trace import Assembly, Fault, Kind, Trace
@@ -92,21 +92,21 @@ def _judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False
     if isinstance(answer, Fault):
         return faulted(case, candidate, answer)
     comparison = compare(case, candidate, oracle, [baseline], answer)
-    if comparison.verdict is Verdict.DIVERGED and case.dtype != "fp64":
-        # Plain training may have been exact by luck: ask for its error once more, row by row.
-        again = rowwise(case, TORCH_DTYPES[case.dtype])
-        comparison = compare(case, candidate, oracle, [baseline, again], answer)
-    return comparison
+    if comparison.verdict is not Verdict.DIVERGED:
+        return comparison
+    # Before a candidate is blamed: are the references right, and was plain training exact by luck?
+    witness = rowwise(case)
+    why = doubt(reference(case, torch.float64), witness)
+    if why:
+        summary = f"the padded reference and the row-wise oracle disagree: {why}"
+        return faulted(case, candidate, Fault(kind=Kind.REFERENCE, summary=summary))
+    again = witness if case.dtype == "fp64" else rowwise(case, TORCH_DTYPES[case.dtype])
+    return compare(case, candidate, oracle, [baseline, again], answer)
 
 
 def _closer(seen: Comparison, pool: RankPool) -> Comparison:
-    """The same case again, fully traced, after making sure that the reference is not to blame."""
-    case = seen.case
-    doubt = agree(reference(case, torch.float64), rowwise(case))
-    if doubt:
-        summary = f"the padded reference and the row-wise oracle disagree: {doubt}"
-        return faulted(case, seen.candidate, Fault(kind=Kind.REFERENCE, summary=summary))
-    traced = evaluate_traced(case, seen.candidate, pool)
+    """The same case again, fully traced."""
+    traced = evaluate_traced(seen.case, seen.candidate, pool)
     if traced.verdict is Verdict.DIVERGED:
         return traced
     return replace(seen, reason="seen once; the same case run again with full tracing was fine")

@@ -135,6 +135,14 @@ def test_what_is_no_candidate_is_refused(
         ("--ranks 0", "--ranks=0: "),
         ("--cases 0", "--cases=0: at least one case must be examined"),
         ("--seed -1", "--seed=-1: use a whole number"),
+        ("--shard x", "--shard=x: use K/N, for example 3/16"),
+        ("--shard 3", "--shard=3: use K/N"),
+        ("--shard 1/2/3", "--shard=1/2/3: use K/N"),
+        ("--shard=-1/2", "--shard=-1/2: use K/N"),
+        ("--shard 0/4", "--shard=0/4: use numbers from 1/4 to 4/4"),
+        ("--shard 5/4", "--shard=5/4: use numbers from 1/4 to 4/4"),
+        ("--shard 0/0", "--shard=0/0: "),
+        ("--shard 1/8 --cases 7", "--shard=1/8: --cases=7 are too few for 8 shards"),
         ("--dtype fp8", "--dtype=fp8: use one of fp64, "),
         ("--dtype fp64,,fp32", "--dtype=: use one of fp64, "),
     ],
@@ -143,6 +151,15 @@ def test_a_bad_option_of_check_is_refused(
     options: str, start: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert refused(capsys, "check", *options.split())[: len(start)] == start
+
+
+def test_more_shards_than_distinct_cases_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("harness.check.generate", lambda *_: [])
+    monkeypatch.setattr("harness.ranks.pool.RankPool.start", lambda _: None)
+    said = refused(capsys, "check", "--cases", "9", "--shard", "2/3")
+    assert said == "--shard=2/3: distinct cases=1 are too few for 3 shards"
 
 
 @pytest.mark.parametrize("command", [("repro", GOOD), ("check", "--cases", "1")])
@@ -176,6 +193,7 @@ def test_a_device_that_is_not_here_is_refused(
         ((), "required: COMMAND"),
         (("frobnicate",), "invalid choice: 'frobnicate'"),
         (("repro",), "required: CASE-LINE|BUNDLE"),
+        (("merge",), "required: DOCUMENT"),
         (("check", "--colour", "red"), "unrecognized arguments: --colour red"),
         (("check", "--cases", "many"), "--cases: invalid int value: 'many'"),
         (("check", "--device", "tpu"), "--device: invalid choice: 'tpu'"),

@@ -14,7 +14,7 @@ Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
 Kernel = Literal["eager", "sdpa", "varlen", "flash"]
 
 # A power of two: scaling by it rounds nothing.
-LEARNING_RATE = 0.125
+LEARNING_RATE = 2.0**-5
 MAX_TOKENS = 1 << 24
 
 

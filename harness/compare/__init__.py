@@ -1,11 +1,14 @@
 """The judgement: budgets, elements, the first divergence, and what it looks like."""
 
-from harness.compare.compare import agree, compare, faulted, unsupported
+from harness.compare.agreement import agree, doubt, identical, mean
+from harness.compare.compare import compare, faulted, unsupported
 from harness.compare.comparison import Comparison, Divergence, KeyResult
 from harness.compare.scale import Scale
-from harness.compare.verdict import Verdict
+from harness.compare.slope import NUDGES, slope_misfit
+from harness.verdict import Verdict
 
 __all__ = [
+    "NUDGES",
     "Comparison",
     "Divergence",
     "KeyResult",
@@ -13,6 +16,10 @@ __all__ = [
     "Verdict",
     "agree",
     "compare",
+    "doubt",
     "faulted",
+    "identical",
+    "mean",
+    "slope_misfit",
     "unsupported",
 ]

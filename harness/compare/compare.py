@@ -14,9 +14,9 @@ from harness.compare.comparison import Comparison, Divergence, KeyResult
 from harness.compare.elementwise import Judged, judge, measure_noise
 from harness.compare.scale import fit_scale
 from harness.compare.vacuity import vacuity
-from harness.compare.verdict import Verdict
 from harness.trace import GRADIENT, Assembly, Entry, Fault, Kind, Trace, is_required
-from harness.trace.trace import Tokens, Values
+from harness.trace.trace import Values
+from harness.verdict import Verdict
 
 Rows = EllipsisType | npt.NDArray[np.int64] | npt.NDArray[np.intp]
 
@@ -165,28 +165,4 @@ def _edge(case: Case, nll: Entry, token: int, row: int) -> Literal["", "first", 
         return "last"
     if token > case.offsets[row] and nll.owners[token - 1] != owner:
         return "first"
-    return ""
-
-
-def _same_tokens(one: Tokens | None, other: Tokens | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return np.array_equal(one, other)
-
-
-def agree(oracle: Trace, witness: Trace) -> str:
-    """Where two fp64 references part, or nothing; a reference is not trusted on its word."""
-    if set(oracle) != set(witness):
-        return f"only one of them has {', '.join(sorted(set(oracle) ^ set(witness)))}"
-    for key in oracle:
-        if not _same_tokens(oracle[key].tokens, witness[key].tokens):
-            return f"{key}: rows of different tokens"
-    pairs = {key: (oracle[key].values, witness[key].values) for key in witness}
-    noise = measure_noise({key: (values, [values]) for key, (values, _) in pairs.items()})
-    for key, (values, other) in pairs.items():
-        if values.shape != other.shape:
-            return f"{key}: shapes {values.shape} and {other.shape}"
-        judged = judge(key, "fp64", values, [values], other, noise)
-        if judged.wrong.size:
-            return f"{key}: {judged.wrong.size} of {judged.elements} elements differ"
     return ""

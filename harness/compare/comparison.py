@@ -5,8 +5,8 @@ from typing import Literal
 
 from harness.case import Case
 from harness.compare.scale import Scale
-from harness.compare.verdict import Verdict
 from harness.trace import Fault, Finding
+from harness.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

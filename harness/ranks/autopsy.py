@@ -6,7 +6,7 @@ from dataclasses import replace
 from textwrap import shorten
 from typing import Any
 
-from harness.ranks.collectives import GATE, Collective, first_disagreement
+from harness.ranks.collectives import GATE, Collective, first_disagreement, heard
 from harness.ranks.launch import Launch, ending
 from harness.ranks.trouble import Trouble
 from harness.ranks.wire import encode
@@ -121,11 +121,8 @@ def _crash(launch: Launch, rank: int) -> str:
 
 def _collectives(report: dict[str, Any]) -> list[Collective]:
     try:
-        return [
-            Collective(str(group), int(sequence), str(kind), str(shape), bool(done))
-            for group, sequence, kind, shape, done in report.get("collectives", [])
-        ]
-    except (TypeError, ValueError):
+        return heard(report.get("collectives", []))
+    except (TypeError, ValueError, OverflowError):
         # Who lies about this as well is known well enough without it.
         return []
 

@@ -7,7 +7,8 @@ collectives or inside DDP's reducer. It is the only witness that needs no cooper
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from itertools import combinations
 from typing import Any
 
 # Enough to hold the tail of any step; reading the log costs time in proportion.
@@ -19,6 +20,8 @@ DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 GATE = "gate"
 # Peers may give these different sizes, and no two ranks share the number of a message.
 UNEVEN = ("all_to_all", "gather", "scatter")
+# To these, only the root need give anything.
+ROOTED = ("gather", "scatter")
 MESSAGES = ("send", "recv")
 
 
@@ -31,6 +34,7 @@ class Collective:
     kind: str
     shape: str
     done: bool
+    dtype: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind} #{self.sequence} on {self.group}, shape {self.shape}"
@@ -70,8 +74,8 @@ def counts_since(moment_ns: int) -> dict[str, int]:
     )
 
 
-def log() -> list[Collective]:
-    """The log as records, oldest first."""
+def log(moment_ns: int = 0) -> list[Collective]:
+    """What was entered since a moment of `time.time_ns()` as records, oldest first."""
     return [
         Collective(
             group=_group(entry),
@@ -79,20 +83,36 @@ def log() -> list[Collective]:
             kind=_kind(entry),
             shape=str(entry.get("input_sizes", [])),
             done=bool(entry["retired"]),
+            dtype=", ".join(entry.get("input_dtypes", [])),
         )
         for entry in recorded()
+        if entry["time_created_ns"] >= moment_ns
+    ]
+
+
+def told(entries: list[Collective]) -> list[tuple[object, ...]]:
+    """Records as JSON can carry them."""
+    return [astuple(entry) for entry in entries]
+
+
+def heard(described: Any) -> list[Collective]:
+    """And back; raises where it is something else."""
+    return [
+        Collective(str(group), int(sequence), str(kind), str(shape), bool(done), str(dtype))
+        for group, sequence, kind, shape, done, dtype in described
     ]
 
 
 def first_disagreement(logs: dict[int, list[Collective]]) -> str:
     """Where ranks of one group part: who entered what, and who never came; or nothing.
 
-    First in the order of the lowest rank that entered one in dispute.
+    First in the order of the lowest rank that entered one in dispute. Where every group is in
+    step with itself, two ranks may still enter what they share in different orders.
     """
     tables: dict[str, dict[int, dict[int, Collective]]] = {}
     for rank, entries in logs.items():
         for entry in entries:
-            if not entry.group.startswith(GATE) and not entry.kind.startswith(MESSAGES):
+            if _is_shared(entry):
                 tables.setdefault(entry.group, {}).setdefault(rank, {})[entry.sequence] = entry
     for group, table in tables.items():
         for rank in members(group) & set(logs):
@@ -105,6 +125,29 @@ def first_disagreement(logs: dict[int, list[Collective]]) -> str:
             sequence, said = disputes.get(entry.group, (0, ""))
             if said and entry.sequence == sequence:
                 return f"collective #{sequence} on {entry.group}: {said}"
+    return _first_swap(logs)
+
+
+def _is_shared(entry: Collective) -> bool:
+    """Whether the whole group takes part, and the candidate asked for it."""
+    return not entry.group.startswith(GATE) and not entry.kind.startswith(MESSAGES)
+
+
+def _first_swap(logs: dict[int, list[Collective]]) -> str:
+    """Two ranks that enter the same two collectives in opposite orders."""
+    orders = {
+        rank: {(entry.group, entry.sequence): entry for entry in entries if _is_shared(entry)}
+        for rank, entries in logs.items()
+    }
+    for one, other in combinations(sorted(orders), 2):
+        mine, theirs = orders[one], orders[other]
+        both = zip([a for a in mine if a in theirs], [a for a in theirs if a in mine], strict=True)
+        for first, instead in both:
+            if first != instead:
+                return (
+                    f"rank {one} entered {mine[first]} before {mine[instead]}; "
+                    f"rank {other} after it"
+                )
     return ""
 
 
@@ -115,8 +158,10 @@ def _first_dispute(table: dict[int, dict[int, Collective]]) -> tuple[int, str]:
     for sequence in range(start, stop + 1):
         entered = {rank: entries.get(sequence) for rank, entries in sorted(table.items())}
         if len({_what(entry) for entry in entered.values()}) > 1:
+            alike = len({entry and (entry.kind, entry.shape) for entry in entered.values()}) == 1
             return sequence, "; ".join(
                 f"rank {rank} entered {entry.kind} of shape {entry.shape}"
+                f"{f' in {entry.dtype}' if alike else ''}"
                 if entry
                 else f"rank {rank} never came"
                 for rank, entry in entered.items()
@@ -124,10 +169,14 @@ def _first_dispute(table: dict[int, dict[int, Collective]]) -> tuple[int, str]:
     return 0, ""
 
 
-def _what(entry: Collective | None) -> tuple[str, str] | None:
+def _what(entry: Collective | None) -> tuple[str, str, str] | None:
     if entry is None:
         return None
-    return entry.kind, "" if entry.kind.startswith(UNEVEN) else entry.shape
+    return (
+        entry.kind,
+        "" if entry.kind.startswith(UNEVEN) else entry.shape,
+        "" if entry.kind.startswith(ROOTED) else entry.dtype,
+    )
 
 
 def _group(entry: dict[str, Any]) -> str:

@@ -17,8 +17,21 @@ class Seat:
     gate: dist.ProcessGroup
 
 
+def place(index: int, sp: int) -> tuple[int, int]:
+    """(dp_index, sp_index): sequence peers are neighbours, index = dp_index * sp + sp_index."""
+    return divmod(index, sp)
+
+
+def groups(dp: int, sp: int) -> tuple[list[list[int]], list[list[int]]]:
+    """The sp groups, each in the order of its sequence, and the dp groups."""
+    everyone = list(range(dp * sp))
+    sp_groups = [everyone[d * sp : (d + 1) * sp] for d in range(dp)]
+    dp_groups = [everyone[s::sp] for s in range(sp)]
+    return sp_groups, dp_groups
+
+
 class Meshes:
-    """Meshes by shape. Sequence peers are neighbours: index = dp_index * sp + sp_index."""
+    """Meshes by shape."""
 
     def __init__(self, index: int, device: torch.device) -> None:
         self._index, self._device = index, device
@@ -27,8 +40,7 @@ class Meshes:
     def build(self, dp: int, sp: int) -> None:
         """Make the groups of a mesh; every rank of the pool must call this, in the same order."""
         everyone = list(range(dp * sp))
-        sp_groups = [everyone[d * sp : (d + 1) * sp] for d in range(dp)]
-        dp_groups = [everyone[s::sp] for s in range(sp)]
+        sp_groups, dp_groups = groups(dp, sp)
         sp_group = self._mine(sp_groups, f"sp of {dp}x{sp}")
         dp_group = self._mine(dp_groups, f"dp of {dp}x{sp}")
         world = self._mine([everyone], f"world of {dp}x{sp}")
@@ -36,7 +48,7 @@ class Meshes:
         if not (sp_group and dp_group and world and gate):
             self._seats[dp, sp] = None
             return
-        dp_index, sp_index = divmod(self._index, sp)
+        dp_index, sp_index = place(self._index, sp)
         rank = Rank(self._index, dp_index, sp_index, self._device, dp_group, sp_group, world)
         self._seats[dp, sp] = Seat(rank, gate)
 

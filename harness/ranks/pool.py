@@ -18,6 +18,7 @@ from typing import Self
 
 from harness.case import Case
 from harness.ranks.autopsy import autopsy
+from harness.ranks.collectives import first_disagreement
 from harness.ranks.launch import Launch
 from harness.ranks.link import Event
 from harness.ranks.ticket import Ticket, take_in
@@ -102,6 +103,7 @@ class RankPool:
         assembly = assemble(ticket.case, [ticket.fragments[rank] for rank in ranks])
         if isinstance(assembly, Assembly):
             assembly.collectives = ticket.collectives
+            assembly.out_of_step = first_disagreement(ticket.logs)
         return assembly
 
     def run(self, case: Case, candidate: str, *, traced: bool = False) -> Assembly | Fault:

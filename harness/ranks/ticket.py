@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness.case import Case
+from harness.ranks.collectives import Collective, heard
 from harness.ranks.link import Event
 from harness.ranks.payload import unpack
 from harness.ranks.trouble import Trouble
@@ -23,6 +24,8 @@ class Ticket:
     fragments: dict[int, Sequence[Fragment]] = field(default_factory=dict)
     # What rank 0 entered, by kind.
     collectives: dict[str, int] = field(default_factory=dict)
+    # What each rank entered, one by one, where it is traced.
+    logs: dict[int, list[Collective]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -32,6 +35,7 @@ class Ticket:
         """As if no rank had ever had it."""
         self.run = 0
         self.fragments.clear()
+        self.logs.clear()
 
 
 def take_in(event: Event, waiting: Sequence[Ticket], *, up: bool) -> Trouble | None:
@@ -71,9 +75,12 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
             moment=frame.whole("moment"),
             stack=frame.text("stack"),
         )
+    log = _log(frame.header.get("log", []))
     ticket.fragments[rank] = unpack(frame.header.get("fragments"), frame.payload)
     if rank == 0:
         ticket.collectives = _counts(frame.header.get("collectives"))
+    if ticket.traced:
+        ticket.logs[rank] = log
     return None
 
 
@@ -83,3 +90,10 @@ def _counts(described: object) -> dict[str, int]:
     ):
         raise ProtocolError("collectives are not counts by kind")
     return described
+
+
+def _log(described: object) -> list[Collective]:
+    try:
+        return heard(described)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"the log of collectives is none: {error}") from None

@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from harness.ranks.collectives import Collective, log
+from harness.ranks.collectives import Collective, log, told
 from harness.ranks.leash import ADDRESS
 from harness.ranks.wire import Frame, FrameReader, encode
 
@@ -68,9 +68,9 @@ class Controller:
         """What the main thread is doing, for a controller that has lost patience."""
         frames = sys._current_frames()  # noqa: SLF001 - documented, for debuggers
         stack = traceback.format_stack(frames.get(threading.main_thread().ident or 0))
-        logged: list[list[object]] = []
+        logged: list[tuple[object, ...]] = []
         try:
-            logged = [[e.group, e.sequence, e.kind, e.shape, e.done] for e in self.collectives()]
+            logged = told(self.collectives())
         except Exception as error:  # noqa: BLE001 - the stack is worth having without the log
             stack.append(f"no log of collectives: {type(error).__name__}: {error}")
         return encode("report", stack="".join(stack[-12:]), collectives=logged)
@@ -146,10 +146,18 @@ def main() -> None:
                 )
             )
             continue
-        # One rank stands for all: collectives come in step or not at all.
+        # One rank's counts stand for all; whether all were in step costs reading every log.
         entered = exchanges.since(called, started, exactly=traced) if index == 0 else {}
+        logged = told(log(started)) if traced else []
         controller.send(
-            encode("finished", payload, run=run, fragments=described, collectives=entered)
+            encode(
+                "finished",
+                payload,
+                run=run,
+                fragments=described,
+                collectives=entered,
+                log=logged,
+            )
         )
         recorder.reached("between cases")
 

@@ -1,6 +1,7 @@
 """A comparison as a JSON object."""
 
 import dataclasses
+import json
 from typing import Any
 
 from harness.compare import Comparison
@@ -10,7 +11,7 @@ from harness.report.text import explain, replay
 def comparison_record(comparison: Comparison) -> dict[str, Any]:
     """Everything a machine may want to know, and the text for people."""
     first, fault, scale = comparison.first, comparison.fault, comparison.scale
-    return {
+    record = {
         "case": str(comparison.case),
         "id": comparison.case.id,
         "candidate": comparison.candidate,
@@ -28,3 +29,6 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "explanation": explain(comparison),
         "replay": replay(comparison),
     }
+    # As a program will read it: names are strings, and tuples are lists.
+    as_read: dict[str, Any] = json.loads(json.dumps(record))
+    return as_read

@@ -1,123 +1,41 @@
-"""What `check` shows while it runs and when it is done."""
+"""What `check` and `merge` show when they are done. Needs no torch."""
 
-import time
-from collections import Counter
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Sequence
+from itertools import groupby, zip_longest
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from harness.compare import Comparison, Verdict
-from harness.report.record import comparison_record
+from harness.report.summary import BUCKETS, OUTCOMES, Summary
 
-
-@dataclass(slots=True)
-class Tally:
-    """What was seen so far of one candidate."""
-
-    candidate: str
-    verdicts: Counter[Verdict] = field(default_factory=Counter)
-    elements: int = 0
-    used: float = 0.0
-    # The first that failed, shrunk.
-    failure: Comparison | None = None
-
-    def add(self, comparison: Comparison) -> None:
-        self.verdicts[comparison.verdict] += 1
-        self.elements += comparison.elements
-        if comparison.verdict.passed:
-            self.used = max(self.used, comparison.used)
-
-    @property
-    def cases(self) -> int:
-        return self.verdicts.total()
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst; what the candidate declared unsupported counts only if it is most of it."""
-        unsupported = self.verdicts[Verdict.UNSUPPORTED]
-        if 2 * unsupported > self.cases:
-            return Verdict.FAULT
-        return Verdict.worst(v for v in self.verdicts if v is not Verdict.UNSUPPORTED)
+# Between two columns of situations.
+GAP = 4
 
 
-@dataclass(slots=True)
-class Summary:
-    """A whole run."""
-
-    tallies: dict[str, Tally]
-    situations: Counter[str] = field(default_factory=Counter)
-    cases: int = 0
-    seconds: float = 0.0
-
-    @property
-    def verdict(self) -> Verdict:
-        return Verdict.worst(tally.verdict for tally in self.tallies.values())
-
-    def record(self) -> dict[str, Any]:
-        return {
-            "verdict": self.verdict.name,
-            "cases": self.cases,
-            "seconds": round(self.seconds, 3),
-            "situations": dict(self.situations),
-            "candidates": {
-                name: {
-                    "verdict": tally.verdict.name,
-                    "cases": tally.cases,
-                    "verdicts": {verdict.name: n for verdict, n in tally.verdicts.items()},
-                    "elements": tally.elements,
-                    "used": tally.used,
-                    "failure": comparison_record(tally.failure)
-                    if tally.failure is not None
-                    else None,
-                }
-                for name, tally in self.tallies.items()
-            },
-        }
+def show(summary: Summary, console: Console) -> None:
+    """The closing tables."""
+    console.print(_verdicts(summary))
+    console.print(_errors(summary))
+    console.print(_situations(summary, console.width))
+    if summary.missing:
+        missing = f"{_shards(summary.missing)} of {summary.of}"
+        console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))
 
 
-class Live:
-    """A progress line: cases done, rate, situations seen, time left."""
+def show_failures(summary: Summary, console: Console) -> None:
+    """For each candidate the smallest failure in full, and the commands for the others."""
+    for tally in summary.tallies.values():
+        for failure in tally.failures[:1]:
+            say(console, f"\n{failure['explanation']}")
+        for failure in tally.failures[1:]:
+            say(console, f"  also    {failure['verdict']}  {failure['replay']}")
 
-    def __init__(self, console: Console, total: int, situations: int) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]} cases/s"),
-            TextColumn("{task.fields[seen]} situations"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
-        self._situations, self._started = situations, time.monotonic()
-        self._task = self._progress.add_task("checking", total=total, rate="-", seen="-")
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
-
-    def update(self, done: int, seen: int, doing: str = "checking") -> None:
-        elapsed = max(time.monotonic() - self._started, 1e-6)
-        self._progress.update(
-            self._task,
-            completed=done,
-            description=doing,
-            rate=f"{done / elapsed:.0f}",
-            seen=f"{seen}/{self._situations}",
-        )
+def say(console: Console, text: str) -> None:
+    """Text to be copied: neither wrapped nor coloured, whatever signs are in it."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def short_name(candidate: str) -> str:
@@ -125,31 +43,84 @@ def short_name(candidate: str) -> str:
     return candidate.rpartition("/")[2]
 
 
-def show(summary: Summary, names: list[str], console: Console) -> None:
-    """The closing tables."""
+def _shards(numbers: Sequence[int]) -> str:
+    """1, 2, 3 and 7 as `shards 1-3, 7`."""
+    runs = groupby(enumerate(numbers), lambda each: each[1] - each[0])
+    spans = [[number for _, number in run] for _, run in runs]
+    listed = ", ".join(f"{s[0]}-{s[-1]}" if len(s) > 1 else str(s[0]) for s in spans)
+    return f"shard{'s' if len(numbers) > 1 else ''} {listed}"
+
+
+def _verdicts(summary: Summary) -> Table:
     noun = "case" if summary.cases == 1 else "cases"
-    table = Table(
-        title=f"{summary.cases} {noun} in {summary.seconds:.1f} s",
+    title = f"{summary.cases} {noun} in {summary.seconds:.1f} s"
+    if summary.of > 1:
+        title += f", {_shards(summary.shards)} of {summary.of}"
+    table = _table(title)
+    columns = [name for name in OUTCOMES if name != "KNOWN"]
+    table.add_column("candidate", min_width=13, overflow="fold")
+    for name in (*columns, "elements", "used"):
+        table.add_column(name.lower(), justify="right", no_wrap=True)
+    for candidate, tally in summary.tallies.items():
+        counts = [str(tally.verdicts[name] or "·") for name in columns]
+        table.add_row(short_name(candidate), *counts, f"{tally.elements:,}", f"{tally.most:.2g}")
+    return table
+
+
+def _errors(summary: Summary) -> Table:
+    table = _table("cases that passed, by their largest error as a share of what was allowed")
+    table.add_column("candidate", min_width=13, overflow="fold")
+    table.add_column("dtype", no_wrap=True)
+    for bound in BUCKETS:
+        table.add_column(f"≤{bound:g}", justify="right", no_wrap=True)
+    table.add_column("most", justify="right", no_wrap=True)
+    for candidate, tally in summary.tallies.items():
+        for dtype, histogram in sorted(tally.used.items()):
+            counts = [str(count or "·") for count in histogram.counts]
+            table.add_row(short_name(candidate), dtype, *counts, f"{histogram.most:.2g}")
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 0, 0, 1),
     )
-    columns = [v for v in Verdict if v is not Verdict.KNOWN]
-    table.add_column("candidate", min_width=13, overflow="fold")
-    for verdict in columns:
-        table.add_column(verdict.name.lower(), justify="right", no_wrap=True)
-    table.add_column("elements", justify="right", no_wrap=True)
-    table.add_column("used", justify="right", no_wrap=True)
-    for tally in summary.tallies.values():
-        counts = [str(tally.verdicts[verdict] or "·") for verdict in columns]
-        table.add_row(
-            short_name(tally.candidate), *counts, f"{tally.elements:,}", f"{tally.used:.2g}"
-        )
-    console.print(table)
-    corners = Table(title="situations met", title_justify="left", show_header=False, box=None)
-    corners.add_column(justify="right")
-    corners.add_column()
-    for name in names:
-        corners.add_row(str(summary.situations[name]), name)
-    console.print(corners)
+
+
+def _situations(summary: Summary, width: int) -> Table:
+    """In two columns where the console is wide enough."""
+    counts = summary.situations
+    met = sum(1 for count in counts.values() if count)
+    number = max((len(str(count)) for count in counts.values()), default=0)
+    number = max(number, len(_count(0)))
+    name = max(map(len, counts), default=0)
+    sides = 2 if 2 * (number + 1 + name) + GAP <= width else 1
+    table = Table(
+        title=f"situations met: {met} of {len(counts)}",
+        title_justify="left",
+        show_header=False,
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for side in range(sides):
+        table.add_column(justify="right", no_wrap=True, min_width=number + (GAP - 1) * side)
+        table.add_column(no_wrap=sides == 2)
+    cells = [
+        (Text(_count(count), "" if count else "bold yellow"), Text(name))
+        for name, count in counts.items()
+    ]
+    height = -(-len(cells) // sides)
+    columns = [cells[side * height : (side + 1) * height] for side in range(sides)]
+    for row in zip_longest(*columns, fillvalue=(Text(), Text())):
+        table.add_row(*(cell for pair in row for cell in pair))
+    return table
+
+
+def _count(count: int) -> str:
+    """A corner that no case was in is a warning: nothing was seen of what hides there."""
+    return str(count) if count else "never"

@@ -1,6 +1,6 @@
 """Named tensors in global coordinates, in execution order."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,15 @@ class Entry:
     # Which rank reported each row, where ranks did; None for a reference or a replica.
     owners: Tokens | None = None
 
+    def renumbered(self, numbers: Tokens, origins: Tokens) -> "Entry":
+        """Under `numbers[i]` the row of token `origins[i]`, where there is one."""
+        if self.tokens is None:
+            return self
+        known = np.isin(origins, self.tokens)
+        rows = np.searchsorted(self.tokens, origins[known])
+        owners = None if self.owners is None else self.owners[rows]
+        return Entry(self.values[rows], numbers[known], owners)
+
 
 class Trace:
     """Entries by key; the order of keys is the order of execution."""
@@ -46,6 +55,23 @@ class Trace:
 
     def get(self, key: str) -> Entry | None:
         return self._entries.get(key)
+
+    def only(self, keys: Container[str]) -> "Trace":
+        """The entries of these keys."""
+        kept = Trace()
+        for key in self:
+            if key in keys:
+                kept.put(key, self[key])
+        return kept
+
+    def renumbered(self, origins: Mapping[int, int]) -> "Trace":
+        """Under number n what token `origins[n]` has here; tokens that no number names go."""
+        numbers = np.array(sorted(origins), np.int64)
+        found = np.array([origins[n] for n in sorted(origins)], np.int64)
+        moved = Trace()
+        for key in self:
+            moved.put(key, self[key].renumbered(numbers, found))
+        return moved
 
     def __getitem__(self, key: str) -> Entry:
         return self._entries[key]

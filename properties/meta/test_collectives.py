@@ -1,5 +1,7 @@
 """Where ranks part is told from what each of them remembers of its collectives."""
 
+import json
+
 import pytest
 
 from harness.ranks.collectives import (
@@ -7,7 +9,9 @@ from harness.ranks.collectives import (
     Collective,
     first_disagreement,
     group_name,
+    heard,
     members,
+    told,
 )
 
 PAIR = group_name("sp of 1x2", [0, 1])
@@ -15,8 +19,10 @@ OTHERS = group_name("sp of 2x2", [2, 3])
 WORLD = group_name("world of 2x2", [0, 1, 2, 3])
 
 
-def entered(kind: str, sequence: int, group: str = PAIR, shape: str = "[[4]]") -> Collective:
-    return Collective(group, sequence, kind, shape, done=False)
+def entered(
+    kind: str, sequence: int, group: str = PAIR, shape: str = "[[4]]", dtype: str = ""
+) -> Collective:
+    return Collective(group, sequence, kind, shape, done=False, dtype=dtype)
 
 
 def reduced(first: int, last: int, group: str = PAIR) -> list[Collective]:
@@ -58,6 +64,41 @@ def test_another_shape_is_a_disagreement_where_shapes_must_agree() -> None:
     # Uneven pieces, and what only the root gives.
     for kind in ("all_to_all", "gather", "scatter"):
         assert first_disagreement(logs(kind)) == ""
+
+
+def test_another_dtype_is_a_disagreement_and_named_where_nothing_else_differs() -> None:
+    def logs(kind: str, shape: str = "[[2]]") -> dict[int, list[Collective]]:
+        one = entered(kind, 1, shape="[[2]]", dtype="Long")
+        return {0: [one], 1: [entered(kind, 1, shape=shape, dtype="Double")]}
+
+    told = first_disagreement(logs("all_to_all"))
+    assert told.endswith(
+        "rank 0 entered all_to_all of shape [[2]] in Long; "
+        "rank 1 entered all_to_all of shape [[2]] in Double"
+    )
+    assert "Long" not in first_disagreement(logs("all_reduce", shape="[[3]]"))
+    # Only the root gives something.
+    assert first_disagreement(logs("scatter")) == ""
+
+
+def test_groups_in_step_may_still_be_entered_in_different_orders() -> None:
+    pair, whole = entered("all_reduce", 4), entered("barrier", 7, WORLD)
+    others = entered("all_reduce", 4, OTHERS)
+    logs = {0: [pair, whole], 1: [whole, pair], 2: [others, whole], 3: [others, whole]}
+    assert first_disagreement(logs) == (f"rank 0 entered {pair} before {whole}; rank 1 after it")
+    # Rank 0 shares each of these with another rank: nobody has both to put in order.
+    across = entered("barrier", 7, group_name("dp of 2x2", [0, 2]))
+    assert first_disagreement({0: [pair, across], 1: [pair], 2: [across]}) == ""
+    # What one of them has forgotten stands in no order.
+    assert first_disagreement({0: [*reduced(4, 5), whole], 1: [*reduced(5, 5), whole]}) == ""
+
+
+def test_a_log_comes_through_json_as_it_was_and_nothing_else_passes_for_one() -> None:
+    log = [entered("barrier", 1), entered("all_reduce", 2, WORLD, "[[2, 3]]", "Double")]
+    assert heard(json.loads(json.dumps(told(log)))) == log
+    for garbage in (1, [1], [[1]], [["g", "x", "k", "[]", True, ""]], {"a": 1}):
+        with pytest.raises((TypeError, ValueError)):
+            heard(garbage)
 
 
 def test_tails_that_start_at_different_numbers_are_compared_where_both_remember() -> None:

@@ -12,6 +12,7 @@ import harness
 PACKAGE = Path(harness.__file__).parent
 
 PROCESSES = {"subprocess", "multiprocessing", "socket", "selectors", "torch.distributed"}
+CASE_AND_TRACE = {"harness.case", "harness.trace"}
 LIBRARIES = {"torch", "numpy", "hypothesis", "pytest", "rich", "safetensors"}
 
 # What a part may import besides itself and the unsuspicious rest of the standard library.
@@ -19,6 +20,8 @@ LAYERS: dict[str, set[str]] = {
     "harness": set(),
     "harness.__main__": {"harness.cli"},
     "harness.case": set(),
+    "harness.verdict": set(),
+    "harness.campaign": {"harness.case"},
     "harness.plan": {"harness.case"},
     "harness.situations": {"harness.case", "harness.plan"},
     "harness.strategies": {"harness.case", "harness.plan", "harness.situations", "hypothesis"},
@@ -33,7 +36,7 @@ LAYERS: dict[str, set[str]] = {
         "torch",
         "numpy",
     },
-    "harness.compare": {"harness.case", "harness.trace", "torch", "numpy"},
+    "harness.compare": {*CASE_AND_TRACE, "harness.verdict", "numpy", "torch"},
     "harness.candidates": {"harness.case", "torch", "torch.distributed"},
     "harness.candidates.native": {
         "harness.candidates",
@@ -53,15 +56,14 @@ LAYERS: dict[str, set[str]] = {
         "torch",
         *PROCESSES,
     },
-    "harness.golden": {
-        "harness.case",
+    "harness.golden": {"harness.compare", *CASE_AND_TRACE, "numpy", "safetensors", "torch"},
+    "harness.report": {
+        "harness.campaign",
         "harness.compare",
-        "harness.trace",
-        "numpy",
-        "safetensors",
-        "torch",
+        "harness.verdict",
+        *CASE_AND_TRACE,
+        "rich",
     },
-    "harness.report": {"harness.case", "harness.compare", "harness.trace", "rich"},
     "harness.search": {
         "harness.case",
         "harness.compare",
@@ -79,6 +81,8 @@ LAYERS: dict[str, set[str]] = {
         "torch",
     },
     "harness.check": {
+        "harness",
+        "harness.campaign",
         "harness.case",
         "harness.compare",
         "harness.plan",
@@ -92,7 +96,8 @@ LAYERS: dict[str, set[str]] = {
         "rich",
     },
     "harness.doctor": {"harness", "torch", "torch.distributed", "rich"},
-    "harness.cli": {"harness", "harness.case"},
+    "harness.options": {"harness", "harness.campaign", "harness.case"},
+    "harness.cli": {"harness.campaign", "harness.case", "harness.options"},
     "harness.plugin": {"pytest"},
 }
 # Added to that inside a function, or for the type checker only.
@@ -100,7 +105,6 @@ LATE: dict[str, set[str]] = {
     "harness.cli": {
         "harness.candidates",
         "harness.check",
-        "harness.compare",
         "harness.doctor",
         "harness.golden",
         "harness.ranks",

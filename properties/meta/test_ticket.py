@@ -43,6 +43,8 @@ def ticket() -> Ticket:
         ("finished", FINISHED | {"fragments": [*FRAGMENTS, *FRAGMENTS]}),
         ("finished", FINISHED | {"collectives": [1]}),
         ("finished", FINISHED | {"collectives": {"all_to_all": "4"}}),
+        ("finished", FINISHED | {"log": 5}),
+        ("finished", FINISHED | {"log": [["g", float("inf"), "k", "[]", True, ""]]}),
         ("raised", RAISED | {"moment": float("nan")}),
         ("raised", RAISED | {"moment": {}}),
         ("raised", RAISED | {"error": 5}),

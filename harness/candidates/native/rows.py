@@ -1,6 +1,7 @@
 """Which rows this rank trains on: a dataset and a sampler, as in any training script."""
 
 import hashlib
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 
 import torch
@@ -61,13 +62,33 @@ def check_peers(samples: list[Sample], rank: Rank) -> None:
         )
 
 
+def sampler(
+    rows: Sized, dp: int, dp_index: int, *, shuffle: bool, drop_last: bool, epoch: int, seed: int
+) -> Iterator[int]:
+    """Which rows replica `dp_index` of `dp` trains on in this epoch, in order.
+
+    Nothing else about a rank may go in: peers of one sequence must draw the same rows.
+    """
+    drawn: DistributedSampler[int] = DistributedSampler(
+        rows,  # type: ignore[arg-type]
+        num_replicas=dp,
+        rank=dp_index,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        seed=seed,
+    )
+    # Without it every epoch repeats the order of the first.
+    drawn.set_epoch(epoch)
+    return iter(drawn)
+
+
 def my_samples(case: Case, rank: Rank) -> list[Sample]:
     """The rows of this rank's replica."""
     rows = Rows(case)
-    sampler: DistributedSampler[int] = DistributedSampler(
-        rows, num_replicas=case.dp, rank=rank.dp_index, shuffle=False, drop_last=False
+    drawn = sampler(
+        rows, case.dp, rank.dp_index, shuffle=False, drop_last=False, epoch=0, seed=case.seed
     )
-    return [rows[index] for index in sampler]
+    return [rows[index] for index in drawn]
 
 
 def split(samples: list[Sample], micro_batches: int) -> list[list[Sample]]:

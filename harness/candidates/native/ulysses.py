@@ -57,8 +57,7 @@ class Ulysses:
         check_peers(samples, rank)
         for _ in range(case.steps - 1):
             self.step(model, case, samples, rank, silent)
-            optimizer.step()
-            optimizer.zero_grad()
+            self.update(optimizer)
         self.step(model, case, samples, rank, emit)
 
     def step(
@@ -66,7 +65,7 @@ class Ulysses:
     ) -> None:
         """Forward, backward and reduction on every micro-batch: all but the optimizer."""
         micro_batches = [
-            collate(part, case.pad_id, rank.device) for part in split(samples, case.micro_batches)
+            self.collate(case, part, rank) for part in split(samples, case.micro_batches)
         ]
         targets = summed(torch.stack([supervised(b).sum() for b in micro_batches]).sum(), rank.dp)
         total = torch.zeros((), device=rank.device)
@@ -84,11 +83,19 @@ class Ulysses:
         for name, parameter in model.named_parameters():
             emit(f"grad.{name}", gradient(parameter))
 
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Between two steps."""
+        optimizer.step()
+        optimizer.zero_grad()
+
     def model(self, case: Case, rank: Rank) -> Decoder:
         return Decoder(case, TORCH_DTYPES[case.dtype], rank.device)
 
     def samples(self, case: Case, rank: Rank) -> list[Sample]:
         return my_samples(case, rank)
+
+    def collate(self, case: Case, samples: list[Sample], rank: Rank) -> Batch:
+        return collate(samples, case.pad_id, rank.device)
 
     def shifted(self, stream: Stream) -> Stream:
         return replace(stream, labels_T=shift(stream.labels_T))

@@ -1,0 +1,79 @@
+"""Whether two fp64 traces say the same: where they part first, in words, or nothing.
+
+Neither is the truth about the other: two references that must confirm each other, or two runs of
+one candidate on cases that must come to the same.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.compare.budget import CONDITIONING
+from harness.compare.elementwise import judge, measure_noise
+from harness.trace import Trace
+from harness.trace.trace import Entry, Tokens
+
+
+def agree(one: Trace, other: Trace, *, times: float = 1.0) -> str:
+    """Equal but for rounding: `times` the fp64 budget of every element, as `one` makes it."""
+    unlike = _unlike(one, other)
+    if unlike:
+        return unlike
+    for key in one:
+        # The budget of an infinity is infinite, and everything would be within.
+        if not np.isfinite(one[key].values).all():
+            return f"{key}: not finite"
+    noise = measure_noise({key: (one[key].values, [one[key].values]) for key in one})
+    for key in one:
+        values = one[key].values
+        judged = judge(key, "fp64", values, [values], other[key].values, noise)
+        # Not `error > ...`: what is not a number must be wrong.
+        wrong = np.flatnonzero(~(judged.error <= times * judged.allowed))
+        if wrong.size:
+            return f"{key}: {wrong.size} of {judged.elements} elements differ"
+    return ""
+
+
+def doubt(oracle: Trace, witness: Trace) -> str:
+    """Why two fp64 references cannot both be right."""
+    return agree(oracle, witness, times=CONDITIONING)
+
+
+def identical(one: Trace, other: Trace) -> str:
+    """Equal in every bit but the sign of a zero; what is not a number is equal to nothing."""
+    unlike = _unlike(one, other)
+    if unlike:
+        return unlike
+    for key in one:
+        wrong = np.flatnonzero(one[key].values != other[key].values)
+        if wrong.size:
+            return f"{key}: {wrong.size} of {one[key].values.size} elements are not identical"
+    return ""
+
+
+def mean(traces: Sequence[Trace]) -> Trace:
+    """The mean of what belongs to no token, losses and gradients, over traces of one model."""
+    together = Trace()
+    for key in traces[0]:
+        if traces[0][key].tokens is None:
+            together.put(key, Entry(np.mean([trace[key].values for trace in traces], axis=0)))
+    return together
+
+
+def _unlike(one: Trace, other: Trace) -> str:
+    """Why their elements cannot even be put side by side."""
+    if set(one) != set(other):
+        return f"only one of them has {', '.join(sorted(set(one) ^ set(other)))}"
+    for key in one:
+        if not _same_tokens(one[key].tokens, other[key].tokens):
+            return f"{key}: rows of different tokens"
+        shapes = one[key].values.shape, other[key].values.shape
+        if shapes[0] != shapes[1]:
+            return f"{key}: shapes {shapes[0]} and {shapes[1]}"
+    return ""
+
+
+def _same_tokens(one: Tokens | None, other: Tokens | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)

@@ -1,0 +1,199 @@
+"""What a run of `check` found, as data: added up, written, read back. Needs no torch."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.campaign import Request
+from harness.case import parse
+from harness.verdict import Verdict
+
+if TYPE_CHECKING:
+    from harness.compare import Comparison
+
+FORMAT = 1
+# Verdicts as a document has them.
+OUTCOMES = tuple(verdict.name for verdict in Verdict)
+PASSING = tuple(verdict.name for verdict in Verdict if verdict.passed)
+# Upper bounds of error over allowed error. What passes is at most 1.
+BUCKETS = (0.001, 0.01, 0.03, 0.1, 0.3, 0.5, 1.0)
+
+
+def worst(outcomes: Iterable[str]) -> str:
+    """A run is as good as its worst part; a run of nothing is a fault."""
+    return Verdict.worst(Verdict[outcome] for outcome in outcomes).name
+
+
+@dataclass(slots=True)
+class Histogram:
+    """How much of what was allowed the cases of one dtype used that passed."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * len(BUCKETS))
+    most: float = 0.0
+
+    def add(self, used: float) -> None:
+        self.counts[bisect_left(BUCKETS, used)] += 1
+        self.most = max(self.most, used)
+
+    def __add__(self, other: "Histogram") -> "Histogram":
+        counts = [one + two for one, two in zip(self.counts, other.counts, strict=True)]
+        return Histogram(counts, max(self.most, other.most))
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was seen of one candidate."""
+
+    verdicts: Counter[str] = field(default_factory=Counter)
+    elements: int = 0
+    # By dtype.
+    used: dict[str, Histogram] = field(default_factory=dict)
+    # Records of the first failure in each shard, shrunk; the smallest first.
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    # That of this run; there is none where the tally was read or added up.
+    failure: "Comparison | None" = field(default=None, compare=False)
+
+    def add(self, comparison: "Comparison") -> None:
+        self.verdicts[comparison.verdict.name] += 1
+        self.elements += comparison.elements
+        if comparison.verdict.passed:
+            # What equals plain training bit by bit adds nothing to plain training's own error.
+            used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
+            self.used.setdefault(comparison.case.dtype, Histogram()).add(used)
+
+    def __add__(self, other: "Tally") -> "Tally":
+        used = dict(self.used)
+        for dtype, histogram in other.used.items():
+            used[dtype] = used.get(dtype, Histogram()) + histogram
+        failures = sorted([*self.failures, *other.failures], key=_size)
+        verdicts = self.verdicts + other.verdicts
+        return Tally(verdicts, self.elements + other.elements, used, failures)
+
+    @property
+    def cases(self) -> int:
+        return self.verdicts.total()
+
+    @property
+    def most(self) -> float:
+        """The largest error, as a share of what was allowed, in a case that passed."""
+        return max((histogram.most for histogram in self.used.values()), default=0.0)
+
+    @property
+    def verdict(self) -> str:
+        """The worst; what the candidate declared unsupported counts only if it is most of it."""
+        if 2 * self.verdicts["UNSUPPORTED"] > self.cases:
+            return "FAULT"
+        return worst(name for name in self.verdicts if name != "UNSUPPORTED")
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "cases": self.cases,
+            "verdicts": dict(self.verdicts),
+            "elements": self.elements,
+            "used": self.most,
+            "histogram": {dtype: asdict(histogram) for dtype, histogram in self.used.items()},
+            "failures": self.failures,
+        }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> "Tally":
+        used = {dtype: Histogram(**each) for dtype, each in record["histogram"].items()}
+        failures = sorted(record["failures"], key=_size)
+        return cls(Counter(record["verdicts"]), record["elements"], used, failures)
+
+    def is_sound(self) -> bool:
+        """Whether every case that passed is in a histogram, and every failure explained."""
+        counted = [count for histogram in self.used.values() for count in histogram.counts]
+        return (
+            len(counted) == len(BUCKETS) * len(self.used)
+            and sum(counted) == sum(self.verdicts[name] for name in PASSING)
+            and all(type(failure["explanation"]) is str for failure in self.failures)
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """A campaign, or the shards of it that were examined."""
+
+    request: Request
+    # No case of the campaign needs more of them.
+    ranks: int
+    versions: dict[str, str]
+    # A digest of every case of the campaign, in order: shards of one campaign agree on it.
+    drawn: str
+    of: int
+    shards: tuple[int, ...]
+    # Shards that should have been merged and were not; nothing is known of their cases.
+    missing: tuple[int, ...] = ()
+    tallies: dict[str, Tally]
+    # Zeros as well: what was never met tells as much.
+    situations: Counter[str]
+    cases: int = 0
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        gaps = ["FAULT"] if self.missing else []
+        return worst([*gaps, *(tally.verdict for tally in self.tallies.values())])
+
+    def record(self) -> dict[str, Any]:
+        campaign = {**asdict(self.request), "ranks": self.ranks}
+        return {
+            "format": FORMAT,
+            "campaign": {k: list(v) if type(v) is tuple else v for k, v in campaign.items()},
+            "versions": self.versions,
+            "drawn": self.drawn,
+            "shards": {
+                "of": self.of,
+                "examined": list(self.shards),
+                "missing": list(self.missing),
+            },
+            "verdict": self.verdict,
+            "cases": self.cases,
+            "seconds": self.seconds,
+            "situations": dict(self.situations),
+            "buckets": list(BUCKETS),
+            "candidates": {name: tally.record() for name, tally in self.tallies.items()},
+        }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> "Summary":
+        """Some error where it is not one; what is derived must be as it would be written."""
+        shards = record["shards"]
+        campaign: dict[str, Any] = {
+            name: tuple(value) if type(value) is list else value
+            for name, value in record["campaign"].items()
+        }
+        summary = cls(
+            ranks=campaign.pop("ranks"),
+            request=Request(**campaign),
+            versions=dict(record["versions"]),
+            drawn=record["drawn"],
+            of=shards["of"],
+            shards=tuple(shards["examined"]),
+            missing=tuple(shards["missing"]),
+            tallies={name: Tally.from_record(t) for name, t in record["candidates"].items()},
+            situations=Counter(record["situations"]),
+            cases=record["cases"],
+            seconds=record["seconds"],
+        )
+        if summary.record() != record or not summary._is_sound():
+            raise ValueError("the parts of the record contradict one another")
+        return summary
+
+    def _is_sound(self) -> bool:
+        shards = {*self.shards, *self.missing}
+        return (
+            all(1 <= shard <= self.of for shard in shards)
+            and len(shards) == len(self.shards) + len(self.missing)
+            and self.tallies.keys() == set(self.request.candidates)
+            and all(tally.is_sound() for tally in self.tallies.values())
+        )
+
+
+def _size(failure: dict[str, Any]) -> tuple[int, int, int, str]:
+    case = parse(failure["case"])
+    return case.tokens, case.ranks, len(failure["case"]), failure["case"]

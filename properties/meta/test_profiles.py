@@ -1,0 +1,181 @@
+"""The Hypothesis profiles, in pytest runs of a suite of two."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).parent.parent.parent / "conftest.py"
+# Each test notes what it draws; beyond LIMIT it fails, and many draws are.
+SUITE = """
+import os
+from pathlib import Path
+from hypothesis import given, strategies as st
+
+LIMIT = int(os.environ.get("LIMIT", 1 << 64))
+
+def note(test, number):
+    with Path(test).open("a") as file:
+        print(number, file=file)
+    assert number < LIMIT
+
+@given(st.integers(0, 1 << 60))
+def test_one(number):
+    note("one", number)
+
+@given(st.integers(0, 1 << 60))
+def test_other(number):
+    note("other", number)
+"""
+# The smallest draw that fails where LIMIT is 1000.
+SMALLEST = 1000
+# With the plugins that matter, and without the time that others take to load.
+ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+PLUGINS = ("-p", "xdist", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider")
+PYTEST = (sys.executable, "-m", "pytest", "--rootdir=.", *PLUGINS)
+NIGHTLY = "--hypothesis-profile=nightly"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run said, and what its tests drew."""
+
+    status: int
+    said: str
+    one: list[int]
+    other: list[int]
+
+    @property
+    def seed(self) -> str:
+        (seed,) = re.findall(r"--hypothesis-seed=(\d+)", self.said)
+        return str(seed)
+
+
+Run = Callable[..., Seen]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("profiles")
+    # How many cases a night has is not what is tested here.
+    text = CONFTEST.read_text().replace("max_examples=2000", "max_examples=40")
+    (folder / "conftest.py").write_text(text)
+    (folder / "test_suite.py").write_text(SUITE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    def start(*arguments: str, **variables: str) -> Seen:
+        drawn = (folder / "one", folder / "other")
+        for file in drawn:
+            file.write_text("")
+        foreign = ("CI", "PYTEST_", "HARNESS_", "HYPOTHESIS_")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+        finished = subprocess.run(
+            [*PYTEST, *arguments],
+            cwd=folder,
+            env=environment | ALONE | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said = finished.stdout + finished.stderr
+        return Seen(finished.returncode, said, *(
+            [int(line) for line in file.read_text().split()] for file in drawn
+        ))  # fmt: skip
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def night(run: Run, folder: Path) -> Seen:
+    """One that fails, in a database of its own; CI is set, as it is where nights are run."""
+    return run(NIGHTLY, CI="true", LIMIT="1000", HARNESS_DATABASE=str(folder / "night"))
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_without_ci_the_profile_is_dev_which_is_the_same_with_ci(run: Run) -> None:
+    here, there = (
+        re.findall(r"hypothesis profile 'dev' -> .*", run("--verbose", *named, **ci).said)
+        for named, ci in (((), {}), (("--hypothesis-profile=dev",), {"CI": "true"}))
+    )
+    assert here == there != []
+
+
+def test_with_ci_it_is_pr_which_draws_the_same_always_and_keeps_nothing(
+    run: Run, folder: Path
+) -> None:
+    first, again = (run("--verbose", CI="true", LIMIT="1000") for _ in range(2))
+    assert "hypothesis profile 'pr'" in first.said
+    assert "--hypothesis-seed" not in first.said
+    assert first.status == again.status == 1
+    assert first.one == again.one != []
+    assert not files(folder / ".hypothesis" / "examples")
+
+
+def test_all_workers_draw_from_the_seed_that_was_printed(run: Run) -> None:
+    both = run(NIGHTLY, "--numprocesses=2", "--dist=each")
+    assert both.status == 0, both.said
+    alone = run(NIGHTLY, f"--hypothesis-seed={both.seed}")
+    # Either worker ran both tests.
+    assert sorted(both.one) == sorted(2 * alone.one) != []
+    assert sorted(both.other) == sorted(2 * alone.other) != []
+
+
+def test_the_seed_that_was_printed_fails_again_without_the_database(run: Run, night: Seen) -> None:
+    assert night.status == 1
+    again = run(NIGHTLY, f"--hypothesis-seed={night.seed}", LIMIT="1000")
+    assert again.status == 1
+    assert again.one == night.one != []
+
+
+def test_a_failure_is_kept_and_the_next_night_tries_it_first(
+    run: Run, night: Seen, folder: Path
+) -> None:
+    assert files(folder / "night")
+    kept = copied(folder / "night", folder / "kept")
+    following = run(NIGHTLY, CI="true", LIMIT="1000", HARNESS_DATABASE=str(kept))
+    assert night.one[0] != SMALLEST
+    assert following.one[0] == following.other[0] == SMALLEST
+    assert following.seed != night.seed
+
+
+def test_a_night_that_passes_draws_as_many_cases_as_it_should_and_others_than_the_last(
+    run: Run, night: Seen
+) -> None:
+    passing = run(NIGHTLY, CI="true")
+    assert passing.status == 0, passing.said
+    assert len(passing.one) == 40
+    # A few, zero among them, are drawn more often than others.
+    assert len(set(passing.one) - set(night.one)) > 20
+
+
+@pytest.mark.usefixtures("night")
+def test_a_shared_database_is_read_and_never_written(run: Run, folder: Path) -> None:
+    shared, own = copied(folder / "night", folder / "shared"), folder / "own"
+    before = files(shared)
+    assert before
+    both = {"HARNESS_DATABASE": str(own), "HARNESS_SHARED_DATABASE": str(shared)}
+    failed = run(NIGHTLY, LIMIT="1000", **both)
+    assert failed.one[0] == SMALLEST
+    assert files(own)
+    # What passes by now is forgotten wherever that is possible.
+    mended = run(NIGHTLY, **both)
+    assert mended.one[0] == SMALLEST
+    assert not files(own)
+    assert files(shared) == before
+
+
+def copied(folder: Path, place: Path) -> Path:
+    shutil.copytree(folder, place)
+    return place

@@ -1,0 +1,101 @@
+"""The yardstick of every relation, on traces made by hand."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from harness.compare import agree, identical, mean
+from harness.trace import Entry, Trace
+
+
+def trace(**changes: Entry) -> Trace:
+    entries = {
+        "nll": Entry(np.array([1.0, 2.0, 0.5]), np.array([0, 1, 4]), np.array([0, 0, 1])),
+        "loss": Entry(np.array(1.25)),
+        "grad.head": Entry(np.array([[1.0, -2.0], [0.0, 4.0]])),
+        **{name.replace("_", "."): entry for name, entry in changes.items()},
+    }
+    made = Trace()
+    for key, entry in entries.items():
+        made.put(key, entry)
+    return made
+
+
+def head(*values: float) -> Trace:
+    return trace(grad_head=Entry(np.array(values).reshape(2, 2)))
+
+
+def test_what_differs_by_a_rounding_agrees_and_is_not_identical() -> None:
+    assert agree(trace(), head(1, -2 - 1e-13, 0, 4)) == ""
+    said = identical(trace(), head(1, -2 - 1e-13, 0, 4))
+    assert said == "grad.head: 1 of 4 elements are not identical"
+
+
+def test_a_little_more_than_a_rounding_does_not_agree() -> None:
+    assert agree(trace(), head(1, -2 - 1e-11, 0, 4)) == "grad.head: 1 of 4 elements differ"
+
+
+def test_zeros_are_identical_whatever_their_sign() -> None:
+    assert identical(trace(), head(1, -2, -0.0, 4)) == ""
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_agrees_with_nothing_and_not_with_itself(value: float) -> None:
+    wild = head(1, -2, value, 4)
+    assert agree(wild, wild) == agree(wild, trace()) == "grad.head: not finite"
+    assert agree(trace(), wild) == "grad.head: 1 of 4 elements differ"
+
+
+def test_what_is_not_a_number_is_not_identical_to_itself() -> None:
+    assert identical(head(1, -2, np.nan, 4), head(1, -2, np.nan, 4))
+
+
+@pytest.mark.parametrize("same", [agree, identical])
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (trace().only(["loss", "nll"]), "only one of them has grad.head"),
+        (trace(loss=Entry(np.array([1.25]))), "loss: shapes () and (1,)"),
+        (trace().renumbered({0: 0, 1: 1, 5: 4}), "nll: rows of different tokens"),
+        (trace(nll=Entry(np.array([1.0, 2.0, 0.5]))), "nll: rows of different tokens"),
+    ],
+)
+def test_what_cannot_be_put_side_by_side_is_no_match(
+    same: Callable[[Trace, Trace], str], other: Trace, said: str
+) -> None:
+    assert same(trace(), other) == said
+    assert same(other, trace()).startswith(said[:5])
+
+
+def test_a_mean_is_taken_of_what_belongs_to_no_token() -> None:
+    together = mean([head(1, 1, 1, 1), head(3, 1, -1, 2)])
+    assert list(together) == ["loss", "grad.head"]
+    assert together["grad.head"].values.tolist() == [[2, 1], [0, 1.5]]
+
+
+@pytest.mark.parametrize(
+    ("origins", "numbers", "losses", "owners"),
+    [
+        ({4: 0, 0: 4}, [0, 4], [0.5, 1.0], [1, 0]),
+        ({7: 1, 8: 1}, [7, 8], [2.0, 2.0], [0, 0]),
+        ({0: 3, 1: 4}, [1], [0.5], [1]),
+        ({}, [], [], []),
+    ],
+)
+def test_tokens_may_swap_be_copied_and_be_left_out(
+    origins: Mapping[int, int], numbers: list[int], losses: list[float], owners: list[int]
+) -> None:
+    moved = trace().renumbered(origins)
+    nll = moved["nll"]
+    assert listed(nll.tokens) == numbers
+    assert listed(nll.values) == losses
+    assert listed(nll.owners) == owners
+    assert moved["loss"] is not None
+    assert identical(moved.only(["grad.head"]), trace().only(["grad.head"])) == ""
+
+
+def listed(values: npt.NDArray[np.generic] | None) -> list[object]:
+    assert values is not None
+    return list(values.tolist())

@@ -1,0 +1,61 @@
+"""Ranks enter the same collectives in the same order, also where no backend minds."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+
+from harness.case import Case, parse
+from harness.ranks.pool import RankPool
+from harness.strategies import cases
+from properties.step.asking import DIALECTS, ask, mutant
+
+CASE = parse("case/1 rows=5:11111,3:101 heads=4/2 vocab=16 sp=2 dp=2")
+few = settings(max_examples=settings().max_examples * 4 // 5)
+
+
+def parted(case: Case, candidate: str, pool: RankPool, *, traced: bool = True) -> str:
+    """Where ranks part in what they enter, or nothing."""
+    (assembly,) = ask(pool, [(case, candidate)], traced=traced)
+    assert assembly.collectives
+    return assembly.out_of_step
+
+
+@pytest.mark.parametrize("candidate", DIALECTS)
+@few
+@given(case=cases(max_ranks=4))
+def test_all_ranks_enter_the_same_collectives(
+    harness_pool: RankPool, candidate: str, case: Case
+) -> None:
+    assert parted(case, candidate, harness_pool) == ""
+
+
+def test_a_step_longer_than_the_log_is_compared_where_all_remember(
+    harness_pool: RankPool,
+) -> None:
+    long = "case/1 rows=3:111,3:111,3:111,3:111 heads=4/2 layers=5 vocab=16 sp=2 micro=4 steps=2"
+    assert parted(parse(long), "native-local", harness_pool) == ""
+
+
+GATHERED = r"collective #\d+ on world of 2x2, ranks 0,1,2,3: rank 0 entered all_gather of shape "
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("OTHER_SHAPE", GATHERED + r"\[\[\]\]; rank 1 entered all_gather of shape \[\[1\]\]; "),
+        ("OTHER_DTYPE", GATHERED + r"\[\[\]\] in Long; rank 1 .* \[\[\]\] in Double; "),
+        (
+            "CROSSED",
+            r"rank 0 entered all_reduce #\d+ on world .* before all_reduce #\d+ on sp .*; rank 1",
+        ),
+    ],
+)
+def test_ranks_that_part_and_do_not_hang_are_found(
+    harness_pool: RankPool, name: str, told: str
+) -> None:
+    assert re.match(told, parted(CASE, mutant(name), harness_pool))
+
+
+def test_only_a_traced_run_pays_for_the_logs_and_knows(harness_pool: RankPool) -> None:
+    assert parted(CASE, mutant("OTHER_SHAPE"), harness_pool, traced=False) == ""

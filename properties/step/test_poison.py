@@ -1,0 +1,57 @@
+"""What must not matter does not: memory nobody wrote, padding, and the tail of the stream."""
+
+import pytest
+from hypothesis import given, settings
+
+from harness.case import Case, parse
+from harness.compare import identical
+from harness.ranks.pool import RankPool
+from harness.strategies import cases
+from properties.step.asking import ask, mutant, probe
+
+# Ragged on both sides, and neither sp=2 nor sp=4 divides the tokens.
+CASE = parse("case/1 rows=4:1111,1:1:left,6:011011 heads=4/2 vocab=16 sp=4")
+TWINS = {
+    f"{what}-{dialect}": (f"native-{dialect}", probe(f"{what.upper()}_{dialect.upper()}"))
+    for what in ("nan", "huge", "padding", "tail")
+    for dialect in ("gather", "local")
+}
+few = settings(max_examples=settings().max_examples * 2 // 5)
+
+
+def difference(case: Case, usual: str, changed: str, pool: RankPool) -> str:
+    """Where losses of real tokens, loss or gradients depend on what was changed, or nothing."""
+    one, other = ask(pool, [(case, usual), (case, changed)])
+    return identical(one.trace, other.trace)
+
+
+@pytest.mark.parametrize(("usual", "changed"), TWINS.values(), ids=TWINS)
+@few
+@given(case=cases(max_ranks=4, max_length=8))
+def test_what_nobody_wrote_and_what_no_token_owns_changes_no_bit(
+    harness_pool: RankPool, usual: str, changed: str, case: Case
+) -> None:
+    assert difference(case, usual, changed, harness_pool) == ""
+
+
+@pytest.mark.parametrize(("usual", "changed"), TWINS.values(), ids=TWINS)
+def test_the_case_that_kills_is_itself_in_order(
+    harness_pool: RankPool, usual: str, changed: str
+) -> None:
+    assert difference(CASE, usual, changed, harness_pool) == ""
+
+
+@pytest.mark.parametrize(
+    ("usual", "changed", "where"),
+    [
+        ("UNWRITTEN_TAIL", "POISONED_TAIL", "loss: "),
+        ("UNWRITTEN_GRADIENT", "POISONED_GRADIENT", "grad."),
+        ("MASK_FROM_IDS", "MASK_FROM_GARBAGE", "nll: "),
+        ("COUNTS_TAIL", "COUNTS_OTHER_TAIL", "loss: "),
+    ],
+)
+def test_a_step_that_reads_them_is_found(
+    harness_pool: RankPool, usual: str, changed: str, where: str
+) -> None:
+    told = difference(CASE, mutant(usual), mutant(changed), harness_pool)
+    assert told.startswith(where)

@@ -1,0 +1,64 @@
+"""The loss that a step reports rises as its own gradient says: no reference is asked."""
+
+from dataclasses import replace
+from math import nan
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from harness.case import Case, parse
+from harness.compare import NUDGES, slope_misfit
+from harness.ranks.pool import RankPool
+from harness.reference.weights import seeded_direction
+from harness.strategies import cases
+from harness.trace import Entry, Trace
+from properties.step.asking import DIALECTS, ask, mutant
+
+# Both kinds of parallelism, every kind of parameter, a loss that all of them move.
+CASE = parse("case/1 rows=7:0111111,5:10110 heads=4/2 layers=2 vocab=16 sp=2 dp=2")
+
+
+def misfit(case: Case, candidate: str, pool: RankPool) -> str:
+    """How the candidate's gradients contradict its losses on nudged weights, or nothing."""
+    # Of later steps the gradient is not that of the weights that are nudged.
+    case = replace(case, steps=1, nudge=0.0)
+    nudged = [replace(case, nudge=nudge) for nudge in NUDGES]
+    here, *around = ask(pool, [(case, candidate), *((there, candidate) for there in nudged)])
+    losses = {
+        nudge: float(assembly.trace["loss"].values)
+        for nudge, assembly in zip(NUDGES, around, strict=True)
+    }
+    direction = {name: way.numpy() for name, way in seeded_direction(case).items()}
+    return slope_misfit(losses, here.trace, direction)
+
+
+@pytest.mark.parametrize("candidate", DIALECTS)
+@given(case=cases(max_ranks=4))
+def test_the_gradient_is_the_slope_of_the_reported_loss(
+    harness_pool: RankPool, candidate: str, case: Case
+) -> None:
+    assert misfit(case, candidate, harness_pool) == ""
+
+
+@pytest.mark.parametrize("candidate", DIALECTS)
+def test_the_case_that_kills_is_itself_in_order(harness_pool: RankPool, candidate: str) -> None:
+    assert misfit(CASE, candidate, harness_pool) == ""
+
+
+@pytest.mark.parametrize(
+    ("factor", "accepted"),
+    [(1, True), (1 - 1e-9, False), (1 + 1e-9, False), (-1, False), (0, False), (nan, False)],
+)
+def test_a_slope_is_known_to_nine_digits(*, factor: float, accepted: bool) -> None:
+    # The cube of 2, along the direction 1.
+    trace = Trace()
+    trace.put("loss", Entry(np.array(8.0)))
+    trace.put("grad.w", Entry(np.array([12.0 * factor])))
+    losses = {nudge: (2.0 + nudge) ** 3 for nudge in NUDGES}
+    assert (slope_misfit(losses, trace, {"w": np.ones(1)}) == "") is accepted
+
+
+@pytest.mark.parametrize("name", ["TIMES_SP", "MISSING_NORM", "DETACHED_KEYS"])
+def test_a_gradient_that_is_not_the_slope_is_found(harness_pool: RankPool, name: str) -> None:
+    assert "along the direction and the gradients say" in misfit(CASE, mutant(name), harness_pool)

@@ -1,0 +1,197 @@
+"""Which rows which rank trains on: peers the same ones, replicas each its own, nobody none.
+
+Nothing here but a sampler and the arithmetic of the mesh; one test asks real ranks.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Dataset
+
+from harness.candidates import resolve
+from harness.candidates.native.rows import sampler
+from harness.case import parse
+from harness.ranks.mesh import groups, place
+from harness.ranks.pool import RankPool
+from harness.trace import Assembly
+
+EPOCHS = range(3)
+# From here on two epochs have the same order less often than once in 10^18 seeds.
+ENOUGH = 20
+PROBES = Path(__file__).parent / "step" / "probes.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A dataset on a mesh."""
+
+    rows: Sized
+    dp: int
+    sp: int
+    shuffle: bool
+    drop_last: bool
+    seed: int = 0
+
+
+# What rank number `index` draws in an epoch.
+Draw = Callable[[Plan, int, int], list[int]]
+
+
+def drawn(plan: Plan, index: int, epoch: int) -> list[int]:
+    """As the native step draws."""
+    dp_index, _ = place(index, plan.sp)
+    return list(
+        sampler(
+            plan.rows,
+            plan.dp,
+            dp_index,
+            shuffle=plan.shuffle,
+            drop_last=plan.drop_last,
+            epoch=epoch,
+            seed=plan.seed,
+        )
+    )
+
+
+def complaint(plan: Plan, draw: Draw) -> str:
+    """The first claim about who gets what that does not hold, or nothing."""
+    return next(complaints(plan, draw), "")
+
+
+def complaints(plan: Plan, draw: Draw) -> Iterator[str]:
+    sp_groups, _ = groups(plan.dp, plan.sp)
+    size, orders = len(plan.rows), []
+    # Dropped or repeated to make the shares even, and not one more.
+    even = size - size % plan.dp if plan.drop_last else size + -size % plan.dp
+    for epoch in EPOCHS:
+        held = [[draw(plan, index, epoch) for index in group] for group in sp_groups]
+        if any(one != other for peers in held for one, other in pairwise(peers)):
+            yield "peers of one sequence hold different rows"
+        shares = [peers[0] for peers in held]
+        if {len(share) for share in shares} != {even // plan.dp}:
+            yield "more rows are dropped or repeated than it takes"
+        times = Counter(row for share in shares for row in share)
+        if not set(times) <= set(range(size)):
+            yield "rows that the dataset does not have"
+        if len(times) < min(size, even):
+            yield "a row went to two replicas instead of another one"
+        orders.append(shares)
+    alike = [one == other for one, other in pairwise(orders)]
+    if not plan.shuffle and not all(alike):
+        yield "the order changes without shuffling"
+    if plan.shuffle and size >= ENOUGH * plan.dp and any(alike):
+        yield "two epochs have the same order"
+
+
+plans = st.builds(
+    Plan,
+    st.integers(1, 150).map(range),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 1 << 32),
+)
+
+
+@given(plan=plans)
+def test_peers_share_replicas_divide_and_epochs_differ(plan: Plan) -> None:
+    assert complaint(plan, drawn) == ""
+
+
+class DummyDataset(Dataset[dict[str, torch.Tensor]]):
+    """The notebook's own: every item is the same two rows."""
+
+    def __init__(self, size: int = 1000) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": torch.tensor([[20, 42, 1, 19, 85], [25, 33, 7, 68, 9]])}
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(("dp", "sp"), [(1, 4), (2, 2), (3, 2), (7, 1), (16, 4)])
+@pytest.mark.parametrize("size", [1000, 200])
+def test_the_notebooks_datasets_are_dealt_out_on_every_mesh(
+    size: int, dp: int, sp: int, *, shuffle: bool, drop_last: bool
+) -> None:
+    plan = Plan(DummyDataset(size), dp, sp, shuffle, drop_last)
+    assert complaint(plan, drawn) == ""
+
+
+@pytest.mark.parametrize("mesh", ["sp=2 dp=2", "sp=4", "sp=1 dp=3", "sp=1 dp=4"])
+@pytest.mark.parametrize("size", [1000, 200, 23])
+def test_real_ranks_draw_what_the_arithmetic_says(
+    harness_pool: RankPool, mesh: str, size: int
+) -> None:
+    case = parse(f"case/1 rows={','.join(['1:1'] * 12)} heads=4/4 {mesh}")
+    seen = harness_pool.run(case, resolve(f"{PROBES}:DRAWS_{size}"), traced=True)
+    assert isinstance(seen, Assembly), seen
+    for shuffle in (False, True):
+        for drop_last in (False, True):
+
+            def on_rank(plan: Plan, index: int, epoch: int) -> list[int]:
+                options = f"shuffle={plan.shuffle} drop_last={plan.drop_last} epoch={epoch}"
+                rows: list[int] = seen.trace[f"{options} rank={index}"].values.tolist()
+                return rows
+
+            plan = Plan(range(size), case.dp, case.sp, shuffle, drop_last)
+            assert complaint(plan, on_rank) == ""
+
+
+def by_global_rank(plan: Plan, index: int, epoch: int) -> list[int]:
+    """B125: the sampler is keyed by the global rank."""
+    return drawn(plan, index % plan.dp * plan.sp, epoch)
+
+
+def by_world(plan: Plan, index: int, epoch: int) -> list[int]:
+    """B125: every rank counts as a replica."""
+    return drawn(replace(plan, dp=plan.dp * plan.sp, sp=1), index, epoch)
+
+
+def own_seed(plan: Plan, index: int, epoch: int) -> list[int]:
+    """B125: every rank shuffles by a seed of its own."""
+    return drawn(replace(plan, seed=index), index, epoch)
+
+
+def seed_of_replica(plan: Plan, index: int, epoch: int) -> list[int]:
+    """Every replica shuffles by a seed of its own: peers agree, and rows are dealt twice."""
+    return drawn(replace(plan, seed=index // plan.sp), index, epoch)
+
+
+def no_epoch(plan: Plan, index: int, _epoch: int) -> list[int]:
+    """Nobody tells the sampler that an epoch is over."""
+    return drawn(plan, index, 0)
+
+
+def rest_dropped(plan: Plan, index: int, epoch: int) -> list[int]:
+    """What does not divide is dropped though nobody asked for it."""
+    return drawn(replace(plan, drop_last=True), index, epoch)
+
+
+@pytest.mark.parametrize(
+    ("draw", "told"),
+    [
+        (by_global_rank, "peers of one sequence hold different rows"),
+        (by_world, "peers of one sequence hold different rows"),
+        (own_seed, "peers of one sequence hold different rows"),
+        (seed_of_replica, "a row went to two replicas instead of another one"),
+        (no_epoch, "two epochs have the same order"),
+        (rest_dropped, "more rows are dropped or repeated than it takes"),
+    ],
+)
+def test_a_sampler_that_deals_wrongly_is_found(draw: Draw, told: str) -> None:
+    plan = Plan(range(61), dp=2, sp=2, shuffle=True, drop_last=False)
+    assert complaint(plan, drawn) == ""
+    assert complaint(plan, draw) == told

@@ -1,0 +1,238 @@
+"""The documents of shards: what a record holds, which of them belong together, what is shown."""
+
+import copy
+import io
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from harness.campaign import Request
+from harness.case import parse
+from harness.cli import main
+from harness.compare import Comparison, KeyResult, Verdict
+from harness.report.merge import merge
+from harness.report.summary import Summary, Tally
+from harness.report.table import show
+
+CASE = parse("case/1 rows=2:11")
+
+
+def tally(errors: list[float]) -> Tally:
+    """Of cases that passed."""
+    made = Tally()
+    for used in errors:
+        key = KeyResult("loss", 1, 0, used)
+        made.add(Comparison(case=CASE, candidate="a", verdict=Verdict.WITHIN, keys=(key,)))
+    return made
+
+
+def summary(
+    number: int, of: int, *, situations: int = 2, errors: tuple[float, ...] = ()
+) -> Summary:
+    request = Request(
+        candidates=("a", "b"), sps=(1, 2), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
+        count=9, seed=7,
+    )  # fmt: skip
+    names = [f"situation {n}" for n in range(situations)]
+    return Summary(
+        request=request,
+        ranks=2,
+        versions={"harness": "1", "torch": "2"},
+        drawn="0123",
+        of=of,
+        shards=(number,),
+        tallies={"a": tally([*errors, 0.2]), "b": tally([0.0])},
+        situations=Counter({name: n for n, name in enumerate(names)}),
+        cases=1 + len(errors),
+        seconds=0.5,
+    )
+
+
+def printed(found: Summary, width: int = 100) -> str:
+    output = io.StringIO()
+    show(found, Console(file=output, width=width))
+    return output.getvalue()
+
+
+@given(st.lists(st.lists(st.floats(0, 1), max_size=4), min_size=1, max_size=6), st.randoms())
+def test_documents_read_back_are_what_was_written_and_add_up_in_any_order(
+    shards: list[list[float]], random: Any
+) -> None:
+    parts = [
+        (str(n), summary(n, len(shards), errors=tuple(errors)))
+        for n, errors in enumerate(shards, start=1)
+    ]
+    whole = merge(parts)
+    for _, each in (*parts, ("", whole)):
+        assert Summary.from_record(json.loads(json.dumps(each.record()))) == each
+    random.shuffle(parts)
+    assert merge(parts) == whole
+    errors = sorted(error for part in shards for error in part)
+    assert whole.cases == whole.tallies["a"].cases == len(errors) + len(shards)
+    assert whole.missing == ()
+    assert merge([("", merge(parts[:1])), *parts[1:]]) == whole
+
+
+def write(folder: Path, name: str, found: Summary, *change: Any) -> str:
+    """A document, with something in it replaced: the last of `change`, at the place before."""
+    document = copy.deepcopy(found.record())
+    if change:
+        *path, last, value = change
+        inner = document
+        for step in path:
+            inner = inner[step]
+        inner[last] = value
+    (folder / name).write_text(json.dumps(document))
+    return name
+
+
+@pytest.fixture
+def refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    monkeypatch.chdir(tmp_path)
+
+    def merged(*names: str) -> str:
+        assert main(["merge", *names]) == 2
+        written = capsys.readouterr()
+        assert written.out == ""
+        assert written.err.count("\n") == 1
+        return written.err.removeprefix("harness: ").removesuffix("\n")
+
+    return merged
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("campaign", "seed", 8), "seed=8, but 1.json has seed=7"),
+        (("campaign", "count", 10), "count=10, but 1.json has count=9"),
+        (("campaign", "sps", [2, 1]), "sps=2,1, but 1.json has sps=1,2"),
+        (("campaign", "dps", [2]), "dps=2, but 1.json has dps=1"),
+        (("campaign", "dtypes", ["fp32"]), "dtypes=fp32, but 1.json has dtypes=fp64"),
+        (("campaign", "losses", ["row-mean"]), "losses=row-mean, but 1.json has losses=token"),
+        (("campaign", "candidates", ["b", "a"]), "candidates=b,a, but 1.json has candidates=a,b"),
+        (("campaign", "ranks", 4), "ranks=4, but 1.json has ranks=2"),
+        (("versions", "torch", "3"), "torch=3, but 1.json has torch=2"),
+        (("versions", "hypothesis", "6"), "hypothesis=6, but 1.json has hypothesis=None"),
+        (("situations", {"new": 3}), "situations=new, but 1.json has situations=situation 0,"),
+        (("drawn", "4567"), "drawn=4567, but 1.json has drawn=0123"),
+        (("shards", "of", 3), "shards=3, but 1.json has shards=2"),
+    ],
+)
+def test_shards_of_another_campaign_are_refused(
+    change: tuple[Any, ...], said: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    first = write(tmp_path, "1.json", summary(1, 2))
+    other = write(tmp_path, "2.json", summary(2, 2), *change)
+    assert refused(first, other).startswith(f"document=2.json: {said}")
+
+
+def test_a_shard_that_is_there_twice_is_refused(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    first = write(tmp_path, "1.json", summary(1, 2))
+    write(tmp_path, "copy.json", summary(1, 2))
+    for again in (first, "copy.json"):
+        said = f"document={again}: holds shard 1/2, and so does 1.json; count each shard once"
+        assert refused(first, again) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "was not written by check --json"),
+        ('{"versions": {}}', "was not written by check --json"),
+        ('{"format": 2}', "has format 2; this version reads 1"),
+        ('{"format": 1}', "is damaged"),
+    ],
+)
+def test_what_is_no_document_is_refused(
+    text: str, said: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    (tmp_path / "1.json").write_text(text)
+    assert refused("1.json").startswith(f"document=1.json: {said}")
+    assert refused("gone.json") == "document=gone.json: cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("verdict", "EQUAL"),
+        ("shards", "examined", [3]),
+        ("shards", "examined", [1, 1]),
+        ("buckets", [1]),
+        ("colour", "red"),
+        ("candidates", {}),
+        ("candidates", "a", None),
+        ("candidates", "a", "verdicts", {"EQUAL": 2}),
+        ("candidates", "a", "verdicts", {"SPLENDID": 1}),
+        ("candidates", "a", "histogram", "fp64", "counts", [1]),
+        ("candidates", "a", "failures", [{"case": "case/2"}]),
+        ("candidates", "a", "failures", [{"case": str(CASE)}]),
+    ],
+)
+def test_a_document_that_contradicts_itself_is_refused(
+    change: tuple[Any, ...], tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    name = write(tmp_path, "1.json", summary(1, 2), *change)
+    assert refused(name) == "document=1.json: is damaged; check --json wrote it otherwise"
+
+
+def test_shards_that_are_missing_are_named_and_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [write(tmp_path, f"{k}.json", summary(k, 6)) for k in range(1, 7)]
+    assert main(["merge", *names]) == 0
+    assert "missing" not in capsys.readouterr().out
+    assert main(["merge", names[1], names[5]]) == 3
+    said = capsys.readouterr().out
+    assert "missing  shards 1, 3-5 of 6: nothing was examined there" in said
+    assert main(["merge", "--json", *names[1:]]) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "FAULT"
+    assert document["shards"]["missing"] == [1]
+
+
+def test_merging_needs_no_torch_and_no_time(tmp_path: Path) -> None:
+    names = [write(tmp_path, f"{k}.json", summary(k, 16)) for k in range(1, 17)]
+    code = "import sys; from harness.cli import main; status = main(sys.argv[1:]); "
+    code += "sys.exit(9 if {'torch', 'numpy', 'hypothesis'} & {*sys.modules} else status)"
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        command = [sys.executable, "-c", code, "merge", *names]
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+        seconds.append(time.perf_counter() - started)
+        assert b"16 cases" in run.stdout
+    assert min(seconds) < 0.5
+
+
+def test_situations_stand_side_by_side_where_there_is_room_and_the_unmet_stand_out() -> None:
+    found = summary(1, 1, situations=36)
+    wide, narrow = printed(found, 40).splitlines(), printed(found, 39).splitlines()
+    assert "situations met: 35 of 36" in map(str.strip, wide)
+    (row,) = (line for line in wide if "never" in line)
+    assert row.split() == ["never", "situation", "0", "18", "situation", "18"]
+    assert sum(" situation " in line for line in wide) == 18
+    assert sum(" situation " in line for line in narrow) == 36
+
+
+def test_errors_are_shown_by_candidate_and_dtype() -> None:
+    (row,) = (
+        line for line in printed(summary(1, 1)).splitlines() if "a  " in line and "fp" in line
+    )
+    assert row.split() == ["a", "fp64", *"····1··", "0.2"]

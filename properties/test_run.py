@@ -1,0 +1,74 @@
+"""Before a candidate is blamed, plain training is asked a second time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from harness import run
+from harness.case import Case, parse
+from harness.compare import Verdict, compare, doubt
+from harness.ranks.pool import RankPool
+from harness.reference import reference, rowwise
+from harness.trace import Assembly, Entry, Kind, Trace
+
+CASE = parse("case/1 rows=5:11111,3:111 sp=2")
+PLANTED = Path(__file__).parent / "planted.py"
+KEY = "grad.layers.0.q"
+
+
+def strayed(trace: Trace, share: float) -> Trace:
+    """The same trace with every element of one gradient off by a share of its largest."""
+    other = Trace()
+    for key in trace:
+        entry = trace[key]
+        values = entry.values
+        if key == KEY:
+            values = values + share * np.abs(values).max()
+        other.put(key, Entry(values, entry.tokens, entry.owners))
+    return other
+
+
+@pytest.fixture(scope="module")
+def assembly(harness_pool: RankPool) -> Iterator[Assembly]:
+    outcome = harness_pool.run(CASE, "native-local")
+    assert isinstance(outcome, Assembly)
+    return outcome
+
+
+def test_error_that_plain_training_makes_itself_is_not_held_against_a_candidate(
+    assembly: Assembly,
+) -> None:
+    oracle = reference(CASE, torch.float64)
+    candidate = Assembly(
+        strayed(assembly.trace, 5e-12),
+        local_rows=assembly.local_rows,
+        collectives={"all_to_all": 2},
+    )
+    alone = compare(CASE, "strayed", oracle, [oracle], candidate)
+    assert alone.verdict is Verdict.DIVERGED
+    witness = strayed(oracle, -4e-12)
+    assert compare(CASE, "strayed", oracle, [oracle, witness], candidate).verdict is Verdict.WITHIN
+
+
+def test_references_may_differ_by_conditioning_and_not_by_more() -> None:
+    oracle = reference(CASE, torch.float64)
+    assert doubt(oracle, strayed(oracle, 1e-11)) == ""
+    assert "layers.0.q" in doubt(oracle, strayed(oracle, 1e-6))
+
+
+def test_where_two_references_disagree_nobody_else_is_blamed(
+    harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(case: Case, dtype: torch.dtype = torch.float64) -> Trace:
+        return strayed(rowwise(case, dtype), 1e-3)
+
+    candidate = f"{PLANTED}:LOCAL_ROLL"
+    assert run.evaluate(CASE, candidate, harness_pool).verdict is Verdict.DIVERGED
+    monkeypatch.setattr(run, "rowwise", wrong)
+    comparison = run.evaluate(CASE, candidate, harness_pool)
+    assert comparison.verdict is Verdict.FAULT
+    assert comparison.fault is not None
+    assert comparison.fault.kind is Kind.REFERENCE

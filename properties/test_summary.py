@@ -1,0 +1,28 @@
+"""What is added up of a run: outcomes, and errors as shares of what was allowed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.case import parse
+from harness.compare import Comparison, KeyResult, Verdict
+from harness.report.summary import BUCKETS, Histogram, Tally
+
+
+@given(st.lists(st.floats(0, 1)))
+def test_every_case_that_passed_is_counted_below_the_first_bound_that_holds_it(
+    errors: list[float],
+) -> None:
+    histogram = Histogram()
+    for error in errors:
+        histogram.add(error)
+    assert histogram.most == max(errors, default=0.0)
+    for n, bound in enumerate(BUCKETS):
+        assert sum(histogram.counts[: n + 1]) == sum(error <= bound for error in errors)
+
+
+def test_what_is_equal_bit_by_bit_used_nothing_and_what_failed_is_not_counted() -> None:
+    made, case = Tally(), parse("case/1 rows=2:11")
+    for verdict in (Verdict.EQUAL, Verdict.DIVERGED, Verdict.UNSUPPORTED):
+        keys = (KeyResult("loss", 1, 0, 0.9),)
+        made.add(Comparison(case=case, candidate="a", verdict=verdict, keys=keys))
+    assert made.used == {"fp64": Histogram([1, 0, 0, 0, 0, 0, 0], 0.0)}
