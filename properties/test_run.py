@@ -1,6 +1,5 @@
 """Before a candidate is blamed, plain training is asked a second time."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ def strayed(trace: Trace, share: float) -> Trace:
 
 
 @pytest.fixture(scope="module")
-def assembly(harness_pool: RankPool) -> Iterator[Assembly]:
+def assembly(harness_pool: RankPool) -> Assembly:
     outcome = harness_pool.run(CASE, "native-local")
     assert isinstance(outcome, Assembly)
     return outcome

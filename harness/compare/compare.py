@@ -73,10 +73,10 @@ def compare(
         if judged.wrong.size and first is None:
             first = _locate(case, key, expected, values, judged, got, got_rows, trace["nll"])
     gradients_differ = any(r.wrong for r in results if r.key.startswith(GRADIENT))
-    vacuous = vacuity(case, results, oracle["nll"], assembly)
+    fault = _not_a_pass(vacuity(case, results, oracle["nll"], assembly), assembly.out_of_step)
     if first is not None or assembly.findings:
         verdict = Verdict.DIVERGED
-    elif vacuous:
+    elif fault:
         verdict = Verdict.FAULT
     else:
         verdict = Verdict.EQUAL if bitwise else Verdict.WITHIN
@@ -84,15 +84,24 @@ def compare(
         case=case,
         candidate=candidate,
         verdict=verdict,
-        reason=vacuous,
+        reason=fault.summary if fault else "",
         first=first,
         findings=tuple(assembly.findings),
         keys=tuple(results),
         scale=fit_scale(case, gradients) if gradients_differ else None,
-        fault=Fault(kind=Kind.VACUOUS, summary=vacuous) if verdict is Verdict.FAULT else None,
+        fault=fault if verdict is Verdict.FAULT else None,
         collectives=assembly.collectives,
         loss=(float(oracle["loss"].values), float(trace["loss"].values)),
     )
+
+
+def _not_a_pass(vacuous: str, out_of_step: str) -> Fault | None:
+    """What keeps a run from passing though every element of it may be right."""
+    if vacuous:
+        return Fault(kind=Kind.VACUOUS, summary=vacuous)
+    if out_of_step:
+        return Fault(kind=Kind.OUT_OF_STEP, summary=f"nobody hung, and yet {out_of_step}")
+    return None
 
 
 def faulted(case: Case, candidate: str, fault: Fault) -> Comparison:

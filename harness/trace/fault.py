@@ -16,6 +16,7 @@ class Kind(StrEnum):
     STALE = "stale"
     FRAGMENT = "fragment"
     VACUOUS = "vacuous"
+    OUT_OF_STEP = "out of step"
     REFERENCE = "reference"
 
 

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 
 from harness.case import Case, parse
+from harness.compare import Verdict
 from harness.ranks.pool import RankPool
+from harness.run import evaluate_traced
 from harness.strategies import cases
+from harness.trace import Kind
 from properties.step.asking import DIALECTS, ask, mutant
 
 CASE = parse("case/1 rows=5:11111,3:101 heads=4/2 vocab=16 sp=2 dp=2")
@@ -55,6 +58,16 @@ def test_ranks_that_part_and_do_not_hang_are_found(
     harness_pool: RankPool, name: str, told: str
 ) -> None:
     assert re.match(told, parted(CASE, mutant(name), harness_pool))
+
+
+def test_ranks_out_of_step_are_a_fault_where_everything_else_is_right(
+    harness_pool: RankPool,
+) -> None:
+    comparison = evaluate_traced(CASE, mutant("CROSSED"), harness_pool)
+    assert comparison.verdict is Verdict.FAULT
+    assert comparison.fault is not None
+    assert comparison.fault.kind is Kind.OUT_OF_STEP
+    assert not any(result.wrong for result in comparison.keys)
 
 
 def test_only_a_traced_run_pays_for_the_logs_and_knows(harness_pool: RankPool) -> None:
