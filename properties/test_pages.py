@@ -1,0 +1,50 @@
+"""What the pages list is what the code has, and what they show runs."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from harness.case import Case, parse
+
+ROOT = Path(__file__).parent.parent
+CASES = (ROOT / "docs" / "cases.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, object]:
+    return runpy.run_path(str(ROOT / "ci" / "docs"))
+
+
+def test_tables_are_as_the_script_writes_them(script: dict[str, object]) -> None:
+    pages = script["pages"]
+    assert callable(pages)
+    written: dict[Path, str] = pages()
+    assert len(written) == 2
+    for page, text in written.items():
+        assert page.read_text() == text, f"{page.name} is out of date; run ci/docs"
+        assert text.count("\n| ") > 12
+
+
+def test_the_line_that_is_shown_is_a_case_as_it_is_written() -> None:
+    (line,) = re.findall(r"^case/1 .*", CASES, re.MULTILINE)
+    assert str(parse(line)) == line
+
+
+def test_every_field_of_a_case_is_explained() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", CASES, re.MULTILINE)
+    explained = set(re.findall(r"`(\w+)`", "".join(rows)))
+    fields = {"dim" if field == "head_dim" else field for field in Case.__dataclass_fields__}
+    renamed = {"micro_batches": "micro", "kv_heads": "heads", "pad_id": "pad"}
+    assert {renamed.get(field, field) for field in fields} <= explained
+
+
+def test_the_strategy_that_is_shown_draws() -> None:
+    found = re.search(r"```python\n(.*?)```", CASES, re.DOTALL)
+    assert found
+    names: dict[str, object] = {}
+    exec(found[1], names)
+    test = names["test_something"]
+    assert callable(test)
+    test()
