@@ -51,7 +51,7 @@ def autopsy(
     if root.kind in (Kind.START, Kind.DIED) and not root.late:
         root = _told_by_torchrun(launch, root)
     if root.kind is Kind.HUNG:
-        root = _told_by_waiting(root, [r for r in range(needed) if r not in finished], logs)
+        root = told_by_waiting(root, [r for r in range(needed) if r not in finished], logs)
     return Fault(
         kind=root.kind,
         summary=root.text if root.rank is None else f"rank {root.rank} {root.text}",
@@ -63,10 +63,12 @@ def autopsy(
     )
 
 
-def _told_by_waiting(
+def told_by_waiting(
     root: Trouble, missing: list[int], logs: dict[int, list[Collective]]
 ) -> Trouble:
     """The one rank that all others wait for, where there is such a one."""
+    if not missing:
+        return replace(root, text=f"all ranks answered in the end, but one {root.text}")
     silent = [rank for rank in missing if rank not in logs]
     elsewhere = [rank for rank in missing if rank in logs and not _pending(logs[rank])]
     awaited = next((ranks[0] for ranks in (silent, elsewhere, missing) if len(ranks) == 1), None)

@@ -52,12 +52,11 @@ class Ulysses:
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         model = self.model(case, rank)
-        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
         samples = self.samples(case, rank)
         check_peers(samples, rank)
         for _ in range(case.steps - 1):
             self.step(model, case, samples, rank, silent)
-            self.update(optimizer)
+            self.update(model)
         self.step(model, case, samples, rank, emit)
 
     def step(
@@ -83,10 +82,12 @@ class Ulysses:
         for name, parameter in model.named_parameters():
             emit(f"grad.{name}", gradient(parameter))
 
-    def update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Between two steps."""
-        optimizer.step()
-        optimizer.zero_grad()
+    def update(self, model: Decoder) -> None:
+        """Plain SGD; by hand, because the first optimizer of a process takes torch a second."""
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(gradient(parameter), alpha=-LEARNING_RATE)
+        model.zero_grad()
 
     def model(self, case: Case, rank: Rank) -> Decoder:
         return Decoder(case, TORCH_DTYPES[case.dtype], rank.device)

@@ -1,0 +1,30 @@
+"""Who is said to be waited for, when time is up."""
+
+import pytest
+
+from harness.ranks.autopsy import told_by_waiting
+from harness.ranks.collectives import Collective
+from harness.ranks.trouble import Trouble
+from harness.trace import Kind
+
+ROOT = Trouble(Kind.HUNG, "gave no answer within 4 s", late=True)
+WAITING = [Collective("sp", 3, "all_reduce", "[3]", done=False)]
+LEFT = [Collective("sp", 3, "all_reduce", "[3]", done=True)]
+
+
+@pytest.mark.parametrize(
+    ("missing", "logs", "rank", "told"),
+    [
+        ([0, 1], {0: WAITING}, 1, "gave no answer within 4 s, nor did rank 0"),
+        ([0, 1], {0: WAITING, 1: LEFT}, 1, "gave no answer within 4 s, nor did rank 0"),
+        ([2], {2: WAITING}, 2, "gave no answer within 4 s"),
+        ([0, 1], {0: WAITING, 1: WAITING}, None, "ranks 0, 1 gave no answer within 4 s"),
+        ([], {}, None, "all ranks answered in the end, but one gave no answer within 4 s"),
+    ],
+)
+def test_the_rank_that_others_wait_for_is_named(
+    missing: list[int], logs: dict[int, list[Collective]], rank: int | None, told: str
+) -> None:
+    trouble = told_by_waiting(ROOT, missing, logs)
+    assert trouble.rank == rank
+    assert trouble.text == told
