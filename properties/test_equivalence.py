@@ -9,7 +9,7 @@ from harness.plugin import Evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.strategies import cases, steer
-from harness.trace import Assembly
+from harness.trace import Assembly, Kind
 
 DIALECTS = ("native-gather", "native-local")
 
@@ -26,13 +26,25 @@ def test_fp64_holds_to_1e12_of_every_tensor(
 
 
 @pytest.mark.parametrize("candidate", DIALECTS)
-@given(case=cases(max_ranks=4, dtypes=("fp32", "fp16")))
-def test_lower_precision_holds_inside_derived_budgets(
+@given(case=cases(max_ranks=4, dtypes=("fp32",)))
+def test_fp32_holds_inside_derived_budgets(
     harness_evaluate: Evaluate, candidate: str, case: Case
 ) -> None:
     steer(case)
     comparison = harness_evaluate(case, candidate)
     assert comparison.verdict.passed, explain(comparison)
+
+
+@pytest.mark.parametrize("candidate", DIALECTS)
+@given(case=cases(max_ranks=4, dtypes=("fp16", "bf16")))
+def test_half_precision_is_inside_its_budget_or_said_to_be_beyond_judging(
+    harness_evaluate: Evaluate, candidate: str, case: Case
+) -> None:
+    steer(case)
+    comparison = harness_evaluate(case, candidate)
+    # Plain training itself can be so far off that any candidate would do. That is no pass.
+    beyond = comparison.fault is not None and comparison.fault.kind is Kind.VACUOUS
+    assert comparison.verdict.passed or beyond, explain(comparison)
 
 
 @pytest.mark.parametrize("candidate", DIALECTS)
