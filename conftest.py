@@ -59,6 +59,15 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return f"again with --hypothesis-profile=nightly --hypothesis-seed={seed}"
 
 
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """With -q there is no header, and a night that failed must not be lost."""
+    seed = pytest_report_header(config)
+    if seed and exitstatus and config.get_verbosity() < 0:
+        terminalreporter.write_line(seed)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Every worker of xdist draws from the seed that was printed."""

@@ -33,30 +33,30 @@ def check(request: Request, pool: RankPool, console: Console, shard: Shard = WHO
     """Judge every candidate; each stops at its first failure, which is then shrunk and kept."""
     started = time.monotonic()
     pool.start()
-    strategy = cases(
-        sps=request.sps,
-        dps=request.dps,
-        dtypes=request.dtypes,
-        losses=request.losses,
-        max_ranks=pool.size,
-    )
-    batch = draw(request, strategy, pool.size)
+    batch = draw(request, pool.size)
     part = shard.part(batch)
     if shard.number == 1:
         console.print(notebook_text(batch[0]), markup=False, highlight=False)
     summary = _nothing_yet(request, shard, batch, pool.size)
     with Live(console, len(part), len(SITUATIONS)) as live:
-        for comparison in evaluate_all(_jobs(part, summary, live), pool):
+        met: Case | None = None
+        for comparison in evaluate_all(_jobs(part, summary), pool):
             tally = summary.tallies[comparison.candidate]
-            if tally.failure is None:
-                tally.add(comparison)
-                if comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED):
-                    tally.failure = comparison
-        summary.cases = max(tally.cases for tally in summary.tallies.values())
+            if tally.failure is not None:
+                continue
+            tally.add(comparison)
+            if comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED):
+                tally.failure = comparison
+            # Once for all candidates, and not where none of them could run the case.
+            if comparison.verdict is not Verdict.UNSUPPORTED and comparison.case is not met:
+                met = comparison.case
+                summary.situations.update(situations_of(met))
+            summary.cases = max(tally.cases for tally in summary.tallies.values())
+            live.update(summary.cases, _met(summary))
         for tally in summary.tallies.values():
             if tally.failure is not None and worth_shrinking(tally.failure):
                 live.update(summary.cases, _met(summary), f"shrinking {tally.failure.candidate}")
-                tally.failure = _smallest(tally.failure, batch, strategy, request, pool)
+                tally.failure = _smallest(tally.failure, batch, request, pool)
     summary.seconds = round(time.monotonic() - started, 3)
     show(summary, console)
     for tally in summary.tallies.values():
@@ -67,11 +67,21 @@ def check(request: Request, pool: RankPool, console: Console, shard: Shard = WHO
     return summary
 
 
-def draw(request: Request, strategy: SearchStrategy[Case], ranks: int) -> list[Case]:
+def draw(request: Request, ranks: int) -> list[Case]:
     """All cases of a campaign, no two of them equal; the notebook's batch is the first."""
     first = notebook_case(request, ranks)
-    drawn = generate(strategy, request.count - 1, request.seed)
+    drawn = generate(_strategy(request, ranks), request.count - 1, request.seed)
     return list(dict.fromkeys([first, *drawn]))
+
+
+def _strategy(request: Request, ranks: int) -> SearchStrategy[Case]:
+    return cases(
+        sps=request.sps,
+        dps=request.dps,
+        dtypes=request.dtypes,
+        losses=request.losses,
+        max_ranks=ranks,
+    )
 
 
 def _nothing_yet(request: Request, shard: Shard, batch: list[Case], ranks: int) -> Summary:
@@ -82,6 +92,7 @@ def _nothing_yet(request: Request, shard: Shard, batch: list[Case], ranks: int) 
             "harness": harness.__version__,
             **{package: version(package) for package in ("hypothesis", "torch")},
         },
+        size=len(batch),
         drawn=hashlib.sha256("\n".join(map(str, batch)).encode()).hexdigest()[:16],
         of=shard.of,
         shards=(shard.number,),
@@ -90,15 +101,12 @@ def _nothing_yet(request: Request, shard: Shard, batch: list[Case], ranks: int) 
     )
 
 
-def _jobs(part: list[Case], summary: Summary, live: Live) -> Iterator[tuple[Case, str]]:
+def _jobs(part: list[Case], summary: Summary) -> Iterator[tuple[Case, str]]:
     for case in part:
         going = [name for name, tally in summary.tallies.items() if tally.failure is None]
         if not going:
             return
         yield from ((case, candidate) for candidate in going)
-        summary.cases += 1
-        summary.situations.update(situations_of(case))
-        live.update(summary.cases, _met(summary))
 
 
 def _met(summary: Summary) -> int:
@@ -108,14 +116,13 @@ def _met(summary: Summary) -> int:
 def _smallest(
     failure: Comparison,
     batch: list[Case],
-    strategy: SearchStrategy[Case],
     request: Request,
     pool: RankPool,
 ) -> Comparison:
     # Of the cases before this one, those of this shard passed: the candidate stopped here. Those
     # of the others are theirs to judge.
     small = shrink(
-        strategy,
+        _strategy(request, pool.size),
         max(request.count - 1, 1),
         request.seed,
         failure,

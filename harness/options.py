@@ -116,7 +116,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
 def read_shard(text: str, cases: int) -> Shard:
     """The part of a campaign of so many cases that `check` was asked for."""
     found = _SHARD.fullmatch(text)
-    if not found:
+    if not found or int(found[2]) == 0:
         raise UsageError(f"--shard={text}: use K/N, for example 3/16")
     shard = Shard(int(found[1]), int(found[2]))
     if not 1 <= shard.number <= shard.of:

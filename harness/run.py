@@ -101,7 +101,7 @@ def _judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False
         summary = f"the padded reference and the row-wise oracle disagree: {why}"
         return faulted(case, candidate, Fault(kind=Kind.REFERENCE, summary=summary))
     again = witness if case.dtype == "fp64" else rowwise(case, TORCH_DTYPES[case.dtype])
-    return compare(case, candidate, oracle, [baseline, again], answer)
+    return replace(compare(case, candidate, oracle, [baseline, again], answer), asked_twice=True)
 
 
 def _closer(seen: Comparison, pool: RankPool) -> Comparison:
@@ -109,4 +109,5 @@ def _closer(seen: Comparison, pool: RankPool) -> Comparison:
     traced = evaluate_traced(seen.case, seen.candidate, pool)
     if traced.verdict is Verdict.DIVERGED:
         return traced
-    return replace(seen, reason="seen once; the same case run again with full tracing was fine")
+    again = f"{traced.verdict.name}: {traced.reason}" if traced.reason else traced.verdict.name
+    return replace(seen, reason=f"seen once; the same case run again with full tracing: {again}")

@@ -3,9 +3,11 @@
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Flaky
+from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import SearchStrategy
 
 from harness.case import Case
@@ -65,7 +67,8 @@ def shrink(
             best = comparison
             raise _Found
 
-    with contextlib.suppress(_Found, _OutOfTime):
+    # A candidate whose answers change from one run to the next has been seen to fail all the same.
+    with contextlib.suppress(_Found, _OutOfTime, Flaky):
         _search(strategy, count, seed_value, test, shrink=True)
     return best
 
@@ -82,6 +85,25 @@ def same_kind(one: Comparison, other: Comparison) -> bool:
     if one.verdict is Verdict.FAULT and one.fault and other.fault:
         return one.fault.kind is other.fault.kind
     return True
+
+
+@contextlib.contextmanager
+def _no_numbers_from_modules() -> Iterator[None]:
+    """A seed means the same cases everywhere.
+
+    Hypothesis would also try numbers that it finds in the source of local modules, and so draw
+    other cases where other candidates are loaded, or where this package lies somewhere else.
+    """
+    name = "_get_local_constants"
+    original = getattr(providers, name)
+    nothing = type(original())()
+    try:
+        setattr(providers, name, lambda: nothing)
+        providers.CONSTANTS_CACHE.cache.clear()
+        yield
+    finally:
+        setattr(providers, name, original)
+        providers.CONSTANTS_CACHE.cache.clear()
 
 
 def _search(
@@ -114,6 +136,7 @@ def _search(
             phases=(Phase.generate, Phase.target, *((Phase.shrink,) if shrink else ())),
             suppress_health_check=list(HealthCheck),
         )
-        seed(f"{seed_value}/{number}")(run(given(strategy)(test)))()
+        with _no_numbers_from_modules():
+            seed(f"{seed_value}/{number}")(run(given(strategy)(test)))()
         if len(seen) == before:
             return

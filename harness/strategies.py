@@ -103,14 +103,21 @@ def steer(case: Case) -> None:
 
 
 def with_twins(case: Case) -> Case:
-    """The same case, its last row a copy of its first."""
-    rows = (*case.rows[:-1], case.rows[0])
-    ids = [case.ids_of(row) for row in range(len(rows))]
-    return replace(case, rows=rows, ids=(*ids[:-1], ids[0]))
+    """The same case, in its first stream the last row a copy of the first."""
+    spans = plan(case).streams[0].spans
+    first, last = spans[0].row, spans[-1].row
+    origins = [first if row == last else row for row in range(len(case.rows))]
+    return replace(
+        case,
+        rows=tuple(case.rows[row] for row in origins),
+        ids=tuple(case.ids_of(row) for row in origins),
+    )
 
 
 @cache
 def _rows(min_length: int, max_length: int) -> st.SearchStrategy[Row]:
+    if not 1 <= min_length <= max_length:
+        raise ValueError(f"min_length={min_length}, max_length={max_length}: a row has a token")
     shapes = st.sampled_from(tuple(product(_MASKS, _SIDES)))
     lengths = _whole(min_length, max_length)
 
@@ -136,8 +143,11 @@ def _rows(min_length: int, max_length: int) -> st.SearchStrategy[Row]:
 def _meshes(
     sps: tuple[int, ...], dps: tuple[int, ...], max_ranks: int | None
 ) -> st.SearchStrategy[tuple[int, int]]:
-    every = tuple((sp, dp) for dp in dps for sp in sps)
-    return st.sampled_from([m for m in every if max_ranks is None or m[0] * m[1] <= max_ranks])
+    every = [(sp, dp) for dp in dps for sp in sps]
+    fitting = [mesh for mesh in every if max_ranks is None or mesh[0] * mesh[1] <= max_ranks]
+    if not fitting:
+        raise ValueError(f"max_ranks={max_ranks}: no mesh of sps={sps} and dps={dps} fits")
+    return st.sampled_from(fitting)
 
 
 @cache

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from harness.report.table import show
 CASE = parse("case/1 rows=2:11")
 
 
-def tally(errors: list[float]) -> Tally:
+def tally(errors: Sequence[float]) -> Tally:
     """Of cases that passed."""
     made = Tally()
     for used in errors:
@@ -37,23 +37,30 @@ def tally(errors: list[float]) -> Tally:
 
 
 def summary(
-    number: int, of: int, *, situations: int = 2, errors: tuple[float, ...] = ()
+    number: int,
+    of: int,
+    *,
+    situations: int = 2,
+    errors: Sequence[float] = (0.2,),
+    size: int | None = None,
 ) -> Summary:
+    """A shard in which all cases passed, one of them unless `errors` are given."""
     request = Request(
         candidates=("a", "b"), sps=(1, 2), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
-        count=9, seed=7,
+        count=20, seed=7,
     )  # fmt: skip
     names = [f"situation {n}" for n in range(situations)]
     return Summary(
         request=request,
         ranks=2,
         versions={"harness": "1", "torch": "2"},
+        size=size or of,
         drawn="0123",
         of=of,
         shards=(number,),
-        tallies={"a": tally([*errors, 0.2]), "b": tally([0.0])},
+        tallies={"a": tally(errors), "b": tally([0.0] * len(errors))},
         situations=Counter({name: n for n, name in enumerate(names)}),
-        cases=1 + len(errors),
+        cases=len(errors),
         seconds=0.5,
     )
 
@@ -64,21 +71,21 @@ def printed(found: Summary, width: int = 100) -> str:
     return output.getvalue()
 
 
-@given(st.lists(st.lists(st.floats(0, 1), max_size=4), min_size=1, max_size=6), st.randoms())
+@given(st.lists(st.floats(0, 1), min_size=6, max_size=20), st.integers(1, 6), st.randoms())
 def test_documents_read_back_are_what_was_written_and_add_up_in_any_order(
-    shards: list[list[float]], random: Any
+    errors: list[float], of: int, random: Any
 ) -> None:
     parts = [
-        (str(n), summary(n, len(shards), errors=tuple(errors)))
-        for n, errors in enumerate(shards, start=1)
+        (str(n), summary(n, of, errors=errors[n - 1 :: of], size=len(errors)))
+        for n in range(1, of + 1)
     ]
     whole = merge(parts)
     for _, each in (*parts, ("", whole)):
         assert Summary.from_record(json.loads(json.dumps(each.record()))) == each
     random.shuffle(parts)
     assert merge(parts) == whole
-    errors = sorted(error for part in shards for error in part)
-    assert whole.cases == whole.tallies["a"].cases == len(errors) + len(shards)
+    assert whole.cases == whole.tallies["a"].cases == len(errors)
+    assert whole.tallies["a"].most == max(errors)
     assert whole.missing == ()
     assert merge([("", merge(parts[:1])), *parts[1:]]) == whole
 
@@ -116,7 +123,8 @@ def refused(
     ("change", "said"),
     [
         (("campaign", "seed", 8), "seed=8, but 1.json has seed=7"),
-        (("campaign", "count", 10), "count=10, but 1.json has count=9"),
+        (("campaign", "count", 10), "count=10, but 1.json has count=20"),
+        (("size", 3), "size=3, but 1.json has size=2"),
         (("campaign", "sps", [2, 1]), "sps=2,1, but 1.json has sps=1,2"),
         (("campaign", "dps", [2]), "dps=2, but 1.json has dps=1"),
         (("campaign", "dtypes", ["fp32"]), "dtypes=fp32, but 1.json has dtypes=fp64"),
@@ -125,9 +133,8 @@ def refused(
         (("campaign", "ranks", 4), "ranks=4, but 1.json has ranks=2"),
         (("versions", "torch", "3"), "torch=3, but 1.json has torch=2"),
         (("versions", "hypothesis", "6"), "hypothesis=6, but 1.json has hypothesis=None"),
-        (("situations", {"new": 3}), "situations=new, but 1.json has situations=situation 0,"),
+        (("situations", {"new": 1}), "situations=new, but 1.json has situations=situation 0,"),
         (("drawn", "4567"), "drawn=4567, but 1.json has drawn=0123"),
-        (("shards", "of", 3), "shards=3, but 1.json has shards=2"),
     ],
 )
 def test_shards_of_another_campaign_are_refused(
@@ -136,6 +143,14 @@ def test_shards_of_another_campaign_are_refused(
     first = write(tmp_path, "1.json", summary(1, 2))
     other = write(tmp_path, "2.json", summary(2, 2), *change)
     assert refused(first, other).startswith(f"document=2.json: {said}")
+
+
+def test_shards_of_another_number_of_shards_are_refused(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    first = write(tmp_path, "1.json", summary(1, 2, size=3, errors=(0.1, 0.2)))
+    other = write(tmp_path, "2.json", summary(2, 3))
+    assert refused(first, other).startswith("document=2.json: shards=3, but 1.json has shards=2; ")
 
 
 def test_a_shard_that_is_there_twice_is_refused(
@@ -173,6 +188,17 @@ def test_what_is_no_document_is_refused(
         ("verdict", "EQUAL"),
         ("shards", "examined", [3]),
         ("shards", "examined", [1, 1]),
+        ("shards", "examined", [1, 2]),
+        ("shards", "examined", []),
+        ("shards", "of", 10**8),
+        ("cases", 0),
+        ("cases", 999_999),
+        ("cases", "1"),
+        ("size", 21),
+        ("situations", {"situation 0": 2}),
+        ("situations", {"situation 0": "1"}),
+        ("candidates", "a", "elements", "many"),
+        ("candidates", "b", "verdicts", {}),
         ("buckets", [1]),
         ("colour", "red"),
         ("candidates", {}),

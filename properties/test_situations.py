@@ -5,6 +5,8 @@ from collections import Counter
 import pytest
 
 from harness.case import Case, parse
+from harness.check import draw
+from harness.options import build_parser, read_request
 from harness.search import generate
 from harness.situations import SITUATIONS, situations_of
 from harness.strategies import cases
@@ -15,7 +17,8 @@ LEAST = 20
 
 # Situation: a case that is in it, and one that just misses it.
 CORNERS = {
-    "boundary inside a row, supervised on both sides": ("rows=4:1111", "rows=4:1101"),
+    "boundary inside a row, supervised on both sides": ("rows=4:1101", "rows=4:1100"),
+    "supervised label on the next rank": ("rows=4:1111", "rows=4:1101"),
     "boundary just before a row's last token": ("rows=4:1111,2:11", "rows=5:11111,1:1"),
     "boundary at a row's end": ("rows=2:11,2:11", "rows=3:111,1:1"),
     "boundary at a row's start": ("rows=2:11,2:11", "rows=1:1"),
@@ -35,12 +38,12 @@ CORNERS = {
     "no supervised token at all": ("rows=3:100,1:1", "rows=3:100,2:11"),
     "mask with holes": ("rows=4:0101", "rows=4:0110"),
     "first token of a row masked in": ("rows=3:011,3:100", "rows=3:011,3:010"),
-    "last row of full width": ("rows=2:11,3:111", "rows=3:111,2:11"),
-    "left-padded row": ("rows=3:111,2:11:left", "rows=3:111:left,2:11"),
+    "last row of full width": ("rows=2:11,3:111", "rows=2:11,3:111 micro=2"),
+    "left-padded row": ("rows=3:111,2:11:left", "rows=3:111,2:11:left micro=2"),
     "real token equal to the pad id": ("rows=2:11 ids=[1,3] pad=3", "rows=2:11 ids=[1,0] pad=3"),
-    "two equal rows": (
+    "two equal rows in a stream": (
         "rows=2:11,2:11:left ids=[1,2],[1,2]",
-        "rows=2:11,2:01 ids=[1,2],[1,2]",
+        "rows=2:11,2:11 ids=[1,2],[1,2] dp=2",
     ),
     "kv heads < sp": ("rows=3:111 heads=4/2 sp=4", "rows=3:111 heads=4/4 sp=4"),
     "kv heads = 1, several ranks": ("rows=3:111 heads=4/1", "rows=3:111 heads=4/1 sp=1"),
@@ -53,9 +56,15 @@ CORNERS = {
         "rows=4:1111,3:111 heads=4",
         "rows=4:1111,2:11 heads=4",
     ),
-    "dp >= 2 with dp != sp": ("rows=2:11,2:11 sp=4 heads=4 dp=2", "rows=2:11,2:11 dp=2"),
+    "dp and sp above 1, and different": (
+        "rows=2:11,2:11 sp=4 heads=4 dp=2",
+        "rows=2:11,2:11 dp=2",
+    ),
     "very unequal counts over dp": ("rows=6:111111,2:11 dp=2", "rows=5:11111,2:11 dp=2"),
-    "micro-batches with unequal counts": ("rows=3:111,2:11 micro=2", "rows=3:111,3:111 micro=2"),
+    "micro-batches with unequal counts": (
+        "rows=3:111,2:11 micro=2",
+        "rows=3:111,2:11,3:111,2:11 micro=2 dp=2",
+    ),
     "one micro-batch empty of targets, another not": (
         "rows=2:11,2:10 micro=2",
         "rows=2:11,2:10,2:11,2:01 micro=2",
@@ -86,7 +95,12 @@ def rarely_met(batch: list[Case]) -> dict[str, int]:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_campaign_of_2000_cases_is_in_every_corner(seed: int) -> None:
-    batch = generate(cases(sps=(1, 2, 4), dps=(1, 2)), CAMPAIGN, seed)
+    request, ranks = read_request(
+        build_parser(dict.fromkeys(("check", "merge", "repro", "doctor"), lambda _: 0)).parse_args(
+            ["check", "--cases", str(CAMPAIGN), "--seed", str(seed)]
+        )
+    )
+    batch = draw(request, ranks)
     assert len(batch) == CAMPAIGN
     assert rarely_met(batch) == {}
 
@@ -94,5 +108,7 @@ def test_a_campaign_of_2000_cases_is_in_every_corner(seed: int) -> None:
 def test_a_campaign_that_keeps_out_of_corners_is_told() -> None:
     easy = generate(cases(sps=(2,), dps=(1,), max_rows=1, max_steps=1), CAMPAIGN, 0)
     missed = rarely_met(easy)
-    assert {"pad of two or more", "several steps", "dp >= 2 with dp != sp"} < set(missed)
+    assert {"pad of two or more", "several steps", "dp and sp above 1, and different"} < set(
+        missed
+    )
     assert "pad of one" not in missed

@@ -46,6 +46,8 @@ class Comparison:
     candidate: str
     verdict: Verdict
     reason: str = ""
+    # Whether plain training had to be asked a second time.
+    asked_twice: bool = False
     first: Divergence | None = None
     findings: tuple[Finding, ...] = ()
     keys: tuple[KeyResult, ...] = ()

@@ -13,7 +13,7 @@ class Live:
 
     def __init__(self, console: Console, total: int, situations: int) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]} cases/s"),

@@ -57,6 +57,7 @@ def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
         request=first.request,
         ranks=first.ranks,
         versions=first.versions,
+        size=first.size,
         drawn=first.drawn,
         of=first.of,
         shards=tuple(sorted(holders)),
@@ -89,6 +90,7 @@ def _identity(summary: Summary) -> dict[str, Any]:
         "shards": summary.of,
         **summary.versions,
         "situations": tuple(summary.situations),
+        "size": summary.size,
         "drawn": summary.drawn,
     }
 

@@ -48,6 +48,8 @@ class Tally:
 
     verdicts: Counter[str] = field(default_factory=Counter)
     elements: int = 0
+    # Cases in which plain training was asked twice, and what it then said decided for a pass.
+    asked_twice: int = 0
     # By dtype.
     used: dict[str, Histogram] = field(default_factory=dict)
     # Records of the first failure in each shard, shrunk; the smallest first.
@@ -59,6 +61,7 @@ class Tally:
         self.verdicts[comparison.verdict.name] += 1
         self.elements += comparison.elements
         if comparison.verdict.passed:
+            self.asked_twice += comparison.asked_twice
             # What equals plain training bit by bit adds nothing to plain training's own error.
             used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
             self.used.setdefault(comparison.case.dtype, Histogram()).add(used)
@@ -69,7 +72,13 @@ class Tally:
             used[dtype] = used.get(dtype, Histogram()) + histogram
         failures = sorted([*self.failures, *other.failures], key=_size)
         verdicts = self.verdicts + other.verdicts
-        return Tally(verdicts, self.elements + other.elements, used, failures)
+        return Tally(
+            verdicts,
+            self.elements + other.elements,
+            self.asked_twice + other.asked_twice,
+            used,
+            failures,
+        )
 
     @property
     def cases(self) -> int:
@@ -83,9 +92,9 @@ class Tally:
     @property
     def verdict(self) -> str:
         """The worst; what the candidate declared unsupported counts only if it is most of it."""
-        if 2 * self.verdicts["UNSUPPORTED"] > self.cases:
-            return "FAULT"
-        return worst(name for name in self.verdicts if name != "UNSUPPORTED")
+        seen = worst(name for name in self.verdicts if name != "UNSUPPORTED")
+        mostly_refused = 2 * self.verdicts["UNSUPPORTED"] > self.cases
+        return worst([seen, "FAULT"]) if mostly_refused else seen
 
     def record(self) -> dict[str, Any]:
         return {
@@ -93,6 +102,7 @@ class Tally:
             "cases": self.cases,
             "verdicts": dict(self.verdicts),
             "elements": self.elements,
+            "asked_twice": self.asked_twice,
             "used": self.most,
             "histogram": {dtype: asdict(histogram) for dtype, histogram in self.used.items()},
             "failures": self.failures,
@@ -102,13 +112,15 @@ class Tally:
     def from_record(cls, record: dict[str, Any]) -> "Tally":
         used = {dtype: Histogram(**each) for dtype, each in record["histogram"].items()}
         failures = sorted(record["failures"], key=_size)
-        return cls(Counter(record["verdicts"]), record["elements"], used, failures)
+        verdicts = Counter(record["verdicts"])
+        return cls(verdicts, record["elements"], record["asked_twice"], used, failures)
 
     def is_sound(self) -> bool:
         """Whether every case that passed is in a histogram, and every failure explained."""
         counted = [count for histogram in self.used.values() for count in histogram.counts]
         return (
-            len(counted) == len(BUCKETS) * len(self.used)
+            _are_counts(self.elements, self.asked_twice, *self.verdicts.values(), *counted)
+            and len(counted) == len(BUCKETS) * len(self.used)
             and sum(counted) == sum(self.verdicts[name] for name in PASSING)
             and all(type(failure["explanation"]) is str for failure in self.failures)
         )
@@ -122,6 +134,8 @@ class Summary:
     # No case of the campaign needs more of them.
     ranks: int
     versions: dict[str, str]
+    # How many cases the campaign has: at most as many as were asked for, because none is twice.
+    size: int
     # A digest of every case of the campaign, in order: shards of one campaign agree on it.
     drawn: str
     of: int
@@ -145,6 +159,7 @@ class Summary:
             "format": FORMAT,
             "campaign": {k: list(v) if type(v) is tuple else v for k, v in campaign.items()},
             "versions": self.versions,
+            "size": self.size,
             "drawn": self.drawn,
             "shards": {
                 "of": self.of,
@@ -171,6 +186,7 @@ class Summary:
             ranks=campaign.pop("ranks"),
             request=Request(**campaign),
             versions=dict(record["versions"]),
+            size=record["size"],
             drawn=record["drawn"],
             of=shards["of"],
             shards=tuple(shards["examined"]),
@@ -186,12 +202,30 @@ class Summary:
 
     def _is_sound(self) -> bool:
         shards = {*self.shards, *self.missing}
+        examined = [tally.cases for tally in self.tallies.values()]
         return (
-            all(1 <= shard <= self.of for shard in shards)
+            _are_counts(self.of, self.size, self.cases, *shards, *self.situations.values())
+            and 1 <= self.of <= self.size <= self.request.count
+            and len(self.shards) > 0
+            and all(1 <= shard <= self.of for shard in shards)
             and len(shards) == len(self.shards) + len(self.missing)
             and self.tallies.keys() == set(self.request.candidates)
             and all(tally.is_sound() for tally in self.tallies.values())
+            and max(examined) <= self.cases <= self._share()
+            and max(self.situations.values(), default=0) <= self.cases
+            # Only a candidate that failed is spared the rest of its cases.
+            and all(
+                tally.failures or tally.cases >= self._share() for tally in self.tallies.values()
+            )
         )
+
+    def _share(self) -> int:
+        """How many cases of the campaign are in these shards."""
+        return sum(len(range(shard - 1, self.size, self.of)) for shard in self.shards)
+
+
+def _are_counts(*numbers: object) -> bool:
+    return all(type(number) is int and number >= 0 for number in numbers)
 
 
 def _size(failure: dict[str, Any]) -> tuple[int, int, int, str]:

@@ -63,7 +63,9 @@ def _verdicts(summary: Summary) -> Table:
         table.add_column(name.lower(), justify="right", no_wrap=True)
     for candidate, tally in summary.tallies.items():
         counts = [str(tally.verdicts[name] or "·") for name in columns]
-        table.add_row(short_name(candidate), *counts, f"{tally.elements:,}", f"{tally.most:.2g}")
+        table.add_row(
+            Text(short_name(candidate)), *counts, f"{tally.elements:,}", f"{tally.most:.2g}"
+        )
     return table
 
 
@@ -77,7 +79,7 @@ def _errors(summary: Summary) -> Table:
     for candidate, tally in summary.tallies.items():
         for dtype, histogram in sorted(tally.used.items()):
             counts = [str(count or "·") for count in histogram.counts]
-            table.add_row(short_name(candidate), dtype, *counts, f"{histogram.most:.2g}")
+            table.add_row(Text(short_name(candidate)), dtype, *counts, f"{histogram.most:.2g}")
     return table
 
 

@@ -1,0 +1,37 @@
+"""What situations ask of a layout."""
+
+from collections.abc import Callable, Iterator
+
+from harness.case import Case
+from harness.plan import Plan, Span, Stream
+
+
+def cuts(case: Case, layout: Plan) -> Iterator[tuple[Span, int, frozenset[int]]]:
+    """Rows with each position of theirs at which a rank begins, and their supervised positions."""
+    for stream in layout.streams:
+        for span in stream.spans:
+            cuts = [b - span.start for b in stream.boundaries if span.start <= b <= span.stop]
+            if cuts:
+                targets = frozenset(case.rows[span.row].supervised())
+                yield from ((span, cut, targets) for cut in cuts)
+
+
+def any_stream(layout: Plan, predicate: Callable[[Stream], bool]) -> bool:
+    return any(predicate(stream) for stream in layout.streams)
+
+
+def terms_by_replica(case: Case, layout: Plan) -> list[set[int]]:
+    """The different numbers of loss terms that micro-batches of each replica have."""
+    counts: list[set[int]] = [set() for _ in range(case.dp)]
+    for stream in layout.streams:
+        counts[stream.replica].add(terms(case, stream))
+    return counts
+
+
+def terms(case: Case, stream: Stream) -> int:
+    """How many loss terms a stream has."""
+    return sum(len(case.rows[span.row].supervised()) for span in stream.spans)
+
+
+def length(span: Span) -> int:
+    return span.stop - span.start
