@@ -56,6 +56,36 @@ def test_a_fault_has_exit_status_3(
     assert "raised ValueError: no" in capsys.readouterr().out
 
 
+FUSSY = """
+from harness.candidates.native import LocalDialect
+
+class Fussy(LocalDialect):
+    name = "fussy"
+
+    def supports(self, case):
+        return "one step only" if case.steps > 1 else None
+
+FUSSY = Fussy()
+"""
+
+
+def test_a_corner_that_no_candidate_could_enter_was_not_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fussy.py").write_text(FUSSY)
+    command = ["check", "--cases", "40", *SMALL, "--json"]
+    assert main([*command, "--candidate", "fussy.py:FUSSY"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["candidates"]["fussy.py:FUSSY"]["verdicts"]["UNSUPPORTED"] > 0
+    assert alone["situations"]["several steps"] == 0
+    # Another candidate can, and then it was met, once a case.
+    assert main([*command, "--candidate", "fussy.py:FUSSY", "--candidate", "native-local"]) == 0
+    both = json.loads(capsys.readouterr().out)
+    refused = both["candidates"]["fussy.py:FUSSY"]["verdicts"]["UNSUPPORTED"]
+    assert both["situations"]["several steps"] == refused
+
+
 def test_doctor_says_why_for_everything_that_will_not_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

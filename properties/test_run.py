@@ -52,6 +52,28 @@ def test_error_that_plain_training_makes_itself_is_not_held_against_a_candidate(
     assert compare(CASE, "strayed", oracle, [oracle, witness], candidate).verdict is Verdict.WITHIN
 
 
+def strays_by(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain training, asked row by row, has an error of its own from now on."""
+
+    def witness(case: Case, dtype: torch.dtype = torch.float64) -> Trace:
+        return strayed(rowwise(case, dtype), share)
+
+    monkeypatch.setattr(run, "rowwise", witness)
+
+
+def test_a_candidate_is_blamed_only_after_plain_training_was_asked_twice(
+    harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidate = f"{PLANTED}:STRAYS"
+    alone = run.evaluate(CASE, candidate, harness_pool)
+    assert alone.verdict is Verdict.DIVERGED
+    strays_by(-4e-12, monkeypatch)
+    forgiven = run.evaluate(CASE, candidate, harness_pool)
+    assert forgiven.verdict is Verdict.WITHIN
+    assert forgiven.asked_twice
+    assert not run.evaluate(CASE, "native-local", harness_pool).asked_twice
+
+
 def test_references_may_differ_by_conditioning_and_not_by_more() -> None:
     oracle = reference(CASE, torch.float64)
     assert doubt(oracle, strayed(oracle, 1e-11)) == ""
@@ -61,12 +83,9 @@ def test_references_may_differ_by_conditioning_and_not_by_more() -> None:
 def test_where_two_references_disagree_nobody_else_is_blamed(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(case: Case, dtype: torch.dtype = torch.float64) -> Trace:
-        return strayed(rowwise(case, dtype), 1e-3)
-
     candidate = f"{PLANTED}:LOCAL_ROLL"
     assert run.evaluate(CASE, candidate, harness_pool).verdict is Verdict.DIVERGED
-    monkeypatch.setattr(run, "rowwise", wrong)
+    strays_by(1e-3, monkeypatch)
     comparison = run.evaluate(CASE, candidate, harness_pool)
     assert comparison.verdict is Verdict.FAULT
     assert comparison.fault is not None

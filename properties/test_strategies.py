@@ -1,7 +1,10 @@
 """What is generated is valid, inside its bounds, the same for a seed, and shrinks to a line."""
 
+import importlib
+import itertools
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import find, given, settings
@@ -93,6 +96,28 @@ def corners_met(*, steered: bool) -> int:
 
 def test_steering_leads_into_more_corners() -> None:
     assert corners_met(steered=True) > 1.1 * corners_met(steered=False)
+
+
+def test_a_seed_means_the_same_whatever_else_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = generate(cases(), 300, 5)
+    numbers = ", ".join(str(number) for number in range(2, 60))
+    (tmp_path / "full_of_numbers.py").write_text(f"NUMBERS = [{numbers}]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("full_of_numbers")
+    assert generate(cases(), 300, 5) == before
+
+
+def test_a_candidate_that_changes_its_mind_has_failed_all_the_same() -> None:
+    answers = itertools.cycle([Verdict.DIVERGED, Verdict.EQUAL, Verdict.EQUAL])
+
+    def judge(case: Case) -> Comparison:
+        return Comparison(case=case, candidate="moody", verdict=next(answers))
+
+    failing = judge(generate(cases(), 1, 0)[0])
+    for seed in range(5):
+        assert shrink(cases(), 50, seed, failing, judge).verdict is Verdict.DIVERGED
 
 
 PLANTED: dict[str, tuple[Callable[[Case], bool], str]] = {

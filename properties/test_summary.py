@@ -1,5 +1,8 @@
 """What is added up of a run: outcomes, and errors as shares of what was allowed."""
 
+from collections import Counter
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,3 +29,19 @@ def test_what_is_equal_bit_by_bit_used_nothing_and_what_failed_is_not_counted() 
         keys = (KeyResult("loss", 1, 0, 0.9),)
         made.add(Comparison(case=case, candidate="a", verdict=verdict, keys=keys))
     assert made.used == {"fp64": Histogram([1, 0, 0, 0, 0, 0, 0], 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "worst_of_all"),
+    [
+        ({"UNSUPPORTED": 1, "WITHIN": 1}, "WITHIN"),
+        ({"UNSUPPORTED": 2, "WITHIN": 1}, "FAULT"),
+        ({"UNSUPPORTED": 3, "DIVERGED": 1}, "DIVERGED"),
+        ({"UNSUPPORTED": 3}, "FAULT"),
+        ({}, "FAULT"),
+    ],
+)
+def test_refusing_most_cases_is_no_pass_and_hides_no_divergence(
+    verdicts: dict[str, int], worst_of_all: str
+) -> None:
+    assert Tally(verdicts=Counter(verdicts)).verdict == worst_of_all
