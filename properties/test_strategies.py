@@ -101,12 +101,12 @@ def test_steering_leads_into_more_corners() -> None:
 def test_a_seed_means_the_same_whatever_else_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = generate(cases(), 300, 5)
+    before = generate(cases(), 1000, 5)
     numbers = ", ".join(str(number) for number in range(1000, 60_000, 977))
     (tmp_path / "full_of_numbers.py").write_text(f"NUMBERS = [{numbers}]\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("full_of_numbers")
-    assert generate(cases(), 300, 5) == before
+    assert generate(cases(), 1000, 5) == before
 
 
 def test_a_candidate_that_changes_its_mind_has_failed_all_the_same() -> None:
