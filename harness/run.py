@@ -96,7 +96,7 @@ def _judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False
         return comparison
     # Before a candidate is blamed: are the references right, and was plain training exact by luck?
     witness = rowwise(case)
-    why = doubt(reference(case, torch.float64), witness)
+    why = doubt(oracle.only(witness), witness)
     if why:
         summary = f"the padded reference and the row-wise oracle disagree: {why}"
         return faulted(case, candidate, Fault(kind=Kind.REFERENCE, summary=summary))
