@@ -9,6 +9,7 @@ import torch
 from harness import run
 from harness.case import Case, parse
 from harness.compare import Verdict, compare, doubt
+from harness.compare.elementwise import measure_noise
 from harness.ranks.pool import RankPool
 from harness.reference import reference, rowwise
 from harness.trace import Assembly, Entry, Kind, Trace
@@ -72,6 +73,19 @@ def test_a_candidate_is_blamed_only_after_plain_training_was_asked_twice(
     assert forgiven.verdict is Verdict.WITHIN
     assert forgiven.asked_twice
     assert not run.evaluate(CASE, "native-local", harness_pool).asked_twice
+
+
+def test_tensors_that_a_witness_has_lend_their_noise_to_those_that_it_has_not() -> None:
+    ones = np.ones(3)
+    noise = measure_noise(
+        {
+            "nll": (ones, [ones, ones + 1e-11]),
+            "layers.0.out": (ones, [ones]),
+            "layers.1.out": (ones, [ones]),
+        }
+    )
+    assert noise.usual["forward"] == pytest.approx(1e-11)
+    assert not measure_noise({"nll": (ones, [ones])}).usual
 
 
 def test_references_may_differ_by_conditioning_and_not_by_more() -> None:

@@ -71,7 +71,8 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
             for baseline in baselines
         )
         of[key] = error / magnitude if magnitude else 0.0
-        if magnitude:
+        # An oracle that is its own baseline tells nothing; a witness may not have every tensor.
+        if magnitude and any(baseline is not oracle for baseline in baselines):
             kinds.setdefault(kind, []).append(of[key])
     usual = {kind: float(np.median(values)) for kind, values in kinds.items()}
     return Noise(of, usual, largest)
