@@ -3,8 +3,12 @@
 import os
 import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from harness.ranks.wire import Frame, FrameReader
+
+# As the kernel has it in /proc/PID/stat.
+PF_EXITING = 0x4
 
 
 @dataclass(slots=True)
@@ -20,6 +24,16 @@ class Link:
     ready: bool = False
     # Whether we still listen.
     heard: bool = True
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its process is on the way out, though this end of it has not heard so yet."""
+        try:
+            status = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return False
+        # The name before the bracket may hold anything; six fields on stand the flags.
+        return self.heard and bool(int(status.rpartition(")")[2].split()[6]) & PF_EXITING)
 
     def close(self) -> None:
         self.heard = False

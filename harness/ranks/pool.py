@@ -29,7 +29,7 @@ from harness.trace import Assembly, Fault, Kind, assemble
 DEADLINE = 20.0
 START_DEADLINE = 180.0
 # One rank's trouble becomes its peers' within moments: wait for theirs, then name the first.
-GRACE = 0.3
+GRACE, LONGEST_GRACE, POLL = 0.3, 2.0, 0.02
 
 
 class TooFewRanks(ValueError):
@@ -222,13 +222,19 @@ class RankPool:
     def _troubles(self, first: Trouble) -> list[Trouble]:
         """The cause of what went wrong, and then its consequences."""
         assert self._launch is not None
-        troubles, until = [first], time.monotonic() + GRACE
-        while (left := until - time.monotonic()) > 0:
-            for event in self._launch.events(left):
+        troubles, started = [first], time.monotonic()
+        while (passed := time.monotonic() - started) < self._patience():
+            for event in self._launch.events(max(GRACE - passed, POLL)):
                 trouble = self._take_in(event)
                 if trouble:
                     troubles.append(trouble)
         return sorted(troubles, key=lambda trouble: trouble.rank_of_blame)
+
+    def _patience(self) -> float:
+        assert self._launch is not None
+        # A process that ends may take its peers' sockets away long before it lets go of ours.
+        ending = any(link.is_ending for link in self._launch.links.values())
+        return LONGEST_GRACE if ending else GRACE
 
     def _is_of_a_later_case(self, root: Trouble) -> bool:
         if sum(ticket.run > 0 for ticket in self._waiting) < 2 or root.rank is None:
