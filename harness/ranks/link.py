@@ -25,7 +25,6 @@ class Link:
     # Whether we still listen.
     heard: bool = True
 
-    @property
     def is_ending(self) -> bool:
         """Whether its process is on the way out, though this end of it has not heard so yet."""
         try:

@@ -233,7 +233,7 @@ class RankPool:
     def _patience(self) -> float:
         assert self._launch is not None
         # A process that ends may take its peers' sockets away long before it lets go of ours.
-        ending = any(link.is_ending for link in self._launch.links.values())
+        ending = any(link.is_ending() for link in self._launch.links.values())
         return LONGEST_GRACE if ending else GRACE
 
     def _is_of_a_later_case(self, root: Trouble) -> bool:
