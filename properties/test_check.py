@@ -6,20 +6,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
+from properties.outside import DOUBLED
 
-BROKEN = """
-from harness.candidates.native import LocalDialect
-
-class Doubled(LocalDialect):
-    name = "doubled"
-
-    def reduce(self, model, rank):
-        super().reduce(model, rank)
-        for parameter in model.parameters():
-            parameter.grad *= 2
-
-DOUBLED = Doubled()
-"""
 SMALL = ("--sp", "2,1", "--dp", "1", "--dtype", "fp64")
 
 
@@ -35,7 +23,7 @@ def test_a_failure_is_kept_replayed_and_has_exit_status_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("broken.py").write_text(BROKEN)
+    Path("broken.py").write_text(DOUBLED)
     assert main(["check", "--cases", "5", *SMALL, "--candidate", "broken.py:DOUBLED"]) == 1
     said = capsys.readouterr().out
     assert "looks   every gradient is 2 of the reference = sp" in said
@@ -50,7 +38,7 @@ def test_a_fault_has_exit_status_3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("broken.py").write_text(BROKEN.replace("parameter.grad *= 2", "raise ValueError('no')"))
+    Path("broken.py").write_text(DOUBLED.replace("parameter.grad *= 2", "raise ValueError('no')"))
     line = "case/1 rows=3:111 sp=2"
     assert main(["repro", line, "--candidate", "broken.py:DOUBLED"]) == 3
     assert "raised ValueError: no" in capsys.readouterr().out

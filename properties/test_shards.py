@@ -22,6 +22,7 @@ from harness.compare import Comparison, Verdict
 from harness.ranks.pool import RankPool
 from harness.report.merge import merge
 from harness.report.summary import Summary
+from properties.outside import DOUBLED
 
 REQUEST = Request(
     candidates=("native-gather", "native-local"),
@@ -116,26 +117,11 @@ def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: Ran
         assert Summary.from_record(json.loads(json.dumps(summary.record()))) == summary
 
 
-BROKEN = """
-from harness.candidates.native import LocalDialect
-
-class Doubled(LocalDialect):
-    name = "doubled"
-
-    def reduce(self, model, rank):
-        super().reduce(model, rank)
-        for parameter in model.parameters():
-            parameter.grad *= 2
-
-DOUBLED = Doubled()
-"""
-
-
 @pytest.fixture(scope="module")
 def documents(harness_pool: RankPool, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What `check --json` prints of three shards, each of which diverges."""
     folder = tmp_path_factory.mktemp("shards")
-    (folder / "broken.py").write_text(BROKEN)
+    (folder / "broken.py").write_text(DOUBLED)
     request = replace(REQUEST, candidates=("broken.py:DOUBLED",), sps=(1,))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)  # bundles go to the current folder

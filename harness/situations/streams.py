@@ -10,10 +10,10 @@ def cuts(case: Case, layout: Plan) -> Iterator[tuple[Span, int, frozenset[int]]]
     """Rows with each position of theirs at which a rank begins, and their supervised positions."""
     for stream in layout.streams:
         for span in stream.spans:
-            cuts = [b - span.start for b in stream.boundaries if span.start <= b <= span.stop]
-            if cuts:
+            begins = [b - span.start for b in stream.boundaries if span.start <= b <= span.stop]
+            if begins:
                 targets = frozenset(case.rows[span.row].supervised())
-                yield from ((span, cut, targets) for cut in cuts)
+                yield from ((span, cut, targets) for cut in begins)
 
 
 def any_stream(layout: Plan, predicate: Callable[[Stream], bool]) -> bool:

@@ -142,5 +142,5 @@ LAYOUT = (
     ),
 )
 RESHARDED = Relation(
-    "any number of ranks computes the same", resharded(), "ROLLS_ITS_SHARD", twins_agree
+    "any number of ranks computes the same", resharded(), "LOCAL_ROLL", twins_agree
 )

@@ -13,6 +13,7 @@ from harness.candidates.native.packing import Batch, Shard, Stream, cut, pad_to
 from harness.candidates.native.reduction import sum_gradients
 from harness.case import Case
 from harness.reference.decoder import Decoder
+from properties import planted
 
 
 class TrainsRowEnds(LocalDialect):
@@ -88,16 +89,6 @@ class AveragesReplicas(LocalDialect):
         sum_gradients(model, rank.world, divide_by=rank.dp.size())
 
 
-class RollsItsShard(GatherDialect):
-    """B14: labels are shifted after the cut, and the last of a shard is its own first token."""
-
-    name = "rolls-its-shard"
-
-    def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        return replace(mine, labels_L=mine.ids_L.roll(-1))
-
-
 class OneDocument(LocalDialect):
     """B56: attention is told that the whole stream is one row."""
 
@@ -158,6 +149,7 @@ class MaskIsNotShifted(GatherDialect):
         return super().loss(case, replace(batch, loss_mask_BS=mask_BS), *rest)
 
 
+LOCAL_ROLL = planted.LOCAL_ROLL
 TRAINS_ROW_ENDS = TrainsRowEnds()
 MASK_STAYS_LEFT = MaskStaysLeft()
 COUNTS_PADDING = CountsPadding()
@@ -165,7 +157,6 @@ IGNORES_PAD_ID = IgnoresPadId()
 AVERAGES_MEANS = AveragesMeans()
 SUMS = Sums()
 AVERAGES_REPLICAS = AveragesReplicas()
-ROLLS_ITS_SHARD = RollsItsShard()
 ONE_DOCUMENT = OneDocument()
 FEEDS_LABELS = FeedsLabels()
 SHIFTS_TWICE = ShiftsTwice()

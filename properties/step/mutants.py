@@ -15,10 +15,10 @@ from torch.autograd.function import FunctionCtx
 from torch.distributed import ProcessGroup
 
 from harness.candidates import Rank
-from harness.candidates.native import GatherDialect, LocalDialect
+from harness.candidates.native import LocalDialect
 from harness.candidates.native.attention import Segments
 from harness.candidates.native.packing import Batch, Shard, Stream, cut, pad_to
-from harness.candidates.native.reduction import GatherTokens, sum_gradients, summed
+from harness.candidates.native.reduction import GatherTokens, summed
 from harness.candidates.native.rows import Sample
 from harness.candidates.native.ulysses import token_weights
 from harness.case import Case
@@ -32,15 +32,6 @@ from properties.step.probes import (
     Poisoned,
     Shape,
 )
-
-
-class TimesSp(GatherDialect):
-    """B101: the gather's backward is scaled by sp, and nothing divides by it later."""
-
-    name = "times-sp"
-
-    def reduce(self, model: Decoder, rank: Rank) -> None:
-        sum_gradients(model, rank.world, divide_by=rank.dp.size())
 
 
 class MissingNorm(LocalDialect):
@@ -210,7 +201,7 @@ class OtherDtype(LocalDialect):
         return super().reported(total, rank)
 
 
-TIMES_SP, MISSING_NORM, DETACHED_KEYS = TimesSp(), MissingNorm(), DetachedKeys()
+MISSING_NORM, DETACHED_KEYS = MissingNorm(), DetachedKeys()
 ONE_WAY = Adjoint("one-way", {"exchange": applied(OneWay, lambda s: [(s, 3)])})
 PLAIN_GATHER = Adjoint(
     "plain-gather", {"gather": applied(PlainGather, lambda _s: [(7,)], alike=True)}
