@@ -1,11 +1,13 @@
 """From a name on the command line to a candidate."""
 
+import difflib
 import hashlib
 import importlib
 import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from harness.candidates.protocol import Candidate
 
@@ -13,6 +15,9 @@ BUILT_IN = {
     "native-gather": "harness.candidates.native:GATHER",
     "native-local": "harness.candidates.native:LOCAL",
 }
+
+# `mutants.B14` is the entry B14 of what this module has registered by that time.
+BANKS = {"mutants": "harness.candidates.mutants", "benign": "harness.candidates.benign"}
 
 
 class UnknownCandidate(ValueError):
@@ -29,6 +34,9 @@ def resolve(name: str) -> str:
 
 def load(name: str) -> Candidate:
     """The candidate behind a built-in name, `path/to/file.py:NAME` or `package.module:NAME`."""
+    bank, dot, key = name.partition(".")
+    if dot and bank in BANKS and ":" not in key:
+        return _from_bank(name, bank, key)
     place, colon, attribute = BUILT_IN.get(name, name).rpartition(":")
     if not colon:
         raise UnknownCandidate(
@@ -47,6 +55,15 @@ def load(name: str) -> Candidate:
             )
     if isinstance(candidate, type) or not isinstance(candidate, Candidate):
         raise UnknownCandidate(f"candidate={name}: {attribute} is a class; name an instance of it")
+    return candidate
+
+
+def _from_bank(name: str, bank: str, key: str) -> Candidate:
+    known: dict[str, Any] = importlib.import_module(BANKS[bank]).BANK
+    if key not in known:
+        near = ", ".join(difflib.get_close_matches(key, known, 3, 0.0))
+        raise UnknownCandidate(f"candidate={name}: there is no {key} in {bank}; near: {near}")
+    candidate: Candidate = known[key].candidate
     return candidate
 
 

@@ -84,6 +84,7 @@ UNITS = {"fp64": 16.0, "fp32": 8.0, "bf16": 1.0, "fp16": 1.0}
 BUDGETS: tuple[tuple[str, Budget], ...] = (
     (r"ids|positions|labels", Exact("whole numbers are moved, never computed")),
     (r"embed|layers\..*|logits|nll", Reduced("kernels order their sums by shape")),
+    (r"weight", Reduced("one count divides another in another order")),
     (r"loss", Reduced("partial sums are added in another order")),
     (r"grad\..*", Reduced("partial sums are added in another order, over ranks as well")),
 )

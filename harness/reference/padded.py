@@ -59,6 +59,7 @@ def reference(case: Case, dtype: torch.dtype, *, traced: bool = False) -> Trace:
         ).view(labels_BS.shape)
         means = [group_mean(nll_BS[rows], counts_BS[rows]) for rows in averaged_rows(case)]
         loss = torch.stack(means).mean()
+        nll_BS.retain_grad()
         loss.backward()
         return nll_BS, loss
 
@@ -67,6 +68,9 @@ def reference(case: Case, dtype: torch.dtype, *, traced: bool = False) -> Trace:
         descend(model)
     nll_BS, loss = step(tap)
     trace.add("nll", nll_BS[counts_BS], supervised)
+    if traced:
+        # How much each token's loss weighs; the last column predicts nothing.
+        trace.add("weight", F.pad(gradient(nll_BS), (0, 1))[attended_BS], tokens)
     trace.add("loss", loss)
     # As backward reaches them: what is wrong first is then found first.
     parameters = dict(model.named_parameters())
@@ -155,6 +159,6 @@ def ignore(_key: str, _tensor: Tensor, /) -> None:
     """A tap for a step that is not judged."""
 
 
-def gradient(parameter: Tensor) -> Tensor:
-    """The gradient, zeros where the loss never reached the parameter."""
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+def gradient(tensor: Tensor) -> Tensor:
+    """The gradient, zeros where the loss never reached the tensor."""
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from harness.candidates import Emit, Rank
 from harness.candidates.native import LocalDialect
-from harness.candidates.native.attention import Segments, eager, ulysses_attention
+from harness.candidates.native.attention import Kernel, Segments, eager
 from harness.candidates.native.packing import Batch, Stream
 from harness.case import Case
 from harness.reference.decoder import Decoder
@@ -36,19 +36,17 @@ class FirstHeads(LocalDialect):
     name = "first-heads"
     queries: int | None = None
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, segments: Segments, case: Case, rank: Rank
-    ) -> Tensor:
+    def kernel(self, case: Case) -> Kernel:
         self.queries = self.queries or case.heads // case.kv_heads
 
-        def kernel(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
+        def grouped(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
             k_TMH, v_TMH = (
                 x.repeat_interleave(self.queries or 1, 1)[:, : q_TMH.shape[1]]
                 for x in (k_TCH, v_TCH)
             )
             return eager(q_TMH, k_TMH, v_TMH, segments)
 
-        return ulysses_attention(q, k, v, segments=segments, kernel=kernel, group=rank.sp)
+        return grouped
 
 
 class Dropout(LocalDialect):

@@ -17,10 +17,10 @@ from torch.distributed import ProcessGroup
 from harness.candidates import Rank
 from harness.candidates.native import LocalDialect
 from harness.candidates.native.attention import Segments
+from harness.candidates.native.dialects import token_weights
 from harness.candidates.native.packing import Batch, Shard, Stream, cut, pad_to
 from harness.candidates.native.reduction import GatherTokens, summed
 from harness.candidates.native.rows import Sample
-from harness.candidates.native.ulysses import token_weights
 from harness.case import Case
 from harness.reference.decoder import Decoder
 from properties.step.probes import (

@@ -1,17 +1,15 @@
 """Attention over the whole stream for this rank's heads.
 
-Legend: L tokens on this rank, T all tokens of the padded stream, N query heads, K kv heads,
-M query heads on this rank, C kv heads on this rank, H head dim.
+Legend: L tokens on this rank, T all tokens of the padded stream, K kv heads, M query heads on this
+rank, C kv heads on this rank, H head dim.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
-from harness.candidates.native.exchange import gather_tokens_together, scatter_tokens
 from harness.reference.decoder import at_least_fp32
 
 
@@ -29,22 +27,6 @@ class Segments:
         if window is not None:
             allowed_TT = allowed_TT & (distance_TT < window)
         return cls(allowed_TT)
-
-
-def ulysses_attention(
-    q_LNH: Tensor,
-    k_LKH: Tensor,
-    v_LKH: Tensor,
-    *,
-    segments: Segments,
-    kernel: "Kernel",
-    group: ProcessGroup,
-) -> Tensor:
-    """Exchange tokens for heads, attend to the whole stream, exchange back -> out_LNH."""
-    k_LKH, v_LKH = repeat_for(group.size(), k_LKH), repeat_for(group.size(), v_LKH)
-    q_TMH, k_TCH, v_TCH = gather_tokens_together((q_LNH, k_LKH, v_LKH), group)
-    out_TMH = kernel(q_TMH, k_TCH, v_TCH, segments)
-    return scatter_tokens(out_TMH, group)
 
 
 def repeat_for(sp: int, x_LKH: Tensor) -> Tensor:

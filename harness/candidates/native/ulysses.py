@@ -3,15 +3,11 @@
 rows -> padded batch -> flat stream -> labels shifted -> padded and cut into shards -> model with
 all-to-all attention -> losses of this rank's tokens -> loss -> backward -> reduction over ranks.
 
-Two dialects are alive in the field. They differ in what each rank's loss is, and therefore in
-what the reduction has to do; either is right, and half of one with half of the other is off by
-the number of ranks:
+What each rank's loss is, and therefore what the reduction has to do, is the dialect's: see
+`dialects`.
 
-`native-gather`  gathers every token's loss, computes the whole replica's loss on each rank,
-                 and averages gradients over all ranks
-`native-local`   computes the share of this rank's tokens in the global loss, and sums
-
-Legend: L tokens on this rank, T tokens of the stream, V vocabulary; see also `packing`.
+Legend: L tokens on this rank, T tokens of the stream, V vocabulary, N heads, K kv heads, M heads
+on this rank, C kv heads on this rank, H head dim; see also `packing`.
 """
 
 from dataclasses import replace
@@ -20,19 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from harness.candidates.native.attention import KERNELS, Segments, ulysses_attention
-from harness.candidates.native.packing import (
-    Batch,
-    Shard,
-    Stream,
-    collate,
-    cut,
-    pad_to,
-    shard,
-    shift,
-    unpad,
-)
-from harness.candidates.native.reduction import GatherTokens, sum_gradients, summed
+from harness.candidates.native.attention import KERNELS, Kernel, Segments, repeat_for
+from harness.candidates.native.exchange import gather_tokens_together, scatter_tokens
+from harness.candidates.native.packing import Batch, Shard, Stream, collate, shard, shift, unpad
+from harness.candidates.native.reduction import sum_gradients, summed
 from harness.candidates.native.rows import Sample, check_peers, my_samples, split
 from harness.candidates.protocol import Emit, Rank
 from harness.case import LEARNING_RATE, Case
@@ -41,7 +28,7 @@ from harness.reference.weights import TORCH_DTYPES
 
 
 class Ulysses:
-    """The step; a dialect says what the loss is and how ranks are reduced."""
+    """The step; every method is one thing that training scripts get wrong."""
 
     name: str
 
@@ -64,23 +51,32 @@ class Ulysses:
     ) -> None:
         """Forward, backward and reduction on every micro-batch: all but the optimizer."""
         micro_batches = [
-            self.collate(case, part, rank) for part in split(samples, case.micro_batches)
+            self.collate(case, part, rank) for part in self.split(samples, case.micro_batches)
         ]
-        targets = summed(torch.stack([supervised(b).sum() for b in micro_batches]).sum(), rank.dp)
+        targets = self.targets(micro_batches, rank)
         total = torch.zeros((), device=rank.device)
         for batch in micro_batches:
-            stream = self.shifted(unpad(batch))
-            mine = self.shard(case, stream, rank)
-            nll_L = self.token_losses(model, case, mine, rank, emit)
-            emit("nll", nll_L, mine.tokens_L)
-            loss = self.loss(case, batch, stream, nll_L, targets, rank)
-            loss.backward()
-            total = total + loss.detach()
+            total = total + self.forward_backward(model, case, batch, targets, rank, emit)
 
         emit("loss", self.reported(total, rank))
         self.reduce(model, rank)
         for name, parameter in model.named_parameters():
             emit(f"grad.{name}", gradient(parameter))
+
+    def forward_backward(
+        self, model: Decoder, case: Case, batch: Batch, targets: Tensor, rank: Rank, emit: Emit
+    ) -> Tensor:
+        """One micro-batch; its loss, as this rank sees it."""
+        stream = self.shifted(self.unpad(batch))
+        mine = self.shard(case, stream, rank)
+        nll_L = self.token_losses(model, case, mine, rank, emit)
+        nll_L.retain_grad()
+        emit("nll", nll_L, mine.tokens_L)
+        loss = self.loss(case, batch, stream, nll_L, targets, rank)
+        self.backward(loss)
+        # How much each token's loss moves the gradients once they are reduced.
+        emit("weight", gradient(nll_L) / self.divisor(rank), mine.tokens_L)
+        return loss.detach()
 
     def update(self, model: Decoder) -> None:
         """Plain SGD; by hand, because the first optimizer of a process takes torch a second."""
@@ -93,15 +89,29 @@ class Ulysses:
         return Decoder(case, TORCH_DTYPES[case.dtype], rank.device)
 
     def samples(self, case: Case, rank: Rank) -> list[Sample]:
+        """This replica's rows; peers of one sequence have the same."""
         return my_samples(case, rank)
+
+    def split(self, samples: list[Sample], micro_batches: int) -> list[list[Sample]]:
+        return split(samples, micro_batches)
 
     def collate(self, case: Case, samples: list[Sample], rank: Rank) -> Batch:
         return collate(samples, case.pad_id, rank.device)
 
+    def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
+        """How many loss terms the step has, over all micro-batches and replicas."""
+        mine = torch.stack([supervised(batch).sum() for batch in micro_batches]).sum()
+        return summed(mine, rank.dp)
+
+    def unpad(self, batch: Batch) -> Stream:
+        return unpad(batch)
+
     def shifted(self, stream: Stream) -> Stream:
+        """Labels: each token's successor, on the whole stream, before anything is cut."""
         return replace(stream, labels_T=shift(stream.labels_T))
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
+        """This rank's piece of the padded stream."""
         return shard(stream, case.pad_id, rank.sp.size(), rank.sp_index)
 
     def token_losses(
@@ -112,7 +122,7 @@ class Ulysses:
         def tap(key: str, tensor: Tensor) -> None:
             emit(key, tensor, mine.tokens_L)
 
-        segments = Segments.of(mine.positions_TP, case.window)
+        segments = self.segments(mine, case)
         tap("ids", mine.ids_L)
         tap("positions", mine.positions_L)
         tap("labels", mine.labels_L)
@@ -122,14 +132,44 @@ class Ulysses:
             lambda q, k, v: self.attend(q, k, v, segments, case, rank),
             tap,
         )
-        return F.cross_entropy(at_least_fp32(logits_LV), mine.labels_L, reduction="none")
+        return self.cross_entropy(logits_LV, mine.labels_L)
+
+    def segments(self, mine: Shard, case: Case) -> Segments:
+        """Which tokens of the whole stream see each other."""
+        return Segments.of(mine.positions_TP, case.window)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, segments: Segments, case: Case, rank: Rank
+        self,
+        q_LNH: Tensor,
+        k_LKH: Tensor,
+        v_LKH: Tensor,
+        segments: Segments,
+        case: Case,
+        rank: Rank,
     ) -> Tensor:
-        return ulysses_attention(
-            q, k, v, segments=segments, kernel=KERNELS[case.kernel], group=rank.sp
-        )
+        """Exchange tokens for heads, attend to the whole stream, exchange back -> out_LNH."""
+        k_LKH, v_LKH = self.repeat(k_LKH, rank), self.repeat(v_LKH, rank)
+        q_TMH, k_TCH, v_TCH = self.gather_tokens((q_LNH, k_LKH, v_LKH), rank)
+        out_TMH = self.kernel(case)(q_TMH, k_TCH, v_TCH, segments)
+        return self.scatter_tokens(out_TMH, rank)
+
+    def repeat(self, x_LKH: Tensor, rank: Rank) -> Tensor:
+        """Keys or values with as many heads as there are ranks, at least."""
+        return repeat_for(rank.sp.size(), x_LKH)
+
+    def gather_tokens(self, tensors: tuple[Tensor, ...], rank: Rank) -> tuple[Tensor, ...]:
+        """Sequence layout to head layout: all tokens, this rank's heads."""
+        return gather_tokens_together(tensors, rank.sp)
+
+    def kernel(self, case: Case) -> Kernel:
+        return KERNELS[case.kernel]
+
+    def scatter_tokens(self, out_TMH: Tensor, rank: Rank) -> Tensor:
+        """Head layout to sequence layout: this rank's tokens, all heads."""
+        return scatter_tokens(out_TMH, rank.sp)
+
+    def cross_entropy(self, logits_LV: Tensor, labels_L: Tensor) -> Tensor:
+        return F.cross_entropy(at_least_fp32(logits_LV), labels_L, reduction="none")
 
     def loss(
         self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
@@ -137,71 +177,20 @@ class Ulysses:
         """What this rank calls backward on, for one micro-batch."""
         raise NotImplementedError
 
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def divisor(self, rank: Rank) -> int:
+        """What the sum over all ranks is divided by: their number for a mean, or 1."""
+        raise NotImplementedError
+
     def reported(self, total: Tensor, rank: Rank) -> Tensor:
         """The loss that a training log would show."""
-        raise NotImplementedError
+        return summed(total, rank.world) / self.divisor(rank)
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
         """Turn local gradients into what the optimizer sees."""
-        raise NotImplementedError
-
-
-class GatherDialect(Ulysses):
-    """Full loss on every rank, mean over all ranks."""
-
-    name = "native-gather"
-
-    def loss(
-        self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
-    ) -> Tensor:
-        nll_TP: Tensor = GatherTokens.apply(nll_L, rank.sp)  # type: ignore[no-untyped-call]
-        nll_T = nll_TP[: stream.ids_T.shape[0]]
-        # Back to the padded batch, zero where nothing was computed; then as in plain training.
-        nll_BS = nll_T.new_zeros(batch.ids_BS.numel()).index_put((stream.indices_T,), nll_T)
-        counts_BS = supervised(batch)
-        terms_BS = nll_BS.view(batch.ids_BS.shape)[:, :-1] * counts_BS
-        if case.loss == "token-mean":
-            # The mean over replicas divides by dp what the global count already divided.
-            return terms_BS.sum() / targets.clamp(min=1) * case.dp
-        if case.loss == "micro-mean":
-            return terms_BS.sum() / counts_BS.sum().clamp(min=1) / case.micro_batches
-        row_means_B = terms_BS.sum(1) / counts_BS.sum(1).clamp(min=1)
-        return row_means_B.sum() / (len(case.rows) / case.dp)
-
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        return summed(total, rank.world) / rank.world.size()
-
-    def reduce(self, model: Decoder, rank: Rank) -> None:
-        sum_gradients(model, rank.world, divide_by=rank.world.size())
-
-
-class LocalDialect(Ulysses):
-    """Local share of the global loss, sum over all ranks."""
-
-    name = "native-local"
-
-    def loss(
-        self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
-    ) -> Tensor:
-        sp = rank.sp.size()
-        weights_T = token_weights(case, batch, stream, targets)
-        weights_L = cut(pad_to(weights_T.to(nll_L.dtype), sp, 0), sp, rank.sp_index)
-        return (nll_L * weights_L).sum()
-
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        return summed(total, rank.world)
-
-    def reduce(self, model: Decoder, rank: Rank) -> None:
-        sum_gradients(model, rank.world, divide_by=1)
-
-
-def silent(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
-    """Steps before the one that is judged emit nothing."""
-
-
-def gradient(parameter: Tensor) -> Tensor:
-    """The gradient; a parameter that backward never reached has a gradient of zeros."""
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        sum_gradients(model, rank.world, divide_by=self.divisor(rank))
 
 
 def supervised(batch: Batch) -> Tensor:
@@ -209,14 +198,10 @@ def supervised(batch: Batch) -> Tensor:
     return batch.loss_mask_BS[:, 1:] & batch.attended_BS[:, :-1]
 
 
-def token_weights(case: Case, batch: Batch, stream: Stream, targets: Tensor) -> Tensor:
-    """The weight of every token of the stream in the global loss, zero where unsupervised."""
-    counts_BS = supervised(batch)
-    per_row_B = counts_BS.sum(1, keepdim=True)
-    scale = {
-        "token-mean": targets,
-        "micro-mean": per_row_B.sum() * case.dp * case.micro_batches,
-        "row-mean": per_row_B * len(case.rows),
-    }[case.loss]
-    weights_BS = F.pad(counts_BS / scale.clamp(min=1).double(), (0, 1))
-    return weights_BS.flatten()[stream.indices_T]
+def gradient(tensor: Tensor) -> Tensor:
+    """The gradient; what backward never reached has a gradient of zeros."""
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+
+
+def silent(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+    """Steps before the one that is judged emit nothing."""

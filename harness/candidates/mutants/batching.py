@@ -1,0 +1,3 @@
+"""Batching, padding, unpadding."""
+
+LEFT_OUT: dict[str, str] = {}

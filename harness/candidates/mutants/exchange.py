@@ -1,0 +1,3 @@
+"""The all-to-all of attention, and the layout of heads."""
+
+LEFT_OUT: dict[str, str] = {}

@@ -1,0 +1,3 @@
+"""Label shift and loss-mask alignment."""
+
+LEFT_OUT: dict[str, str] = {}

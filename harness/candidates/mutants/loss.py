@@ -1,0 +1,3 @@
+"""Loss, mask and normalisation."""
+
+LEFT_OUT: dict[str, str] = {}

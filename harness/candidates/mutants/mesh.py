@@ -1,0 +1,3 @@
+"""Replicas, peers and process groups."""
+
+LEFT_OUT: dict[str, str] = {}

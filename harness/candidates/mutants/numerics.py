@@ -1,0 +1,3 @@
+"""Precision and randomness."""
+
+LEFT_OUT: dict[str, str] = {}

@@ -1,0 +1,3 @@
+"""Hangs, races and state."""
+
+LEFT_OUT: dict[str, str] = {}

@@ -1,0 +1,3 @@
+"""Slicing, positions, side inputs of each token."""
+
+LEFT_OUT: dict[str, str] = {}
