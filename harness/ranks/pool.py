@@ -169,11 +169,11 @@ class RankPool:
             self._begin()
             while not until():
                 assert self._launch is not None
-                trouble = self._next_trouble()
-                if trouble is None:
+                found = self._new_troubles()
+                if not found:
                     continue
                 keys = [self._launch.progress(rank) for rank in range(self.size)]
-                troubles = self._troubles(trouble)
+                troubles = self._troubles(found)
                 if self._is_of_a_later_case(troubles[0]):
                     self.kill()
                     self._one_by_one = True
@@ -195,39 +195,37 @@ class RankPool:
         # Not since the case was submitted: while nobody listened, no rank could be heard.
         self._since = time.monotonic()
 
-    def _next_trouble(self) -> Trouble | None:
+    def _new_troubles(self) -> list[Trouble]:
+        """What comes next; of what comes at once, nothing comes a second time."""
         assert self._launch is not None
         was_ready = self.is_ready
         allowed = self.deadline if was_ready else self.start_deadline
         left = self._since + allowed - time.monotonic()
-        for event in self._launch.events(left):
-            trouble = self._take_in(event)
-            if trouble:
-                return trouble
+        troubles = self._take_in(self._launch.events(left))
+        if troubles:
+            return troubles
         if left > 0:
             if self.is_ready and not was_ready:
                 self._feed()
                 self._since = time.monotonic()
-            return None
+            return []
         if not was_ready:
             up = [rank for rank, link in self._launch.links.items() if link.ready]
             missing = ", ".join(str(rank) for rank in range(self.size) if rank not in up)
             text = f"not all ranks were up within {allowed:g} s: rank {missing} is missing"
-            return Trouble(Kind.START, text, late=True)
-        return Trouble(Kind.HUNG, f"gave no answer within {allowed:g} s", late=True)
+            return [Trouble(Kind.START, text, late=True)]
+        return [Trouble(Kind.HUNG, f"gave no answer within {allowed:g} s", late=True)]
 
-    def _take_in(self, event: Event) -> Trouble | None:
-        return take_in(event, self._waiting, up=self.is_ready)
+    def _take_in(self, events: list[Event]) -> list[Trouble]:
+        taken = [take_in(event, self._waiting, up=self.is_ready) for event in events]
+        return [trouble for trouble in taken if trouble]
 
-    def _troubles(self, first: Trouble) -> list[Trouble]:
+    def _troubles(self, first: list[Trouble]) -> list[Trouble]:
         """The cause of what went wrong, and then its consequences."""
         assert self._launch is not None
-        troubles, started = [first], time.monotonic()
+        troubles, started = list(first), time.monotonic()
         while (passed := time.monotonic() - started) < self._patience():
-            for event in self._launch.events(max(GRACE - passed, POLL)):
-                trouble = self._take_in(event)
-                if trouble:
-                    troubles.append(trouble)
+            troubles += self._take_in(self._launch.events(max(GRACE - passed, POLL)))
         return sorted(troubles, key=lambda trouble: trouble.rank_of_blame)
 
     def _patience(self) -> float:

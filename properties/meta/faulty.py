@@ -86,6 +86,18 @@ def talk_garbage(_rank: Rank, _emit: Emit) -> None:
     controller().send(os.urandom(4096))
 
 
+class RaisesThenDies(LocalDialect):
+    """Rank 0 raises; a moment later rank 1 is killed."""
+
+    name = "raises-then-dies"
+
+    def run(self, _case: Case, rank: Rank, emit: Emit) -> None:
+        if rank.index == 0:
+            raise_as_planned(rank, emit)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class SkipsCollective(LocalDialect):
     """Rank 1 does not sum the loss, and is one collective ahead from there on."""
 
@@ -125,6 +137,7 @@ DEAF = Faulty("deaf", 1, before=turn_deaf)
 RAISES = Faulty("raises", 1, before=raise_as_planned)
 RANK_0_RAISES = Faulty("rank-0-raises", 0, before=raise_as_planned)
 DIES = Faulty("dies", 1, before=lambda _rank, _emit: os.kill(os.getpid(), signal.SIGKILL))
+RAISES_THEN_DIES = RaisesThenDies()
 EXTRA_COLLECTIVE = Faulty("extra-collective", 0, after=all_reduce_alone)
 EXTRA_COLLECTIVE_FIRST = Faulty("extra-collective-first", 0, before=all_reduce_alone)
 SKIPS_COLLECTIVE = SkipsCollective()

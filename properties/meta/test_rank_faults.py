@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,15 @@ def is_right(case: Case, outcome: Assembly | Fault) -> bool:
         and not outcome.findings
         and len(outcome.trace["nll"].values) == case.tokens
     )
+
+
+@contextmanager
+def ended(pid: int) -> Iterator[None]:
+    """Wait until a process that is killed inside is gone, and with it all that it held."""
+    handle = os.pidfd_open(pid)
+    yield
+    assert select.select([handle], [], [], MARGIN)[0]
+    os.close(handle)
 
 
 @pytest.fixture(scope="module")
@@ -199,15 +209,23 @@ def test_a_rank_killed_while_idle_is_a_fault_of_the_next_case(
     progress = Path(address_of(pool.pids()[0])).parent / "progress.1"
     while b"between cases" not in progress.read_bytes():
         time.sleep(0.01)
-    handle = os.pidfd_open(pool.pids()[2])
-    os.kill(pool.pids()[2], signal.SIGKILL)
-    assert select.select([handle], [], [], MARGIN)[0]
-    os.close(handle)
+    with ended(pool.pids()[2]):
+        os.kill(pool.pids()[2], signal.SIGKILL)
     # Also where that case would not have needed the rank.
     fault = fault_of("native-local", ALONE)
     assert (fault.kind, fault.rank) == (Kind.DIED, 1)
     assert fault.summary == "rank 1 died, killed by SIGKILL"
     assert fault.last_key == "between cases"
+
+
+def test_of_what_happens_at_once_nothing_is_missed(fault_of: Expect, pool: RankPool) -> None:
+    del fault_of
+    with ended(pool.pids()[2]):
+        pool.submit(CASE, faulty("RAISES_THEN_DIES"))
+    fault = pool.collect()
+    assert isinstance(fault, Fault)
+    assert fault.summary == "rank 1 died, killed by SIGKILL"
+    assert "rank 0: raised ValueError: as planned" in fault.ranks[0]
 
 
 def test_cases_behind_a_faulty_one_come_out_right_and_in_order(
