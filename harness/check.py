@@ -26,7 +26,7 @@ from harness.search import generate, same_kind, shrink, worth_shrinking
 from harness.situations import SITUATIONS, situations_of
 from harness.strategies import cases
 
-__all__ = ["Request", "check"]
+__all__ = ["Request", "check", "draw", "smallest"]
 
 
 def check(request: Request, pool: RankPool, console: Console, shard: Shard = WHOLE) -> Summary:
@@ -56,7 +56,7 @@ def check(request: Request, pool: RankPool, console: Console, shard: Shard = WHO
         for tally in summary.tallies.values():
             if tally.failure is not None and worth_shrinking(tally.failure):
                 live.update(summary.cases, _met(summary), f"shrinking {tally.failure.candidate}")
-                tally.failure = _smallest(tally.failure, batch, request, pool)
+                tally.failure = smallest(tally.failure, batch, request, pool)
     summary.seconds = round(time.monotonic() - started, 3)
     show(summary, console)
     for tally in summary.tallies.values():
@@ -113,12 +113,13 @@ def _met(summary: Summary) -> int:
     return sum(1 for count in summary.situations.values() if count)
 
 
-def _smallest(
+def smallest(
     failure: Comparison,
     batch: list[Case],
     request: Request,
     pool: RankPool,
 ) -> Comparison:
+    """The failure shrunk, and then looked at closely."""
     # Of the cases before this one, those of this shard passed: the candidate stopped here. Those
     # of the others are theirs to judge.
     small = shrink(

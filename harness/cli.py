@@ -5,19 +5,26 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from harness.campaign import EmptyShard
 from harness.case import Case, InvalidCase, parse
-from harness.options import UsageError, build_parser, read_request, read_shard
+from harness.options import UsageError, build_parser, read_keys, read_request, read_shard
 
 PASSED, DIVERGED, USAGE, FAULT = 0, 1, 2, 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status says how it went."""
-    commands = {"check": _check, "merge": _merge, "repro": _repro, "doctor": _doctor}
+    commands = {
+        "check": _check,
+        "merge": _merge,
+        "repro": _repro,
+        "mutants": _mutants,
+        "doctor": _doctor,
+    }
     options = build_parser(commands).parse_args(arguments)
     try:
         status: int = options.run(options)
@@ -96,6 +103,46 @@ def _repro(options: argparse.Namespace) -> int:
     else:
         print(explain(comparison))  # noqa: T201 - the answer
     return _status(comparison.verdict.name)
+
+
+def _mutants(options: argparse.Namespace) -> int:
+    request, ranks = read_request(options)
+    if not 1 <= options.pools <= 64:
+        raise UsageError(f"--pools={options.pools}: use a number from 1 to 64")
+
+    from rich.console import Console
+
+    from harness.candidates import benign, mutants
+    from harness.candidates.bank import STAGES
+    from harness.check import draw, smallest
+    from harness.detection import measure, show
+
+    stages = {
+        stage: [key for key, mutant in mutants.BANK.items() if mutant.stage == stage]
+        for stage in STAGES
+    }
+    keys = read_keys(
+        options.only, {**stages, "mutants": mutants.BANK.keys(), "benign": benign.BANK.keys()}
+    )
+    console = Console(stderr=options.json)
+    with ExitStack() as stack:
+        pools = [stack.enter_context(_pool(options, ranks)) for _ in range(options.pools)]
+        for pool in pools:
+            pool.start()
+        batch = draw(request, ranks)
+        power = measure(
+            [mutants.BANK[key] for key in keys if key in mutants.BANK],
+            [benign.BANK[key] for key in keys if key in benign.BANK],
+            batch,
+            pools,
+            (lambda found, pool: smallest(found, batch, request, pool))
+            if options.shrink
+            else None,
+        )
+    show(power, console)
+    if options.json:
+        _print_json(power.record())
+    return PASSED if power.passed else DIVERGED
 
 
 def _doctor(options: argparse.Namespace) -> int:

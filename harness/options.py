@@ -2,7 +2,8 @@
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from typing import Any, get_args
 
 import harness
@@ -32,23 +33,13 @@ def build_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         help="a built-in name, path/to/file.py:NAME or package.module:NAME; may be repeated; "
         "default: native-gather and native-local",
     )
-    check.add_argument("--cases", type=int, default=100, metavar="N", help="default: 100")
-    check.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
     check.add_argument(
         "--shard",
         default="1/1",
         metavar="K/N",
         help="examine only the K-th of N disjoint parts; `merge` puts them together",
     )
-    check.add_argument("--sp", default="1,2,4", metavar="LIST", help="default: 1,2,4")
-    check.add_argument("--dp", default="1,2", metavar="LIST", help="default: 1,2")
-    check.add_argument("--dtype", default="fp64,fp32", metavar="LIST", help="default: fp64,fp32")
-    check.add_argument(
-        "--loss",
-        default=",".join(get_args(LossContract)),
-        metavar="LIST",
-        help="what the loss averages, default: token-mean,micro-mean,row-mean",
-    )
+    _campaign_options(check, cases=100)
     _pool_options(check)
 
     merge = known.add_parser("merge", help="put the shards of one campaign together")
@@ -62,12 +53,41 @@ def build_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     repro.add_argument("--candidate", metavar="C", help="default: the bundle's, or native-gather")
     _pool_options(repro)
 
+    mutants = known.add_parser("mutants", help="how many known bugs the check finds, and names")
+    mutants.add_argument(
+        "--only",
+        default="mutants,benign",
+        metavar="LIST",
+        help="keys such as B14, stages such as labels, mutants or benign; default: both",
+    )
+    mutants.add_argument(
+        "--pools", type=int, default=1, metavar="N", help="side by side, default: 1"
+    )
+    mutants.add_argument("--shrink", action="store_true", help="shrink each failure, up to 60 s")
+    _campaign_options(mutants, cases=200)
+    _pool_options(mutants)
+
     doctor = known.add_parser("doctor", help="what will run here, what will not, and why")
     _json_option(doctor)
 
+    mutants.set_defaults(candidate=None)
     for name, command in known.choices.items():
         command.set_defaults(run=commands[name])
     return parser
+
+
+def _campaign_options(parser: argparse.ArgumentParser, *, cases: int) -> None:
+    parser.add_argument("--cases", type=int, default=cases, metavar="N", help=f"default: {cases}")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
+    parser.add_argument("--sp", default="1,2,4", metavar="LIST", help="default: 1,2,4")
+    parser.add_argument("--dp", default="1,2", metavar="LIST", help="default: 1,2")
+    parser.add_argument("--dtype", default="fp64,fp32", metavar="LIST", help="default: fp64,fp32")
+    parser.add_argument(
+        "--loss",
+        default=",".join(get_args(LossContract)),
+        metavar="LIST",
+        help="what the loss averages, default: token-mean,micro-mean,row-mean",
+    )
 
 
 def _pool_options(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +104,7 @@ def _json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def read_request(options: argparse.Namespace) -> tuple[Request, int]:
-    """What `check` was asked to examine, and on how many ranks."""
+    """What `check` or `mutants` was asked to examine, and on how many ranks."""
     sps, dps = _numbers("--sp", options.sp), _numbers("--dp", options.dp)
     for option, numbers in (("--sp", sps), ("--dp", dps)):
         if max(numbers) > 1024:
@@ -100,9 +120,8 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         raise UsageError(
             f"--ranks={ranks}: sp*dp={min(sps)}*{min(dps)} is the smallest mesh asked for"
         )
-    candidates = options.candidate or ("native-gather", "native-local")
     request = Request(
-        candidates=tuple(dict.fromkeys(candidates)),
+        candidates=tuple(dict.fromkeys(options.candidate or ("native-gather", "native-local"))),
         sps=sps,
         dps=dps,
         dtypes=dtypes,
@@ -111,6 +130,22 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         seed=options.seed,
     )
     return request, ranks
+
+
+def read_keys(text: str, known: Mapping[str, Collection[str]]) -> list[str]:
+    """The keys that `mutants --only` names, in the order of the bank; a group names all of its."""
+    chosen: set[str] = set()
+    every = set().union(*known.values())
+    for word in text.split(","):
+        if word not in known and word not in every:
+            near = ", ".join(get_close_matches(word, [*known, *every], 3, 0.0))
+            raise UsageError(f"--only={word}: there is no such mutant or variant; near: {near}")
+        chosen.update(known.get(word, {word}))
+    return [
+        key
+        for key in dict.fromkeys(key for keys in known.values() for key in keys)
+        if key in chosen
+    ]
 
 
 def read_shard(text: str, cases: int) -> Shard:

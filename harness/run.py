@@ -9,9 +9,18 @@ from itertools import islice
 
 import torch
 
+from harness.anomaly import name_divergence, name_fault
 from harness.candidates import load, resolve
 from harness.case import Case
-from harness.compare import Comparison, Verdict, compare, doubt, faulted, unsupported
+from harness.compare import (
+    Comparison,
+    Look,
+    Verdict,
+    compare,
+    doubt,
+    faulted,
+    unsupported,
+)
 from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference, rowwise
 from harness.trace import Assembly, Fault, Kind, Trace
@@ -30,7 +39,15 @@ def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on everything that a candidate emits, also where it does not diverge."""
-    return _judge(case, candidate, _begin(case, candidate, pool, traced=True), traced=True)
+    comparison = _judge(case, candidate, _begin(case, candidate, pool, traced=True), traced=True)
+    if comparison.verdict is not Verdict.DIVERGED or case.steps == 1:
+        return comparison
+    # After a wrong step everything is wrong: what went wrong shows in the first one.
+    alone = evaluate_traced(replace(case, steps=1), candidate, pool)
+    if not alone.verdict.passed:
+        return replace(comparison, looks=alone.looks)
+    why = f"the first step alone is right, and after {case.steps - 1} more it is not"
+    return replace(comparison, looks=(Look("stale-state", why),))
 
 
 def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
@@ -90,7 +107,22 @@ def _judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False
     if isinstance(answer, str):
         return unsupported(case, candidate, answer)
     if isinstance(answer, Fault):
-        return faulted(case, candidate, answer)
+        return _named(faulted(case, candidate, answer))
+    comparison = _compared(case, candidate, oracle, baseline, answer)
+    if comparison.verdict is Verdict.DIVERGED and traced:
+        looks = name_divergence(comparison, oracle, answer.trace)
+        return replace(comparison, looks=looks)
+    return _named(comparison)
+
+
+def _named(comparison: Comparison) -> Comparison:
+    fault = comparison.fault
+    return replace(comparison, looks=(name_fault(fault),)) if fault else comparison
+
+
+def _compared(
+    case: Case, candidate: str, oracle: Trace, baseline: Trace, answer: Assembly
+) -> Comparison:
     comparison = compare(case, candidate, oracle, [baseline], answer)
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
@@ -106,8 +138,19 @@ def _judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False
 
 def _closer(seen: Comparison, pool: RankPool) -> Comparison:
     """The same case again, fully traced."""
-    traced = evaluate_traced(seen.case, seen.candidate, pool)
-    if traced.verdict is Verdict.DIVERGED:
+    case, candidate = seen.case, seen.candidate
+    traced = evaluate_traced(case, candidate, pool)
+    if traced.verdict is not Verdict.DIVERGED:
+        again = f"{traced.verdict.name}: {traced.reason}" if traced.reason else traced.verdict.name
+        why = f"seen once; the same case run again with full tracing: {again}"
+        return replace(seen, looks=(Look("stale-state", why),))
+    if repr(traced.loss) == repr(seen.loss):
         return traced
-    again = f"{traced.verdict.name}: {traced.reason}" if traced.reason else traced.verdict.name
-    return replace(seen, reason=f"seen once; the same case run again with full tracing: {again}")
+    # What ran before it was another case the first time, and itself since then.
+    settled = repr(evaluate_traced(case, candidate, pool).loss) == repr(traced.loss)
+    name, why = (
+        ("stale-state", "run again, it comes out differently, and then the same each time")
+        if settled
+        else ("not-repeatable", "run again and again, it comes out differently each time")
+    )
+    return replace(traced, looks=(Look(name, why), *traced.looks))

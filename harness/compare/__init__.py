@@ -2,7 +2,8 @@
 
 from harness.compare.agreement import agree, doubt, identical, mean
 from harness.compare.compare import compare, faulted, unsupported
-from harness.compare.comparison import Comparison, Divergence, KeyResult
+from harness.compare.comparison import Comparison, Divergence, KeyResult, Look
+from harness.compare.elementwise import alike
 from harness.compare.scale import Scale
 from harness.compare.slope import NUDGES, slope_misfit
 from harness.verdict import Verdict
@@ -12,9 +13,11 @@ __all__ = [
     "Comparison",
     "Divergence",
     "KeyResult",
+    "Look",
     "Scale",
     "Verdict",
     "agree",
+    "alike",
     "compare",
     "doubt",
     "faulted",

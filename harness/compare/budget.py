@@ -49,6 +49,11 @@ ROUNDING = {"fp64": 2.0**-53, "fp32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.0**-1
 # of zero: the tensor cannot be judged.
 LARGEST_SHARE_OF_SIGNAL = 0.4
 
+# What is compared for a description is already known to differ. A fit is clean, and two numbers
+# are alike, when what is left is small beside them; it decides how a failure is called, never
+# whether it is one.
+CLEAN = {"fp64": 1e-9, "fp32": 1e-4, "bf16": 0.05, "fp16": 0.01}
+
 # A loss is differenced over this step to either side, and over twice of it. Chosen by measurement:
 # longer, and what the step leaves out outweighs what rounding puts in; shorter, the reverse. Over
 # 300 generated cases the slope missed the gradient by at most what it changed from one step to the

@@ -38,6 +38,14 @@ class KeyResult:
     weak: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a failure is called, and what shows it."""
+
+    name: str
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The outcome of judging one candidate on one case."""
@@ -52,6 +60,8 @@ class Comparison:
     findings: tuple[Finding, ...] = ()
     keys: tuple[KeyResult, ...] = ()
     scale: Scale | None = None
+    # The root first; empty where nothing failed, or nobody has looked yet.
+    looks: tuple[Look, ...] = ()
     fault: Fault | None = None
     collectives: dict[str, int] = field(default_factory=dict)
     # Expected and got, for a reader; never judged from here.

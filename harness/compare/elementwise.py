@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from harness.case import Dtype
 from harness.compare.budget import (
+    CLEAN,
     FP64_RELATIVE,
     LARGEST_SHARE_OF_SIGNAL,
     ROUNDING,
@@ -54,6 +55,14 @@ class Judged:
     error: Floats
     # Of the same shape, or one for each slice.
     allowed: Floats
+
+
+def alike(one: Values, other: Values, dtype: Dtype) -> npt.NDArray[np.bool_]:
+    """Which elements are the same but for rounding; describes a failure, never decides on one."""
+    wide, other_wide = one.astype(np.float64), other.astype(np.float64)
+    size = max(float(np.abs(wide).max(initial=0.0)), SMALLEST)
+    near: npt.NDArray[np.bool_] = np.abs(wide - other_wide) <= CLEAN[dtype] * size
+    return near
 
 
 def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:

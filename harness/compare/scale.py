@@ -6,11 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.case import Case
+from harness.compare.budget import CLEAN
 from harness.trace.trace import Values
-
-# A fit is clean when what it leaves is small beside what it explains. The gradients compared are
-# already known to differ, so this decides how a failure is described, never whether it is one.
-CLEAN = {"fp64": 1e-9, "fp32": 1e-4, "bf16": 0.05, "fp16": 0.01}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "first": dataclasses.asdict(first) if first else None,
         "findings": [dataclasses.asdict(finding) for finding in comparison.findings],
         "scale": dataclasses.asdict(scale) if scale else None,
+        "looks": [dataclasses.asdict(look) for look in comparison.looks],
         "keys": {result.key: [result.wrong, result.elements] for result in comparison.keys},
         "loss": list(comparison.loss) if comparison.loss else None,
         "fault": dataclasses.asdict(fault) if fault else None,

@@ -2,8 +2,9 @@
 
 import shlex
 
+from harness.anomaly import ANOMALIES
 from harness.case import Case
-from harness.compare import Comparison, Divergence, Verdict
+from harness.compare import Comparison, Divergence, Look, Verdict
 from harness.trace import GRADIENT, Fault, Finding, Misfit
 
 INDENT = "\n          "
@@ -24,6 +25,7 @@ def explain(comparison: Comparison) -> str:
             f"  judged  {comparison.elements} elements of {len(comparison.keys)} tensors; "
             f"largest error {comparison.used:.2g} of its budget"
         )
+    lines += _look_lines(comparison)
     if not comparison.verdict.passed:
         lines.append(f"  replay  {replay(comparison)}")
     return "\n".join(lines)
@@ -44,11 +46,19 @@ def _divergence_lines(comparison: Comparison) -> list[str]:
     then = _consequences(comparison)
     if then:
         lines.append(f"  then    {then}")
-    if comparison.scale:
-        lines.append(f"  looks   {comparison.scale}")
-    if comparison.reason:
-        lines.append(f"  note    {comparison.reason}")
     return lines
+
+
+def _look_lines(comparison: Comparison) -> list[str]:
+    if not comparison.looks:
+        return [f"  looks   {comparison.scale}"] if comparison.scale else []
+    root, *others = comparison.looks
+    lines = [f"  looks   {_look(root)}", f"  cause   usually {ANOMALIES[root.name].cause}"]
+    return lines + [f"  and     {_look(other)}" for other in others]
+
+
+def _look(look: Look) -> str:
+    return f"{look.name}: {look.why}" if look.why else look.name
 
 
 def _where(first: Divergence) -> str:

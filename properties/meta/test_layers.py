@@ -37,6 +37,7 @@ LAYERS: dict[str, set[str]] = {
         "numpy",
     },
     "harness.compare": {*CASE_AND_TRACE, "harness.verdict", "numpy", "torch"},
+    "harness.anomaly": {"harness.compare", "harness.plan", *CASE_AND_TRACE, "numpy"},
     "harness.candidates": {"harness.case", "torch", "torch.distributed"},
     "harness.candidates.native": {
         "harness.candidates",
@@ -47,6 +48,25 @@ LAYERS: dict[str, set[str]] = {
         "torch",
         "torch.distributed",
     },
+    "harness.candidates.mutants": {
+        "harness.candidates",
+        "harness.candidates.native",
+        "harness.case",
+        "harness.plan",
+        "harness.reference.decoder",
+        "torch",
+        "torch.distributed",
+    },
+    "harness.candidates.benign": {
+        "harness.candidates",
+        "harness.candidates.native",
+        "harness.case",
+        "harness.plan",
+        "harness.reference.decoder",
+        "torch",
+        "torch.distributed",
+    },
+    "harness.rivals": {*CASE_AND_TRACE, "numpy"},
     "harness.ranks": {
         "harness",
         "harness.candidates",
@@ -58,6 +78,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "harness.golden": {"harness.compare", *CASE_AND_TRACE, "numpy", "safetensors", "torch"},
     "harness.report": {
+        "harness.anomaly",
         "harness.campaign",
         "harness.compare",
         "harness.verdict",
@@ -72,6 +93,7 @@ LAYERS: dict[str, set[str]] = {
         "hypothesis",
     },
     "harness.run": {
+        "harness.anomaly",
         "harness.candidates",
         "harness.case",
         "harness.compare",

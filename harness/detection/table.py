@@ -1,0 +1,75 @@
+"""The kill table."""
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.detection.power import Power
+from harness.detection.trial import Trial
+
+
+def show(power: Power, console: Console) -> None:
+    """Every mutant, every benign variant, and the score below them."""
+    if power.mutants:
+        console.print(_mutants(power.mutants))
+    if power.benign:
+        console.print(_benign(power.benign))
+    console.print(score(power), markup=False, highlight=False)
+    for trial in power.survivors:
+        said = f"mutants.{trial.key} survives {trial.cases} cases: {trial.sentence}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
+    for trial in power.flagged:
+        said = f"\nbenign.{trial.key} was flagged: {trial.sentence}\n{trial.explanation}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def score(power: Power) -> str:
+    """One line."""
+    parts = []
+    if power.mutants:
+        parts.append(f"{len(power.killed)} of {len(power.mutants)} mutants killed")
+        parts.append(f"{len(power.named_right)} named right")
+        parts.append(f"median {power.median_seconds:.2g} s to the first failure")
+    if power.benign:
+        spared = len(power.benign) - len(power.flagged)
+        parts.append(f"{spared} of {len(power.benign)} benign variants left alone")
+    return f"{'; '.join(parts)}; {power.seconds:.0f} s in all"
+
+
+def _mutants(trials: list[Trial]) -> Table:
+    table = Table(title="mutants", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, justify in (("mutant", "left"), ("killed by", "right"), ("s", "right")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("failing case", no_wrap=True)
+    table.add_column("named", no_wrap=True)
+    table.add_column("the bug", overflow="fold")
+    for trial in trials:
+        killed = f"case {trial.cases}" if trial.failed else f"none of {trial.cases}"
+        named = Text(trial.named, "" if trial.named_right else "bold yellow")
+        if trial.failed and not trial.named_right:
+            named.append(f", not {trial.expected}")
+        table.add_row(
+            Text(trial.key, "" if trial.failed else "bold red"),
+            killed,
+            f"{trial.seconds:.1f}",
+            trial.size,
+            named,
+            Text(trial.sentence),
+        )
+    return table
+
+
+def _benign(trials: list[Trial]) -> Table:
+    table = Table(
+        title="benign variants", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column("variant", no_wrap=True)
+    table.add_column("flagged", justify="right", no_wrap=True)
+    table.add_column("s", justify="right", no_wrap=True)
+    table.add_column("the change", overflow="fold")
+    for trial in trials:
+        flagged = f"case {trial.cases}" if trial.failed else f"none of {trial.cases}"
+        key = Text(trial.key, "bold red" if trial.failed else "")
+        table.add_row(key, flagged, f"{trial.seconds:.1f}", Text(trial.sentence))
+    return table

@@ -1,0 +1,145 @@
+"""One mutant or benign variant, judged case after case like any candidate."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.candidates.bank import Benign, Mutant
+from harness.case import Case
+from harness.compare import Comparison, Verdict
+from harness.detection.needs import lacking
+from harness.ranks.pool import RankPool
+from harness.report import explain
+from harness.run import evaluate_all
+from harness.search import worth_shrinking
+
+# One failing case may look like several things: a full mask is the same when it is shifted. So
+# many are named, and the name that most of them have counts.
+NAMED_BY = 3
+# How many more cases are judged for it.
+MORE = 20
+
+Shrink = Callable[[Comparison], Comparison]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What became of it."""
+
+    key: str
+    stage: str
+    sentence: str
+    # How many cases were judged, and how long that took, up to the first failure.
+    cases: int
+    seconds: float
+    # The first failure, or an empty text and nothing.
+    verdict: str = ""
+    case: str = ""
+    size: str = ""
+    explanation: str = ""
+    # The root of each failure that was looked at.
+    names: tuple[str, ...] = ()
+    expected: str = ""
+    # What it was said to need, and a case that killed it did not have.
+    unmet: tuple[str, ...] = ()
+    verdicts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.verdict)
+
+    @property
+    def named(self) -> str:
+        """The name that most failures have; of several, the one that came first."""
+        return Counter(self.names).most_common(1)[0][0] if self.names else ""
+
+    @property
+    def named_right(self) -> bool:
+        return self.failed and self.named == self.expected
+
+
+def try_mutant(
+    mutant: Mutant, cases: Iterable[Case], pool: RankPool, shrink: Shrink | None
+) -> Trial:
+    """Judge it until it was found and named."""
+    started, judged = time.monotonic(), 0
+    failures: list[Comparison] = []
+    verdicts: Counter[str] = Counter()
+    to_first = 0, 0.0
+    for comparison in evaluate_all(((case, mutant.candidate.name) for case in cases), pool):
+        judged += 1
+        verdicts[comparison.verdict.name] += 1
+        if is_failure(comparison):
+            if not failures:
+                to_first = judged, time.monotonic() - started
+            failures.append(comparison)
+        # Ranks that raised or hung have to be started anew, and say the same each time.
+        enough = len(failures) >= NAMED_BY or any(f.fault for f in failures)
+        if enough or (failures and judged >= to_first[0] + MORE):
+            break
+    trial: dict[str, Any] = {
+        "key": mutant.key,
+        "stage": mutant.stage,
+        "sentence": mutant.sentence,
+        "expected": mutant.anomaly,
+        "verdicts": dict(verdicts),
+    }
+    if not failures:
+        return Trial(cases=judged, seconds=_since(started), **trial)
+    first = failures[0]
+    small = shrink(first) if shrink and worth_shrinking(first) else first
+    return Trial(
+        cases=to_first[0],
+        seconds=round(to_first[1], 3),
+        verdict=first.verdict.name,
+        case=str(small.case),
+        size=size_of(small.case),
+        explanation=explain(small),
+        names=tuple(failure.looks[0].name for failure in failures if failure.looks),
+        unmet=tuple(
+            dict.fromkeys(lack for f in failures for lack in lacking(f.case, mutant.needs))
+        ),
+        **trial,
+    )
+
+
+def try_benign(variant: Benign, cases: Iterable[Case], pool: RankPool) -> Trial:
+    """Judge it until it was taken for a bug; it must not be."""
+    started, judged = time.monotonic(), 0
+    verdicts: Counter[str] = Counter()
+    failure = None
+    for comparison in evaluate_all(((case, variant.candidate.name) for case in cases), pool):
+        judged += 1
+        verdicts[comparison.verdict.name] += 1
+        if is_failure(comparison):
+            failure = comparison
+            break
+    return Trial(
+        key=variant.key,
+        stage="benign",
+        sentence=variant.sentence,
+        cases=judged,
+        seconds=_since(started),
+        verdict=failure.verdict.name if failure is not None else "",
+        case=str(failure.case) if failure is not None else "",
+        explanation=explain(failure) if failure is not None else "",
+        names=tuple(look.name for look in failure.looks[:1]) if failure is not None else (),
+        verdicts=dict(verdicts),
+    )
+
+
+def is_failure(comparison: Comparison) -> bool:
+    return comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED)
+
+
+def size_of(case: Case) -> str:
+    """Rows, tokens and ranks in a few letters."""
+    rows = "1 row" if len(case.rows) == 1 else f"{len(case.rows)} rows"
+    dp = f" dp {case.dp}" if case.dp > 1 else ""
+    return f"{rows}, {case.tokens} tokens, sp {case.sp}{dp}"
+
+
+def _since(started: float) -> float:
+    return round(time.monotonic() - started, 3)
