@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 
 from hypothesis.strategies import SearchStrategy
@@ -134,7 +135,14 @@ def smallest(
         return failure
     # Once more with full tracing, to say where it parts first.
     again = evaluate(small.case, failure.candidate, pool)
-    return again if same_kind(again, failure) else small
+    if not same_kind(again, failure):
+        return small
+    # A small case may look like several things; the one it was made of said which it is.
+    same_root = [look.name for look in again.looks[:1]] == [
+        look.name for look in failure.looks[:1]
+    ]
+    before = tuple(replace(look, why=f"{look.why} (before shrinking)") for look in failure.looks)
+    return again if same_root else replace(again, looks=before)
 
 
 def notebook_case(request: Request, ranks: int) -> Case:

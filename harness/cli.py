@@ -115,7 +115,7 @@ def _mutants(options: argparse.Namespace) -> int:
     from harness.candidates import benign, mutants
     from harness.candidates.bank import STAGES
     from harness.check import draw, smallest
-    from harness.detection import measure, show
+    from harness.detection import contest, measure, show, show_rivalry
 
     stages = {
         stage: [key for key, mutant in mutants.BANK.items() if mutant.stage == stage]
@@ -130,8 +130,9 @@ def _mutants(options: argparse.Namespace) -> int:
         for pool in pools:
             pool.start()
         batch = draw(request, ranks)
+        chosen = [mutants.BANK[key] for key in keys if key in mutants.BANK]
         power = measure(
-            [mutants.BANK[key] for key in keys if key in mutants.BANK],
+            chosen,
             [benign.BANK[key] for key in keys if key in benign.BANK],
             batch,
             pools,
@@ -139,9 +140,14 @@ def _mutants(options: argparse.Namespace) -> int:
             if options.shrink
             else None,
         )
-    show(power, console)
+        show(power, console)
+        document = power.record()
+        if options.rivals:
+            rivalry = contest(chosen, batch, pools[0])
+            show_rivalry(rivalry, console)
+            document["rivals"] = rivalry.record()
     if options.json:
-        _print_json(power.record())
+        _print_json(document)
     return PASSED if power.passed else DIVERGED
 
 

@@ -64,6 +64,9 @@ def build_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         "--pools", type=int, default=1, metavar="N", help="side by side, default: 1"
     )
     mutants.add_argument("--shrink", action="store_true", help="shrink each failure, up to 60 s")
+    mutants.add_argument(
+        "--rivals", action="store_true", help="score the rules of published suites as well"
+    )
     _campaign_options(mutants, cases=200)
     _pool_options(mutants)
 

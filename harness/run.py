@@ -73,8 +73,9 @@ def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[C
         yield comparison
 
 
-@lru_cache(maxsize=2 * AHEAD)
-def references(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]:
+# Many candidates may be judged on the same cases.
+@lru_cache(maxsize=256)
+def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]:
     """The fp64 oracle, and plain training in the case's own dtype."""
     oracle = reference(case, torch.float64, traced=traced)
     if case.dtype == "fp64":
@@ -102,7 +103,7 @@ def _settled(outcome: Outcome) -> Outcome:
 
 def _judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False) -> Comparison:
     # The references come first, while the ranks work.
-    oracle, baseline = references(case, traced=traced)
+    oracle, baseline = reference_traces(case, traced=traced)
     answer = outcome()
     if isinstance(answer, str):
         return unsupported(case, candidate, answer)

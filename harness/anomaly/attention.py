@@ -34,10 +34,13 @@ def name_attention(evidence: Evidence, heads: Heads) -> Look:
     """What a wrong output of attention is the right output of."""
     right_nN = evidence.alike(heads.out_nNH, heads.got_nNH, dims=(2,))
     said = f"attention is wrong for {int((~right_nN).any(-1).sum())} of {len(right_nN)} tokens"
+    if not heads.got_nNH[~right_nN].any():
+        return Look("exchange-incomplete", f"{said}: there it is zero")
     return (
         _name_order(evidence, heads, right_nN, said)
         or _name_range(evidence, heads, right_nN, said)
         or _name_pairing(evidence, heads, right_nN, said)
+        or _name_repeats(evidence, heads, said)
         or Look(
             "head-order",
             f"{said}, and no kv head, row boundary or window explains it: tokens or heads are "
@@ -134,6 +137,25 @@ def _name_pairing(evidence: Evidence, heads: Heads, right_nN: Mask, said: str) -
     return Look("kv-repeat", f"{said}: a query head attends with another kv head than its own")
 
 
+def _name_repeats(evidence: Evidence, heads: Heads, said: str) -> Look | None:
+    """All outputs explained by the keys of one rank that count once per peer."""
+    sp, first_n = evidence.case.sp, _first_seen(evidence)
+    for peer in range(sp if sp > 1 else 0):
+        counts_n = np.where(evidence.owner_n % sp == peer, sp, 1)
+        if all(
+            evidence.alike(
+                _from_each_start(heads, stream, head, heads.kv_head(head), counts_n[stream])[
+                    np.arange(len(stream)), first_n[stream]
+                ],
+                heads.got_nNH[stream, head],
+            ).all()
+            for stream in evidence.streams
+            for head in range(heads.q_nNH.shape[1])
+        ):
+            return Look("keys-repeated", f"{said}: keys of peer {peer} count {sp} times")
+    return None
+
+
 def _first_seen(evidence: Evidence) -> Tokens:
     """The first place in the stream that each token sees."""
     window = evidence.case.window or evidence.case.tokens
@@ -142,12 +164,14 @@ def _first_seen(evidence: Evidence) -> Tokens:
     return first_n
 
 
-def _from_each_start(heads: Heads, stream: Tokens, head: int, kv_head: int) -> Values:
+def _from_each_start(
+    heads: Heads, stream: Tokens, head: int, kv_head: int, counts_T: Values | int = 1
+) -> Values:
     """Out (T, S, H): what token t has if the first token that it sees is s; NaN for s > t."""
     scores_TT = _scores(heads, stream, head, kv_head)
     later_TT = np.triu(np.ones_like(scores_TT, bool), 1)
     scores_TT = np.where(later_TT, -np.inf, scores_TT)
-    weights_TT = np.exp(scores_TT - scores_TT.max(-1, keepdims=True))
+    weights_TT = np.exp(scores_TT - scores_TT.max(-1, keepdims=True)) * counts_T
     v_TH = heads.v_nKH[stream, kv_head].astype(np.float64)
     terms_TSH = weights_TT[:, :, None] * v_TH[None]
     # Sums from s on, for every s at once.

@@ -14,14 +14,19 @@ COARSE = 2.0**-6
 
 def name_gradients(evidence: Evidence) -> Look:
     """What the gradients have in common, whose forward pass is right."""
-    wrong = [key for key in evidence.wrong if key.startswith(GRADIENT)]
-    all_keys = [key for key in evidence.oracle if key.startswith(GRADIENT)]
     split = sorted({f.key for f in evidence.comparison.findings if f.misfit is Misfit.SPLIT})
     if split:
         return Look("replica-split", f"ranks hold different copies of {_some(split)}")
     scale = evidence.comparison.scale
     if scale is not None and scale.factor:
         return Look(name_factor(evidence, scale.factor).name, str(scale))
+    return _name_unequal(evidence)
+
+
+def _name_unequal(evidence: Evidence) -> Look:
+    """Gradients that all ranks agree on, and that no common factor explains."""
+    wrong = [key for key in evidence.wrong if key.startswith(GRADIENT)]
+    all_keys = [key for key in evidence.oracle if key.startswith(GRADIENT)]
     said = f"{len(wrong)} of {len(all_keys)} gradients are wrong"
     pairs = [(evidence.oracle[key].values, evidence.got[key].values) for key in wrong]
     if not all(np.isfinite(got).all() for _, got in pairs):

@@ -79,6 +79,16 @@ _ALL = (
         "an all-to-all is followed by a reshape without the matching permute",
     ),
     Anomaly(
+        "exchange-incomplete",
+        "attention's output is zero where other ranks should have sent it",
+        "an asynchronous exchange is read before it is waited for",
+    ),
+    Anomaly(
+        "keys-repeated",
+        "the keys of one shard count several times in attention",
+        "keys that all ranks have are exchanged as if each rank had its own",
+    ),
+    Anomaly(
         "kv-repeat",
         "a query head attends with another kv head than its own",
         "kv heads are tiled instead of interleaved, or torn from their group",

@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.detection.power import Power
+from harness.detection.rivalry import Rivalry
 from harness.detection.trial import Trial
 
 
@@ -24,6 +25,28 @@ def show(power: Power, console: Console) -> None:
         console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
+def show_rivalry(rivalry: Rivalry, console: Console) -> None:
+    """Each rule's score, on its own shapes and on our cases."""
+    table = _table(
+        f"the same {rivalry.mutants} mutants under other rules, each on the shapes of its own "
+        f"test, and on {rivalry.generated} generated cases"
+    )
+    table.add_column("rule", no_wrap=True)
+    for name in ("own shapes", "generated", "false alarms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("source", overflow="fold")
+    for standing in rivalry.standings:
+        own = str(len(standing.on_own)) if standing.source else "none"
+        table.add_row(
+            Text(standing.name),
+            own,
+            str(len(standing.on_generated)),
+            str(len(standing.false_alarms) or "·"),
+            Text(standing.source),
+        )
+    console.print(table)
+
+
 def score(power: Power) -> str:
     """One line."""
     parts = []
@@ -38,38 +61,42 @@ def score(power: Power) -> str:
 
 
 def _mutants(trials: list[Trial]) -> Table:
-    table = Table(title="mutants", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, justify in (("mutant", "left"), ("killed by", "right"), ("s", "right")):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("failing case", no_wrap=True)
-    table.add_column("named", no_wrap=True)
-    table.add_column("the bug", overflow="fold")
+    table = _table("mutants")
+    table.add_column("mutant", no_wrap=True)
+    for name in ("case", "s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("which has", no_wrap=True)
+    table.add_column("named", overflow="fold")
     for trial in trials:
-        killed = f"case {trial.cases}" if trial.failed else f"none of {trial.cases}"
         named = Text(trial.named, "" if trial.named_right else "bold yellow")
         if trial.failed and not trial.named_right:
             named.append(f", not {trial.expected}")
         table.add_row(
             Text(trial.key, "" if trial.failed else "bold red"),
-            killed,
+            _found(trial),
             f"{trial.seconds:.1f}",
             trial.size,
             named,
-            Text(trial.sentence),
         )
     return table
 
 
 def _benign(trials: list[Trial]) -> Table:
-    table = Table(
-        title="benign variants", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+    table = _table("benign variants")
     table.add_column("variant", no_wrap=True)
-    table.add_column("flagged", justify="right", no_wrap=True)
-    table.add_column("s", justify="right", no_wrap=True)
+    for name in ("case", "s"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("the change", overflow="fold")
     for trial in trials:
-        flagged = f"case {trial.cases}" if trial.failed else f"none of {trial.cases}"
         key = Text(trial.key, "bold red" if trial.failed else "")
-        table.add_row(key, flagged, f"{trial.seconds:.1f}", Text(trial.sentence))
+        table.add_row(key, _found(trial), f"{trial.seconds:.1f}", Text(trial.sentence))
     return table
+
+
+def _found(trial: Trial) -> str:
+    """Which case it failed first; or how many it did not."""
+    return str(trial.cases) if trial.failed else f"none of {trial.cases}"
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
