@@ -68,7 +68,8 @@ def build_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         "--rivals", action="store_true", help="score the rules of published suites as well"
     )
     _campaign_options(mutants, cases=200)
-    _pool_options(mutants)
+    # Some of them hang, and that is soon seen.
+    _pool_options(mutants, deadline=10.0)
 
     doctor = known.add_parser("doctor", help="what will run here, what will not, and why")
     _json_option(doctor)
@@ -93,11 +94,15 @@ def _campaign_options(parser: argparse.ArgumentParser, *, cases: int) -> None:
     )
 
 
-def _pool_options(parser: argparse.ArgumentParser) -> None:
+def _pool_options(parser: argparse.ArgumentParser, *, deadline: float = 20.0) -> None:
     parser.add_argument("--ranks", type=int, metavar="N", help="default: as many as are needed")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument(
-        "--deadline", type=float, default=20.0, metavar="SECONDS", help="per case, default: 20"
+        "--deadline",
+        type=float,
+        default=deadline,
+        metavar="SECONDS",
+        help=f"per case, default: {deadline:g}",
     )
     _json_option(parser)
 

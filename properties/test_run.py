@@ -97,7 +97,7 @@ def test_references_may_differ_by_conditioning_and_not_by_more() -> None:
 def test_where_two_references_disagree_nobody_else_is_blamed(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    candidate = f"{PLANTED}:LOCAL_ROLL"
+    candidate = "mutants.B14"
     assert run.evaluate(CASE, candidate, harness_pool).verdict is Verdict.DIVERGED
     strays_by(1e-3, monkeypatch)
     comparison = run.evaluate(CASE, candidate, harness_pool)

@@ -118,27 +118,25 @@ def fully_supervised(draw: st.DrawFn) -> Case:
 
 
 CONTENT = (
-    Relation("a row never sees its neighbour", with_another_row(), "ONE_DOCUMENT", twins_agree),
+    Relation("a row never sees its neighbour", with_another_row(), "B56", twins_agree),
     Relation(
         "a mask decides what counts and not what is computed",
         with_another_mask(),
-        "FEEDS_LABELS",
+        "B71c",
         twins_agree,
     ),
-    Relation(
-        "no loss knows a token after the next", with_another_future(), "SHIFTS_TWICE", twins_agree
-    ),
+    Relation("no loss knows a token after the next", with_another_future(), "B16", twins_agree),
     Relation(
         "the first token of a row is no target",
         with_other_first_bits(),
-        "COUNTS_BEFORE_THE_SHIFT",
+        "B84",
         twins_agree,
     ),
     Relation(
         "what comes after the last target is never learned",
         with_another_tail(),
-        "TRAINS_EVERYTHING",
+        "B88",
         twins_agree,
     ),
-    Relation("targets count one by one", fully_supervised(), "MASK_IS_NOT_SHIFTED", one_by_one),
+    Relation("targets count one by one", fully_supervised(), "B22", one_by_one),
 )

@@ -124,23 +124,17 @@ def resharded(draw: st.DrawFn) -> Twins:
 
 
 LAYOUT = (
-    Relation("rows may come in any order", reordered(), "TRAINS_ROW_ENDS", twins_agree),
-    Relation("padding may go to either side", flipped(), "MASK_STAYS_LEFT", twins_agree),
+    Relation("rows may come in any order", reordered(), "B18", twins_agree),
+    Relation("padding may go to either side", flipped(), "B08", twins_agree),
     Relation(
         "an unsupervised row adds padding and nothing else",
         widened(),
-        "COUNTS_PADDING",
+        "B83",
         twins_agree,
     ),
-    Relation(
-        "the pad id is a number like any other", padded_otherwise(), "IGNORES_PAD_ID", twins_agree
-    ),
-    Relation("micro-batches may be split and joined", regrouped(), "AVERAGES_MEANS", twins_agree),
-    Relation("a batch twice is a batch", doubled(), "SUMS", twins_agree),
-    Relation(
-        "four ranks may be replicas or peers", refactored(), "AVERAGES_REPLICAS", twins_agree
-    ),
+    Relation("the pad id is a number like any other", padded_otherwise(), "B23", twins_agree),
+    Relation("micro-batches may be split and joined", regrouped(), "B74", twins_agree),
+    Relation("a batch twice is a batch", doubled(), "B89", twins_agree),
+    Relation("four ranks may be replicas or peers", refactored(), "B118", twins_agree),
 )
-RESHARDED = Relation(
-    "any number of ranks computes the same", resharded(), "LOCAL_ROLL", twins_agree
-)
+RESHARDED = Relation("any number of ranks computes the same", resharded(), "B14", twins_agree)

@@ -37,7 +37,7 @@ class Relation:
 
     claim: str
     drawn: SearchStrategy[Any]
-    # One of `mutants`: right but for the one thing that the claim is about.
+    # A mutant of the bank, right but for the one thing that the claim is about.
     kills: str
     holds: Holds
 

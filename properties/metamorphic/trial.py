@@ -1,6 +1,5 @@
 """A relation on trial: it holds for a candidate, and it kills what it says it kills."""
 
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -9,7 +8,6 @@ from hypothesis import HealthCheck, Phase, find, settings
 from harness.ranks.pool import RankPool
 from properties.metamorphic.relation import Relation, runner
 
-MUTANTS = Path(__file__).parent / "mutants.py"
 # One example takes several runs; and a candidate may refuse most of what is drawn.
 patient = settings(
     max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck)
@@ -25,7 +23,7 @@ def check(relation: Relation, pool: RankPool, subject: str, drawn: Any) -> None:
 
 def check_it_kills(relation: Relation, pool: RankPool) -> None:
     """It does, and in the very same case it accuses nobody else."""
-    mutant = runner(pool, f"{MUTANTS}:{relation.kills}")
+    mutant = runner(pool, f"mutants.{relation.kills}")
     deadly = find(
         relation.drawn,
         lambda drawn: bool(relation.holds(mutant, drawn)),

@@ -16,10 +16,6 @@ def mutant(name: str) -> str:
     return f"{FOLDER / 'mutants.py'}:{name}"
 
 
-def planted(name: str) -> str:
-    return f"{FOLDER.parent / 'planted.py'}:{name}"
-
-
 def drifting(name: str) -> str:
     return f"{FOLDER / 'drifting.py'}:{name}"
 

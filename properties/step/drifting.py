@@ -2,15 +2,13 @@
 
 Each docstring is the bug in a sentence, with its number in the catalogue where it has one.
 
-Legend: T tokens of the stream, M query heads on this rank, C kv heads on this rank, H head dim.
+Legend: L tokens on this rank.
 """
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from harness.candidates import Emit, Rank
 from harness.candidates.native import LocalDialect
-from harness.candidates.native.attention import Kernel, Segments, eager
 from harness.candidates.native.packing import Batch, Stream
 from harness.case import Case
 from harness.reference.decoder import Decoder
@@ -28,36 +26,6 @@ class OldCount(LocalDialect):
         count, self.last = self.last, targets
         targets = targets if count is None else count
         return super().loss(case, batch, stream, nll_L, targets, rank)
-
-
-class FirstHeads(LocalDialect):
-    """B48: how many query heads share a kv head is remembered from the first model."""
-
-    name = "first-heads"
-    queries: int | None = None
-
-    def kernel(self, case: Case) -> Kernel:
-        self.queries = self.queries or case.heads // case.kv_heads
-
-        def grouped(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
-            k_TMH, v_TMH = (
-                x.repeat_interleave(self.queries or 1, 1)[:, : q_TMH.shape[1]]
-                for x in (k_TCH, v_TCH)
-            )
-            return eager(q_TMH, k_TMH, v_TMH, segments)
-
-        return grouped
-
-
-class Dropout(LocalDialect):
-    """B138: dropout draws from a generator that no one seeds."""
-
-    name = "dropout"
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, segments: Segments, case: Case, rank: Rank
-    ) -> Tensor:
-        return F.dropout(super().attend(q, k, v, segments, case, rank), 0.1)
 
 
 class KeepsGradients(LocalDialect):
@@ -90,6 +58,6 @@ class ReducesSomeSteps(LocalDialect):
             super().reduce(model, rank)
 
 
-OLD_COUNT, FIRST_HEADS, DROPOUT = OldCount(), FirstHeads(), Dropout()
+OLD_COUNT = OldCount()
 KEEPS_GRADIENTS = KeepsGradients()
 REDUCES_FIRST, REDUCES_LAST = ReducesSomeSteps(last=False), ReducesSomeSteps(last=True)

@@ -22,7 +22,6 @@ from harness.candidates.native.packing import Batch, Shard, Stream, cut, pad_to
 from harness.candidates.native.reduction import GatherTokens, summed
 from harness.candidates.native.rows import Sample
 from harness.case import Case
-from harness.reference.decoder import Decoder
 from properties.step.probes import (
     NAN,
     Adjoint,
@@ -32,27 +31,6 @@ from properties.step.probes import (
     Poisoned,
     Shape,
 )
-
-
-class MissingNorm(LocalDialect):
-    """B123: one norm's gradient is left out."""
-
-    name = "missing-norm"
-
-    def reduce(self, model: Decoder, rank: Rank) -> None:
-        super().reduce(model, rank)
-        model.norm.grad = None
-
-
-class DetachedKeys(LocalDialect):
-    """B100: the keys are exchanged outside the graph; the forward pass is exact."""
-
-    name = "detached-keys"
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, segments: Segments, case: Case, rank: Rank
-    ) -> Tensor:
-        return super().attend(q, k.detach(), v, segments, case, rank)
 
 
 class OneWay(torch.autograd.Function):
@@ -201,7 +179,6 @@ class OtherDtype(LocalDialect):
         return super().reported(total, rank)
 
 
-MISSING_NORM, DETACHED_KEYS = MissingNorm(), DetachedKeys()
 ONE_WAY = Adjoint("one-way", {"exchange": applied(OneWay, lambda s: [(s, 3)])})
 PLAIN_GATHER = Adjoint(
     "plain-gather", {"gather": applied(PlainGather, lambda _s: [(7,)], alike=True)}
