@@ -156,7 +156,7 @@ def _empty_parts(evidence: Evidence) -> set[int]:
     case = evidence.case
     found = len(np.unique(evidence.owner_n))
     for _, _, groups in _groupings(evidence):
-        empty = sum(not predicts_n[group].any() for group in groups)
+        empty = sum(len(group) > 0 and not predicts_n[group].any() for group in groups)
         # Ranks that hold padding only own no token and appear in no group.
         numbers |= {empty, empty + case.ranks - found}
     return numbers - {0}

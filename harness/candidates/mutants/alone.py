@@ -1,0 +1,3 @@
+"""Which property kills each mutant without any reference; written by ci/alone."""
+
+ALONE: dict[str, str] = {}

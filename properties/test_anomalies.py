@@ -1,0 +1,167 @@
+"""A failure is called by its tensors alone: right traces, tampered with, get a name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from harness.anomaly import ANOMALIES, name_divergence, name_fault
+from harness.candidates.mutants import BANK
+from harness.case import Case, parse
+from harness.compare import Verdict, compare
+from harness.plan import plan
+from harness.reference import reference
+from harness.trace import Assembly, Entry, Fault, Kind, Trace
+
+CASE = parse("case/1 rows=5:01111,4:0111,6:011111 heads=4/2 layers=1 vocab=16 sp=2 dp=1 seed=7")
+Values = npt.NDArray[Any]
+Change = Callable[[Values], Values]
+
+
+def shown(case: Case, changes: dict[str, Change], only: tuple[str, ...] = ()) -> Assembly:
+    """What a right candidate would have emitted, but for the changes."""
+    trace = Trace()
+    owner_n = owners(case)
+    oracle = reference(case, torch.float64, traced=True)
+    for key in oracle:
+        entry = oracle[key]
+        if only and key not in only and not key.startswith("grad."):
+            continue
+        values, tokens = entry.values.copy(), entry.tokens
+        if key in changes:
+            values = changes[key](values)
+        if key == "nll" and tokens is not None:
+            # Ranks have a loss for every token.
+            all_values = np.zeros(case.tokens)
+            all_values[tokens] = values
+            values, tokens = all_values, np.arange(case.tokens)
+        trace.put(key, Entry(values, tokens, None if tokens is None else owner_n[tokens]))
+    return Assembly(trace, collectives={"all_to_all_single": 4}, local_rows=(8,) * case.ranks)
+
+
+def owners(case: Case) -> Values:
+    owner_n = np.zeros(case.tokens, np.int64)
+    for stream in plan(case).streams:
+        for span in stream.spans:
+            for t in range(span.stop - span.start):
+                owner = stream.replica * case.sp + stream.owner(span.start + t)
+                owner_n[case.offsets[span.row] + t] = owner
+    return owner_n
+
+
+def named(changes: dict[str, Change], case: Case = CASE, only: tuple[str, ...] = ()) -> list[str]:
+    oracle = reference(case, torch.float64, traced=True)
+    assembly = shown(case, changes, only)
+    comparison = compare(case, "tampered", oracle, [oracle], assembly)
+    assert comparison.verdict is Verdict.DIVERGED
+    return [look.name for look in name_divergence(comparison, oracle, assembly.trace)]
+
+
+def times(factor: float) -> Change:
+    return lambda values: values * factor
+
+
+def at(index: Any, value: float) -> Change:
+    def change(values: Values) -> Values:
+        values[index] = value
+        return values
+
+    return change
+
+
+GRADIENTS = [key for key in reference(CASE, torch.float64) if key.startswith("grad.")]
+Q, K, V, OUT = (f"layers.0.attn.{part}" for part in ("q", "k", "v", "out"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"positions": lambda _: np.arange(15)}, "positions-run-on"),
+        ({"positions": lambda p: np.where(np.arange(15) < 8, p, np.arange(15) - 8)},
+         "positions-restarted"),
+        ({"positions": lambda p: p[::-1]}, "positions-wrong"),
+        ({"ids": at(3, 0)}, "input-replaced"),
+        ({"labels": at(0, 99)}, "label-replaced"),
+        ({OUT: lambda out: out[:, ::-1]}, "head-order"),
+        ({OUT: lambda out: out * (np.arange(4) < 2)[:, None]}, "exchange-incomplete"),
+        ({OUT: at((3, 1), np.nan)}, "non-finite"),
+        ({OUT: times(1 + 1e-4)}, "low-precision"),
+        ({V: times(3)}, "unclassified"),
+        ({"weight": times(2)}, "gradient-times-sp"),
+        ({"weight": times(-1)}, "gradient-scaled"),
+        ({"weight": times(12 / 15)}, "denominator-wrong-count"),
+        ({"weight": times(0)}, "gradient-missing"),
+        ({"weight": at(14, 1.0)}, "label-wrapped"),
+        ({"weight": at(4, 1.0)}, "label-crosses-rows"),
+        ({"weight": at(7, 0.0)}, "label-lost-at-edge"),
+        ({"weight": lambda w: np.roll(w, 1)}, "mask-shifted"),
+        ({"weight": lambda w: w * np.where(np.arange(15) < 8, 0.5, 2)}, "denominator-per-rank"),
+        ({"weight": lambda w: w * np.where(np.arange(15) < 5, 0.5, 2)}, "denominator-per-part"),
+        ({"loss": times(2)}, "loss-misreported"),
+        ({"loss": times(np.nan)}, "non-finite"),
+        (dict.fromkeys(GRADIENTS, times(2)), "gradient-times-sp"),
+        (dict.fromkeys(GRADIENTS, times(0.5)), "gradient-over-sp"),
+        (dict.fromkeys(GRADIENTS, times(0.7)), "denominator-wrong-count"),
+        ({GRADIENTS[3]: times(0)}, "gradient-missing"),
+        ({GRADIENTS[3]: times(0.5)}, "gradient-partial"),
+        ({GRADIENTS[3]: lambda g: g.astype(np.float32).astype(np.float64)}, "low-precision"),
+    ],
+)  # fmt: skip
+def test_a_failure_is_called_by_its_tensors(changes: dict[str, Change], name: str) -> None:
+    assert named(changes)[0] == name
+
+
+def test_factors_are_told_from_the_mesh() -> None:
+    case = parse(
+        "case/1 rows=5:01111,4:0111,6:011111,5:01110,4:0111,6:011111 sp=2 dp=3 vocab=16 seed=7"
+    )
+    found = {
+        factor: named(dict.fromkeys(GRADIENTS, times(factor)), case)[0]
+        for factor in (2, 0.5, 3, 1 / 3)
+    }
+    assert list(found.values()) == [
+        "gradient-times-sp",
+        "gradient-over-sp",
+        "gradient-times-dp",
+        "gradient-over-dp",
+    ]
+
+
+def test_labels_are_told_from_losses_where_they_are_not_shown() -> None:
+    oracle = reference(CASE, torch.float64, traced=True)
+    logits, ids = oracle["logits"].values, oracle["ids"].values
+    log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    tokens = oracle["nll"].tokens
+    assert tokens is not None
+
+    def of_labels(labels_n: Values) -> Change:
+        return lambda _: -log_probabilities[tokens, labels_n[tokens]]
+
+    only = ("nll", "loss")
+    assert named({"nll": of_labels(ids)}, only=only)[0] == "label-shifted"
+    local = np.concatenate((np.roll(ids[:8], -1), np.roll(ids[8:], -1)))
+    assert named({"nll": of_labels(local)}, only=only)[0] == "label-rolled-locally"
+
+
+def test_the_root_comes_first_and_what_it_does_not_explain_after_it() -> None:
+    both = {"labels": at(0, 99), "loss": times(3)}
+    assert named(both) == ["label-replaced", "loss-misreported"]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_fault_has_a_name(kind: Kind) -> None:
+    assert name_fault(Fault(kind=kind, summary="")).name in ANOMALIES
+
+
+def test_every_name_is_given_to_some_mutant_or_tried_here() -> None:
+    tried_here = {"positions-run-on", "exchange-incomplete", "keys-repeated", "gradient-over-dp"}
+    assert {mutant.anomaly for mutant in BANK.values()} | tried_here >= ANOMALIES.keys()
+
+
+def test_anomalies_say_what_they_look_like_and_what_causes_them() -> None:
+    for anomaly in ANOMALIES.values():
+        assert len(anomaly.looks) > 5
+        assert len(anomaly.cause) > 15
