@@ -26,12 +26,12 @@ def test_a_failure_is_kept_replayed_and_has_exit_status_1(
     Path("broken.py").write_text(DOUBLED)
     assert main(["check", "--cases", "5", *SMALL, "--candidate", "broken.py:DOUBLED"]) == 1
     said = capsys.readouterr().out
-    assert "looks   every gradient is 2 of the reference = sp" in said
+    assert "looks   gradient-times-sp: every gradient is 2 of the reference = sp" in said
     bundle = said[said.index("bundle") :].split()[1]
     assert main(["repro", bundle]) == 1
     again = capsys.readouterr().out
     assert "DIVERGED  candidate broken.py:DOUBLED" in again
-    assert "looks   every gradient is 2 of the reference = sp" in again
+    assert "looks   gradient-times-sp: every gradient is 2 of the reference = sp" in again
 
 
 def test_a_fault_has_exit_status_3(

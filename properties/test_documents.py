@@ -44,7 +44,7 @@ BUGS = {
 }
 EXPLAINED = {
     "labels rolled after the cut": "first   labels, row 0 position 0, the last token of rank 0's",
-    "gradients off by sp": "looks   every gradient is 0.5 of the reference = 1/sp",
+    "gradients off by sp": "looks   gradient-over-sp: every gradient is 0.5 of the reference = 1/sp",
     "exchange forgotten": "no rank entered an all-to-all",
 }
 
@@ -141,7 +141,9 @@ def test_the_campaign_that_is_shown_is_run_in_parts_and_put_together(
 def test_the_matrix_that_is_shown_gives_every_shard_the_same_campaign() -> None:
     (shards,) = re.findall(r"shard: \[(.*)\]", CAMPAIGNS)
     (line,) = re.findall(r"run: ci/check (.*)", CAMPAIGNS)
-    parser = build_parser(dict.fromkeys(("check", "merge", "repro", "doctor"), lambda _: 0))
+    parser = build_parser(
+        dict.fromkeys(("check", "merge", "repro", "mutants", "doctor"), lambda _: 0)
+    )
     seen = []
     for shard in shards.split(", "):
         words = line.replace("${{ matrix.shard }}", shard).replace("${{ github.run_number }}", "9")

@@ -96,9 +96,9 @@ def rarely_met(batch: list[Case]) -> dict[str, int]:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_campaign_of_2000_cases_is_in_every_corner(seed: int) -> None:
     request, ranks = read_request(
-        build_parser(dict.fromkeys(("check", "merge", "repro", "doctor"), lambda _: 0)).parse_args(
-            ["check", "--cases", str(CAMPAIGN), "--seed", str(seed)]
-        )
+        build_parser(
+            dict.fromkeys(("check", "merge", "repro", "mutants", "doctor"), lambda _: 0)
+        ).parse_args(["check", "--cases", str(CAMPAIGN), "--seed", str(seed)])
     )
     batch = draw(request, ranks)
     assert len(batch) == CAMPAIGN
