@@ -35,12 +35,15 @@ def name_attention(evidence: Evidence, heads: Heads) -> Look:
     right_nN = evidence.alike(heads.out_nNH, heads.got_nNH, dims=(2,))
     said = f"attention is wrong for {int((~right_nN).any(-1).sum())} of {len(right_nN)} tokens"
     if not heads.got_nNH[~right_nN].any():
-        return Look("exchange-incomplete", f"{said}: there it is zero")
+        whole = not right_nN[~right_nN.all(-1)].any()
+        name = "attention-cut" if whole else "exchange-incomplete"
+        return Look(name, f"{said}: {'they see nothing' if whole else 'some heads are zero'}")
     return (
         _name_order(evidence, heads, right_nN, said)
         or _name_range(evidence, heads, right_nN, said)
         or _name_pairing(evidence, heads, right_nN, said)
         or _name_repeats(evidence, heads, said)
+        or _name_padding(evidence, right_nN, said)
         or Look(
             "head-order",
             f"{said}, and no kv head, row boundary or window explains it: tokens or heads are "
@@ -153,6 +156,14 @@ def _name_repeats(evidence: Evidence, heads: Heads, said: str) -> Look | None:
             for head in range(heads.q_nNH.shape[1])
         ):
             return Look("keys-repeated", f"{said}: keys of peer {peer} count {sp} times")
+    return None
+
+
+def _name_padding(evidence: Evidence, right_nN: Mask, said: str) -> Look | None:
+    """Wrong in rows that have padding before them, and only there."""
+    wrong_n, after_padding_n = ~right_nN.all(-1), evidence.left_padded_n
+    if wrong_n.any() and np.array_equal(wrong_n, after_padding_n):
+        return Look("pad-leak", f"{said}: those of rows with padding before them")
     return None
 
 

@@ -118,6 +118,18 @@ class Evidence:
         return ends_n
 
     @cached_property
+    def left_padded_n(self) -> Mask:
+        """Tokens of rows that have padding before them in their micro-batch."""
+        padded_n = np.zeros(self.case.tokens, bool)
+        for stream in plan(self.case).streams:
+            rows = [(span.row, span.stop - span.start) for span in stream.spans]
+            for row, length in rows:
+                longest = max(other for _, other in rows)
+                if self.case.rows[row].side == "left" and length < longest:
+                    padded_n[self.tokens_of(row)] = True
+        return padded_n
+
+    @cached_property
     def edge_n(self) -> Mask:
         """Tokens whose successor in the stream is not the next one on their rank."""
         following = self.moved(self.owner_n, 1, fill=-2)
