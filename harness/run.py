@@ -59,18 +59,24 @@ def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[C
     """Judge in order. Ranks stay busy while references are computed and judged."""
     coming = iter(jobs)
     under_way: deque[tuple[Case, str, Outcome]] = deque()
-    while True:
-        for case, candidate in islice(coming, AHEAD - len(under_way)):
-            under_way.append((case, candidate, _begin(case, candidate, pool)))
-        if not under_way:
-            return
-        case, candidate, outcome = under_way.popleft()
-        comparison = _judge(case, candidate, outcome)
-        if comparison.verdict is Verdict.DIVERGED:
-            # What is under way must be in before the ranks can be asked again about this one.
-            under_way = deque((c, name, _settled(later)) for c, name, later in under_way)
-            comparison = _closer(comparison, pool)
-        yield comparison
+    try:
+        while True:
+            for case, candidate in islice(coming, AHEAD - len(under_way)):
+                under_way.append((case, candidate, _begin(case, candidate, pool)))
+            if not under_way:
+                return
+            case, candidate, outcome = under_way.popleft()
+            comparison = _judge(case, candidate, outcome)
+            if comparison.verdict is Verdict.DIVERGED:
+                # What is under way must be in before the ranks can be asked again about this one.
+                under_way = deque((c, name, _settled(later)) for c, name, later in under_way)
+                comparison = _closer(comparison, pool)
+            yield comparison
+    except GeneratorExit:
+        # Who has seen enough leaves no answers behind for the next one to take for theirs.
+        for _, _, outcome in under_way:
+            outcome()
+        raise
 
 
 # Many candidates may be judged on the same cases.

@@ -104,3 +104,11 @@ def test_where_two_references_disagree_nobody_else_is_blamed(
     assert comparison.verdict is Verdict.FAULT
     assert comparison.fault is not None
     assert comparison.fault.kind is Kind.REFERENCE
+
+
+def test_who_stops_listening_leaves_no_answers_behind(harness_pool: RankPool) -> None:
+    other = parse("case/1 rows=5:11111,3:111 layers=2 sp=2")
+    for comparison in run.evaluate_all([(other, "native-local")] * 4, harness_pool):
+        assert comparison.verdict.passed
+        break
+    assert run.evaluate(CASE, "native-local", harness_pool).verdict.passed

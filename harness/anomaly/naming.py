@@ -142,6 +142,9 @@ def _reported(evidence: Evidence) -> list[Look]:
     found: list[Look] = []
     wrong = evidence.wrong
     before = [key for key in wrong if key in ("nll", "weight")]
+    split = _finding(evidence.comparison, Misfit.SPLIT)
+    if split:
+        found.append(Look("replica-split", f"ranks hold different copies of {split.key}"))
     if "loss" in wrong and not before:
         expected, got = evidence.comparison.loss or (0.0, 0.0)
         gradients = [key for key in wrong if key.startswith(GRADIENT)]
@@ -149,9 +152,6 @@ def _reported(evidence: Evidence) -> list[Look]:
             found.append(name_gradients(evidence))
         name = "loss-misreported" if np.isfinite(got) else "non-finite"
         found.append(Look(name, f"loss {got:.6g} instead of {expected:.6g}"))
-    split = _finding(evidence.comparison, Misfit.SPLIT)
-    if split:
-        found.append(Look("replica-split", f"ranks hold different copies of {split.key}"))
     return found
 
 

@@ -108,7 +108,7 @@ class TorchsOwnExchange(LocalDialect):
         return received
 
 
-@benign("head-by-head", looks_like="B41, one exchange cut into several")
+@benign("head-by-head", looks_like="B41, pieces interleaved in the wrong order")
 class HeadByHead(GatherDialect):
     """Of the heads that each rank is to have, one at a time is exchanged, back as well."""
 

@@ -132,7 +132,7 @@ class ClippedAtInfinity(LocalDialect):
         clip_grad_norm_(model.parameters(), math.inf)
 
 
-@benign("zeros-for-none", looks_like="B149, gradients of the step before left in place")
+@benign("zeros-for-none", looks_like="gradients of the step before left in place")
 class ZerosForNone(GatherDialect):
     """After a step gradients are filled with zeros instead of being dropped."""
 
@@ -142,7 +142,7 @@ class ZerosForNone(GatherDialect):
             parameter.grad = torch.zeros_like(parameter)
 
 
-@benign("weights-from-rank-0", looks_like="B149, ranks that begin with different weights")
+@benign("weights-from-rank-0", looks_like="ranks that begin with different weights")
 class WeightsFromRank0(LocalDialect):
     """Ranks make weights from other seeds, and then all of them take those of rank 0."""
 

@@ -27,7 +27,7 @@ def predicting(batch: Batch, stream: Stream) -> Tensor:
     return counts_T
 
 
-@benign("shifted-per-row", looks_like="B35, labels made apart from the stream")
+@benign("shifted-per-row", looks_like="B12, one target fewer in each row")
 class ShiftedPerRow(GatherDialect):
     """Labels are shifted in the padded batch, row by row, and flattened with the ids."""
 
@@ -55,7 +55,7 @@ class LabelFromNextRank(LocalDialect):
         return replace(mine, labels_L=torch.cat((mine.labels_L[1:], following)))
 
 
-@benign("tail-labels-ignored", looks_like="B36, labels padded in another way than ids")
+@benign("tail-labels-ignored", looks_like="B05, labels padded in another way than ids")
 class TailLabelsIgnored(GatherDialect):
     """Pad tokens at the end of the stream have the label that cross entropy ignores."""
 
@@ -73,7 +73,7 @@ class RowEndsIgnored(LocalDialect):
         return replace(stream, labels_T=shift(stream.labels_T).masked_fill(ends_T, IGNORED))
 
 
-@benign("unsupervised-ignored", looks_like="B36, labels cut to the mask, and then the mask again")
+@benign("unsupervised-ignored", looks_like="a mask applied twice")
 class UnsupervisedIgnored(GatherDialect):
     """Labels that the mask hides are ignored by cross entropy as well."""
 
@@ -113,10 +113,7 @@ class FirstTokensMaskedIn(GatherDialect):
 
 @benign("padding-masked-in", looks_like="B83, padding counted as targets")
 class PaddingMaskedIn(LocalDialect):
-    """The loss mask is set behind a row, where there is nothing to predict it from or to predict.
-
-    The column just behind a row stays clear: the row's last token would be trained on it.
-    """
+    """The loss mask is set in padding, except just behind a row, whose last token would count."""
 
     def collate(self, case: Case, samples: list[Sample], rank: Rank) -> Batch:
         batch = super().collate(case, samples, rank)

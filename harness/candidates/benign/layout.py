@@ -96,10 +96,7 @@ class TokensBackwards(MaskDealt):
 
 @benign("pad-on-every-rank", looks_like="B02, uneven shards in an even exchange")
 class PadOnEveryRank(LocalDialect):
-    """Ranks cut the stream unevenly, and each pads its own piece to the longest one's length.
-
-    Pad tokens stand inside rows then, at a position that no token of theirs looks ahead to.
-    """
+    """Ranks cut the stream unevenly, and each pads its own piece to the longest one's length."""
 
     def places(self, total: int, sp: int) -> Tensor:
         """Places in the stream, and the first place behind it for padding."""
@@ -111,6 +108,7 @@ class PadOnEveryRank(LocalDialect):
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         full = lengthened(stream, 1, case.pad_id)
+        # Inside a row, padding is behind every token of it, so that none of them attends to it.
         full.positions_T[-1] = 1000
         return super().shard(case, picked(full, self.places(len(stream.ids_T), case.sp)), rank)
 
@@ -119,7 +117,7 @@ class PadOnEveryRank(LocalDialect):
         return super().cut_weights(F.pad(weights_T, (0, 1))[places], rank)
 
 
-@benign("rows-by-length", looks_like="B125, rows in another order than drawn")
+@benign("rows-by-length", looks_like="B11, rows in another order than they are put back")
 class RowsByLength(GatherDialect):
     """Rows of a micro-batch are sorted by length before they are flattened."""
 
@@ -144,7 +142,7 @@ class MicroBatchesReversed(GatherDialect):
         return super().split(samples, micro_batches)[::-1]
 
 
-@benign("positions-from-mask", looks_like="B33, positions taken from columns")
+@benign("positions-from-mask", looks_like="B08, columns taken for positions")
 class PositionsFromMask(GatherDialect):
     """Positions are counted along the attention mask, also through padding."""
 

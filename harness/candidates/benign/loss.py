@@ -26,7 +26,7 @@ class LogSoftmaxGathered(LocalDialect):
         return -at_least_fp32(logits_LV).log_softmax(-1).gather(1, labels_L[:, None])[:, 0]
 
 
-@benign("logsumexp-minus-target", looks_like="B134, a loss that overflows")
+@benign("logsumexp-minus-target", looks_like="a loss that overflows")
 class LogsumexpMinusTarget(GatherDialect):
     """The loss is the log-sum-exp of all logits, less the label's."""
 
@@ -45,7 +45,7 @@ class CrossEntropyInChunks(GatherDialect):
         return torch.cat([whole(logits, labels) for logits, labels in chunks])
 
 
-@benign("vocabulary-in-halves", looks_like="B98, a softmax over a part of the vocabulary")
+@benign("vocabulary-in-halves", looks_like="a softmax over half of the vocabulary")
 class VocabularyInHalves(LocalDialect):
     """Each half of the vocabulary has a log-sum-exp of its own, and the two are added up."""
 
@@ -66,7 +66,7 @@ class ZeroTerm(GatherDialect):
         return super().token_losses(model, case, mine, rank, emit) + 0 * touched
 
 
-@benign("counted-in-fp32", looks_like="B134, a count of lower precision than the sum")
+@benign("counted-in-fp32", looks_like="a count of lower precision than the sum")
 class CountedInFp32(LocalDialect):
     """Targets are counted as fp32 numbers, which are exact far beyond any batch."""
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from harness.candidates import Rank
 from harness.candidates.bank import benign
 from harness.candidates.native import GatherDialect, LocalDialect
-from harness.candidates.native.packing import PAD_TOKEN, Batch, Shard, Stream
+from harness.candidates.native.packing import PAD_TOKEN, Batch, Shard, Stream, cut
 from harness.candidates.native.rows import Sample
 from harness.case import Case
 
@@ -29,10 +29,12 @@ def lengthened(stream: Stream, count: int, pad_id: int) -> Stream:
     )
 
 
-def with_tail(mine: Shard, tail_P: Tensor) -> Shard:
+def with_tail(mine: Shard, tail_P: Tensor, rank: Rank) -> Shard:
     """The pad tokens at the end of the stream at these positions instead."""
     first = len(mine.positions_TP) - mine.pad
-    return replace(mine, positions_TP=torch.cat((mine.positions_TP[:first], tail_P)))
+    positions_TP = torch.cat((mine.positions_TP[:first], tail_P))
+    positions_L = cut(positions_TP, rank.sp.size(), rank.sp_index)
+    return replace(mine, positions_TP=positions_TP, positions_L=positions_L)
 
 
 @benign("other-tail-id", looks_like="B20, a wrong fill value")
@@ -43,7 +45,7 @@ class OtherTailId(GatherDialect):
         return super().shard(replace(case, pad_id=(case.pad_id + 1) % case.vocab), stream, rank)
 
 
-@benign("wrapped-tail", looks_like="B02, tokens of the first rank computed again on the last")
+@benign("wrapped-tail", looks_like="the first tokens computed twice")
 class WrappedTail(LocalDialect):
     """The end of the stream is filled with the ids that it begins with."""
 
@@ -60,10 +62,7 @@ class TailOfZeros(LocalDialect):
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         mine = super().shard(case, stream, rank)
-        return replace(
-            with_tail(mine, mine.positions_TP.new_zeros(mine.pad)),
-            positions_L=mine.positions_L.where(mine.tokens_L >= 0, 0),
-        )
+        return with_tail(mine, mine.positions_TP.new_zeros(mine.pad), rank)
 
 
 @benign("tail-continues", looks_like="B66, padding belongs to the last row")
@@ -73,19 +72,16 @@ class TailContinues(GatherDialect):
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         mine = super().shard(case, stream, rank)
         after_P = torch.arange(mine.pad, device=rank.device) + stream.positions_T[-1] + 1
-        return with_tail(mine, after_P)
+        return with_tail(mine, after_P, rank)
 
 
-@benign("tail-far-away", looks_like="B29, positions outside of every row")
+@benign("tail-far-away", looks_like="positions outside of every row")
 class TailFarAway(GatherDialect):
     """Every pad token has the same large position, behind all tokens of the last row."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         mine = super().shard(case, stream, rank)
-        return replace(
-            with_tail(mine, mine.positions_TP.new_full((mine.pad,), 1000)),
-            positions_L=mine.positions_L.where(mine.tokens_L >= 0, 1000),
-        )
+        return with_tail(mine, mine.positions_TP.new_full((mine.pad,), 1000), rank)
 
 
 @benign("front-pad", looks_like="B08, everything is some columns off")
@@ -112,7 +108,7 @@ class FrontPad(LocalDialect):
         return super().cut_weights(F.pad(weights_T, (front, 0)), rank)
 
 
-@benign("twice-the-pad", looks_like="B02, shards longer than the stream divided by sp")
+@benign("twice-the-pad", looks_like="shards longer than they need to be")
 class TwiceThePad(GatherDialect):
     """The stream is padded until twice the number of ranks divides it."""
 

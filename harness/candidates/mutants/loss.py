@@ -40,7 +40,7 @@ def own_terms(micro_batches: list[Batch], rank: Rank) -> Tensor:
     "PrimeIntellect-ai/prime-rl#1960",
     "pytorch/torchtitan#1842",
     "pytorch/torchtitan#2206",
-    needs=(),
+    needs=("ranks>1",),
     named="denominator-per-rank",
 )
 class MeanOfRankMeans(LocalDialect):
@@ -127,7 +127,7 @@ class MeanOverNothing(LocalDialect):
         return mean * weights_L.sum()
 
 
-@mutant("B78", "axolotl-ai-cloud/axolotl#3033", needs=(), named="denominator-per-rank")
+@mutant("B78", "axolotl-ai-cloud/axolotl#3033", needs=("ranks>1",), named="denominator-per-rank")
 class NanMean(LocalDialect):
     """Means of ranks are averaged, and a rank without targets, whose mean is NaN, is skipped."""
 
@@ -136,7 +136,7 @@ class NanMean(LocalDialect):
         return mine * summed((mine > 0).int(), rank.world)
 
 
-@mutant("B79", "axolotl-ai-cloud/axolotl#3026", needs=(), named="denominator-clamped")
+@mutant("B79", "axolotl-ai-cloud/axolotl#3026", needs=("ranks>1",), named="denominator-clamped")
 class ClampedBeforeTheSum(LocalDialect):
     """Each rank counts at least one target before counts are summed: empty ranks invent some."""
 
@@ -211,7 +211,7 @@ class CountsBeforeTheShift(GatherDialect):
     "B85",
     "NVIDIA/Megatron-LM#7452",
     "NVIDIA/Megatron-LM#7513",
-    needs=(),
+    needs=("ranks>1",),
     named="denominator-per-rank",
 )
 class TrainsOnLocalMean(LocalDialect):
@@ -306,7 +306,7 @@ class ReportsTwiceReduced(GatherDialect):
     "pytorch/torchtitan#3313",
     "pytorch/torchtitan#3329",
     "modelscope/ms-swift#9380",
-    needs=(),
+    needs=("ranks>1",),
     named="replica-split",
 )
 class ReportsItsOwn(LocalDialect):
@@ -392,7 +392,11 @@ class FusedCrossEntropy(LocalDialect):
 
 
 @mutant(
-    "B96", "pytorch/torchtitan#3412", "pytorch/torchtitan#3418", needs=(), named="replica-split"
+    "B96",
+    "pytorch/torchtitan#3412",
+    "pytorch/torchtitan#3418",
+    needs=("ranks>1",),
+    named="replica-split",
 )
 class HeadTakenForReplicated(LocalDialect):
     """The head's gradient, a partial sum on each rank, is taken for whole and not reduced."""

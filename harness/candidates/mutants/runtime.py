@@ -86,7 +86,7 @@ class NeighboursInTheWrongGroup(LocalDialect):
         return replace(mine, labels_L=torch.cat((mine.labels_L[1:], following)))
 
 
-@mutant("B144", "deepspeedai/DeepSpeed#6708", needs=("sp>1",), named="unclassified")
+@mutant("B144", "deepspeedai/DeepSpeed#6708", needs=("sp>1",), named="exchange-incomplete")
 class ReadBeforeItArrives(LocalDialect):
     """Attention's output is joined before the exchange is waited for: only own heads are there."""
 
