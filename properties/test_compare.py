@@ -194,6 +194,13 @@ def test_a_run_that_was_not_parallel_is_a_fault() -> None:
         assert comparison.fault == Fault(kind=Kind.VACUOUS, summary=why)
 
 
+def test_a_short_row_dealt_in_two_pieces_per_rank_is_parallel_all_the_same() -> None:
+    # Padded from 7 tokens to 8 or 12, of which each rank has half.
+    ranks = sent(CASE, oracle(), {})
+    for pads in ((0, 1), (2, 3)):
+        assert judge(with_pads(ranks, *pads)).verdict is Verdict.EQUAL
+
+
 def test_a_run_in_which_nothing_telling_was_examined_is_a_fault() -> None:
     blind, bare = oracle(), oracle()
     far_from_the_edge = np.array([0, 1, 2, 5])

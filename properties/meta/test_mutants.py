@@ -83,7 +83,7 @@ def test_a_mutant_says_what_it_is(key: str) -> None:
     assert mutant.anomaly != "unclassified"
     assert len(mutant.sentence) < 120
     assert mutant.threads
-    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", thread) for thread in mutant.threads)
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+(#\d+)?", thread) for thread in mutant.threads)
     # Raises if it names what no case can have.
     lacking(parse("case/1 rows=3:111 sp=2"), mutant.needs)
 

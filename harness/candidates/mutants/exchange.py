@@ -150,9 +150,9 @@ class GradientOfOneCopy(GatherDialect):
     """Of a kv head that several ranks share, only the first copy's gradient is kept."""
 
     def repeat(self, x_LKH: Tensor, rank: Rank) -> Tensor:
-        copies = super().repeat(x_LKH, rank)
-        is_first = torch.arange(copies.shape[1]) % (copies.shape[1] // x_LKH.shape[1]) == 0
-        return torch.where(is_first[:, None], copies, copies.detach())
+        copies = super().repeat(x_LKH, rank).detach()
+        copies[:, :: copies.shape[1] // x_LKH.shape[1]] = x_LKH
+        return copies
 
 
 @mutant("B45", "ekzhang/jax-js#180", needs=("kv heads < sp", "kv_heads>1"), named="kv-repeat")
@@ -241,7 +241,7 @@ class HeadsOfTheFirstModel(LocalDialect):
     "vllm-project/vllm-omni#6930",
     "sgl-project/sglang#33327",
     needs=("sp>1",),
-    named="unclassified",
+    named="keys-repeated",
 )
 class PrefixExchangedToo(GatherDialect):
     """Keys of the first shard, which all ranks have, are exchanged: each counts once per rank."""

@@ -147,7 +147,7 @@ class LabelsSlicedTwice(LocalDialect):
 
 @mutant("B37", "areal-project/AReaL#434", needs=("sp>1",), named="mask-replaced")
 class MaskOfOneShard(GatherDialect):
-    """Losses are gathered; the mask that they meet is still that of a shard, repeated to fit."""
+    """Losses are gathered; the mask that they meet is still one shard's, the first, repeated."""
 
     def loss(
         self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
