@@ -115,7 +115,7 @@ def _mutants(options: argparse.Namespace) -> int:
     from harness.candidates import benign, mutants
     from harness.candidates.bank import STAGES
     from harness.check import draw, smallest
-    from harness.detection import contest, measure, show, show_rivalry
+    from harness.detection import Watch, contest, measure, show, show_rivalry
 
     stages = {
         stage: [key for key, mutant in mutants.BANK.items() if mutant.stage == stage]
@@ -131,15 +131,12 @@ def _mutants(options: argparse.Namespace) -> int:
             pool.start()
         batch = draw(request, ranks)
         chosen = [mutants.BANK[key] for key in keys if key in mutants.BANK]
-        power = measure(
-            chosen,
-            [benign.BANK[key] for key in keys if key in benign.BANK],
-            batch,
-            pools,
-            (lambda found, pool: smallest(found, batch, request, pool))
-            if options.shrink
-            else None,
+        variants = [benign.BANK[key] for key in keys if key in benign.BANK]
+        shrink = (
+            (lambda found, pool: smallest(found, batch, request, pool)) if options.shrink else None
         )
+        with Watch(console, len(chosen) + len(variants)) as watch:
+            power = measure(chosen, variants, batch, pools, shrink, watch)
         show(power, console)
         document = power.record()
         if options.rivals:

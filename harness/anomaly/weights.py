@@ -20,11 +20,25 @@ def name_weights(evidence: Evidence, expected_n: Values, got_n: Values) -> Look:
     if not np.isfinite(got_n).all():
         return Look("non-finite", "a token's weight in the loss is not a number")
     counts_n, counted_n = _counts(expected_n), _counts(got_n)
-    if not counted_n.any():
-        return Look("gradient-missing", "no token's loss reaches a gradient")
     if np.array_equal(counts_n, counted_n):
-        return _name_denominator(evidence, expected_n, got_n, counts_n)
-    return _name_mask(evidence, counts_n, counted_n)
+        look = _name_denominator(evidence, expected_n, got_n, counts_n)
+    elif not counted_n.any():
+        look = Look("mask-replaced", "no token counts at all")
+    else:
+        look = _name_mask(evidence, counts_n, counted_n)
+    return look if "loss" in evidence.wrong else _in_backward(look, counted_n)
+
+
+def _in_backward(look: Look, counted_n: Mask) -> Look:
+    """What it is when the loss is right all the same: only the way back is wrong."""
+    said = f"the loss is right, but in backward: {look.why}"
+    if not counted_n.any():
+        return Look("gradient-missing", "the loss is right, and reaches no gradient")
+    if look.name == "denominator-wrong-count":
+        return Look("gradient-scaled", said)
+    if look.name.startswith(("gradient-", "denominator-")):
+        return look
+    return Look("gradient-partial", said)
 
 
 def _counts(weight_n: Values) -> Mask:

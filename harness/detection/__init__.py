@@ -4,5 +4,6 @@ from harness.detection.power import Power, measure
 from harness.detection.rivalry import contest
 from harness.detection.table import show, show_rivalry
 from harness.detection.trial import Trial
+from harness.detection.watch import Watch
 
-__all__ = ["Power", "Trial", "contest", "measure", "show", "show_rivalry"]
+__all__ = ["Power", "Trial", "Watch", "contest", "measure", "show", "show_rivalry"]

@@ -6,7 +6,6 @@ import re
 import textwrap
 
 import pytest
-from harness.candidates.mutants.alone import ALONE
 
 from harness.anomaly import ANOMALIES
 from harness.campaign import Request
@@ -14,6 +13,7 @@ from harness.candidates import load
 from harness.candidates.bank import STAGES, Mutant
 from harness.candidates.benign import BANK as BENIGN
 from harness.candidates.mutants import BANK, LEFT_OUT
+from harness.candidates.mutants.alone import ALONE
 from harness.case import Case, parse
 from harness.check import draw
 from harness.detection import Power, measure

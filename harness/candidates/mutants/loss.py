@@ -257,7 +257,7 @@ class CountsCopies(LocalDialect):
     "NVIDIA/Megatron-LM#7452",
     "NVIDIA/Megatron-LM#7498",
     needs=("supervised label on the next rank",),
-    named="label-lost-at-edge",
+    named="gradient-partial",
 )
 class SkipsRankWithoutMask(LocalDialect):
     """A rank whose unshifted mask is empty throws its gradient away, though it has a target."""
@@ -280,7 +280,7 @@ class PaddedBranchDropsTheMask(LocalDialect):
         return batch if len(samples) == 1 else replace(batch, loss_mask_BS=batch.attended_BS)
 
 
-@mutant("B89", "radixark/miles#3231", needs=(), named="denominator-wrong-count")
+@mutant("B89", "radixark/miles#3231", needs=(), named="gradient-scaled")
 class TrainsOnTheSum(LocalDialect):
     """The sum over targets is trained on; only the loss that is shown is divided by the count."""
 
