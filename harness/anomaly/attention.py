@@ -194,12 +194,13 @@ def _from_each_start(
 
 
 def _sees_later(evidence: Evidence, heads: Heads, stream: Tokens, head: int, t: int) -> bool:
-    """Whether token t sees the rest of its row, or of the stream, as well."""
+    """Whether token t sees later ones, of its row or of the stream, with or without the earlier."""
     scores_T = _scores(heads, stream, head, heads.kv_head(head))[t]
     v_TH = heads.v_nKH[stream, heads.kv_head(head)]
     got_H = heads.got_nNH[stream[t], head]
     same_row_T = evidence.row_n[stream] == evidence.row_n[stream[t]]
-    for seen_T in (same_row_T, np.ones_like(same_row_T)):
+    later_T = np.arange(len(stream)) >= t
+    for seen_T in (same_row_T, np.ones_like(same_row_T), same_row_T & later_T, later_T):
         weights_T = np.where(seen_T, np.exp(scores_T - scores_T.max()), 0.0)
         out_H = weights_T @ v_TH / weights_T.sum()
         if evidence.alike(out_H, got_H).all():

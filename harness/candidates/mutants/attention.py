@@ -263,6 +263,16 @@ class TrueMeansHidden(LocalDialect):
         return Segments(super().segments(mine, case).allowed_TT.mT)
 
 
+@mutant("B71c", "vllm-project/vllm-omni#672", needs=(), named="input-replaced")
+class OneMaskForTheOther(LocalDialect):
+    """The loss mask is taken for the padding mask, and the model reads padding for prompts."""
+
+    def unpad(self, batch: Batch) -> Stream:
+        stream = super().unpad(batch)
+        supervised_T = batch.loss_mask_BS.flatten()[stream.indices_T]
+        return replace(stream, ids_T=stream.ids_T * supervised_T)
+
+
 @mutant("B72", "pytorch/pytorch#141429", needs=("sp>1",), named="head-order")
 class HeadAndTail(LocalDialect):
     """Outputs are put back as if each rank had been dealt one piece from either end."""
