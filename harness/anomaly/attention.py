@@ -194,7 +194,7 @@ def _from_each_start(
 
 
 def _sees_later(evidence: Evidence, heads: Heads, stream: Tokens, head: int, t: int) -> bool:
-    """Whether token t sees later ones, of its row or of the stream, with or without the earlier."""
+    """Whether token t sees later ones of its row or of the stream, earlier ones or not."""
     scores_T = _scores(heads, stream, head, heads.kv_head(head))[t]
     v_TH = heads.v_nKH[stream, heads.kv_head(head)]
     got_H = heads.got_nNH[stream[t], head]
