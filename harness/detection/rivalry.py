@@ -1,6 +1,6 @@
 """Published acceptance rules on the same mutants: each on its own shapes, and on our cases."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -49,7 +49,7 @@ def contest(
     mutants: Sequence[Mutant],
     cases: Sequence[Case],
     pool: RankPool,
-    told: Callable[[str], None] = lambda _key: None,
+    rivals: Sequence[Rival] = RIVALS,
 ) -> Rivalry:
     """Give every rule the traces of every mutant."""
     cases = cases[:GENERATED]
@@ -63,14 +63,14 @@ def contest(
         rival.name: Standing(
             name=rival.name, source=rival.source, compares=rival.compares, note=rival.note
         )
-        for rival in RIVALS
+        for rival in rivals
     }
     own = {
-        shape: [rival for rival in RIVALS if shape in rival.shapes]
-        for rival in RIVALS
+        shape: [rival for rival in rivals if shape in rival.shapes]
+        for rival in rivals
         for shape in rival.shapes
     }
-    generated = {case: list(RIVALS) for case in cases}
+    generated = {case: list(rivals) for case in cases}
     for mutant in mutants:
         name = mutant.candidate.name
         for rival in _rejecting(name, own, pool):
@@ -79,7 +79,6 @@ def contest(
             standings[rival].on_generated.append(mutant.key)
         if _found_by_us(name, cases, pool):
             ours.on_generated.append(mutant.key)
-        told(mutant.key)
     for name in CLEAN:
         for rival in _rejecting(name, own, pool) + _rejecting(name, generated, pool):
             standings[rival].false_alarms.append(name)

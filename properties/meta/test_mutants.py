@@ -90,8 +90,8 @@ def test_a_mutant_says_what_it_is(key: str) -> None:
 
 def test_most_mutants_are_no_longer_than_a_dozen_lines() -> None:
     sizes = sorted(body_lines(type(mutant.candidate)) for mutant in BANK.values())
-    assert sizes[len(sizes) // 2] <= 8
-    assert sizes[int(0.85 * len(sizes))] <= 14
+    assert sizes[len(sizes) // 2] <= 4
+    assert sizes[int(0.95 * len(sizes))] <= 12
 
 
 def body_lines(kind: type) -> int:

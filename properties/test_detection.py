@@ -1,0 +1,171 @@
+"""The kill table: what is found, named, flagged and scored, and what its exit status says."""
+
+import contextlib
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from harness.candidates.bank import Benign
+from harness.candidates.mutants import BANK
+from harness.case import Case, parse
+from harness.check import Request, draw, smallest
+from harness.cli import main
+from harness.detection import Power, contest, measure, show, show_rivalry
+from harness.options import read_keys
+from harness.ranks.pool import RankPool
+from harness.rivals import RIVALS
+
+REQUEST = Request(
+    candidates=("native-gather",),
+    sps=(1, 2, 4),
+    dps=(1,),
+    dtypes=("fp64",),
+    losses=("token-mean",),
+    count=12,
+    seed=0,
+)
+TRIED = ["--cases", "3", "--ranks", "4", "--dp", "1"]
+
+
+@pytest.fixture(scope="module")
+def batch(harness_pool: RankPool) -> list[Case]:
+    return draw(REQUEST, harness_pool.size)
+
+
+def printed(power: Power) -> str:
+    out = io.StringIO()
+    show(power, Console(file=out, width=100))
+    return out.getvalue()
+
+
+def test_a_mutant_is_found_named_and_scored(harness_pool: RankPool, batch: list[Case]) -> None:
+    power = measure([BANK["B14"], BANK["B101"]], [], batch, [harness_pool])
+    assert power.passed
+    assert [trial.key for trial in power.mutants] == ["B14", "B101"]
+    assert [trial.named for trial in power.mutants] == [
+        "label-rolled-locally",
+        "gradient-times-sp",
+    ]
+    assert all(trial.cases <= 3 for trial in power.mutants)
+    assert "2 of 2 mutants killed; 2 named right; median" in printed(power)
+
+
+def test_a_survivor_is_said_and_fails_the_score(harness_pool: RankPool) -> None:
+    aligned = [parse("case/1 rows=4:1111 sp=2"), parse("case/1 rows=2:11,2:11 sp=2")]
+    power = measure([BANK["B01"]], [], aligned, [harness_pool])
+    assert not power.passed
+    assert "mutants.B01 survives 2 cases: Every rank takes" in printed(power)
+
+
+def test_a_wrong_name_is_said_and_fails_the_score(
+    harness_pool: RankPool, batch: list[Case]
+) -> None:
+    power = measure([replace(BANK["B14"], anomaly="kv-repeat")], [], batch, [harness_pool])
+    assert len(power.killed) == 1
+    assert not power.passed
+    assert "label-rolled-locally, not kv-repeat" in printed(power)
+
+
+def test_a_need_that_a_killing_case_does_not_meet_is_kept(
+    harness_pool: RankPool, batch: list[Case]
+) -> None:
+    power = measure([replace(BANK["B14"], needs=("dp>7", "sp>1"))], [], batch, [harness_pool])
+    assert power.mutants[0].unmet == ("dp>7",)
+
+
+def test_what_is_flagged_is_explained_and_fails_the_score(
+    harness_pool: RankPool, batch: list[Case]
+) -> None:
+    wrong = Benign("wrong", BANK["B14"].candidate, "Rolls its shard.", "nothing")
+    power = measure([], [wrong], batch, [harness_pool])
+    assert not power.passed
+    assert "benign.wrong was flagged: Rolls its shard.\nDIVERGED" in printed(power)
+
+
+def test_nothing_tried_is_no_score() -> None:
+    assert not Power().passed
+
+
+def test_a_failing_case_is_shrunk_where_that_is_asked_for(
+    harness_pool: RankPool, batch: list[Case]
+) -> None:
+    power = measure(
+        [BANK["B14"]],
+        [],
+        batch,
+        [harness_pool],
+        lambda found, pool: smallest(found, batch, REQUEST, pool),
+    )
+    case = parse(power.mutants[0].case)
+    assert case.tokens <= case.sp + 2
+    assert power.mutants[0].named_right
+
+
+def test_a_crash_does_not_spoil_what_comes_after_it(
+    harness_pool: RankPool, batch: list[Case]
+) -> None:
+    power = measure([BANK["B94"], BANK["B83"]], [], batch, [harness_pool])
+    assert [trial.named for trial in power.mutants] == ["crashed", "denominator-wrong-count"]
+
+
+def test_rules_of_others_are_scored_on_the_same_mutants(
+    harness_pool: RankPool, batch: list[Case]
+) -> None:
+    few = [rival for rival in RIVALS if rival.name in ("accelerate", "yunchang")]
+    rivalry = contest([BANK["B24"], BANK["B94"]], batch[:2], harness_pool, few)
+    by_name = {standing.name: standing for standing in rivalry.standings}
+    # One misreports the loss, the other crashes, which nobody can miss.
+    assert by_name["this harness"].on_generated == ["B24", "B94"]
+    assert by_name["accelerate"].on_generated == ["B94"]
+    assert by_name["this harness"].false_alarms == []
+    out = io.StringIO()
+    show_rivalry(rivalry, Console(file=out, width=200))
+    assert "feifeibear/long-context-attention: test/test_hybrid_attn.py" in out.getvalue()
+
+
+@pytest.fixture
+def own_pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command uses the session's ranks instead of its own."""
+    monkeypatch.setattr("harness.cli._pool", lambda *_: contextlib.nullcontext(harness_pool))
+
+
+@pytest.mark.usefixtures("own_pool")
+def test_the_command_prints_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mutants", "--only", "B14,zigzag", *TRIED, "--json"]) == 0
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert document["passed"]
+    assert document["score"]["mutants"] == document["score"]["killed"] == 1
+    assert document["score"]["benign"] == 1
+    assert document["mutants"][0]["named"] == "label-rolled-locally"
+    assert "B14: DIVERGED at case 1, label-rolled-locally" in said.err
+
+
+@pytest.mark.usefixtures("own_pool")
+def test_a_survivor_has_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mutants", "--only", "B124", *TRIED]) == 1
+    assert "mutants.B124 survives 3 cases" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--only", "B1x"], "--only=B1x: there is no such mutant or variant; near: "),
+        (["--pools", "0"], "--pools=0: use a number from 1 to 64"),
+        (["--cases", "0"], "--cases=0: at least one case must be examined"),
+    ],
+)
+def test_nonsense_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["mutants", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_stage_stands_for_its_mutants_and_a_key_counts_once() -> None:
+    known = {"labels": ["B13", "B14"], "mutants": ["B01", "B13", "B14"], "benign": ["zigzag"]}
+    assert read_keys("B14,labels", known) == ["B13", "B14"]
+    assert read_keys("mutants,zigzag", known) == ["B13", "B14", "B01", "zigzag"]
