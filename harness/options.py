@@ -68,8 +68,8 @@ def build_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         "--rivals", action="store_true", help="score the rules of published suites as well"
     )
     _campaign_options(mutants, cases=200)
-    # Some of them hang, and that is soon seen.
-    _pool_options(mutants, deadline=10.0)
+    # As many ranks as tests have; and some mutants hang, which is soon seen.
+    _pool_options(mutants, ranks=4, deadline=10.0)
 
     doctor = known.add_parser("doctor", help="what will run here, what will not, and why")
     _json_option(doctor)
@@ -94,8 +94,16 @@ def _campaign_options(parser: argparse.ArgumentParser, *, cases: int) -> None:
     )
 
 
-def _pool_options(parser: argparse.ArgumentParser, *, deadline: float = 20.0) -> None:
-    parser.add_argument("--ranks", type=int, metavar="N", help="default: as many as are needed")
+def _pool_options(
+    parser: argparse.ArgumentParser, *, ranks: int | None = None, deadline: float = 20.0
+) -> None:
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        default=ranks,
+        metavar="N",
+        help=f"default: {ranks or 'as many as are needed'}",
+    )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument(
         "--deadline",

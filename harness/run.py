@@ -89,6 +89,9 @@ def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]
     return oracle, reference(case, TORCH_DTYPES[case.dtype], traced=traced)
 
 
+row_by_row = lru_cache(maxsize=256)(rowwise)
+
+
 def _begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Outcome:
     try:
         reason = load(candidate).supports(case)
@@ -134,12 +137,12 @@ def _compared(
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
     # Before a candidate is blamed: are the references right, and was plain training exact by luck?
-    witness = rowwise(case)
+    witness = row_by_row(case)
     why = doubt(oracle.only(witness), witness)
     if why:
         summary = f"the padded reference and the row-wise oracle disagree: {why}"
         return faulted(case, candidate, Fault(kind=Kind.REFERENCE, summary=summary))
-    again = witness if case.dtype == "fp64" else rowwise(case, TORCH_DTYPES[case.dtype])
+    again = witness if case.dtype == "fp64" else row_by_row(case, TORCH_DTYPES[case.dtype])
     return replace(compare(case, candidate, oracle, [baseline, again], answer), asked_twice=True)
 
 

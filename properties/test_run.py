@@ -59,7 +59,7 @@ def strays_by(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def witness(case: Case, dtype: torch.dtype = torch.float64) -> Trace:
         return strayed(rowwise(case, dtype), share)
 
-    monkeypatch.setattr(run, "rowwise", witness)
+    monkeypatch.setattr(run, "row_by_row", witness)
 
 
 def test_a_candidate_is_blamed_only_after_plain_training_was_asked_twice(

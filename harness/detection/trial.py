@@ -16,10 +16,10 @@ from harness.run import evaluate_all
 from harness.search import worth_shrinking
 
 # One failing case may look like several things: a full mask is the same when it is shifted. So
-# many are named, and the name that most of them have counts.
+# many are named, unless two agree before, and the name that most of them have counts.
 NAMED_BY = 3
 # How many more cases are judged for it.
-MORE = 20
+MORE = 12
 
 Shrink = Callable[[Comparison], Comparison]
 
@@ -76,7 +76,7 @@ def try_mutant(
                 to_first = judged, time.monotonic() - started
             failures.append(comparison)
         # Ranks that raised or hung have to be started anew, and say the same each time.
-        enough = len(failures) >= NAMED_BY or any(f.fault for f in failures)
+        enough = len(failures) >= NAMED_BY or _agree(failures) or any(f.fault for f in failures)
         if enough or (failures and judged >= to_first[0] + MORE):
             break
     trial: dict[str, Any] = {
@@ -103,6 +103,11 @@ def try_mutant(
         ),
         **trial,
     )
+
+
+def _agree(failures: list[Comparison]) -> bool:
+    roots = [failure.looks[0].name for failure in failures if failure.looks]
+    return len(roots) > 1 and len(set(roots)) == 1
 
 
 def try_benign(variant: Benign, cases: Iterable[Case], pool: RankPool) -> Trial:

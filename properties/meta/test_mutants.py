@@ -131,8 +131,8 @@ def test_what_is_benign_is_left_alone(
     assert refused == {}
 
 
-def test_each_mutant_has_a_property_that_needs_no_reference_or_a_reason() -> None:
-    assert ALONE.keys() == BANK.keys()
+def test_what_kills_without_a_reference_is_a_property_or_a_reason_why_none_does() -> None:
+    assert ALONE.keys() <= BANK.keys()
     known = set(PROPERTIES)
     assert {claim for claim in ALONE.values() if not claim.startswith("none: ")} <= known
 
