@@ -24,7 +24,7 @@ FAULTS = {
     "B14": "first   labels, row 0 position 0",
     "B42": "first   layers.0.attn.out",
     "B101": "every gradient is 2 of the reference = sp",
-    "B01": "position 2 reported by no rank",
+    "B01": "reported by no rank",
 }
 
 

@@ -20,7 +20,6 @@ ALONE: dict[str, str] = {
     "B14": "four ranks may be replicas or peers",
     "B15": "four ranks may be replicas or peers",
     "B16": "four ranks may be replicas or peers",
-    "B17": "",
     "B18": "four ranks may be replicas or peers",
     "B19": "four ranks may be replicas or peers",
     "B20": "four ranks may be replicas or peers",
@@ -67,6 +66,5 @@ ALONE: dict[str, str] = {
     "B54": "four ranks may be replicas or peers",
     "B55": "four ranks may be replicas or peers",
     "B56": "four ranks may be replicas or peers",
-    "B57": "",
     "B57b": "four ranks may be replicas or peers",
 }
