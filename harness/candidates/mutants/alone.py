@@ -20,6 +20,7 @@ ALONE: dict[str, str] = {
     "B14": "four ranks may be replicas or peers",
     "B15": "four ranks may be replicas or peers",
     "B16": "four ranks may be replicas or peers",
+    "B17": "none: what learns to repeat its input agrees with itself in everything",
     "B18": "four ranks may be replicas or peers",
     "B19": "four ranks may be replicas or peers",
     "B20": "four ranks may be replicas or peers",
@@ -66,5 +67,6 @@ ALONE: dict[str, str] = {
     "B54": "four ranks may be replicas or peers",
     "B55": "four ranks may be replicas or peers",
     "B56": "four ranks may be replicas or peers",
+    "B57": "none: without its window attention is right, for a model that has none",
     "B57b": "four ranks may be replicas or peers",
 }
