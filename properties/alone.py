@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, find, settings
-from hypothesis.errors import NoSuchExample
+from hypothesis.errors import Flaky, NoSuchExample
 from hypothesis.strategies import SearchStrategy, tuples
 
 from harness.candidates import resolve
@@ -50,6 +50,9 @@ class Alone:
             )
         except NoSuchExample:
             return False
+        except Flaky:
+            # Broken once is broken: what a mutant remembers may make it right the next time.
+            return True
         return True
 
     def _breaks(self, pool: RankPool, candidate: str, drawn: Any) -> bool:

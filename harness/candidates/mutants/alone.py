@@ -69,4 +69,11 @@ ALONE: dict[str, str] = {
     "B56": "four ranks may be replicas or peers",
     "B57": "none: without its window attention is right, for a model that has none",
     "B57b": "four ranks may be replicas or peers",
+    "B60": "four ranks may be replicas or peers",
+    "B61": "four ranks may be replicas or peers",
+    "B62": "four ranks may be replicas or peers",
+    "B63": "four ranks may be replicas or peers",
+    "B64": "four ranks may be replicas or peers",
+    "B65": "a run comes to its end, and its parts fit together",
+    "B151": "a run comes to its end, and its parts fit together",
 }
