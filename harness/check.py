@@ -14,6 +14,7 @@ import harness
 from harness.campaign import WHOLE, Request, Shard
 from harness.case import Case, Row
 from harness.compare import Comparison, Verdict
+from harness.fresh import on_fresh_ranks, with_what_it_needs
 from harness.plan import plan
 from harness.ranks.pool import RankPool
 from harness.report.bundle import write_bundle
@@ -22,7 +23,7 @@ from harness.report.record import comparison_record
 from harness.report.summary import Summary, Tally
 from harness.report.table import say, show
 from harness.report.text import explain
-from harness.run import evaluate, evaluate_all, verdict_only
+from harness.run import evaluate_all, verdict_only
 from harness.search import generate, same_kind, shrink, worth_shrinking
 from harness.situations import SITUATIONS, situations_of
 from harness.strategies import cases
@@ -57,7 +58,7 @@ def check(request: Request, pool: RankPool, console: Console, shard: Shard = WHO
         for tally in summary.tallies.values():
             if tally.failure is not None and worth_shrinking(tally.failure):
                 live.update(summary.cases, _met(summary), f"shrinking {tally.failure.candidate}")
-                tally.failure = smallest(tally.failure, batch, request, pool)
+                tally.failure = smallest(tally.failure, batch, request, pool, shard)
     summary.seconds = round(time.monotonic() - started, 3)
     show(summary, console)
     for tally in summary.tallies.values():
@@ -119,6 +120,7 @@ def smallest(
     batch: list[Case],
     request: Request,
     pool: RankPool,
+    shard: Shard = WHOLE,
 ) -> Comparison:
     """The failure shrunk, and then looked at closely."""
     # Of the cases before this one, those of this shard passed: the candidate stopped here. Those
@@ -131,12 +133,11 @@ def smallest(
         lambda case: verdict_only(case, failure.candidate, pool),
         passed=frozenset(batch[: batch.index(failure.case)]),
     )
-    if small.case == failure.case:
-        return failure
-    # Once more with full tracing, to say where it parts first.
-    again = evaluate(small.case, failure.candidate, pool)
+    # Where whoever replays it will see it: on ranks that ran nothing before.
+    again = on_fresh_ranks(small.case, failure.candidate, pool)
     if not same_kind(again, failure):
-        return small
+        ran = shard.part(batch)
+        return with_what_it_needs(failure, ran[: ran.index(failure.case)], pool)
     # A small case may look like several things; the one it was made of said which it is.
     same_root = [look.name for look in again.looks[:1]] == [
         look.name for look in failure.looks[:1]

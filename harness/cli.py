@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +87,22 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _repro(options: argparse.Namespace) -> int:
-    case, candidate = _case_and_candidate(options.case, options.candidate)
-    ranks = case.ranks if options.ranks is None else options.ranks
-    if ranks < case.ranks:
-        raise UsageError(f"--ranks={ranks}: sp*dp={case.sp}*{case.dp} needs {case.ranks} ranks")
+    cases, candidate = _cases_and_candidate(options.cases, options.candidate)
+    needed, mesh = max((case.ranks, f"sp*dp={case.sp}*{case.dp}") for case in cases)
+    ranks = needed if options.ranks is None else options.ranks
+    if ranks < needed:
+        raise UsageError(f"--ranks={ranks}: {mesh} needs {needed} ranks")
 
     from harness.candidates import load
+    from harness.fresh import run_before
     from harness.report import comparison_record, explain
     from harness.run import evaluate_traced
 
     load(candidate)
+    *before, case = cases
     with _pool(options, ranks) as pool:
-        comparison = evaluate_traced(case, candidate, pool)
+        run_before(before, candidate, pool)
+        comparison = replace(evaluate_traced(case, candidate, pool), before=tuple(before))
     if options.json:
         _print_json(comparison_record(comparison))
     else:
@@ -159,9 +164,10 @@ def _doctor(options: argparse.Namespace) -> int:
     return PASSED
 
 
-def _case_and_candidate(text: str, candidate: str | None) -> tuple[Case, str]:
-    if text.startswith("case/"):
-        return parse(text), candidate or "native-gather"
+def _cases_and_candidate(texts: list[str], candidate: str | None) -> tuple[list[Case], str]:
+    if len(texts) > 1 or texts[0].startswith("case/"):
+        return [parse(text) for text in texts], candidate or "native-gather"
+    (text,) = texts
     # A path may hold such a sign, and a line a slip of the pen: what is there on disk is a path.
     if "=" in text and not os.path.lexists(text):
         raise InvalidCase.because("case", text, "a case line starts with case/1")
@@ -169,7 +175,7 @@ def _case_and_candidate(text: str, candidate: str | None) -> tuple[Case, str]:
     from harness.report.bundle import read_bundle
 
     bundle = read_bundle(Path(text))
-    return bundle.case, candidate or bundle.candidate
+    return [*bundle.before, bundle.case], candidate or bundle.candidate
 
 
 def _pool(options: argparse.Namespace, ranks: int) -> Any:

@@ -49,7 +49,12 @@ def build_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     _json_option(merge)
 
     repro = known.add_parser("repro", help="run one case, fully traced, and explain")
-    repro.add_argument("case", metavar="CASE-LINE|BUNDLE")
+    repro.add_argument(
+        "cases",
+        nargs="+",
+        metavar="CASE-LINE|BUNDLE",
+        help="a failure's folder; or a case, after those that the same ranks must have run before",
+    )
     repro.add_argument("--candidate", metavar="C", help="default: the bundle's, or native-gather")
     _pool_options(repro)
 

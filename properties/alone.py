@@ -107,6 +107,9 @@ PROPERTIES = {alone.claim: alone for alone in _all()}
 
 def killer(candidate: str, pool: RankPool) -> str:
     """A property that kills, or nothing."""
+    # What hangs now and then would cost all others a deadline each time.
+    if PROPERTIES[FITS].kills(candidate, pool, DRAWS):
+        return FITS
     for draws in (FEW, DRAWS):
         for claim, alone in PROPERTIES.items():
             if alone.kills(candidate, pool, draws):

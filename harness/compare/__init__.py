@@ -1,6 +1,6 @@
 """The judgement: budgets, elements, the first divergence, and what it looks like."""
 
-from harness.compare.agreement import agree, doubt, identical, mean
+from harness.compare.agreement import agree, doubt, identical, total
 from harness.compare.compare import compare, faulted, unsupported
 from harness.compare.comparison import Comparison, Divergence, KeyResult, Look
 from harness.compare.elementwise import alike
@@ -22,7 +22,7 @@ __all__ = [
     "doubt",
     "faulted",
     "identical",
-    "mean",
     "slope_misfit",
+    "total",
     "unsupported",
 ]

@@ -51,12 +51,13 @@ def identical(one: Trace, other: Trace) -> str:
     return ""
 
 
-def mean(traces: Sequence[Trace]) -> Trace:
-    """The mean of what belongs to no token, losses and gradients, over traces of one model."""
+def total(traces: Sequence[Trace], share: float) -> Trace:
+    """The sum of a share of each: of what belongs to no token, so of losses and gradients."""
     together = Trace()
     for key in traces[0]:
         if traces[0][key].tokens is None:
-            together.put(key, Entry(np.mean([trace[key].values for trace in traces], axis=0)))
+            summed = np.sum([trace[key].values for trace in traces], axis=0)
+            together.put(key, Entry(share * summed))
     return together
 
 

@@ -66,6 +66,8 @@ class Comparison:
     collectives: dict[str, int] = field(default_factory=dict)
     # Expected and got, for a reader; never judged from here.
     loss: tuple[float, float] | None = None
+    # What the same ranks must have run before, for it to come out like this.
+    before: tuple[Case, ...] = ()
 
     @property
     def elements(self) -> int:

@@ -26,6 +26,8 @@ class Bundle:
     case: Case
     candidate: str
     verdict: str
+    # What the same ranks must have run before.
+    before: tuple[Case, ...]
 
 
 def write_bundle(comparison: Comparison, folder: Path | None = None) -> Path:
@@ -53,7 +55,12 @@ def read_bundle(place: Path) -> Bundle:
     file = place / "failure.json" if place.is_dir() else place
     try:
         record = json.loads(file.read_text())
-        return Bundle(parse(record["case"]), str(record["candidate"]), str(record["verdict"]))
+        return Bundle(
+            parse(record["case"]),
+            str(record["candidate"]),
+            str(record["verdict"]),
+            tuple(parse(line) for line in record["before"]),
+        )
     except OSError as error:
         raise BadBundle(f"bundle={place}: {file.name} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:

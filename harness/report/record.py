@@ -13,6 +13,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
     first, fault, scale = comparison.first, comparison.fault, comparison.scale
     record = {
         "case": str(comparison.case),
+        "before": [str(case) for case in comparison.before],
         "id": comparison.case.id,
         "candidate": comparison.candidate,
         "verdict": comparison.verdict.name,

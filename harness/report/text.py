@@ -34,7 +34,8 @@ def explain(comparison: Comparison) -> str:
 def replay(comparison: Comparison) -> str:
     """The command that shows it again."""
     candidate = shlex.quote(comparison.candidate)
-    return f'python -m harness repro "{comparison.case}" --candidate {candidate}'
+    cases = " ".join(f'"{case}"' for case in (*comparison.before, comparison.case))
+    return f"python -m harness repro {cases} --candidate {candidate}"
 
 
 def _divergence_lines(comparison: Comparison) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from harness.case import Case
-from harness.compare import agree, mean
+from harness.compare import agree, total
 from harness.trace import Entry, Trace
 from properties.metamorphic.batches import batches, one_step
 from properties.metamorphic.relation import (
@@ -75,6 +75,21 @@ def with_another_future(draw: st.DrawFn) -> Twins:
 
 
 @st.composite
+def with_another_past(draw: st.DrawFn) -> Twins:
+    case = one_step(draw(batches(lengths=(5, 8))))
+    window = draw(st.integers(1, 3))
+    case = replace(case, window=window)
+    row = draw(st.integers(0, len(case.rows) - 1))
+    # So many tokens further on it is still seen: each layer looks back once more.
+    reach = case.layers * (window - 1)
+    length = len(case.rows[row])
+    t = draw(st.integers(0, length - reach - 3))
+    twin = draw(rewritten(case, row, t, t + 1))
+    later = range(case.offsets[row] + t + reach + 1, case.offsets[row] + length - 1)
+    return Twins(case, (Twin(twin, {token: token for token in later}, whole=False, exact=True),))
+
+
+@st.composite
 def with_other_first_bits(draw: st.DrawFn) -> Twins:
     case = draw(batches())
     others = [replace(row, mask="10"[int(row.mask[0])] + row.mask[1:]) for row in case.rows]
@@ -94,9 +109,8 @@ def with_another_tail(draw: st.DrawFn) -> Twins:
 def one_by_one(run: Run, case: Case) -> str:
     """A single target has its own token's loss, and the mean over all targets is the whole."""
     targets = [(row, t) for row, r in enumerate(case.rows) for t in range(1, len(r))]
-    blank = replace(case, rows=tuple(replace(r, mask="0" * len(r)) for r in case.rows))
     singles = [
-        masked(blank, row, "0" * t + "1" + "0" * (len(case.rows[row]) - t - 1))
+        masked(unsupervised(case), row, "0" * t + "1" + "0" * (len(case.rows[row]) - t - 1))
         for row, t in targets
     ]
     full, *parts = run(case, *singles)
@@ -104,10 +118,24 @@ def one_by_one(run: Run, case: Case) -> str:
     losses = np.array([float(part["loss"].values) for part in parts])
     numbers = np.array([case.offsets[row] + t - 1 for row, t in targets])
     seen.put("nll", Entry(losses, numbers))
-    everything = mean(parts)
-    found = agree(full.only(["nll"]).renumbered(all_tokens(case)), seen) or agree(
-        full.only(everything), everything
-    )
+    found = agree(full.only(["nll"]).renumbered(all_tokens(case)), seen)
+    return f"{found}\n  {case}" if found else sum_up(case, full, parts, 1 / len(parts))
+
+
+def row_by_row(run: Run, case: Case) -> str:
+    """What rows add to the whole, each while no other has targets, is the whole."""
+    singles = [masked(unsupervised(case), row, r.mask) for row, r in enumerate(case.rows)]
+    full, *parts = run(case, *singles)
+    return sum_up(case, full, parts, 1.0)
+
+
+def unsupervised(case: Case) -> Case:
+    return replace(case, rows=tuple(replace(row, mask="0" * len(row)) for row in case.rows))
+
+
+def sum_up(case: Case, full: Trace, parts: list[Trace], share: float) -> str:
+    everything = total(parts, share)
+    found = agree(full.only(everything), everything)
     return found and f"{found}\n  {case}"
 
 
@@ -115,6 +143,40 @@ def one_by_one(run: Run, case: Case) -> str:
 def fully_supervised(draw: st.DrawFn) -> Case:
     case = one_step(draw(batches(per_replica=(1, 2), lengths=(2, 4), losses=("token-mean",))))
     return replace(case, rows=tuple(replace(row, mask="1" * len(row)) for row in case.rows))
+
+
+@st.composite
+def whole_rows(draw: st.DrawFn) -> Case:
+    return one_step(draw(batches(lengths=(2, 5), losses=("row-mean",))))
+
+
+@st.composite
+def at_a_fork(draw: st.DrawFn) -> tuple[Case, int, int]:
+    case = with_ids(one_step(draw(batches(lengths=(2, 6)))))
+    row = draw(st.integers(0, len(case.rows) - 1))
+    t = draw(st.integers(1, len(case.rows[row]) - 1))
+    mask = case.rows[row].mask
+    return masked(case, row, mask[:t] + "1" + mask[t + 1 :]), row, t
+
+
+def chances_are_whole(run: Run, fork: tuple[Case, int, int]) -> str:
+    """Over all tokens that may come next, the chances that their losses stand for are one."""
+    case, row, t = fork
+    assert case.ids is not None
+    before, ids, after = case.ids[:row], case.ids[row], case.ids[row + 1 :]
+    nexts = [
+        replace(case, ids=(*before, (*ids[:t], token, *ids[t + 1 :]), *after))
+        for token in range(case.vocab)
+    ]
+    place = case.offsets[row] + t - 1
+    losses = [
+        trace.only(["nll"]).renumbered({place: place})["nll"].values for trace in run(*nexts)
+    ]
+    whole, one = Trace(), Trace()
+    whole.put("chances", Entry(np.exp(-np.concatenate(losses)).sum()))
+    one.put("chances", Entry(np.array(1.0)))
+    found = agree(whole, one)
+    return found and f"{found}\n  row {row}, token {t} of {case}"
 
 
 CONTENT = (
@@ -126,6 +188,8 @@ CONTENT = (
         twins_agree,
     ),
     Relation("no loss knows a token after the next", with_another_future(), "B16", twins_agree),
+    Relation("no token sees further than the window", with_another_past(), "B57", twins_agree),
+    Relation("a loss is that of the next token", at_a_fork(), "B17", chances_are_whole),
     Relation(
         "the first token of a row is no target",
         with_other_first_bits(),
@@ -139,4 +203,5 @@ CONTENT = (
         twins_agree,
     ),
     Relation("targets count one by one", fully_supervised(), "B22", one_by_one),
+    Relation("rows count one by one", whole_rows(), "B97", row_by_row),
 )

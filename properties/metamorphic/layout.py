@@ -107,11 +107,14 @@ def refactored(draw: st.DrawFn) -> Twins:
     # Heads that 4 ranks can share, 2 can; and every one of 4 replicas gets as many rows.
     each = draw(st.integers(1, 2))
     rows = 4 * each
-    case = draw(
-        batches(per_replica=(rows, rows), lengths=(1, 4), losses=REGROUPABLE, sps=(4,), dps=(1,))
-    )
+    case = draw(batches(per_replica=(rows, rows), losses=REGROUPABLE, sps=(4,), dps=(1,)))
     case = replace(case, micro_batches=draw(st.integers(1, each)))
     return on_meshes(case, (2, 2), (4, 1))
+
+
+@st.composite
+def among_fewer(draw: st.DrawFn) -> Twins:
+    return on_meshes(draw(batches(sps=(4,), dps=(1,))), (1, 2), (1, 1))
 
 
 @st.composite
@@ -136,5 +139,6 @@ LAYOUT = (
     Relation("micro-batches may be split and joined", regrouped(), "B74", twins_agree),
     Relation("a batch twice is a batch", doubled(), "B89", twins_agree),
     Relation("four ranks may be replicas or peers", refactored(), "B118", twins_agree),
+    Relation("rows may be split among fewer ranks", among_fewer(), "B122", twins_agree),
 )
 RESHARDED = Relation("any number of ranks computes the same", resharded(), "B14", twins_agree)

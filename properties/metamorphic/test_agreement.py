@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from harness.compare import agree, identical, mean
+from harness.compare import agree, identical, total
 from harness.trace import Entry, Trace
 
 
@@ -69,8 +69,8 @@ def test_what_cannot_be_put_side_by_side_is_no_match(
     assert same(other, trace()).startswith(said[:5])
 
 
-def test_a_mean_is_taken_of_what_belongs_to_no_token() -> None:
-    together = mean([head(1, 1, 1, 1), head(3, 1, -1, 2)])
+def test_a_total_is_taken_of_what_belongs_to_no_token() -> None:
+    together = total([head(1, 1, 1, 1), head(3, 1, -1, 2)], 0.5)
     assert list(together) == ["loss", "grad.head"]
     assert together["grad.head"].values.tolist() == [[2, 1], [0, 1.5]]
 
