@@ -13,8 +13,8 @@ from harness.candidates.mutants import BANK
 from harness.case import Case, parse
 from harness.check import Request, draw, smallest
 from harness.cli import main
+from harness.commands.options import read_keys
 from harness.detection import Power, contest, measure, show, show_rivalry
-from harness.options import read_keys
 from harness.ranks.pool import RankPool
 from harness.rivals import RIVALS
 
@@ -129,7 +129,9 @@ def test_rules_of_others_are_scored_on_the_same_mutants(
 @pytest.fixture
 def own_pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command uses the session's ranks instead of its own."""
-    monkeypatch.setattr("harness.cli._pool", lambda *_: contextlib.nullcontext(harness_pool))
+    monkeypatch.setattr(
+        "harness.commands.mutants.open_pool", lambda *_: contextlib.nullcontext(harness_pool)
+    )
 
 
 @pytest.mark.usefixtures("own_pool")

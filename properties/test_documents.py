@@ -9,8 +9,8 @@ from hypothesis import settings
 from rich.console import Console
 
 from harness.check import Request, check
-from harness.cli import main
-from harness.options import build_parser, read_shard
+from harness.cli import build_parser, main
+from harness.commands.options import read_shard
 from harness.ranks.pool import RankPool
 from harness.report.summary import PASSING
 
@@ -123,7 +123,9 @@ def test_the_campaign_that_is_shown_is_run_in_parts_and_put_together(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.cli._pool", lambda *_: contextlib.nullcontext(harness_pool))
+    monkeypatch.setattr(
+        "harness.commands.check.open_pool", lambda *_: contextlib.nullcontext(harness_pool)
+    )
     shown = re.findall(r"^python -m harness (.*)", CAMPAIGNS, re.MULTILINE)
     assert len(shown) == 4
     for line in shown:
@@ -141,9 +143,7 @@ def test_the_campaign_that_is_shown_is_run_in_parts_and_put_together(
 def test_the_matrix_that_is_shown_gives_every_shard_the_same_campaign() -> None:
     (shards,) = re.findall(r"shard: \[(.*)\]", CAMPAIGNS)
     (line,) = re.findall(r"run: ci/check (.*)", CAMPAIGNS)
-    parser = build_parser(
-        dict.fromkeys(("check", "merge", "repro", "mutants", "doctor"), lambda _: 0)
-    )
+    parser = build_parser()
     seen = []
     for shard in shards.split(", "):
         words = line.replace("${{ matrix.shard }}", shard).replace("${{ github.run_number }}", "9")

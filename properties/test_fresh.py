@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from harness.case import parse
-from harness.cli import DIVERGED, PASSED, main
+from harness.cli import main
+from harness.commands.options import DIVERGED, PASSED
 from harness.compare import Comparison, Look, Verdict
 from harness.fresh import on_fresh_ranks, with_what_it_needs
 from harness.ranks.pool import RankPool

@@ -1,16 +1,19 @@
-"""What may stand on the command line, and what its words mean. Nothing heavy is imported."""
+"""What options several commands share, and what their words mean. Nothing heavy is imported."""
 
 import argparse
+import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-import harness
 from harness.campaign import Request, Shard
 from harness.case import Dtype, LossContract
 
-Command = Callable[[argparse.Namespace], int]
+if TYPE_CHECKING:
+    from harness.ranks.pool import RankPool
+
+PASSED, DIVERGED, USAGE, FAULT = 0, 1, 2, 3
 
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
@@ -19,73 +22,7 @@ class UsageError(ValueError):
     """Something on the command line that cannot be; the message names field and value."""
 
 
-def build_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
-    """The parser; what it returns has the command to `run`."""
-    parser = argparse.ArgumentParser(prog="harness", description=harness.__doc__)
-    parser.add_argument("--version", action="version", version=harness.__version__)
-    known = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    check = known.add_parser("check", help="judge candidates on generated cases")
-    check.add_argument(
-        "--candidate",
-        action="append",
-        metavar="C",
-        help="a built-in name, path/to/file.py:NAME or package.module:NAME; may be repeated; "
-        "default: native-gather and native-local",
-    )
-    check.add_argument(
-        "--shard",
-        default="1/1",
-        metavar="K/N",
-        help="examine only the K-th of N disjoint parts; `merge` puts them together",
-    )
-    _campaign_options(check, cases=100)
-    _pool_options(check)
-
-    merge = known.add_parser("merge", help="put the shards of one campaign together")
-    merge.add_argument(
-        "documents", nargs="+", metavar="DOCUMENT", help="what check --json printed"
-    )
-    _json_option(merge)
-
-    repro = known.add_parser("repro", help="run one case, fully traced, and explain")
-    repro.add_argument(
-        "cases",
-        nargs="+",
-        metavar="CASE-LINE|BUNDLE",
-        help="a failure's folder; or a case, after those that the same ranks must have run before",
-    )
-    repro.add_argument("--candidate", metavar="C", help="default: the bundle's, or native-gather")
-    _pool_options(repro)
-
-    mutants = known.add_parser("mutants", help="how many known bugs the check finds, and names")
-    mutants.add_argument(
-        "--only",
-        default="mutants,benign",
-        metavar="LIST",
-        help="keys such as B14, stages such as labels, mutants or benign; default: both",
-    )
-    mutants.add_argument(
-        "--pools", type=int, default=1, metavar="N", help="side by side, default: 1"
-    )
-    mutants.add_argument("--shrink", action="store_true", help="shrink each failure, up to 60 s")
-    mutants.add_argument(
-        "--rivals", action="store_true", help="score the rules of published suites as well"
-    )
-    _campaign_options(mutants, cases=200)
-    # As many ranks as tests have; and some mutants hang, which is soon seen.
-    _pool_options(mutants, ranks=4, deadline=10.0)
-
-    doctor = known.add_parser("doctor", help="what will run here, what will not, and why")
-    _json_option(doctor)
-
-    mutants.set_defaults(candidate=None)
-    for name, command in known.choices.items():
-        command.set_defaults(run=commands[name])
-    return parser
-
-
-def _campaign_options(parser: argparse.ArgumentParser, *, cases: int) -> None:
+def campaign_options(parser: argparse.ArgumentParser, *, cases: int) -> None:
     parser.add_argument("--cases", type=int, default=cases, metavar="N", help=f"default: {cases}")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
     parser.add_argument("--sp", default="1,2,4", metavar="LIST", help="default: 1,2,4")
@@ -99,7 +36,7 @@ def _campaign_options(parser: argparse.ArgumentParser, *, cases: int) -> None:
     )
 
 
-def _pool_options(
+def pool_options(
     parser: argparse.ArgumentParser, *, ranks: int | None = None, deadline: float = 20.0
 ) -> None:
     parser.add_argument(
@@ -117,10 +54,10 @@ def _pool_options(
         metavar="SECONDS",
         help=f"per case, default: {deadline:g}",
     )
-    _json_option(parser)
+    json_option(parser)
 
 
-def _json_option(parser: argparse.ArgumentParser) -> None:
+def json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -197,3 +134,24 @@ def _words(option: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:
         if word not in known:
             raise UsageError(f"{option}={word}: use one of {', '.join(known)}")
     return tuple(text.split(","))
+
+
+def open_pool(options: argparse.Namespace, ranks: int) -> "RankPool":
+    """As many ranks, on the device and with the patience that was asked for."""
+    from harness.ranks.device import choose
+    from harness.ranks.pool import RankPool
+
+    if not 0 < options.deadline < 1e6:
+        raise UsageError(f"--deadline={options.deadline:g}: use a number of seconds above zero")
+    device, transport = choose(options.device, ranks)
+    return RankPool(ranks, device=device, transport=transport, deadline=options.deadline)
+
+
+def status_of(verdict: str) -> int:
+    """The exit status that a verdict stands for."""
+    return {"EQUAL": PASSED, "WITHIN": PASSED, "DIVERGED": DIVERGED}.get(verdict, FAULT)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print a program's answer."""
+    print(json.dumps(document, indent=1))  # noqa: T201 - the answer

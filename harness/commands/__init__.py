@@ -1,0 +1,1 @@
+"""The commands, one to a file. Each adds its options, and imports heavy things when it runs."""

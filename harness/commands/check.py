@@ -1,0 +1,51 @@
+"""`check`: judge candidates on generated cases."""
+
+import argparse
+
+from harness.commands.options import (
+    campaign_options,
+    open_pool,
+    pool_options,
+    print_json,
+    read_request,
+    read_shard,
+    status_of,
+)
+
+HELP = "judge candidates on generated cases"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--candidate",
+        action="append",
+        metavar="C",
+        help="a built-in name, path/to/file.py:NAME or package.module:NAME; may be repeated; "
+        "default: native-gather and native-local",
+    )
+    parser.add_argument(
+        "--shard",
+        default="1/1",
+        metavar="K/N",
+        help="examine only the K-th of N disjoint parts; `merge` puts them together",
+    )
+    campaign_options(parser, cases=100)
+    pool_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    request, ranks = read_request(options)
+    shard = read_shard(options.shard, request.count)
+
+    from rich.console import Console
+
+    from harness.candidates import load
+    from harness.check import check
+
+    for candidate in request.candidates:
+        load(candidate)
+    with open_pool(options, ranks) as pool:
+        summary = check(request, pool, Console(stderr=options.json), shard)
+    if options.json:
+        print_json(summary.record())
+    return status_of(summary.verdict)

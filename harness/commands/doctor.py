@@ -1,0 +1,22 @@
+"""`doctor`: what will run here."""
+
+import argparse
+
+from harness.commands.options import PASSED, json_option, print_json
+
+HELP = "what will run here, what will not, and why"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from harness.doctor import examine, show
+
+    findings = examine()
+    if options.json:
+        print_json(findings)
+    else:
+        show(findings)
+    return PASSED

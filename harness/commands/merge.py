@@ -1,0 +1,29 @@
+"""`merge`: put the shards of one campaign together."""
+
+import argparse
+
+from harness.commands.options import json_option, print_json, status_of
+
+HELP = "put the shards of one campaign together"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "documents", nargs="+", metavar="DOCUMENT", help="what check --json printed"
+    )
+    json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from harness.report.merge import merge, read_document
+    from harness.report.table import show, show_failures
+
+    summary = merge([(name, read_document(name)) for name in options.documents])
+    console = Console(stderr=options.json)
+    show(summary, console)
+    show_failures(summary, console)
+    if options.json:
+        print_json(summary.record())
+    return status_of(summary.verdict)

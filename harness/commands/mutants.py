@@ -1,0 +1,81 @@
+"""`mutants`: how many known bugs the check finds, and names."""
+
+import argparse
+from contextlib import ExitStack
+
+from harness.commands.options import (
+    DIVERGED,
+    PASSED,
+    UsageError,
+    campaign_options,
+    open_pool,
+    pool_options,
+    print_json,
+    read_keys,
+    read_request,
+)
+
+HELP = "how many known bugs the check finds, and names"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--only",
+        default="mutants,benign",
+        metavar="LIST",
+        help="keys such as B14, stages such as labels, mutants or benign; default: both",
+    )
+    parser.add_argument(
+        "--pools", type=int, default=1, metavar="N", help="side by side, default: 1"
+    )
+    parser.add_argument("--shrink", action="store_true", help="shrink each failure, up to 60 s")
+    parser.add_argument(
+        "--rivals", action="store_true", help="score the rules of published suites as well"
+    )
+    campaign_options(parser, cases=200)
+    # As many ranks as tests have; and some mutants hang, which is soon seen.
+    pool_options(parser, ranks=4, deadline=10.0)
+    parser.set_defaults(candidate=None)
+
+
+def run(options: argparse.Namespace) -> int:
+    request, ranks = read_request(options)
+    if not 1 <= options.pools <= 64:
+        raise UsageError(f"--pools={options.pools}: use a number from 1 to 64")
+
+    from rich.console import Console
+
+    from harness.candidates import benign, mutants
+    from harness.candidates.bank import STAGES
+    from harness.check import draw, smallest
+    from harness.detection import Watch, contest, measure, show, show_rivalry
+
+    stages = {
+        stage: [key for key, mutant in mutants.BANK.items() if mutant.stage == stage]
+        for stage in STAGES
+    }
+    keys = read_keys(
+        options.only, {**stages, "mutants": mutants.BANK.keys(), "benign": benign.BANK.keys()}
+    )
+    console = Console(stderr=options.json)
+    with ExitStack() as stack:
+        pools = [stack.enter_context(open_pool(options, ranks)) for _ in range(options.pools)]
+        for pool in pools:
+            pool.start()
+        batch = draw(request, ranks)
+        chosen = [mutants.BANK[key] for key in keys if key in mutants.BANK]
+        variants = [benign.BANK[key] for key in keys if key in benign.BANK]
+        shrink = (
+            (lambda found, pool: smallest(found, batch, request, pool)) if options.shrink else None
+        )
+        with Watch(console, len(chosen) + len(variants)) as watch:
+            power = measure(chosen, variants, batch, pools, shrink, watch)
+        show(power, console)
+        document = power.record()
+        if options.rivals:
+            rivalry = contest(chosen, batch, pools[0])
+            show_rivalry(rivalry, console)
+            document["rivals"] = rivalry.record()
+    if options.json:
+        print_json(document)
+    return PASSED if power.passed else DIVERGED
