@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import harness
 from harness.campaign import EmptyShard
 from harness.case import InvalidCase
-from harness.commands import check, doctor, merge, mutants, repro
+from harness.commands import check, doctor, golden, merge, mutants, repro
 from harness.commands.options import USAGE, UsageError
 
 COMMANDS = {
     "check": check,
     "merge": merge,
     "repro": repro,
+    "golden": golden,
     "mutants": mutants,
     "doctor": doctor,
 }

@@ -63,7 +63,7 @@ def json_option(parser: argparse.ArgumentParser) -> None:
 
 def read_request(options: argparse.Namespace) -> tuple[Request, int]:
     """What `check` or `mutants` was asked to examine, and on how many ranks."""
-    sps, dps = _numbers("--sp", options.sp), _numbers("--dp", options.dp)
+    sps, dps = read_numbers("--sp", options.sp), read_numbers("--dp", options.dp)
     for option, numbers in (("--sp", sps), ("--dp", dps)):
         if max(numbers) > 1024:
             raise UsageError(f"{option}={max(numbers)}: use numbers of at most 1024")
@@ -119,7 +119,8 @@ def read_shard(text: str, cases: int) -> Shard:
     return shard
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
+def read_numbers(option: str, text: str) -> tuple[int, ...]:
+    """What stands in a list of numbers."""
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:

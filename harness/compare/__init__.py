@@ -3,6 +3,8 @@
 from harness.compare.agreement import agree, doubt, identical, total
 from harness.compare.compare import compare, faulted, unsupported
 from harness.compare.comparison import Comparison, Divergence, KeyResult, Look
+from harness.compare.differing import Differing
+from harness.compare.drift import Change, Drift, drift
 from harness.compare.elementwise import alike
 from harness.compare.scale import Scale
 from harness.compare.slope import NUDGES, slope_misfit
@@ -10,8 +12,11 @@ from harness.verdict import Verdict
 
 __all__ = [
     "NUDGES",
+    "Change",
     "Comparison",
+    "Differing",
     "Divergence",
+    "Drift",
     "KeyResult",
     "Look",
     "Scale",
@@ -20,6 +25,7 @@ __all__ = [
     "alike",
     "compare",
     "doubt",
+    "drift",
     "faulted",
     "identical",
     "slope_misfit",

@@ -16,9 +16,9 @@ from harness.trace.trace import Entry, Tokens
 
 def agree(one: Trace, other: Trace, *, times: float = 1.0) -> str:
     """Equal but for rounding: `times` the fp64 budget of every element, as `one` makes it."""
-    unlike = _unlike(one, other)
-    if unlike:
-        return unlike
+    why = unlike(one, other)
+    if why:
+        return why
     for key in one:
         # The budget of an infinity is infinite, and everything would be within.
         if not np.isfinite(one[key].values).all():
@@ -41,9 +41,9 @@ def doubt(oracle: Trace, witness: Trace) -> str:
 
 def identical(one: Trace, other: Trace) -> str:
     """Equal in every bit but the sign of a zero; what is not a number is equal to nothing."""
-    unlike = _unlike(one, other)
-    if unlike:
-        return unlike
+    why = unlike(one, other)
+    if why:
+        return why
     for key in one:
         wrong = np.flatnonzero(one[key].values != other[key].values)
         if wrong.size:
@@ -61,7 +61,7 @@ def total(traces: Sequence[Trace], share: float) -> Trace:
     return together
 
 
-def _unlike(one: Trace, other: Trace) -> str:
+def unlike(one: Trace, other: Trace) -> str:
     """Why their elements cannot even be put side by side."""
     if set(one) != set(other):
         return f"only one of them has {', '.join(sorted(set(one) ^ set(other)))}"

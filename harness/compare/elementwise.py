@@ -9,6 +9,7 @@ import numpy.typing as npt
 from harness.case import Dtype
 from harness.compare.budget import (
     CLEAN,
+    DRIFT,
     FP64_RELATIVE,
     LARGEST_SHARE_OF_SIGNAL,
     ROUNDING,
@@ -63,6 +64,17 @@ def alike(one: Values, other: Values, dtype: Dtype) -> npt.NDArray[np.bool_]:
     size = max(float(np.abs(wide).max(initial=0.0)), SMALLEST)
     near: npt.NDArray[np.bool_] = np.abs(wide - other_wide) <= CLEAN[dtype] * size
     return near
+
+
+def moved(one: Values, other: Values, noise: Noise, key: str) -> tuple[int, float]:
+    """How many elements are not the same, and the farthest move as a share of what is drift."""
+    size = float(np.abs(one).max(initial=0.0))
+    largest = noise.largest.get(kind_of(key), 0.0)
+    # A gradient that is zero but for rounding has no size to be measured by.
+    allowed = DRIFT * (size if size > ZERO * largest else largest)
+    farthest = float(np.abs(other - one).max(initial=0.0)) / max(allowed, SMALLEST)
+    unlike = int(np.count_nonzero(one != other))
+    return unlike, farthest if farthest == farthest else float("inf")  # noqa: PLR0124
 
 
 def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:

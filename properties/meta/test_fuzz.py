@@ -1,11 +1,8 @@
 """Whatever comes in, a decoder answers or refuses; it never falls over."""
 
 import json
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from random import Random
-from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -14,9 +11,9 @@ from harness.case import InvalidCase, parse
 from harness.ranks.payload import pack, unpack
 from harness.ranks.wire import MAGIC, PREFIX, FrameReader, ProtocolError, encode
 from harness.trace import Fragment, digest
+from properties.fuzzing import fuzz, mutate
 
 MUTANTS = 50_000
-Input = TypeVar("Input", str, bytes)
 
 LINES = [
     "case/1 rows=3:111,4:1011:left heads=4/2 layers=1 vocab=32 sp=2 dp=1 dtype=fp64 seed=0",
@@ -24,13 +21,6 @@ LINES = [
     "case/1 rows=2:11,3:101 ids=[1,2],[0,4,8] heads=4/4 vocab=9 sp=4 dp=2 seed=99 dtype=bf16",
     "case/1 rows=1:0,1:1 heads=6/3 sp=3 dim=4 tied=1 window=2 micro=2 loss=row-mean checkpoint=1",
 ]
-# What a number or a quoted word is replaced by, in a line or in JSON.
-VALUES = [
-    *("0", "-1", "1e400", "2.5", "NaN", "1099511627775", "9" * 25, "8" * 5000, "null", "true"),
-    *('""', '"<i8"', '"\\ud800"', "[]", "[1]", "{}", "[[[[2]]]]", "[0,549755813888,549755813888]"),
-]
-# Words, and what holds words: mutations that respect them get further into a decoder.
-PLACES = [re.compile(r'"[^"]*"|\[[^][]*\]|[0-9]+'), re.compile(r"\{[^{}]*\}|[a-z]+=[^ ]*")]
 
 
 def fragments() -> list[Fragment]:
@@ -49,36 +39,6 @@ def finished(run: int, kept: slice) -> bytes:
 
 
 FRAMES = [finished(1, slice(4)), finished(20, slice(2)), finished(3, slice(3, 4))]
-
-
-def mutate(text: str, other: str, random: Random) -> str:
-    """A few small changes of a text; `other` lends pieces."""
-    for _ in range(random.choice((1, 1, 2, 3))):
-        start = random.randint(0, len(text))
-        stop = min(len(text), start + random.randint(1, 8))
-        words, lent = text.split(" "), other.split(" ")
-        word = random.randrange(len(words))
-        places = list(random.choice(PLACES).finditer(text))
-        kind = random.randrange(9)
-        if kind == 0:
-            text = text[:start] + chr(random.randrange(256)) + text[start + 1 :]
-        elif kind == 1:
-            text = text[:start] + random.choice(f"\0\n ,:=[]{{}}\xff{other}") + text[start:]
-        elif kind == 2:
-            text = text[:start] + text[stop:]
-        elif kind == 3:
-            text = text[:stop] + text[start:stop] + text[stop:]
-        elif kind == 4:
-            text = text[:start] + other[random.randint(0, len(other)) :]
-        elif kind == 5:
-            text = " ".join(words[:word] + words[word + 1 :])
-        elif kind == 6:
-            text = " ".join([*words[:word], random.choice(lent), *words[word + 1 :]])
-        elif places:
-            place = random.choice(places)
-            value = random.choice(VALUES) if kind == 7 else str(random.randint(0, 9))
-            text = text[: place.start()] + value + text[place.end() :]
-    return text
 
 
 def mutant_lines(random: Random) -> Iterator[str]:
@@ -122,32 +82,14 @@ def receive(data: bytes) -> None:
         raise ProtocolError("bytes are still to come")
 
 
-def fuzz(
-    decode: Callable[[Input], object], inputs: Iterable[Input], refusal: type[Exception]
-) -> Counter[str]:
-    """How many were accepted and refused; any other exception passes through, with its input."""
-    seen: Counter[str] = Counter()
-    for _, data in zip(range(MUTANTS), inputs, strict=False):
-        try:
-            decode(data)
-        except refusal:
-            seen["refused"] += 1
-        except Exception as error:
-            error.add_note(f"on {data!r}")
-            raise
-        else:
-            seen["accepted"] += 1
-    return seen
-
-
 def test_mutated_case_lines_raise_nothing_but_invalid_case() -> None:
-    seen = fuzz(parse, mutant_lines(Random(0)), InvalidCase)
+    seen = fuzz(parse, mutant_lines(Random(0)), InvalidCase, MUTANTS)
     assert seen["accepted"] > MUTANTS // 20
     assert seen["refused"] > MUTANTS // 4
 
 
 def test_mutated_frames_raise_nothing_but_protocol_error() -> None:
-    seen = fuzz(receive, mutant_frames(Random(0)), ProtocolError)
+    seen = fuzz(receive, mutant_frames(Random(0)), ProtocolError, MUTANTS)
     assert seen["accepted"] > MUTANTS // 20
     assert seen["refused"] > MUTANTS // 4
 
@@ -167,7 +109,7 @@ def test_the_fuzz_notices_a_case_parser_that_trusts_its_input(
 
     monkeypatch.setattr("harness.case.text.read_mask", trusting)
     with pytest.raises(KeyError):
-        fuzz(parse, mutant_lines(Random(0)), InvalidCase)
+        fuzz(parse, mutant_lines(Random(0)), InvalidCase, MUTANTS)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +127,7 @@ def test_the_fuzz_notices_a_decoder_that_trusts_its_input(
             trusting(frame.header)
 
     with pytest.raises(error):
-        fuzz(decode, mutant_frames(Random(0)), ProtocolError)
+        fuzz(decode, mutant_frames(Random(0)), ProtocolError, MUTANTS)
 
 
 def test_a_header_that_is_json_but_no_frame_is_refused() -> None:

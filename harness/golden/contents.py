@@ -1,0 +1,126 @@
+"""What a store's files say, and what is wrong with them. Nothing here reads or writes a file."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar, get_args
+
+from harness.case import Case, Dtype
+from harness.golden.damage import BadGolden, Damage
+from harness.golden.manifest import (
+    FILE,
+    Listed,
+    manifest_text,
+    parse_manifest,
+    sha256,
+    tensor_file,
+    vector_file,
+)
+from harness.golden.store import Files
+from harness.golden.tensors import Stored, parse_tensors, tensor_bytes
+from harness.golden.vector import Vector, parse_vector, vector_text
+from harness.situations import situations_of
+
+Parsed = TypeVar("Parsed")
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """A vector and its tensors."""
+
+    vector: Vector
+    stored: Stored
+    listed: Listed
+
+
+def examine(files: Files) -> tuple[dict[str, Golden], list[Damage]]:
+    """The goldens that are whole, by name, and everything else that was found."""
+    if FILE not in files:
+        return {}, [Damage(FILE, "is missing; write it with `golden generate`")]
+    try:
+        listed = parse_manifest(files[FILE])
+    except BadGolden as error:
+        return {}, [Damage(FILE, str(error))]
+    goldens: dict[str, Golden] = {}
+    damages: list[Damage] = []
+    for name, entry in listed.items():
+        golden = _golden(name, entry, files, damages)
+        if golden:
+            goldens[name] = golden
+    known = {FILE, *map(vector_file, listed), *map(tensor_file, listed)}
+    extra = sorted(files.keys() - known)
+    damages += [Damage(file, "is not in the manifest; remove it") for file in extra]
+    if not listed:
+        damages.append(Damage(FILE, "lists no golden"))
+    return goldens, damages
+
+
+def only_vectors(files: Files) -> dict[str, Vector]:
+    """The vectors of a store from which nothing was generated yet."""
+    vectors = {}
+    for file, text in files.items():
+        name = file.removeprefix("vectors/").removesuffix(".json")
+        if file != vector_file(name):
+            raise BadGolden(f"{file}: {FILE} is missing, and there is more than vectors")
+        try:
+            vectors[name] = parse_vector(name, text)
+        except BadGolden as error:
+            raise BadGolden(f"{file}: {error}") from None
+    if not vectors:
+        raise BadGolden("vectors: there is none; begin with `golden add`")
+    return vectors
+
+
+def as_files(goldens: dict[str, Golden]) -> dict[str, bytes]:
+    """What to write for these, all of a store: the manifest has their digests."""
+    files: dict[str, bytes] = {}
+    listed = {}
+    for name, golden in goldens.items():
+        vector, tensors = vector_text(golden.vector), tensor_bytes(golden.stored)
+        files |= {vector_file(name): vector, tensor_file(name): tensors}
+        commit, reason = golden.listed.commit, golden.listed.reason
+        listed[name] = Listed(sha256(vector), sha256(tensors), commit, reason)
+    return {**files, FILE: manifest_text(listed)}
+
+
+def made_for(vector: Vector) -> dict[str, Case]:
+    """The case of a vector in each precision that tensors may have been made in, by its line."""
+    cases = (replace(vector.case, dtype=dtype) for dtype in get_args(Dtype))
+    return {str(case): case for case in cases}
+
+
+def _golden(name: str, listed: Listed, files: Files, damages: list[Damage]) -> Golden | None:
+    before = len(damages)
+    vector = _part(vector_file(name), listed.vector, files, damages, parse_vector)
+    stored = _part(tensor_file(name), listed.tensors, files, damages, parse_tensors)
+    if vector and stored and stored.case not in made_for(vector):
+        what = f"its case was edited: its tensors were made for {stored.case}"
+        damages.append(Damage(vector_file(name), what))
+    if vector and tuple(situations_of(vector.case)) != vector.situations:
+        damages.append(Damage(vector_file(name), "situations: are not those of its case"))
+    if vector is None or stored is None or len(damages) > before:
+        return None
+    return Golden(vector, stored, listed)
+
+
+def _part(
+    file: str,
+    digest: str,
+    files: Files,
+    damages: list[Damage],
+    read: Callable[[str, bytes], Parsed],
+) -> Parsed | None:
+    """One of a golden's two files, read as far as it goes also where it is not what it was."""
+    data = files.get(file)
+    if data is None:
+        damages.append(Damage(file, "is missing; restore it"))
+        return None
+    same = sha256(data) == digest
+    if not same:
+        what = f"its SHA-256 is {sha256(data)[:12]}…, the manifest says {digest[:12]}…; restore it"
+        damages.append(Damage(file, what))
+    name = file.partition("/")[2].rpartition(".")[0]
+    try:
+        return read(name, data)
+    except BadGolden as error:
+        damages.append(Damage(file, str(error)))
+    return None

@@ -1,0 +1,88 @@
+"""Goldens made, and made again without losing what they were."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from harness.case import Case
+from harness.compare import Change, Drift, doubt, drift
+from harness.golden.contents import Golden
+from harness.golden.damage import BadGolden
+from harness.golden.manifest import Listed
+from harness.golden.tensors import Stored
+from harness.golden.vector import Vector
+from harness.reference import reference, rowwise
+from harness.trace import Trace
+
+
+@dataclass
+class Remade:
+    """What came of computing goldens again."""
+
+    # The whole store as it is to be.
+    goldens: dict[str, Golden] = field(default_factory=dict)
+    drifts: dict[str, Drift] = field(default_factory=dict)
+    # Those that are not written as they were.
+    written: list[str] = field(default_factory=list)
+
+    @property
+    def changed(self) -> list[str]:
+        """Those that a change of meaning moved."""
+        return [name for name, found in self.drifts.items() if found.change is Change.SEMANTIC]
+
+
+def make(vector: Vector, made: Mapping[str, str], commit: str, reason: str = "") -> Golden:
+    """A golden from nothing but its vector; two references must agree on it."""
+    trace = compute(vector.case)
+    why = doubt(trace, rowwise(vector.case))
+    if why:
+        raise BadGolden(f"{vector.name}: the padded reference and the row-wise one differ: {why}")
+    stored = Stored(vector.name, str(vector.case), trace, dict(made))
+    return Golden(vector, stored, Listed("", "", commit, reason))
+
+
+def remake(
+    goldens: Mapping[str, Golden],
+    made: Mapping[str, str],
+    commit: str,
+    *,
+    accept: bool = False,
+    reason: str = "",
+) -> Remade:
+    """Compute all again. Stored bits stay, unless it is accepted that they go.
+
+    A change of meaning is accepted with a reason only.
+    """
+    remade = Remade()
+    for name, golden in goldens.items():
+        found = remade.drifts[name] = drifted(golden)
+        anew = accept and (
+            found.change is Change.DRIFT or (found.change is not Change.NONE and bool(reason))
+        )
+        remade.goldens[name] = make(golden.vector, made, commit, reason) if anew else golden
+        if anew:
+            remade.written.append(name)
+    return remade
+
+
+def drifted(golden: Golden) -> Drift:
+    """How far what is computed here and now is from what is stored."""
+    return drift(golden.stored.trace, compute(golden.vector.case))
+
+
+def compute(case: Case) -> Trace:
+    """What a golden stores: losses and gradients of plain training, in fp64."""
+    return reference(case, torch.float64)
+
+
+def unconfirmed(goldens: Mapping[str, Golden]) -> Iterator[tuple[str, str]]:
+    """Which goldens a reference does not confirm, and how they differ from it."""
+    for name, golden in goldens.items():
+        found = drifted(golden)
+        if found.change is Change.SEMANTIC:
+            yield name, f"the padded reference differs: {found}"
+            continue
+        why = doubt(golden.stored.trace, rowwise(golden.vector.case))
+        if why:
+            yield name, f"the row-wise reference differs: {why}"

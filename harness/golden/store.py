@@ -1,0 +1,112 @@
+"""The folder: read as a whole under a lock, and written so that it is the old one or the new one.
+
+A writer prepares all files in a hidden folder, and then renames it: from that moment they count.
+Readers look there first. Moving them to their places can be interrupted at any time, and the next
+writer goes on with it.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.golden.damage import BadGolden
+
+DRAFT, COMMITTED = ".draft-", ".committed"
+# Beside the goldens, and read by people only.
+README = "README.md"
+PATIENCE = 30.0
+# No golden is a hundredth of that; a file that is should not be read to find out.
+LARGEST = 64 << 20
+
+Files = Mapping[str, bytes]
+
+
+class Store:
+    """Goldens in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def files(self) -> dict[str, bytes]:
+        """All files by their relative names, as they were at one moment."""
+        with self._locked(fcntl.LOCK_SH):
+            return {**_read(self.folder), **_read(self.folder / COMMITTED)}
+
+    def write(self, files: Files) -> None:
+        """Add these, or put them in the place of others: all of them, or none."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._locked(fcntl.LOCK_EX):
+            self._settle()
+            draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=self.folder))
+            for name, data in files.items():
+                (draft / name).parent.mkdir(exist_ok=True)
+                (draft / name).write_bytes(data)
+            draft.rename(self.folder / COMMITTED)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Finish what a writer that was killed had begun."""
+        for draft in self.folder.glob(f"{DRAFT}*"):
+            shutil.rmtree(draft)
+        committed = self.folder / COMMITTED
+        if not committed.exists():
+            return
+        for name in _names(committed):
+            place = self.folder / name
+            place.parent.mkdir(exist_ok=True)
+            (committed / name).replace(place)
+        shutil.rmtree(committed)
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        # The kernel lets go of it when its holder dies.
+        try:
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise BadGolden(f"store={self.folder}: {error.strerror}") from None
+        try:
+            _wait_for(folder, how, self.folder)
+            yield
+        finally:
+            os.close(folder)
+
+
+def _wait_for(folder: int, how: int, name: Path) -> None:
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(folder, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise BadGolden(
+                    f"store={name}: another process has held it for {PATIENCE:g} s"
+                ) from None
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _read(folder: Path) -> dict[str, bytes]:
+    found = {}
+    for name in _names(folder):
+        path = folder / name
+        try:
+            if path.stat().st_size > LARGEST:
+                raise BadGolden(f"{name}: is larger than {LARGEST >> 20} MiB")
+            found[name] = path.read_bytes()
+        except OSError as error:
+            raise BadGolden(f"{name}: cannot be read: {error.strerror}") from None
+    return found
+
+
+def _names(folder: Path) -> list[str]:
+    names = []
+    for path, folders, files in os.walk(folder):
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        names += [str(Path(path, each).relative_to(folder)) for each in sorted(files)]
+    return [name for name in names if name != README]

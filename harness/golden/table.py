@@ -1,0 +1,68 @@
+"""Goldens as tables."""
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.compare import Change, Drift
+from harness.golden.contents import Golden
+from harness.golden.verify import Tally
+from harness.report import explain
+
+
+def show_goldens(goldens: Mapping[str, Golden], console: Console) -> None:
+    """Every golden, and what it is there for."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("golden", no_wrap=True)
+    table.add_column("tokens", justify="right")
+    table.add_column("hunts")
+    table.add_column("comment", overflow="fold")
+    for name, golden in goldens.items():
+        vector = golden.vector
+        hunts = " ".join(vector.hunts)
+        table.add_row(name, str(vector.case.tokens), hunts, Text(vector.comment))
+    console.print(table)
+    console.print(f"{len(goldens)} goldens", highlight=False)
+
+
+def show_drifts(
+    drifts: Mapping[str, Drift], written: Sequence[str], refused: Sequence[str], console: Console
+) -> None:
+    """What moved, what was written, and what must be accepted first."""
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    for name, found in drifts.items():
+        if found.change is not Change.NONE:
+            say(f"{name}: {found}")
+    same = sum(1 for found in drifts.values() if found.change is Change.NONE)
+    if drifts:
+        say(f"{same} of {len(drifts)} goldens come out the same in every bit")
+    if written:
+        say(f"{len(written)} goldens written")
+    if refused:
+        say(
+            f"{len(refused)} goldens would change their meaning; nothing is written. If that is "
+            "meant, run `golden generate --accept --reason TEXT`"
+        )
+
+
+def show_verified(tally: Tally, doubted: Mapping[str, str], console: Console) -> None:
+    """How candidates stand against what is stored."""
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    for name, why in doubted.items():
+        say(f"{name}: {why}; see `golden diff`")
+    for name, failure in tally.failures.items():
+        say(f"golden {name}\n{explain(failure)}\n")
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(tally.verdicts.items()))
+    say(
+        f"{tally.goldens} goldens, {sum(tally.verdicts.values())} runs: {counts}; "
+        f"{tally.elements:,} elements examined; {tally.seconds:.0f} s"
+    )

@@ -1,0 +1,117 @@
+"""A trace as a safetensors file: no code in it, and its header says where it comes from."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from harness.golden.damage import BadGolden
+from harness.golden.vector import read_record
+from harness.trace import Entry, Trace, is_required
+
+FORMAT = "golden/1"
+FIELDS = {"format", "name", "case", "keys", "made"}
+# The format keeps its metadata in no particular order: with one entry there is only one.
+ENTRY = "golden"
+# Which tokens a tensor's rows belong to is stored beside it.
+TOKENS = ".tokens"
+# The header's length is the first thing in the file.
+LENGTH = 8
+
+DTYPES = ("float64", "float32")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a file of tensors holds."""
+
+    name: str
+    # The case line that they were made for.
+    case: str
+    trace: Trace
+    # Versions, platform and device that made them.
+    made: dict[str, str]
+
+
+def tensor_bytes(stored: Stored) -> bytes:
+    """As it is stored; the same trace gives the same bytes."""
+    arrays = {}
+    for key in stored.trace:
+        entry = stored.trace[key]
+        arrays[key] = np.array(entry.values, order="C")
+        if entry.tokens is not None:
+            arrays[key + TOKENS] = np.array(entry.tokens, order="C")
+    header = {
+        "format": FORMAT,
+        "name": stored.name,
+        "case": stored.case,
+        "keys": list(stored.trace),
+        "made": stored.made,
+    }
+    return safetensors.numpy.save(arrays, {ENTRY: json.dumps(header)})
+
+
+def parse_tensors(name: str, data: bytes) -> Stored:
+    """The tensors in a file of this name; refuses what is not the harness's own."""
+    header = _header(data)
+    if header["name"] != name:
+        raise BadGolden(f"name={header['name']!r}: must be the file's name")
+    keys, made = header["keys"], header["made"]
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise BadGolden("keys: must be a list of texts")
+    if not isinstance(made, dict) or not all(isinstance(value, str) for value in made.values()):
+        raise BadGolden("made: must hold texts")
+    if not isinstance(header["case"], str):
+        raise BadGolden(f"case={header['case']!r}: must be a text")
+    try:
+        arrays = safetensors.numpy.load(data)
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise BadGolden(f"is not a whole safetensors file: {_sentence(error)}") from None
+    return Stored(name, header["case"], _trace(keys, arrays), made)
+
+
+def _trace(keys: list[str], arrays: dict[str, Any]) -> Trace:
+    trace = Trace()
+    for key in keys:
+        trace.put(key, _entry(key, arrays.get(key), arrays.get(key + TOKENS)))
+    if "nll" not in trace or trace["nll"].tokens is None or "loss" not in trace:
+        raise BadGolden("keys: nll with its tokens, and loss, must be among them")
+    with_tokens = [key + TOKENS for key in keys if trace[key].tokens is not None]
+    odd = sorted(arrays.keys() - {*keys, *with_tokens})
+    if odd:
+        raise BadGolden(f"{odd[0]}: a tensor that its header does not name")
+    return trace
+
+
+def _entry(key: str, values: Any, tokens: Any) -> Entry:
+    if not is_required(key):
+        raise BadGolden(f"keys={key!r}: is neither a loss nor a gradient")
+    if values is None:
+        raise BadGolden(f"{key}: the tensor is missing")
+    if values.dtype.name not in DTYPES:
+        raise BadGolden(f"{key}: {values.dtype} is not one of {', '.join(DTYPES)}")
+    if key == "loss" and values.shape != ():
+        raise BadGolden(f"{key}: must be one number, not of shape {values.shape}")
+    if tokens is not None and (tokens.dtype != np.int64 or tokens.shape != values.shape[:1]):
+        raise BadGolden(f"{key}{TOKENS}: must be one whole number for each row of {key}")
+    if tokens is not None and (tokens[1:] <= tokens[:-1]).any():
+        raise BadGolden(f"{key}{TOKENS}: must be ascending")
+    return Entry(values, tokens)
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    size = int.from_bytes(data[:LENGTH], "little")
+    if len(data) < LENGTH or size > len(data) - LENGTH:
+        raise BadGolden(f"is cut off after {len(data)} bytes")
+    try:
+        metadata = json.loads(data[LENGTH : LENGTH + size])["__metadata__"][ENTRY].encode()
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        raise BadGolden("has no header of a golden") from None
+    return read_record(metadata, FORMAT, FIELDS)
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

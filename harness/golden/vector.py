@@ -1,0 +1,95 @@
+"""One golden's case, and what it is there for."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.case import Case, InvalidCase, parse
+from harness.golden.damage import BadGolden
+
+FORMAT = "vector/1"
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
+FIELDS = {"format", "name", "case", "comment", "hunts", "situations", "source"}
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A case that lasts. Its mesh is the one on which what it hunts shows."""
+
+    name: str
+    case: Case
+    comment: str
+    # Mutants of the bank that differ from plain training on this case.
+    hunts: tuple[str, ...]
+    # The corners that the case is in; derived from it, and kept for a reader.
+    situations: tuple[str, ...]
+    source: str
+
+    def meshes(self, sps: Sequence[int], dps: Sequence[int] = (1, 2)) -> list[Case]:
+        """The same batch on every mesh that it fits, of which all compute the same."""
+        # A mean over micro-batches depends on which rows share one, and so on how many replicas.
+        ways = (self.case.dp,) if self.case.loss == "micro-mean" else dps
+        found = []
+        for dp in ways:
+            for sp in sps:
+                try:
+                    found.append(replace(self.case, dp=dp, sp=sp))
+                except InvalidCase:
+                    continue
+        return found
+
+
+def vector_text(vector: Vector) -> bytes:
+    """As it is stored."""
+    record = {
+        "format": FORMAT,
+        "name": vector.name,
+        "case": str(vector.case),
+        "comment": vector.comment,
+        "hunts": list(vector.hunts),
+        "situations": list(vector.situations),
+        "source": vector.source,
+    }
+    return (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def parse_vector(name: str, text: bytes) -> Vector:
+    """The vector in a file of this name; refuses what is not one."""
+    record = read_record(text, FORMAT, FIELDS)
+    if record["name"] != name or not NAME.fullmatch(name):
+        raise BadGolden(f"name={record['name']!r}: must be the file's name, of a-z, 0-9 and -")
+    texts = [record["case"], record["comment"], record["source"]]
+    lists = [record["hunts"], record["situations"]]
+    if not all(isinstance(each, str) for each in texts):
+        raise BadGolden("case, comment, source: each must be a text")
+    if not all(isinstance(each, list) and _are_texts(each) for each in lists):
+        raise BadGolden("hunts, situations: each must be a list of texts")
+    try:
+        case = parse(record["case"])
+    except InvalidCase as error:
+        raise BadGolden(str(error)) from None
+    if str(case) != record["case"] or case.dtype != "fp64":
+        raise BadGolden(f"case={record['case']!r}: must be as the harness writes it, in fp64")
+    return Vector(name, case, texts[1], tuple(lists[0]), tuple(lists[1]), texts[2])
+
+
+def read_record(text: bytes, form: str, fields: set[str]) -> dict[str, Any]:
+    """A JSON object of this format with these fields and no others."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadGolden(f"is not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise BadGolden("must hold one JSON object")
+    if record.get("format") != form:
+        raise BadGolden(f"format={record.get('format')!r}: this version reads {form!r}")
+    odd = sorted(record.keys() ^ fields)
+    if odd:
+        raise BadGolden(f"{odd[0]}: {'is missing' if odd[0] in fields else 'is not known'}")
+    return record
+
+
+def _are_texts(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)

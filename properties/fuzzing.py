@@ -1,0 +1,68 @@
+"""Small changes of texts, and what must come of a decoder that is given them."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import TypeVar
+
+Input = TypeVar("Input", str, bytes)
+
+# What a number or a quoted word is replaced by, in a line or in JSON.
+VALUES = [
+    *("0", "-1", "1e400", "2.5", "NaN", "1099511627775", "9" * 25, "8" * 5000, "null", "true"),
+    *('""', '"<i8"', '"\\ud800"', "[]", "[1]", "{}", "[[[[2]]]]", "[0,549755813888,549755813888]"),
+]
+# Words, and what holds words: mutations that respect them get further into a decoder.
+PLACES = [re.compile(r'"[^"]*"|\[[^][]*\]|[0-9]+'), re.compile(r"\{[^{}]*\}|[a-z]+=[^ ]*")]
+
+
+def mutate(text: str, other: str, random: Random) -> str:
+    """A few small changes of a text; `other` lends pieces."""
+    for _ in range(random.choice((1, 1, 2, 3))):
+        start = random.randint(0, len(text))
+        stop = min(len(text), start + random.randint(1, 8))
+        words, lent = text.split(" "), other.split(" ")
+        word = random.randrange(len(words))
+        places = list(random.choice(PLACES).finditer(text))
+        kind = random.randrange(9)
+        if kind == 0:
+            text = text[:start] + chr(random.randrange(256)) + text[start + 1 :]
+        elif kind == 1:
+            text = text[:start] + random.choice(f"\0\n ,:=[]{{}}\xff{other}") + text[start:]
+        elif kind == 2:
+            text = text[:start] + text[stop:]
+        elif kind == 3:
+            text = text[:stop] + text[start:stop] + text[stop:]
+        elif kind == 4:
+            text = text[:start] + other[random.randint(0, len(other)) :]
+        elif kind == 5:
+            text = " ".join(words[:word] + words[word + 1 :])
+        elif kind == 6:
+            text = " ".join([*words[:word], random.choice(lent), *words[word + 1 :]])
+        elif places:
+            place = random.choice(places)
+            value = random.choice(VALUES) if kind == 7 else str(random.randint(0, 9))
+            text = text[: place.start()] + value + text[place.end() :]
+    return text
+
+
+def fuzz(
+    decode: Callable[[Input], object],
+    inputs: Iterable[Input],
+    refusal: type[Exception],
+    count: int,
+) -> Counter[str]:
+    """How many were accepted and refused; any other exception passes through, with its input."""
+    seen: Counter[str] = Counter()
+    for _, data in zip(range(count), inputs, strict=False):
+        try:
+            decode(data)
+        except refusal:
+            seen["refused"] += 1
+        except Exception as error:
+            error.add_note(f"on {data!r}")
+            raise
+        else:
+            seen["accepted"] += 1
+    return seen

@@ -1,0 +1,42 @@
+"""Small stores to damage."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from harness.case import parse
+from harness.golden import Store, Vector, as_files
+from harness.golden.generate import make
+from harness.situations import situations_of
+
+CASES = {
+    "two-rows": "case/1 rows=4:1111,3:111 ids=[1,2,3,4],[5,6,7] heads=2/1 vocab=10 sp=2 dim=2",
+    "a-window": "case/1 rows=5:10111 heads=2/2 vocab=8 sp=2 dim=2 window=2 loss=row-mean",
+    "two-steps": "case/1 rows=3:011,2:11 heads=2/2 vocab=8 sp=1 dp=2 dim=2 steps=2",
+}
+MADE = {"torch": "2", "platform": "here"}
+
+
+def vector(name: str) -> Vector:
+    case = replace(parse(CASES[name]), dtype="fp64")
+    return Vector(name, case, f"It is {name}.", ("B14",), tuple(situations_of(case)), "a test")
+
+
+def files() -> dict[str, bytes]:
+    """What a whole store of these holds."""
+    return as_files({name: make(vector(name), MADE, "0" * 40) for name in CASES})
+
+
+def stored_in(folder: Path) -> Store:
+    """The same, on disk."""
+    store = Store(folder)
+    store.write(files())
+    return store
+
+
+def on_disk(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    """Every file's bytes and when it was written: nothing may be touched unseen."""
+    return {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
