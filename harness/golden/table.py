@@ -1,5 +1,6 @@
 """Goldens as tables."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -7,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.compare import Change, Drift
+from harness.compare import Change, Comparison, Drift
 from harness.golden.contents import Golden
 from harness.golden.verify import Tally
 from harness.report import explain
@@ -49,6 +50,21 @@ def show_drifts(
             f"{len(refused)} goldens would change their meaning; nothing is written. If that is "
             "meant, run `golden generate --accept --reason TEXT`"
         )
+
+
+def show_compared(found: Sequence[tuple[str, Change, str, Comparison]], console: Console) -> None:
+    """What a device computes now, beside what one computed before."""
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    for name, change, why, comparison in found:
+        if change is Change.SEMANTIC:
+            say(f"{name}: {change}\n{explain(comparison)}\n")
+        elif change is Change.DRIFT:
+            say(f"{name}: {change}: {why}")
+    counts = Counter(change for _, change, _, _ in found)
+    say("; ".join(f"{change}: {counts[change]} of {len(found)}" for change in Change))
 
 
 def show_verified(tally: Tally, doubted: Mapping[str, str], console: Console) -> None:

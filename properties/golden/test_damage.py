@@ -99,7 +99,7 @@ def test_a_damage_is_named_and_nothing_is_rewritten(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("harness.commands.golden.open_pool", no_ranks)
+    monkeypatch.setattr("harness.commands.golden.look.open_pool", no_ranks)
     folder = tmp_path / "golden"
     stored_in(folder)
     damage(folder)

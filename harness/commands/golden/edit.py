@@ -1,0 +1,107 @@
+"""`golden add`, `generate` and `diff`: what is in a store, and what would be."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from harness.case import parse
+from harness.commands.golden import recorded
+from harness.commands.golden.store import DAMAGED, console, described, oracles, store_of
+from harness.commands.options import DIVERGED, PASSED, UsageError, print_json
+
+if TYPE_CHECKING:
+    from harness.golden import Golden
+
+
+def add(options: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from harness.golden import BadGolden, Vector, as_files, examine
+    from harness.golden.generate import make
+    from harness.golden.provenance import commit, fingerprint
+    from harness.golden.vector import NAME
+    from harness.situations import situations_of
+
+    if not NAME.fullmatch(options.name):
+        raise UsageError(f"NAME={options.name}: use a-z, 0-9 and -, at most 60 of them")
+    if not options.comment.strip():
+        raise UsageError("--comment: say what is peculiar to this case")
+    case = replace(parse(options.case), dtype="fp64")
+    store = store_of(options)
+    files = store.files() if store.folder.is_dir() else {}
+    goldens: dict[str, Golden] = {}
+    if files:
+        goldens, damages = examine(files)
+        if damages:
+            raise BadGolden(str(damages[0]))
+    if options.name in goldens and not (options.accept and options.reason):
+        raise UsageError(f"NAME={options.name}: is there; replace it with --accept --reason TEXT")
+    vector = Vector(
+        options.name,
+        case,
+        options.comment.strip(),
+        tuple(key for key in options.hunts.split(",") if key),
+        tuple(situations_of(case)),
+        options.source,
+    )
+    goldens[options.name] = make(vector, fingerprint(), commit(store.folder), options.reason)
+    store.write(as_files(goldens))
+    if options.json:
+        print_json(described(goldens[options.name]))
+    else:
+        console(options).print(f"added {options.name}", highlight=False)
+    return PASSED
+
+
+def generate(options: argparse.Namespace) -> int:
+    from harness.golden import as_files, only_vectors
+    from harness.golden.generate import make, remake
+    from harness.golden.manifest import FILE
+    from harness.golden.provenance import commit, fingerprint
+
+    store = store_of(options)
+    files = store.files()
+    made, checked_out = fingerprint(), commit(store.folder)
+    if FILE not in files:
+        vectors = only_vectors(files)
+        goldens = {name: make(vector, made, checked_out) for name, vector in vectors.items()}
+        store.write(as_files(goldens))
+        return _tell(options, {}, sorted(goldens), [])
+    known = oracles(options, store)
+    if known is None:
+        return DAMAGED
+    if options.out:
+        return recorded.record(options, known)
+    remade = remake(known, made, checked_out, accept=options.accept, reason=options.reason)
+    refused = [name for name in remade.changed if name not in remade.written]
+    if remade.written and not refused:
+        store.write(as_files(remade.goldens))
+    return _tell(options, remade.drifts, [] if refused else remade.written, refused)
+
+
+def diff(options: argparse.Namespace) -> int:
+    from harness.golden.generate import drifted
+
+    goldens = oracles(options, store_of(options))
+    if goldens is None:
+        return DAMAGED
+    drifts = {name: drifted(golden) for name, golden in goldens.items()}
+    from harness.compare import Change
+
+    return _tell(
+        options, drifts, [], [n for n, d in drifts.items() if d.change is Change.SEMANTIC]
+    )
+
+
+def _tell(
+    options: argparse.Namespace, drifts: dict[str, Any], written: list[str], refused: list[str]
+) -> int:
+    from dataclasses import asdict
+
+    if options.json:
+        moved = {name: asdict(found) for name, found in drifts.items()}
+        print_json({"drifts": moved, "written": written, "refused": refused})
+    else:
+        from harness.golden.table import show_drifts
+
+        show_drifts(drifts, written, refused, console(options))
+    return DIVERGED if refused else PASSED

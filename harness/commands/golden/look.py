@@ -1,0 +1,62 @@
+"""`golden list` and `verify`: nothing is written."""
+
+import argparse
+
+from harness.commands.golden import recorded
+from harness.commands.golden.store import DAMAGED, console, described, store_of, whole
+from harness.commands.options import (
+    DIVERGED,
+    PASSED,
+    open_pool,
+    print_json,
+    read_numbers,
+    status_of,
+)
+
+
+def show(options: argparse.Namespace) -> int:
+    goldens = whole(options, store_of(options))
+    if goldens is None:
+        return DAMAGED
+    if options.json:
+        print_json({"goldens": [described(golden) for golden in goldens.values()]})
+    else:
+        from harness.golden.table import show_goldens
+
+        show_goldens(goldens, console(options))
+    return PASSED
+
+
+def verify(options: argparse.Namespace) -> int:
+    import time
+
+    from harness.candidates import load
+    from harness.golden.generate import unconfirmed
+    from harness.golden.recorded import is_recorded
+    from harness.golden.table import show_verified
+    from harness.golden.verify import Tally, jobs, judged
+
+    started = time.monotonic()
+    candidates = options.candidate or ["native-gather", "native-local"]
+    sps = read_numbers("--sp", options.sp)
+    for candidate in candidates:
+        load(candidate)
+    goldens = whole(options, store_of(options))
+    if goldens is None:
+        return DAMAGED
+    if any(map(is_recorded, goldens.values())):
+        return recorded.verify(options, goldens)
+    tally = Tally(goldens=len(goldens))
+    with open_pool(options, options.ranks) as pool:
+        pool.start()
+        # While the ranks are coming up.
+        doubted = dict(unconfirmed(goldens))
+        for name, comparison in judged(jobs(goldens, candidates, sps, pool.size), pool):
+            tally.add(name, comparison)
+        tally.look_closer(pool)
+    tally.seconds = round(time.monotonic() - started, 3)
+    if options.json:
+        print_json({**tally.record(), "unconfirmed": doubted})
+    else:
+        show_verified(tally, doubted, console(options))
+    return DIVERGED if doubted else status_of(tally.verdict.name)

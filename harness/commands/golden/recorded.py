@@ -1,0 +1,64 @@
+"""`golden generate --out` and `golden verify` of what it wrote: one device's own tensors."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.commands.options import DIVERGED, PASSED, UsageError, open_pool, print_json
+
+if TYPE_CHECKING:
+    from harness.golden import Golden
+
+Goldens = dict[str, "Golden"]
+
+
+def record(options: argparse.Namespace, goldens: Goldens) -> int:
+    """Have a candidate compute all goldens on a device, and keep what it says."""
+    from rich.console import Console
+
+    from harness.candidates import load
+    from harness.golden import Store, as_files
+    from harness.golden.provenance import commit, fingerprint
+    from harness.golden.recorded import record
+
+    place = Path(options.out)
+    if place.is_dir() and any(place.iterdir()):
+        raise UsageError(f"--out={options.out}: is not empty; name a new folder")
+    load(options.candidate)
+    with open_pool(options, options.ranks) as pool:
+        made = fingerprint(pool.device)
+        checked_out = commit(Path(options.store))
+        recorded = record(goldens, options.candidate, options.dtype, made, checked_out, pool)
+    Store(place).write(as_files(recorded))
+    if options.json:
+        print_json({"recorded": sorted(recorded), "made": made})
+    else:
+        said = (
+            f"{len(recorded)} of {len(goldens)} goldens recorded in {place}, on {made['device']}"
+        )
+        Console().print(said, markup=False, highlight=False)
+    return PASSED
+
+
+def verify(options: argparse.Namespace, goldens: Goldens) -> int:
+    """Compute all again on the device at hand, and say what the difference means."""
+    from rich.console import Console
+
+    from harness.compare import Change
+    from harness.golden.provenance import fingerprint
+    from harness.golden.recorded import compared
+    from harness.golden.table import show_compared
+
+    with open_pool(options, options.ranks) as pool:
+        found = list(compared(goldens, fingerprint(pool.device), pool))
+    if options.json:
+        print_json({"goldens": [_told(*each) for each in found]})
+    else:
+        show_compared(found, Console())
+    changed = any(change is Change.SEMANTIC for _, change, _, _ in found)
+    return DIVERGED if changed else PASSED
+
+
+def _told(name: str, change: str, why: str, comparison: Any) -> dict[str, str]:
+    verdict = comparison.verdict.name
+    return {"name": name, "change": str(change), "why": why, "verdict": verdict}

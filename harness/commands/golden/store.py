@@ -1,0 +1,70 @@
+"""The store that a command was given."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.commands.options import print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.golden import Golden, Store
+
+DAMAGED = 4
+
+
+def whole(options: argparse.Namespace, store: "Store") -> "dict[str, Golden] | None":
+    """The goldens; or nothing, where one is damaged, and every damage is told."""
+    from harness.golden import examine
+
+    goldens, damages = examine(store.files())
+    if not damages:
+        return goldens
+    if options.json:
+        print_json({"damaged": [{"file": each.file, "what": each.what} for each in damages]})
+    for damage in damages:
+        print(f"harness: {damage}", file=sys.stderr)  # noqa: T201 - a command speaks
+    return None
+
+
+def oracles(options: argparse.Namespace, store: "Store") -> "dict[str, Golden] | None":
+    """The same, where they must hold what plain training computes."""
+    from harness.golden import BadGolden
+    from harness.golden.recorded import is_recorded
+
+    goldens = whole(options, store)
+    for name, golden in (goldens or {}).items():
+        if is_recorded(golden):
+            raise BadGolden(f"{name}: was recorded on a device; only verify and list apply to it")
+    return goldens
+
+
+def described(golden: "Golden") -> dict[str, Any]:
+    """A golden without its tensors, as JSON."""
+    vector = golden.vector
+    return {
+        "name": vector.name,
+        "case": str(vector.case),
+        "comment": vector.comment,
+        "hunts": list(vector.hunts),
+        "situations": list(vector.situations),
+        "source": vector.source,
+        "made": golden.stored.made,
+        "commit": golden.listed.commit,
+    }
+
+
+def store_of(options: argparse.Namespace) -> "Store":
+    """The folder that was named."""
+    from harness.golden import Store
+
+    return Store(Path(options.store))
+
+
+def console(options: argparse.Namespace) -> "Console":
+    """Where people read."""
+    from rich.console import Console
+
+    return Console(stderr=options.json)

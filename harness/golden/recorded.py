@@ -1,0 +1,86 @@
+"""What a candidate computed on one device in a low precision, and whether it still does.
+
+Bits of two devices, drivers or versions are not compared: each answer is as good as its distance
+to plain training in fp64. So what is recorded tells a change of the environment, which leaves all
+within their budgets, from a change of meaning, which does not.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from harness.candidates import load, resolve
+from harness.case import Dtype, parse
+from harness.compare import Change, Comparison, identical
+from harness.golden.contents import Golden
+from harness.golden.damage import BadGolden
+from harness.golden.manifest import Listed
+from harness.golden.tensors import Stored
+from harness.ranks.pool import RankPool
+from harness.run import evaluate
+from harness.trace import Entry, Fault, Trace
+
+CANDIDATE = "candidate"
+
+
+def is_recorded(golden: Golden) -> bool:
+    """Whether it holds what a candidate computed, and not the oracle."""
+    return CANDIDATE in golden.stored.made
+
+
+def record(
+    goldens: Mapping[str, Golden],
+    candidate: str,
+    dtype: Dtype,
+    made: Mapping[str, str],
+    commit: str,
+    pool: RankPool,
+) -> dict[str, Golden]:
+    """What the candidate computes here on every golden that it can run on so many ranks."""
+    recorded = {}
+    for name, golden in goldens.items():
+        case = replace(golden.vector.case, dtype=dtype)
+        if case.ranks > pool.size or load(candidate).supports(case) is not None:
+            continue
+        comparison = evaluate(case, candidate, pool)
+        if not comparison.verdict.passed:
+            raise BadGolden(f"{name}: {candidate} is {comparison.verdict.name} on {case}")
+        trace = _run(str(case), candidate, pool)
+        stored = Stored(name, str(case), trace, {**made, CANDIDATE: candidate})
+        recorded[name] = Golden(golden.vector, stored, Listed("", "", commit))
+    if not recorded:
+        raise BadGolden(f"{candidate} can run none of the goldens on {pool.size} ranks")
+    return recorded
+
+
+def compared(
+    goldens: Mapping[str, Golden], made: Mapping[str, str], pool: RankPool
+) -> Iterator[tuple[str, Change, str, Comparison]]:
+    """For each golden, what changed since it was recorded, and how that is known."""
+    for name, golden in goldens.items():
+        stored = golden.stored
+        case, candidate = parse(stored.case), stored.made[CANDIDATE]
+        elsewhere = [
+            f"{field} {was} -> {made.get(field, 'none')}"
+            for field, was in stored.made.items()
+            if field != CANDIDATE and made.get(field, "none") != was
+        ]
+        comparison = evaluate(case, candidate, pool)
+        if not comparison.verdict.passed:
+            yield name, Change.SEMANTIC, ", ".join(elsewhere), comparison
+        elif elsewhere:
+            yield name, Change.DRIFT, ", ".join(elsewhere), comparison
+        else:
+            why = identical(stored.trace, _run(stored.case, candidate, pool))
+            change = Change.DRIFT if why else Change.NONE
+            yield name, change, why and f"nothing around it changed, and {why}", comparison
+
+
+def _run(line: str, candidate: str, pool: RankPool) -> Trace:
+    outcome = pool.run(parse(line), resolve(candidate))
+    if isinstance(outcome, Fault):
+        raise BadGolden(f"{candidate} failed on {line}: {outcome.summary}")
+    trace = Trace()
+    for key in outcome.trace:
+        entry = outcome.trace[key]
+        trace.put(key, Entry(entry.values, entry.tokens))
+    return trace
