@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from harness.compare import Change, Comparison, Drift
@@ -16,16 +15,11 @@ from harness.report import explain
 
 def show_goldens(goldens: Mapping[str, Golden], console: Console) -> None:
     """Every golden, and what it is there for."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("golden", no_wrap=True)
-    table.add_column("tokens", justify="right")
-    table.add_column("hunts")
-    table.add_column("comment", overflow="fold")
     for name, golden in goldens.items():
         vector = golden.vector
-        hunts = " ".join(vector.hunts)
-        table.add_row(name, str(vector.case.tokens), hunts, Text(vector.comment))
-    console.print(table)
+        hunts = f", hunts {' '.join(vector.hunts)}" if vector.hunts else ""
+        head = Text.assemble((name, "bold"), f"  {vector.case.tokens} tokens{hunts}")
+        console.print(head, Padding(vector.comment, (0, 4)), highlight=False)
     console.print(f"{len(goldens)} goldens", highlight=False)
 
 

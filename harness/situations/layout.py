@@ -97,7 +97,7 @@ def pad_of_two(_case: Case, layout: Plan) -> bool:
 
 @situation("pad of sp - 1, sp > 2")
 def largest_pad(case: Case, layout: Plan) -> bool:
-    """One real token more than divides: rounding the wrong way loses the most."""
+    """One real token more than divides: what is taken for tokens by mistake is the most."""
     return case.sp > 2 and any_stream(layout, lambda s: s.pad == s.sp - 1)
 
 

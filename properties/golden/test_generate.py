@@ -153,6 +153,10 @@ def test_what_is_added_is_listed_and_whole(
         (["Bad_Name", "case/1 rows=2:11 sp=1", "--comment", "x"], "NAME=Bad_Name: use a-z"),
         (["ok", "case/1 rows=2:12 sp=1", "--comment", "x"], "rows"),
         (["ok", "case/1 rows=2:11 sp=1", "--comment", " "], "--comment: say what is peculiar"),
+        (
+            ["ok", "case/1 rows=2:11 sp=1", "--comment", "x", "--hunts", "B999"],
+            "--hunts=B999: there is no such mutant; near: ",
+        ),
         (["two-rows", CASES["two-rows"], "--comment", "x"], "NAME=two-rows: is there; replace"),
     ],
 )

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 def add(options: argparse.Namespace) -> int:
     from dataclasses import replace
+    from difflib import get_close_matches
 
+    from harness.candidates.mutants import BANK
     from harness.golden import BadGolden, Vector, as_files, examine
     from harness.golden.generate import make
     from harness.golden.provenance import commit, fingerprint
@@ -25,6 +27,11 @@ def add(options: argparse.Namespace) -> int:
         raise UsageError(f"NAME={options.name}: use a-z, 0-9 and -, at most 60 of them")
     if not options.comment.strip():
         raise UsageError("--comment: say what is peculiar to this case")
+    hunts = tuple(key for key in options.hunts.split(",") if key)
+    for key in hunts:
+        if key not in BANK:
+            near = ", ".join(get_close_matches(key, BANK, 3, 0.0))
+            raise UsageError(f"--hunts={key}: there is no such mutant; near: {near}")
     case = replace(parse(options.case), dtype="fp64")
     store = store_of(options)
     files = store.files() if store.folder.is_dir() else {}
@@ -39,7 +46,7 @@ def add(options: argparse.Namespace) -> int:
         options.name,
         case,
         options.comment.strip(),
-        tuple(key for key in options.hunts.split(",") if key),
+        hunts,
         tuple(situations_of(case)),
         options.source,
     )

@@ -1,0 +1,142 @@
+"""The goldens of this project: whole, confirmed, agreed with, and each tells a bug apart."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import harness
+from harness.candidates.bank import STAGES
+from harness.candidates.mutants import BANK
+from harness.cli import main
+from harness.compare import Change, Verdict, drift
+from harness.golden import Golden, Store, examine
+from harness.golden.generate import unconfirmed
+from harness.golden.tensors import tensor_bytes
+from harness.golden.verify import Tally, jobs, judged
+from harness.ranks.pool import RankPool
+from harness.report import explain
+from harness.situations import SITUATIONS
+from harness.trace import Entry, Trace
+
+PLACE = Path(harness.__file__).parent.parent / "golden"
+LARGEST = 5_000_000
+# What is told by a run that does not come to its end, or examined nothing.
+FAULTS = {"collective-mismatch", "crashed", "vacuous"}
+
+
+@pytest.fixture(scope="module")
+def goldens() -> dict[str, Golden]:
+    found, damages = examine(Store(PLACE).files())
+    assert damages == []
+    return found
+
+
+def test_there_are_many_and_they_are_small(goldens: dict[str, Golden]) -> None:
+    assert len(goldens) >= 40
+    assert sum(len(data) for data in Store(PLACE).files().values()) < LARGEST
+
+
+def test_the_references_confirm_all_of_them(goldens: dict[str, Golden]) -> None:
+    assert dict(unconfirmed(goldens)) == {}
+
+
+def test_both_dialects_agree_with_them_at_sp_1_2_and_4(
+    goldens: dict[str, Golden], harness_pool: RankPool
+) -> None:
+    tally = Tally(goldens=len(goldens))
+    asked = jobs(goldens, ("native-gather", "native-local"), (1, 2, 4), harness_pool.size)
+    for name, comparison in judged(asked, harness_pool):
+        tally.add(name, comparison)
+    assert [f"{name}\n{explain(each)}" for name, each in tally.failures.items()] == []
+    # Every golden was there for both, mostly on several meshes.
+    assert sum(tally.verdicts.values()) > 6 * len(goldens)
+    assert set(tally.verdicts) <= {"EQUAL", "WITHIN"}
+
+
+def test_each_tells_apart_what_it_hunts(
+    goldens: dict[str, Golden], harness_pool: RankPool
+) -> None:
+    hunts = [
+        (name, golden.vector.case, f"mutants.{key}", golden.stored.trace)
+        for name, golden in goldens.items()
+        for key in golden.vector.hunts
+        if golden.vector.case.ranks <= harness_pool.size
+    ]
+    missed = [
+        f"{name}: {comparison.candidate}"
+        for name, comparison in judged(hunts, harness_pool)
+        if comparison.verdict not in (Verdict.DIVERGED, Verdict.FAULT)
+    ]
+    assert missed == []
+    assert len(hunts) >= 40
+
+
+def test_regenerated_from_nothing_they_are_what_is_committed(
+    goldens: dict[str, Golden], tmp_path: Path
+) -> None:
+    shutil.copytree(PLACE / "vectors", tmp_path / "vectors")
+    assert main(["golden", "generate", "--store", str(tmp_path)]) == 0
+    made = Store(tmp_path).files()
+    again, damages = examine(made)
+    assert damages == []
+    assert again.keys() == goldens.keys()
+    for name, golden in goldens.items():
+        ours, theirs = golden.stored, again[name].stored
+        assert again[name].vector == golden.vector
+        if ours.made == theirs.made:
+            # The same versions on a processor of the same kind: not a bit may differ.
+            assert tensor_bytes(ours) == tensor_bytes(theirs), name
+        else:
+            assert drift(ours.trace, theirs.trace).change is not Change.SEMANTIC, name
+
+
+def test_every_corner_and_every_kind_of_bug_has_one(goldens: dict[str, Golden]) -> None:
+    met = {name for golden in goldens.values() for name in golden.vector.situations}
+    assert SITUATIONS.keys() - met == set()
+    hunted = [BANK[key] for golden in goldens.values() for key in golden.vector.hunts]
+    named = {mutant.anomaly for mutant in BANK.values()}
+    assert named - {mutant.anomaly for mutant in hunted} == FAULTS
+    stages = [mutant.stage for mutant in hunted]
+    assert min(stages.count(stage) for stage in STAGES) >= 2
+
+
+def test_each_says_what_it_is_there_for(goldens: dict[str, Golden]) -> None:
+    for name, golden in goldens.items():
+        assert len(golden.vector.comment) > 20, name
+        assert golden.vector.source, name
+        assert golden.listed.commit != "unknown", name
+
+
+def test_the_notebooks_two_batches_are_there(goldens: dict[str, Golden]) -> None:
+    batches = {
+        tuple(golden.vector.case.ids_of(row) for row in range(len(golden.vector.case.rows)))
+        for golden in goldens.values()
+    }
+    assert ((1, 2, 3, 4), (5, 6, 7)) in batches
+    assert ((20, 42, 1, 19, 85), (25, 33, 7, 68, 9)) in batches
+
+
+@pytest.mark.parametrize("lengths", [(7, 3, 9), (7, 4, 8), (7, 9, 4), (4, 10, 6)])
+def test_the_layouts_that_show_and_hide_bugs_are_there(
+    lengths: tuple[int, ...], goldens: dict[str, Golden]
+) -> None:
+    there = {tuple(map(len, golden.vector.case.rows)) for golden in goldens.values()}
+    assert lengths in there
+
+
+def test_a_golden_whose_tensors_are_off_is_noticed(
+    goldens: dict[str, Golden], harness_pool: RankPool
+) -> None:
+    name, golden = next(iter(goldens.items()))
+    trace = Trace()
+    for key in golden.stored.trace:
+        entry = golden.stored.trace[key]
+        trace.put(key, Entry(entry.values * (1 + 1e-10), entry.tokens))
+    changed = {name: replace(golden, stored=replace(golden.stored, trace=trace))}
+    assert "the padded reference differs" in dict(unconfirmed(changed))[name]
+    ((_, comparison),) = judged(
+        list(jobs(changed, ("native-local",), (golden.vector.case.sp,), 4))[:1], harness_pool
+    )
+    assert comparison.verdict is Verdict.DIVERGED
