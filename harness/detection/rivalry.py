@@ -26,6 +26,9 @@ class Standing:
     source: str
     compares: str
     note: str
+    # How many shapes its own test has, and on how many of them there were enough ranks to run.
+    shapes: int = 0
+    shapes_run: int = 0
     # Mutants that it rejects on a shape of its own test, and on a generated case.
     on_own: list[str] = field(default_factory=list)
     on_generated: list[str] = field(default_factory=list)
@@ -61,7 +64,12 @@ def contest(
     )
     standings = {
         rival.name: Standing(
-            name=rival.name, source=rival.source, compares=rival.compares, note=rival.note
+            name=rival.name,
+            source=rival.source,
+            compares=rival.compares,
+            note=rival.note,
+            shapes=len(rival.shapes),
+            shapes_run=sum(shape.ranks <= pool.size for shape in rival.shapes),
         )
         for rival in rivals
     }

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.detection.power import Power
-from harness.detection.rivalry import Rivalry
+from harness.detection.rivalry import Rivalry, Standing
 from harness.detection.trial import Trial
 
 
@@ -36,15 +36,24 @@ def show_rivalry(rivalry: Rivalry, console: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("source", overflow="fold")
     for standing in rivalry.standings:
-        own = str(len(standing.on_own)) if standing.source else "none"
         table.add_row(
             Text(standing.name),
-            own,
+            on_own_shapes(standing),
             str(len(standing.on_generated)),
             str(len(standing.false_alarms) or "·"),
             Text(standing.source),
         )
     console.print(table)
+
+
+def on_own_shapes(standing: Standing) -> str:
+    """How many it rejected there; a shape that needs more ranks than there are was not run."""
+    if not standing.shapes:
+        return "none"
+    if not standing.shapes_run:
+        return "not run"
+    part = "" if standing.shapes_run == standing.shapes else " in part"
+    return f"{len(standing.on_own)}{part}"
 
 
 def score(power: Power) -> str:
