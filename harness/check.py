@@ -4,7 +4,6 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib.metadata import version
 
 from hypothesis.strategies import SearchStrategy
@@ -14,17 +13,17 @@ import harness
 from harness.campaign import WHOLE, Request, Shard
 from harness.case import Case, Row
 from harness.compare import Comparison, Verdict
-from harness.fresh import on_fresh_ranks, with_what_it_needs
+from harness.fresh import confirmed, with_what_it_needs
+from harness.keep import keep
 from harness.plan import plan
 from harness.ranks.pool import RankPool
-from harness.report.bundle import write_bundle
 from harness.report.live import Live
 from harness.report.record import comparison_record
 from harness.report.summary import Summary, Tally
 from harness.report.table import say, show
 from harness.report.text import explain
 from harness.run import evaluate_all, verdict_only
-from harness.search import generate, same_kind, shrink, worth_shrinking
+from harness.search import generate, shrink, worth_shrinking
 from harness.situations import SITUATIONS, situations_of
 from harness.strategies import cases
 
@@ -63,8 +62,8 @@ def check(request: Request, pool: RankPool, console: Console, shard: Shard = WHO
     show(summary, console)
     for tally in summary.tallies.values():
         if tally.failure is not None:
-            tally.failures.append(comparison_record(tally.failure))
-            place = write_bundle(tally.failure)
+            place = keep(tally.failure, pool, campaign=request, shard=shard)
+            tally.failures.append({**comparison_record(tally.failure), "bundle": place})
             say(console, f"\n{explain(tally.failure)}\n  bundle  {place}")
     return summary
 
@@ -134,16 +133,11 @@ def smallest(
         passed=frozenset(batch[: batch.index(failure.case)]),
     )
     # Where whoever replays it will see it: on ranks that ran nothing before.
-    again = on_fresh_ranks(small.case, failure.candidate, pool)
-    if not same_kind(again, failure):
-        ran = shard.part(batch)
-        return with_what_it_needs(failure, ran[: ran.index(failure.case)], pool)
-    # A small case may look like several things; the one it was made of said which it is.
-    same_root = [look.name for look in again.looks[:1]] == [
-        look.name for look in failure.looks[:1]
-    ]
-    before = tuple(replace(look, why=f"{look.why} (before shrinking)") for look in failure.looks)
-    return again if same_root else replace(again, looks=before)
+    again = confirmed(small.case, failure, pool)
+    if again is not None:
+        return again
+    ran = shard.part(batch)
+    return with_what_it_needs(failure, ran[: ran.index(failure.case)], pool)
 
 
 def notebook_case(request: Request, ranks: int) -> Case:

@@ -28,6 +28,20 @@ def run_before(cases: Sequence[Case], candidate: str, pool: RankPool) -> None:
         pool.collect()
 
 
+def confirmed(
+    small: Case, failure: Comparison, pool: RankPool, before: Sequence[Case] = ()
+) -> Comparison | None:
+    """What fresh ranks show of a failure on a smaller case, where it is still that failure."""
+    again = on_fresh_ranks(small, failure.candidate, pool, before)
+    if not same_kind(again, failure):
+        return None
+    if [look.name for look in again.looks[:1]] == [look.name for look in failure.looks[:1]]:
+        return again
+    # A small case may look like several things; the one it was made of said which it is.
+    larger = tuple(replace(look, larger=True) for look in failure.looks)
+    return replace(again, looks=(*larger, *again.looks))
+
+
 def with_what_it_needs(failure: Comparison, earlier: Sequence[Case], pool: RankPool) -> Comparison:
     """A failure that fresh ranks do not show, and what they must have run to show it."""
     if [look.name for look in failure.looks[:1]] == ["not-repeatable"]:

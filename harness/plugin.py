@@ -4,11 +4,12 @@
         comparison = harness_evaluate(case)
         assert comparison.verdict.passed, explain(comparison)
 
-Under pytest-xdist every worker has a pool of its own.
+Under pytest-xdist every worker has a pool of its own. A test that fails names the bundle of the
+last comparison in it that was no pass; under Hypothesis that is the smallest.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 Evaluate = Callable[..., "Comparison"]
 TALLY = pytest.StashKey[Counter[str]]()
+# Of the running test, and the ranks that it was seen on.
+LAST = pytest.StashKey["tuple[Comparison, RankPool] | None"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,16 +68,46 @@ def harness_evaluate(
     """Judge a case: `harness_evaluate(case)`, or with `candidate=` another one."""
     from harness.run import evaluate
 
-    tally = pytestconfig.stash[TALLY]
+    stash = pytestconfig.stash
+    tally = stash[TALLY]
 
     def judge(case: "Case", candidate: str = harness_candidate) -> "Comparison":
         comparison = evaluate(case, candidate, harness_pool)
         tally["cases"] += 1
         tally["elements"] += comparison.elements
         tally[comparison.verdict.name] += 1
+        if not comparison.verdict.passed:
+            stash[LAST] = comparison, harness_pool
         return comparison
 
     return judge
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.config.stash[LAST] = None
+    if "harness_evaluate" in getattr(item, "fixturenames", ()):
+        from harness.blob import ask_for_blob
+
+        ask_for_blob(getattr(item, "obj", None))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    last = item.config.stash.get(LAST, None)
+    if last and call.excinfo and report.failed and report.when != "teardown":
+        from harness.blob import blob_of
+        from harness.keep import keep
+        from harness.report import DEFAULT_FOLDER, replay
+
+        folder = item.config.invocation_params.dir / DEFAULT_FOLDER
+        blob = blob_of(call.excinfo.value)
+        place = keep(*last, test=item.nodeid, blob=blob, folder=folder)
+        report.sections.append(("harness", f"  replay  {replay(last[0])}\n  bundle  {place}"))
+    return report
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

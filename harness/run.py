@@ -40,7 +40,10 @@ def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
 def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on everything that a candidate emits, also where it does not diverge."""
     comparison = _judge(case, candidate, _begin(case, candidate, pool, traced=True), traced=True)
-    if comparison.verdict is not Verdict.DIVERGED or case.steps == 1:
+    if comparison.verdict is not Verdict.DIVERGED:
+        return comparison
+    comparison = replace(comparison, logs=pool.logs())
+    if case.steps == 1:
         return comparison
     # After a wrong step everything is wrong: what went wrong shows in the first one.
     alone = evaluate_traced(replace(case, steps=1), candidate, pool)
@@ -117,7 +120,7 @@ def _judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False
     if isinstance(answer, str):
         return unsupported(case, candidate, answer)
     if isinstance(answer, Fault):
-        return _named(faulted(case, candidate, answer))
+        return replace(_named(faulted(case, candidate, answer)), logs=answer.logs)
     comparison = _compared(case, candidate, oracle, baseline, answer)
     if comparison.verdict is Verdict.DIVERGED and traced:
         looks = name_divergence(comparison, oracle, answer.trace)

@@ -33,7 +33,9 @@ REQUEST = Request(
     count=8,
     seed=3,
 )
-NO_POOL = cast("RankPool", SimpleNamespace(size=2, start=lambda: None))
+NO_POOL = cast(
+    "RankPool", SimpleNamespace(size=2, device="cpu", transport="gloo", start=lambda: None)
+)
 Job = tuple[Case, str]
 
 
@@ -91,7 +93,9 @@ def test_shrinking_in_a_shard_runs_nothing_that_comes_before_the_failing_case(
         return Comparison(case=case, candidate=candidate, verdict=Verdict.DIVERGED)
 
     monkeypatch.setattr("harness.check.verdict_only", judge)
-    monkeypatch.setattr("harness.check.evaluate", judge)
+    monkeypatch.setattr(
+        "harness.check.confirmed", lambda case, failure, pool: judge(case, failure.candidate, pool)
+    )
     # The shard of every fifth case from the third on.
     assert examined(monkeypatch, Shard(3, 5), 40, [whole[22]])[4] == whole[22]
     assert again[0] == whole[22]

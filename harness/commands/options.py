@@ -22,9 +22,10 @@ class UsageError(ValueError):
     """Something on the command line that cannot be; the message names field and value."""
 
 
-def campaign_options(parser: argparse.ArgumentParser, *, cases: int) -> None:
+def campaign_options(parser: argparse.ArgumentParser, *, cases: int, seed: int | None = 0) -> None:
+    drawn = "default: 0" if seed == 0 else "the first failure of `check --seed S`"
     parser.add_argument("--cases", type=int, default=cases, metavar="N", help=f"default: {cases}")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
+    parser.add_argument("--seed", type=int, default=seed, metavar="S", help=drawn)
     parser.add_argument("--sp", default="1,2,4", metavar="LIST", help="default: 1,2,4")
     parser.add_argument("--dp", default="1,2", metavar="LIST", help="default: 1,2")
     parser.add_argument("--dtype", default="fp64,fp32", metavar="LIST", help="default: fp64,fp32")

@@ -1,60 +1,146 @@
-"""`repro`: run one case, fully traced, and explain."""
+"""`repro`: show a failure again, fully traced, and explain it."""
 
 import argparse
 import os
-from dataclasses import replace
+import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.case import Case, InvalidCase, parse
-from harness.commands.options import UsageError, open_pool, pool_options, print_json, status_of
+from harness.commands.options import (
+    UsageError,
+    campaign_options,
+    open_pool,
+    pool_options,
+    print_json,
+    read_request,
+    status_of,
+)
+
+if TYPE_CHECKING:
+    from harness.replay import Passed, Shown
+    from harness.report import Bundle
 
 HELP = "run one case, fully traced, and explain"
+# Options of `check` that say what its seed draws.
+CAMPAIGN = ("cases", "sp", "dp", "dtype", "loss")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "cases",
-        nargs="+",
+        "lines",
+        nargs="*",
         metavar="CASE-LINE|BUNDLE",
-        help="a failure's folder; or a case, after those that the same ranks must have run before",
+        help="a failure's folder, or its id in .harness/failures; or a case, after those that the "
+        "same ranks must have run before",
     )
     parser.add_argument("--candidate", metavar="C", help="default: the bundle's, or native-gather")
+    parser.add_argument("--shrink", action="store_true", help="make the case smaller, up to 60 s")
+    parser.add_argument(
+        "--bisect-layer", action="store_true", help="find the fewest layers that still fail"
+    )
+    parser.add_argument(
+        "--script", metavar="FILE", help="first write the case as a script that needs no harness"
+    )
+    campaign_options(parser, cases=100, seed=None)
     pool_options(parser)
+    usual = {name: parser.get_default(name) for name in CAMPAIGN}
+    parser.set_defaults(refuse=parser.error, usual=usual)
 
 
 def run(options: argparse.Namespace) -> int:
-    cases, candidate = _cases_and_candidate(options.cases, options.candidate)
+    if options.seed is not None:
+        return _campaign(options)
+    if not options.lines:
+        options.refuse("the following arguments are required: CASE-LINE|BUNDLE, or --seed S")
+    for name, value in options.usual.items():
+        if getattr(options, name) != value:
+            raise UsageError(f"--{name}={getattr(options, name)}: goes with --seed only")
+    return _case(options)
+
+
+def _case(options: argparse.Namespace) -> int:
+    cases, candidate, bundle = _read(options.lines, options.candidate)
     needed, mesh = max((case.ranks, f"sp*dp={case.sp}*{case.dp}") for case in cases)
     ranks = needed if options.ranks is None else options.ranks
     if ranks < needed:
         raise UsageError(f"--ranks={ranks}: {mesh} needs {needed} ranks")
 
     from harness.candidates import load
-    from harness.fresh import run_before
-    from harness.report import comparison_record, explain
-    from harness.run import evaluate_traced
+    from harness.replay import look
 
     load(candidate)
-    *before, case = cases
     with open_pool(options, ranks) as pool:
-        run_before(before, candidate, pool)
-        comparison = replace(evaluate_traced(case, candidate, pool), before=tuple(before))
+        if options.script is not None:
+            _write_script(options.script, cases, candidate)
+        shown = look(cases, candidate, pool)
+        if bundle is not None:
+            shown.beside(bundle, pool.device)
+        if options.bisect_layer and shown.failed:
+            shown.bisect_layers(pool)
+        if options.shrink and shown.failed:
+            shown.shrink(pool)
+    return _answer(shown, options)
+
+
+def _campaign(options: argparse.Namespace) -> int:
+    if options.lines:
+        raise UsageError(f"--seed={options.seed}: draws its cases; leave out CASE-LINE|BUNDLE")
+    if options.script is not None:
+        raise UsageError(f"--script={options.script}: needs a case; --seed has none beforehand")
+    chosen = argparse.Namespace(**vars(options))
+    chosen.candidate = [options.candidate] if options.candidate else None
+    request, ranks = read_request(chosen)
+
+    from harness.candidates import load
+    from harness.replay import Shown, look_for
+
+    for candidate in request.candidates:
+        load(candidate)
+    with open_pool(options, ranks) as pool:
+        found = look_for(request, pool, shrink=options.shrink)
+        if isinstance(found, Shown):
+            if options.bisect_layer and found.failed:
+                found.bisect_layers(pool)
+            found.keep(pool, request)
+    return _answer(found, options)
+
+
+def _answer(found: "Shown | Passed", options: argparse.Namespace) -> int:
     if options.json:
-        print_json(comparison_record(comparison))
+        print_json(found.record())
     else:
-        print(explain(comparison))  # noqa: T201 - the answer
-    return status_of(comparison.verdict.name)
+        print(found.text())  # noqa: T201 - the answer
+    return status_of(found.verdict)
 
 
-def _cases_and_candidate(texts: list[str], candidate: str | None) -> tuple[list[Case], str]:
+def _read(texts: list[str], candidate: str | None) -> tuple[list[Case], str, "Bundle | None"]:
     if len(texts) > 1 or texts[0].startswith("case/"):
-        return [parse(text) for text in texts], candidate or "native-gather"
+        return [parse(text) for text in texts], candidate or "native-gather", None
     (text,) = texts
     # A path may hold such a sign, and a line a slip of the pen: what is there on disk is a path.
     if "=" in text and not os.path.lexists(text):
         raise InvalidCase.because("case", text, "a case line starts with case/1")
 
-    from harness.report.bundle import read_bundle
+    from harness.report.bundle import find_bundle, read_bundle
 
-    bundle = read_bundle(Path(text))
-    return [*bundle.before, bundle.case], candidate or bundle.candidate
+    bundle = read_bundle(find_bundle(text))
+    return [*bundle.before, bundle.case], candidate or bundle.candidate, bundle
+
+
+def _write_script(name: str, cases: list[Case], candidate: str) -> None:
+    """The whole file or none, and never in the place of another."""
+    from harness.script import CannotStandAlone, standalone
+
+    if os.path.lexists(name):
+        raise UsageError(f"--script={name}: is there already; name a new file")
+    *before, case = cases
+    draft = Path(f"{name}.{secrets.token_hex(4)}")
+    try:
+        draft.write_text(standalone(case, candidate, before))
+        draft.rename(name)
+    except CannotStandAlone as error:
+        raise UsageError(f"--script={name}: {error}") from None
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise UsageError(f"--script={name}: cannot be written: {error.strerror}") from None

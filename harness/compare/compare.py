@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from harness.case import Case
 from harness.compare.comparison import Comparison, Divergence, KeyResult
+from harness.compare.differing import Kept
 from harness.compare.elementwise import Judged, judge, measure_noise
 from harness.compare.scale import fit_scale
 from harness.compare.vacuity import vacuity
 from harness.trace import GRADIENT, Assembly, Entry, Fault, Kind, Trace, is_required
-from harness.trace.trace import Values
+from harness.trace.trace import Tokens, Values
 from harness.verdict import Verdict
 
 Rows = EllipsisType | npt.NDArray[np.int64] | npt.NDArray[np.intp]
@@ -37,6 +38,7 @@ def compare(
     results: list[KeyResult] = []
     gradients: dict[str, tuple[Values, Values]] = {}
     first: Divergence | None = None
+    kept = Kept()
     bitwise = True
     for key in oracle:
         if is_required(key) and key not in trace:
@@ -72,6 +74,7 @@ def compare(
             gradients[key] = expected, values
         if judged.wrong.size and first is None:
             first = _locate(case, key, expected, values, judged, got, got_rows, trace["nll"])
+        kept.add(key, expected, values, judged.wrong, _tokens(oracle[key], rows))
     gradients_differ = any(r.wrong for r in results if r.key.startswith(GRADIENT))
     fault = _not_a_pass(vacuity(case, results, oracle["nll"], assembly), assembly.out_of_step)
     if first is not None or assembly.findings:
@@ -92,6 +95,7 @@ def compare(
         fault=fault if verdict is Verdict.FAULT else None,
         collectives=assembly.collectives,
         loss=(float(oracle["loss"].values), float(trace["loss"].values)),
+        differing=tuple(kept.tensors),
     )
 
 
@@ -130,6 +134,10 @@ def _rows_in_common(expected: Entry, got: Entry) -> tuple[Rows, Rows]:
         expected.tokens, got.tokens, assume_unique=True, return_indices=True
     )
     return expected_rows, got_rows
+
+
+def _tokens(expected: Entry, rows: Rows) -> Tokens | None:
+    return None if expected.tokens is None else expected.tokens[rows]
 
 
 def _locate(

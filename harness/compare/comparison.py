@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from harness.case import Case
+from harness.compare.differing import Differing
 from harness.compare.scale import Scale
 from harness.trace import Fault, Finding
 from harness.verdict import Verdict
@@ -44,6 +45,8 @@ class Look:
 
     name: str
     why: str
+    # It was seen in the larger case that this one was made of.
+    larger: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,10 @@ class Comparison:
     collectives: dict[str, int] = field(default_factory=dict)
     # Expected and got, for a reader; never judged from here.
     loss: tuple[float, float] | None = None
+    # In execution order, as many as there was room for.
+    differing: tuple[Differing, ...] = field(default=(), repr=False, compare=False)
+    # The end of what each rank printed, of a run that was looked at closely.
+    logs: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
     # What the same ranks must have run before, for it to come out like this.
     before: tuple[Case, ...] = ()
 

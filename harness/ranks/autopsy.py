@@ -60,6 +60,8 @@ def autopsy(
         ranks=tuple(ranks),
         stacks=stacks,
         log=(root.rank is not None and launch.log(root.rank)) or launch.log(None),
+        logs=launch.logs(),
+        collectives={rank: tuple(map(_told, logs[rank])) for rank in sorted(logs)},
     )
 
 
@@ -131,6 +133,10 @@ def _collectives(report: dict[str, Any]) -> list[Collective]:
 
 def _pending(log: list[Collective]) -> list[Collective]:
     return [entry for entry in log if not entry.done]
+
+
+def _told(entry: Collective) -> str:
+    return str(entry) if entry.done else f"{entry}, not done"
 
 
 def _doing(raised: Trouble | None, log: list[Collective] | None) -> str:

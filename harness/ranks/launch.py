@@ -189,6 +189,10 @@ class Launch:
                 continue
         return "\n".join(text.splitlines()[-lines:])
 
+    def logs(self) -> dict[int, str]:
+        """The end of every rank's output."""
+        return {rank: self.log(rank) for rank in range(self.size)}
+
     def stop(self) -> None:
         """Let healthy ranks leave by themselves, then make sure."""
         for rank in self.links:

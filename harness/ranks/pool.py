@@ -135,6 +135,10 @@ class RankPool:
         links = self._launch.links
         return [self._launch.process.pid, *(links[rank].pid for rank in sorted(links))]
 
+    def logs(self) -> dict[int, str]:
+        """The end of what each rank printed so far."""
+        return self._launch.logs() if self._launch else {}
+
     def _feed(self) -> None:
         """Give the ranks, once they are up, all that they may have in hand."""
         if self.is_ready:

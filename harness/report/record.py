@@ -6,6 +6,7 @@ from typing import Any
 
 from harness.compare import Comparison
 from harness.report.text import explain, replay
+from harness.trace import Fault
 
 
 def comparison_record(comparison: Comparison) -> dict[str, Any]:
@@ -27,10 +28,16 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "looks": [dataclasses.asdict(look) for look in comparison.looks],
         "keys": {result.key: [result.wrong, result.elements] for result in comparison.keys},
         "loss": list(comparison.loss) if comparison.loss else None,
-        "fault": dataclasses.asdict(fault) if fault else None,
+        "fault": _fault(fault) if fault else None,
         "explanation": explain(comparison),
         "replay": replay(comparison),
     }
     # As a program will read it: names are strings, and tuples are lists.
     as_read: dict[str, Any] = json.loads(json.dumps(record))
     return as_read
+
+
+def _fault(fault: Fault) -> dict[str, Any]:
+    # All that every rank printed and entered is for a bundle.
+    whole = dataclasses.asdict(fault)
+    return {name: whole[name] for name in whole if name not in ("logs", "collectives")}

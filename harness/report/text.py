@@ -59,7 +59,8 @@ def _look_lines(comparison: Comparison) -> list[str]:
 
 
 def _look(look: Look) -> str:
-    return f"{look.name}: {look.why}" if look.why else look.name
+    why = f": {look.why}" if look.why else ""
+    return f"{look.name}{why}{' (before shrinking)' if look.larger else ''}"
 
 
 def _where(first: Divergence) -> str:

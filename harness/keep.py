@@ -1,0 +1,44 @@
+"""Failures kept: where `check`, `repro` and tests put what they found."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from harness.campaign import WHOLE, Request, Shard
+from harness.compare import Comparison
+from harness.ranks.pool import RankPool
+from harness.report import DEFAULT_FOLDER, Origin, write_bundle
+from harness.report.origin import versions
+
+
+def keep(
+    comparison: Comparison,
+    pool: RankPool,
+    *,
+    campaign: Request | None = None,
+    shard: Shard = WHOLE,
+    test: str = "",
+    blob: str = "",
+    folder: Path = DEFAULT_FOLDER,
+) -> str:
+    """Write its bundle; where that is, or why there is none."""
+    origin = Origin(
+        device=pool.device,
+        transport=pool.transport,
+        ranks=pool.size,
+        campaign={**asdict(campaign), "shard": str(shard)} if campaign else None,
+        test=test,
+        blob=blob,
+        versions=versions() | _processor(pool.device),
+    )
+    try:
+        return str(write_bundle(comparison, folder, origin))
+    except OSError as error:
+        return f"could not be written: {error}"
+
+
+def _processor(device: str) -> dict[str, str]:
+    if device == "cpu":
+        return {}
+    import torch
+
+    return {"gpu": torch.cuda.get_device_name()}

@@ -1,0 +1,173 @@
+"""A failure seen again: whether it is the same, and how little it takes to see it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+from harness.campaign import Request
+from harness.case import Case
+from harness.check import draw, smallest
+from harness.compare import Comparison, Verdict
+from harness.fresh import confirmed, on_fresh_ranks, run_before
+from harness.keep import keep
+from harness.ranks.pool import RankPool
+from harness.reduce import Reduction, reduce
+from harness.report import Bundle, Mark, comparison_record, explain, mark_of
+from harness.report.summary import Tally, worst
+from harness.run import evaluate_all, evaluate_traced, verdict_only
+from harness.search import SHRINK_SECONDS, same_kind, worth_shrinking
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What has become of a failure, and that in words."""
+
+    outcome: Literal["same", "changed", "gone"]
+    was: Mark
+    now: Mark
+    says: str
+
+
+@dataclass(slots=True)
+class Shown:
+    """A comparison, and what else was found out: a line for people, a field for programs."""
+
+    comparison: Comparison
+    lines: list[str] = field(default_factory=list)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        return self.comparison.verdict.name
+
+    @property
+    def failed(self) -> bool:
+        """Whether it can be looked at any closer."""
+        failed = self.comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED)
+        return failed and worth_shrinking(self.comparison)
+
+    def beside(self, bundle: Bundle, device: str) -> None:
+        """Say whether it is the failure in a bundle."""
+        found = again(bundle, self.comparison, device)
+        self._add("again", found.outcome, found.says, asdict(found))
+
+    def bisect_layers(self, pool: RankPool) -> None:
+        """Say with how few layers it still fails."""
+        case = self.comparison.case
+        fewest = fewest_layers(self.comparison, pool).case
+        says = (
+            f"{fewest.layers} of {case.layers} still fail: {fewest}"
+            if fewest.layers < case.layers
+            else f"with fewer than {case.layers} it does not fail"
+        )
+        value = {"fewest": fewest.layers, "of": case.layers, "case": str(fewest)}
+        self._add("layers", "layers", says, value)
+
+    def shrink(self, pool: RankPool) -> None:
+        """Show a smaller case instead, and keep it."""
+        was, found = self.comparison.case, shrunk(self.comparison, pool)
+        self.comparison = found.smallest
+        end = "" if found.finished else "; the time was over before all was tried"
+        self._add(
+            "shrunk",
+            "shrunk",
+            f"in {found.tried} tries from {was}{end}",
+            {"from": str(was), "tried": found.tried, "finished": found.finished},
+        )
+        self.keep(pool)
+
+    def keep(self, pool: RankPool, campaign: Request | None = None) -> None:
+        """Write a bundle of it; the path stands last."""
+        place = keep(self.comparison, pool, campaign=campaign)
+        self._add("bundle", "bundle", place, place)
+
+    def _add(self, name: str, head: str, says: str, value: object) -> None:
+        self.lines.append(f"  {head:<7} {says}")
+        self.fields[name] = value
+
+    def text(self) -> str:
+        return "\n".join([explain(self.comparison), *self.lines])
+
+    def record(self) -> dict[str, Any]:
+        return {**comparison_record(self.comparison), **self.fields}
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A campaign in which nothing failed."""
+
+    verdict: str
+    cases: int
+
+    def text(self) -> str:
+        refused = ", but most were refused" if self.verdict == "FAULT" else ""
+        return f"{self.verdict}  none of {self.cases} cases fails{refused}"
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def look(cases: Sequence[Case], candidate: str, pool: RankPool) -> Shown:
+    """The last of these, fully traced, on ranks that ran the others."""
+    *before, case = cases
+    run_before(before, candidate, pool)
+    seen = evaluate_traced(case, candidate, pool)
+    return Shown(replace(seen, before=tuple(before)))
+
+
+def look_for(request: Request, pool: RankPool, *, shrink: bool) -> Shown | Passed:
+    """The first failure of a campaign, drawn and shrunk as `check` does; kept."""
+    pool.start()
+    batch = draw(request, pool.size)
+    tallies = {candidate: Tally() for candidate in request.candidates}
+    jobs = ((case, candidate) for case in batch for candidate in request.candidates)
+    for comparison in evaluate_all(jobs, pool):
+        tallies[comparison.candidate].add(comparison)
+        shown = Shown(comparison)
+        if comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED):
+            if shrink and shown.failed:
+                shown = Shown(smallest(comparison, batch, request, pool))
+            return shown
+    return Passed(worst(tally.verdict for tally in tallies.values()), len(batch))
+
+
+def again(bundle: Bundle, seen: Comparison, device: str) -> Again:
+    """What was kept beside what is seen now, on this device."""
+    was, now, other = bundle.mark, mark_of(seen), bundle.origin.device
+    if now == was:
+        return Again("same", was, now, f"as in the bundle: {was}")
+    why = (
+        f"; that was on {other}, and it was not seen on {device}: it may depend on the device"
+        if other not in ("", device)
+        else ""
+    )
+    if seen.verdict.passed:
+        return Again("gone", was, now, f"it passes now; in the bundle it is {was}{why}")
+    return Again("changed", was, now, f"in the bundle it is {was}; now it is {now}{why}")
+
+
+def shrunk(failure: Comparison, pool: RankPool, seconds: float = SHRINK_SECONDS) -> Reduction:
+    """A smaller case that fails in the same way on fresh ranks; the same where there is none."""
+    found = reduce(failure, _judge(failure, pool), seconds=seconds)
+    small = confirmed(found.smallest.case, failure, pool, failure.before)
+    return replace(found, smallest=failure if small is None else small)
+
+
+def fewest_layers(failure: Comparison, pool: RankPool) -> Comparison:
+    """The same case with the fewest layers that still fail; itself where all are needed."""
+    judge = _judge(failure, pool)
+    for layers in range(1, failure.case.layers):
+        case = replace(failure.case, layers=layers)
+        if same_kind(judge(case), failure):
+            small = confirmed(case, failure, pool, failure.before)
+            if small is not None:
+                return small
+    return failure
+
+
+def _judge(failure: Comparison, pool: RankPool) -> Callable[[Case], Comparison]:
+    """As it was seen: after the cases that its ranks must have run before."""
+    if failure.before:
+        return lambda case: on_fresh_ranks(case, failure.candidate, pool, failure.before)
+    return partial(verdict_only, candidate=failure.candidate, pool=pool)

@@ -1,0 +1,32 @@
+"""Failures made by hand, for what is written of them: no rank, no model."""
+
+from typing import Any
+
+import numpy as np
+
+from harness.case import parse
+from harness.compare import Comparison, KeyResult, Verdict
+from harness.compare.differing import Kept
+
+LINE = "case/1 rows=5:11111,2:11 heads=2/2 layers=1 vocab=16 sp=2 dp=1 dim=4 dtype=fp64 seed=0"
+CASE = parse(LINE)
+# What is in a bundle.
+FILES = {"failure.json", "explanation.txt", "tensors.safetensors", "ranks.txt"}
+
+
+def wrong(key: str, *shape: int, rows: int = 1) -> tuple[Any, ...]:
+    """A tensor of which some rows came otherwise than expected, as the judge hands it over."""
+    expected = np.arange(float(np.prod(shape))).reshape(shape)
+    got = expected.copy()
+    got[:rows] += 1.0
+    return key, expected, got, np.flatnonzero(expected != got), None
+
+
+def made_by_hand(*keys: str, **fields: Any) -> Comparison:
+    """A divergence that no rank was needed for."""
+    kept = Kept()
+    for key in keys:
+        kept.add(*wrong(key, 3, 2))
+    results = tuple(KeyResult(key, 6, 2, 9.0) for key in keys)
+    fields = {"verdict": Verdict.DIVERGED, "keys": results, **fields}
+    return Comparison(case=CASE, candidate="planted", differing=tuple(kept.tensors), **fields)

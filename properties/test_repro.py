@@ -1,0 +1,290 @@
+"""A failure is seen again by its line, its folder, its id or its seed, and made smaller."""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.campaign import Request
+from harness.case import Case, parse
+from harness.check import draw
+from harness.cli import main
+from harness.commands.options import DIVERGED, PASSED, USAGE
+from harness.compare import Comparison, Look, Verdict, faulted
+from harness.ranks.pool import RankPool
+from harness.replay import again, shrunk
+from harness.report import Origin, read_bundle, write_bundle
+from harness.run import evaluate, verdict_only
+from harness.trace import Fault, Kind
+
+CASE = parse("case/1 rows=5:11111,2:11 heads=2 vocab=16 sp=2 dim=4")
+LARGER = parse("case/1 rows=8:11011011,6:111111:left heads=4/2 sp=2 steps=2 window=3 seed=77")
+DEEP = parse("case/1 rows=5:11111 heads=2 vocab=8 layers=3 sp=2 dim=4")
+# Fails only where there are two layers or more.
+NEEDS_LAYERS = "mutants.B110"
+REQUEST = Request(
+    candidates=("mutants.B14",), sps=(2, 1), dps=(1,), dtypes=("fp64",),
+    losses=("token-mean", "micro-mean", "row-mean"), count=6, seed=4,
+)  # fmt: skip
+DRAWN = ["--sp", "2,1", "--dp", "1", "--dtype", "fp64", "--cases", "6", "--ranks", "4"]
+
+
+@pytest.fixture(autouse=True)
+def own_pool(harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands use the session's ranks instead of their own, in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.report.bundle.elsewhere", lambda: tmp_path / "elsewhere")
+    for command in ("check", "repro"):
+        monkeypatch.setattr(
+            f"harness.commands.{command}.open_pool",
+            lambda *_: contextlib.nullcontext(harness_pool),
+        )
+
+
+@pytest.fixture(scope="module")
+def diverged(harness_pool: RankPool) -> Comparison:
+    return evaluate(CASE, "mutants.B14", harness_pool)
+
+
+Say = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def repro(capsys: pytest.CaptureFixture[str]) -> Say:
+    def say(*arguments: object) -> tuple[int, str]:
+        status = main(["repro", *map(str, arguments)])
+        said = capsys.readouterr()
+        return status, said.err if status == USAGE else said.out
+
+    return say
+
+
+def test_a_failure_that_is_seen_again_is_the_same(diverged: Comparison, repro: Say) -> None:
+    place = write_bundle(diverged)
+    status, said = repro(place)
+    assert status == DIVERGED
+    *_, replay, last = said.splitlines()
+    assert replay == f'  replay  python -m harness repro "{CASE}" --candidate mutants.B14'
+    assert last == "  same    as in the bundle: DIVERGED at labels, label-rolled-locally"
+
+
+def test_another_failure_than_that_in_the_bundle_has_changed(
+    diverged: Comparison, repro: Say
+) -> None:
+    place = write_bundle(diverged)
+    status, said = repro(place, "--candidate", "mutants.B101", "--json")
+    assert status == DIVERGED
+    document = json.loads(said)
+    assert document["candidate"] == "mutants.B101"
+    found = document["again"]
+    assert found["outcome"] == "changed"
+    assert found["was"] == {
+        "verdict": "DIVERGED",
+        "where": "labels",
+        "root": "label-rolled-locally",
+    }
+    assert found["now"]["root"] == document["looks"][0]["name"] == "gradient-times-sp"
+    assert found["says"].startswith(
+        "in the bundle it is DIVERGED at labels, label-rolled-locally;"
+    )
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_failure_that_is_gone_is_a_pass_and_may_depend_on_the_device(
+    device: str, diverged: Comparison, repro: Say
+) -> None:
+    place = write_bundle(diverged, origin=Origin(device=device))
+    status, said = repro(place, "--candidate", "native-local")
+    assert status == PASSED
+    last = said.splitlines()[-1]
+    known = "it passes now; in the bundle it is DIVERGED at labels, label-rolled-locally"
+    assert last.startswith(f"  gone    {known}")
+    depends = "; that was on cuda, and it was not seen on cpu: it may depend on the device"
+    assert last.endswith(depends) == (device == "cuda")
+
+
+def test_the_same_is_the_same_verdict_place_and_name(diverged: Comparison, tmp_path: Path) -> None:
+    bundle = read_bundle(write_bundle(diverged, tmp_path))
+    assert diverged.first is not None
+    raised = Fault(kind=Kind.RAISED, summary="rank 1 raised")
+    for other in (
+        replace(diverged, first=replace(diverged.first, key="nll")),
+        replace(diverged, looks=(Look("kv-repeat", ""), *diverged.looks)),
+        faulted(CASE, diverged.candidate, raised),
+    ):
+        assert again(bundle, other, "cpu").outcome == "changed"
+    elsewhere = replace(diverged.first, index=(3,), got=0.0)
+    for same in (
+        diverged,
+        replace(diverged, first=elsewhere),
+        replace(diverged, looks=(Look("stale-state", "it passes unless"), *diverged.looks)),
+    ):
+        assert again(bundle, same, "cpu").outcome == "same"
+    kept = read_bundle(write_bundle(faulted(CASE, "x", raised), tmp_path))
+    hung = Fault(kind=Kind.HUNG, summary="rank 1 hung")
+    assert again(kept, faulted(CASE, "x", hung), "cpu").outcome == "changed"
+    assert again(kept, faulted(CASE, "x", raised), "cpu").outcome == "same"
+    passed = replace(diverged, verdict=Verdict.EQUAL, first=None, looks=())
+    assert again(kept, passed, "cpu").outcome == "gone"
+
+
+def test_a_bundle_is_found_by_its_id_and_by_its_name(diverged: Comparison, repro: Say) -> None:
+    place = write_bundle(diverged)
+    for name in (CASE.id, place.name):
+        status, said = repro(name)
+        assert status == DIVERGED
+        assert "\n  same    " in said
+
+
+def test_an_id_of_several_bundles_or_of_none_is_refused_with_those_near(
+    diverged: Comparison, repro: Say
+) -> None:
+    for candidate in ("mutants.B14", "mutants.B15"):
+        write_bundle(replace(diverged, candidate=candidate))
+    status, said = repro(CASE.id)
+    assert status == USAGE
+    names = f"{CASE.id}-mutants.B14, {CASE.id}-mutants.B15"
+    assert said == f"harness: bundle={CASE.id}: stands for {names}; name one of them\n"
+    status, said = repro(f"{CASE.id}-mutants.B1")
+    assert status == USAGE
+    assert said.startswith(f"harness: bundle={CASE.id}-mutants.B1: ")
+    assert f"nor is it in .harness/failures; near: {CASE.id}-mutants.B1" in said
+    assert said.count("\n") == 1
+
+
+def test_a_seed_shows_what_check_finds_with_it(
+    repro: Say, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = [*DRAWN, "--seed", "4", "--candidate", "mutants.B14"]
+    assert main(["check", *drawn, "--json"]) == DIVERGED
+    (tally,) = json.loads(capsys.readouterr().out)["candidates"].values()
+    status, said = repro(*drawn, "--shrink", "--json")
+    assert status == DIVERGED
+    document, found = json.loads(said), tally["failures"][0]
+    assert document == found
+    kept = read_bundle(Path(document["bundle"]))
+    assert kept.origin.campaign is not None
+    assert kept.origin.campaign["seed"] == 4
+    assert kept.origin.campaign["count"] == 6
+    assert str(kept.case) == found["case"]
+
+
+def test_a_seed_stops_at_its_first_failure_and_prints_the_path_last(
+    repro: Say, harness_pool: RankPool
+) -> None:
+    status, said = repro(*DRAWN, "--seed", "4", "--candidate", "mutants.B14")
+    assert status == DIVERGED
+    (line,) = re.findall(r"^  case    (.*)$", said, re.MULTILINE)
+    assert said.splitlines()[-1] == f"  bundle  .harness/failures/{parse(line).id}-mutants.B14"
+    batch = draw(REQUEST, 4)
+    earlier = batch[: batch.index(parse(line))]
+    judged = (verdict_only(case, "mutants.B14", harness_pool) for case in earlier)
+    assert all(comparison.verdict.passed for comparison in judged)
+
+
+def test_a_seed_without_a_failure_passes(repro: Say) -> None:
+    status, said = repro(*DRAWN, "--seed", "4", "--candidate", "native-local")
+    assert status == PASSED
+    assert re.fullmatch(r"(EQUAL|WITHIN)  none of 6 cases fails\n", said)
+
+
+def test_shrinking_goes_on_from_the_given_case_and_is_kept(repro: Say) -> None:
+    status, said = repro(LARGER, "--candidate", "mutants.B14", "--shrink")
+    assert status == DIVERGED
+    (line,) = re.findall(r"^  case    (.*)$", said, re.MULTILINE)
+    small = parse(line)
+    assert (small.tokens, small.steps, small.layers, small.window, small.seed) == (
+        2,
+        1,
+        1,
+        None,
+        0,
+    )
+    assert "label-rolled-locally" in said
+    *_, shrank, last = said.splitlines()
+    assert re.fullmatch(rf"  shrunk  in \d+ tries from {re.escape(str(LARGER))}", shrank)
+    place = last.removeprefix("  bundle  ")
+    assert read_bundle(Path(place)).case == small
+
+
+def test_what_shrinks_after_another_case_still_needs_it(
+    harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fresh(
+        case: Case, candidate: str, _: RankPool, before: tuple[Case, ...] = ()
+    ) -> Comparison:
+        verdict = Verdict.DIVERGED if before == (CASE,) else Verdict.EQUAL
+        return Comparison(case=case, candidate=candidate, verdict=verdict, before=before)
+
+    for module in ("fresh", "replay"):
+        monkeypatch.setattr(f"harness.{module}.on_fresh_ranks", fresh)
+    found = shrunk(fresh(LARGER, "native-local", harness_pool, (CASE,)), harness_pool)
+    assert found.finished
+    assert found.smallest.case.tokens == 1
+    assert found.smallest.before == (CASE,)
+
+
+def test_the_fewest_layers_that_still_fail_are_found(repro: Say) -> None:
+    status, said = repro(DEEP, "--candidate", NEEDS_LAYERS, "--bisect-layer", "--json")
+    assert status == DIVERGED
+    two = str(replace(DEEP, layers=2))
+    assert json.loads(said)["layers"] == {"fewest": 2, "of": 3, "case": two}
+
+
+def test_where_every_layer_is_needed_that_is_said(repro: Say) -> None:
+    case = replace(DEEP, layers=2)
+    status, said = repro(case, "--candidate", NEEDS_LAYERS, "--bisect-layer")
+    assert status == DIVERGED
+    assert said.splitlines()[-1] == "  layers  with fewer than 2 it does not fail"
+
+
+def test_what_passes_is_neither_shrunk_nor_bisected(repro: Say) -> None:
+    status, said = repro(DEEP, "--candidate", "native-local", "--shrink", "--bisect-layer")
+    assert status == PASSED
+    assert len(said.splitlines()) == 3
+
+
+def test_a_script_is_written_before_anything_runs(
+    repro: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(case: Case, candidate: str, before: list[Case]) -> str:
+        return f"{case}, {candidate}, {before}"
+
+    def run(*_: object) -> None:
+        assert Path("it.py").read_text() == f"{CASE}, native-local, [{LARGER!r}]"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.script.standalone", written)
+    monkeypatch.setattr("harness.replay.run_before", run)
+    words = (LARGER, CASE, "--candidate", "native-local", "--script", "it.py")
+    assert repro(*words)[0] == 130
+    status, said = repro(*words)
+    assert status == USAGE
+    assert said == "harness: --script=it.py: is there already; name a new file\n"
+    assert [file.name for file in Path().iterdir()] == ["it.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([CASE, "--seed", "1"], "--seed=1: draws its cases; leave out CASE-LINE|BUNDLE"),
+        (["--seed", "1", "--script", "x"], "--script=x: needs a case; --seed has none beforehand"),
+        (["--seed", "-1"], "--seed=-1: use a whole number"),
+        ([CASE, "--sp", "4"], "--sp=4: goes with --seed only"),
+        ([CASE, "--cases", "7"], "--cases=7: goes with --seed only"),
+        ([CASE, "--script", "no/folder/x.py"], "--script=no/folder/x.py: cannot be written: No"),
+        (["--seed", "1", "--candidate", "mutants.B0"], "candidate=mutants.B0: there is no B0"),
+    ],
+)
+def test_what_makes_no_sense_together_is_refused(
+    words: list[object], said: str, repro: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.replay.run_before", lambda *_: pytest.fail("it was run"))
+    status, refusal = repro(*words)
+    assert status == USAGE
+    assert refusal.startswith(f"harness: {said}")
+    assert refusal.count("\n") == 1
