@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from harness.ranks.pool import RankPool
 from harness.report.summary import PASSING
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 TUTORIAL = (ROOT / "docs" / "writing-a-candidate.md").read_text()
 MAX_CANDIDATE_LINES = 80
 
@@ -152,6 +154,17 @@ def test_the_matrix_that_is_shown_gives_every_shard_the_same_campaign() -> None:
         assert (options.cases, options.seed) == (3000, 9)
         seen.append(read_shard(options.shard, options.cases))
     assert [(each.number, each.of) for each in seen] == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_every_command_that_is_shown_is_understood() -> None:
+    pages = "\n".join(page.read_text() for page in (ROOT / "README.md", *DOCS.glob("*.md")))
+    shown = re.findall(
+        r"^ *python -m harness (.*)|`python -m harness ([^`]*)`", pages, re.MULTILINE
+    )
+    assert len(shown) > 20
+    for block, span in shown:
+        words = shlex.split((block or span).partition(" > ")[0])
+        assert build_parser().parse_args(words).run
 
 
 def test_the_scripts_profiles_and_variables_that_are_shown_are_there() -> None:
