@@ -1,6 +1,5 @@
 """A script shows what the harness found, to somebody who has only torch."""
 
-import ast
 import builtins
 import os
 import re
@@ -19,10 +18,10 @@ from harness.candidates import UnknownCandidate
 from harness.candidates.benign import BANK as BENIGN
 from harness.candidates.mutants import BANK as MUTANTS
 from harness.case import Case, parse
-from harness.compare import Verdict
 from harness.ranks.pool import RankPool
 from harness.run import verdict_only
 from harness.script import CannotStandAlone, standalone
+from harness.trace import Kind
 
 SMALL = "case/1 rows=2:11,3:111 heads=2/2 vocab=16 sp=2 dim=4"
 SEVERAL = (
@@ -38,19 +37,20 @@ STAGES = {
     "mutants.B43": SMALL,
     "mutants.B60": SMALL,
     "mutants.B76": SEVERAL,
-    "mutants.B108": SMALL,
+    "mutants.B116": SMALL,
     "mutants.B123": SMALL,
     "mutants.B132": SMALL,
     "mutants.B151": f"{SEVERAL.replace('rows=', 'rows=2:11,')}",
 }
 
-# Everything here is called like something that a script has of its own.
-CROWDED = '''\
+# The count of targets is kept for the next case, and almost everything is called like something
+# that a script has of its own.
+CROWDED = """\
 import torch.distributed
 import harness.reference as ref
 from harness.candidates import Emit, Rank
 from harness.candidates.native import LocalDialect as Base
-from harness.candidates.native.packing import Shard, Stream, shard as cut_stream
+from harness.candidates.native.packing import Batch, Shard, Stream, shard as cut_stream
 from harness.case import Case
 from harness.reference.decoder import Decoder as Net
 
@@ -73,12 +73,11 @@ CASES["sp"] = F
 
 
 class Row(Base):
-    """Right in everything but its names."""
-
     name = "row"
+    numbers = None
 
     def model(self, case: "Case", rank: Rank) -> Net:
-        assert torch.distributed.get_world_size() == CASES["sp"](case.sp)
+        assert torch.distributed.get_world_size() >= CASES["sp"](case.sp)
         return Net(case, ref.TORCH_DTYPES[case.dtype], rank.device)
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
@@ -87,12 +86,17 @@ class Row(Base):
         assert unpad is not padded
         return cut_stream(stream, case.pad_id, case.sp, rank.sp_index)
 
+    def loss(self, case: Case, batch: "Batch", *rest: "torch.Tensor") -> "torch.Tensor":
+        stream, nll_L, targets, rank = rest
+        numbers, self.numbers = self.numbers, targets
+        return super().loss(case, batch, stream, nll_L, numbers or targets, rank)
+
 
 MINE = Row()
 
 if __name__ == "__main__":
     raise SystemExit("not to be run")
-'''
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class Script:
     candidate: str
     line: str
     before: tuple[str, ...] = ()
+    hangs: bool = False
 
     @property
     def case(self) -> Case:
@@ -111,20 +116,22 @@ class Script:
     def text(self) -> str:
         source = standalone(self.case, self.candidate, tuple(map(parse, self.before)))
         assert source.count("timedelta(seconds=60)") == 1
-        return source.replace("timedelta(seconds=60)", "timedelta(seconds=4)")
+        # What hangs is not waited for; what does not may take its time on a busy machine.
+        return source.replace("(seconds=60)", "(seconds=4)") if self.hangs else source
 
 
 CLEAN = {
     "native-gather": f"{SEVERAL} loss=micro-mean steps=2 checkpoint=1 nudge=0.5",
     "native-local": f"{SEVERAL} loss=row-mean window=2 kernel=sdpa tied=1 dtype=bf16",
 }
-OTHER_COUNT = "case/1 rows=6:111111 heads=4/2 vocab=16 sp=1 dim=4"
+OTHER_RANKS = "case/1 rows=4:1111 heads=4/2 vocab=16 sp=1 dim=4"
+OTHER_COUNT = "case/1 rows=6:111111 heads=4/2 vocab=16 sp=2 dim=4"
 SCRIPTS = {
     **{name: Script(name, line) for name, line in (STAGES | CLEAN).items()},
-    "drifting": Script(f"{DRIFTING}:OLD_COUNT", SMALL, before=(OTHER_COUNT,)),
-    "crashes": Script("mutants.B116", SMALL),
-    "hangs": Script("mutants.B146", "case/1 rows=5:00000,3:111 heads=4/2 vocab=16 sp=2 dim=4"),
-    "crowded": Script("crowded.py:MINE", SMALL),
+    "hangs": Script(
+        "mutants.B146", "case/1 rows=5:00000,3:111 heads=4/2 vocab=16 sp=2 dim=4", hangs=True
+    ),
+    "crowded": Script("crowded.py:MINE", SMALL, before=(OTHER_RANKS, OTHER_COUNT)),
 }
 
 Run = Callable[[str], subprocess.CompletedProcess[str]]
@@ -183,11 +190,15 @@ def test_a_script_prints_what_the_harness_found(
     name: str, run: Run, harness_pool: RankPool
 ) -> None:
     comparison = verdict_only(SCRIPTS[name].case, name, harness_pool)
-    assert comparison.verdict is Verdict.DIVERGED
-    first = comparison.first
-    assert first is not None
+    first, fault = comparison.first, comparison.fault
     outcome = run(name)
     assert outcome.returncode == 1, outcome.stderr
+    if fault:
+        assert fault.kind is Kind.RAISED
+        _, raised = fault.summary.split(" raised ")
+        assert re.search(rf"^FAULT on rank \d: {re.escape(raised)}", outcome.stdout, re.MULTILINE)
+        return
+    assert first is not None
     place, expected, got = differences(outcome.stdout)[0]
     assert place.split(" at ")[0] == first.key
     if first.key == "nll":
@@ -203,19 +214,7 @@ def test_a_script_prints_what_the_harness_found(
 def test_a_script_of_a_step_that_is_right_says_so(name: str, run: Run) -> None:
     outcome = run(name)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    assert "equal in every loss and gradient" in outcome.stdout
-
-
-def test_what_ran_before_runs_before_it_in_a_script(run: Run) -> None:
-    outcome = run("drifting")
-    assert outcome.returncode == 1, outcome.stderr
-    assert differences(outcome.stdout)[0][0] == "loss"
-
-
-def test_a_crash_ends_a_script_with_a_word(run: Run) -> None:
-    outcome = run("crashes")
-    assert outcome.returncode == 1
-    assert re.search(r"FAULT on rank \d: RuntimeError: function OneTooMany", outcome.stdout)
+    assert re.search(r"^equal +in every loss", outcome.stdout, re.MULTILINE)
 
 
 def test_a_hang_ends_a_script_with_a_word(run: Run) -> None:
@@ -224,9 +223,13 @@ def test_a_hang_ends_a_script_with_a_word(run: Run) -> None:
     assert re.search(r"FAULT on rank \d: .*Timed out", outcome.stdout)
 
 
-def test_a_script_may_be_crowded_with_names_and_imports(run: Run) -> None:
+def test_a_file_with_state_and_names_in_the_way_stands_alone(run: Run) -> None:
     outcome = run("crowded")
-    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert outcome.returncode == 1, outcome.stderr
+    # Three targets, and what ran before had five.
+    (place, expected, got), *_ = differences(outcome.stdout)
+    assert place == "loss"
+    assert got == pytest.approx(expected * 3 / 5)
 
 
 def test_without_the_harness_nothing_imports_it(run: Run, tmp_path: Path) -> None:
@@ -262,13 +265,7 @@ def undefined(source: str) -> set[str]:
 
 def imported(source: str) -> set[str]:
     """The packages that it imports, anywhere in it."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or "").partition(".")[0])
-    return found
+    return set(re.findall(r"^\s*(?:import|from) (\w+)", source, re.MULTILINE))
 
 
 def definitions(source: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
@@ -288,7 +285,7 @@ def test_all_of_the_bank_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         assert imported(source) - sys.stdlib_module_names == {"numpy", "torch"}, name
         module = definitions(source, monkeypatch)
         assert name == module.NAME
-        assert len(source.splitlines()) < 900, name
+        assert len(source.splitlines()) < 1200, name
 
 
 def test_the_probe_sees_names_that_nobody_defines() -> None:
@@ -309,22 +306,6 @@ def test_a_script_holds_the_batch_in_full(monkeypatch: pytest.MonkeyPatch) -> No
     assert described == {field: getattr(case, field) for field in described}
     # Somebody else's source may ask for any of them.
     assert set(described) == set(Case.__dataclass_fields__) - {"rows", "ids"}
-
-
-def test_what_a_case_does_not_ask_for_is_left_out() -> None:
-    plain, full = (
-        standalone(parse(SMALL + more), "mutants.B14")
-        for more in ("", " loss=micro-mean steps=2 nudge=0.1 tied=1")
-    )
-    for name in ("micro_batch_of", "LEARNING_RATE", "seeded_direction"):
-        assert name not in plain
-        assert name in full
-
-
-def test_a_field_that_somebody_replaces_is_asked_for_as_it_is() -> None:
-    assert 'case.loss == "token-mean"' not in standalone(parse(SMALL), "native-gather")
-    # It asks for the other loss as well, for its log.
-    assert "case.loss" in standalone(parse(SMALL), "mutants.B76")
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,18 @@ LAYERS: dict[str, set[str]] = {
         "harness.run",
         "harness.search",
     },
+    "harness.script": {"harness.candidates", "harness.case"},
+    # Read, and never imported.
+    "harness.script.inside": {
+        "harness.candidates",
+        "harness.candidates.native",
+        "harness.case",
+        "harness.reference",
+        "harness.reference.weights",
+        "numpy",
+        "torch",
+        "torch.distributed",
+    },
     "harness.search": {
         "harness.case",
         "harness.compare",

@@ -1,0 +1,102 @@
+"""From a candidate's name to the source that defines it, without running any of it."""
+
+import ast
+import difflib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from harness.candidates.registry import BANKS, BUILT_IN, UnknownCandidate
+from harness.script.graph import Definition, External, Graph, Target, source_of
+from harness.script.module import Module, is_ours
+
+REGISTER = ("mutant", "benign")
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What a script has to bring along for a candidate, and how it gets at it."""
+
+    target: Target
+    # Whether it is a class, of which the candidate is an instance.
+    made: bool = False
+    # Imported for what importing them does.
+    others: tuple[External, ...] = ()
+
+
+def root(graph: Graph, name: str) -> Root:
+    """Where a candidate comes from; the names are those that the command line takes."""
+    bank, dot, key = name.partition(".")
+    if dot and bank in BANKS and ":" not in key:
+        return _from_bank(name, bank, key)
+    place, colon, attribute = BUILT_IN.get(name, name).rpartition(":")
+    if not colon:
+        raise UnknownCandidate(
+            f"candidate={name}: not built in; use {', '.join(BUILT_IN)}, "
+            "path/to/file.py:NAME or package.module:NAME"
+        )
+    if place.endswith(".py"):
+        path = Path(place).resolve()
+        if not path.is_file():
+            raise UnknownCandidate(f"candidate={name}: there is no file {path}")
+        return _from_module(graph, name, graph.module(str(path), path), attribute)
+    if is_ours(place):
+        if source_of(place) is None:
+            raise UnknownCandidate(f"candidate={name}: there is no module {place}")
+        return _from_module(graph, name, graph.module(place), attribute)
+    if importlib.util.find_spec(place.partition(".")[0]) is None:
+        raise UnknownCandidate(f"candidate={name}: module {place!r} is not installed")
+    return Root(External(place, attribute, attribute))
+
+
+def _from_module(graph: Graph, name: str, module: Module, attribute: str) -> Root:
+    target = graph.resolve(module, attribute)
+    if not isinstance(target, Definition | External):
+        raise UnknownCandidate(f"candidate={name}: {module.path} has no attribute {attribute!r}")
+    if isinstance(target, Definition):
+        defining = graph.module(target.module).touching[target.name]
+        if any(isinstance(statement.node, ast.ClassDef) for statement in defining):
+            raise UnknownCandidate(
+                f"candidate={name}: {attribute} is a class; name an instance of it"
+            )
+    foreign = () if module.ours else tuple(_foreign(graph, module))
+    return Root(target, others=foreign)
+
+
+def _foreign(graph: Graph, module: Module) -> Iterator[External]:
+    """The library under test may be imported for what its import does."""
+    for alias in sorted(module.at_once):
+        target = graph.imported(module.imports[alias], alias)
+        usual = {"torch", "numpy", *sys.stdlib_module_names}
+        if isinstance(target, External) and target.module.partition(".")[0] not in usual:
+            yield target
+
+
+def _from_bank(name: str, bank: str, key: str) -> Root:
+    known = _registered_in(bank)
+    if key not in known:
+        near = ", ".join(difflib.get_close_matches(key, known, 3, 0.0))
+        raise UnknownCandidate(f"candidate={name}: there is no {key} in {bank}; near: {near}")
+    return Root(known[key], made=True)
+
+
+@cache
+def _registered_in(bank: str) -> dict[str, Definition]:
+    known: dict[str, Definition] = {}
+    for path in sorted((source_of(BANKS[bank]) or Path()).parent.glob("*.py")):
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, ast.ClassDef):
+                place = Definition(f"{BANKS[bank]}.{path.stem}", node.name)
+                known |= dict.fromkeys(_registered(node), place)
+    return known
+
+
+def _registered(node: ast.ClassDef) -> Iterator[str]:
+    """The key under which a class is put into its bank."""
+    for decorator in node.decorator_list:
+        match decorator:
+            case ast.Call(ast.Name(name), [ast.Constant(str(key)), *_]) if name in REGISTER:
+                yield key
