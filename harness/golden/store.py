@@ -87,6 +87,8 @@ def _wait_for(folder: int, how: int, name: Path) -> None:
                     f"store={name}: another process has held it for {PATIENCE:g} s"
                 ) from None
             time.sleep(0.02)
+        except OSError as error:
+            raise BadGolden(f"store={name}: cannot be locked: {error.strerror}") from None
         else:
             return
 
