@@ -130,7 +130,6 @@ LAYERS: dict[str, set[str]] = {
         "rich",
         "safetensors",
     },
-    "harness.blob": {"hypothesis"},
     "harness.keep": {"harness.campaign", "harness.compare", "harness.ranks", "harness.report"},
     "harness.reduce": {"harness.case", "harness.compare", "harness.search"},
     "harness.replay": {
@@ -217,6 +216,7 @@ LAYERS: dict[str, set[str]] = {
     "harness.commands": {"harness.campaign", "harness.case"},
     "harness.cli": {"harness", "harness.campaign", "harness.case", "harness.commands"},
     "harness.plugin": {"pytest"},
+    "harness.plugin.blob": {"hypothesis"},
 }
 # Added to that inside a function, or for the type checker only.
 LATE: dict[str, set[str]] = {
@@ -243,7 +243,7 @@ LATE: dict[str, set[str]] = {
     },
     "harness.keep": {"torch"},
     "harness.plugin": {
-        "harness.blob",
+        "harness.plugin.blob",
         "harness.case",
         "harness.compare",
         "harness.keep",

@@ -47,7 +47,51 @@ def test_a_suite_that_judges_nothing_says_nothing(pytester: pytest.Pytester) -> 
     result.stdout.no_fnmatch_line("*cases judged*")
 
 
+NEEDY = """
+import pytest
+
+@pytest.mark.needs("cuda")
+def test_on_a_gpu(): pass
+
+def test_anywhere(): pass
+"""
+
+
+@pytest.fixture
+def no_gpu(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    pytester.makepyfile(test_needy=NEEDY)
+    return pytester
+
+
+@pytest.mark.parametrize("spread", [(), ("-n", "1")])
+def test_what_was_not_run_for_want_of_a_device_is_named(
+    spread: tuple[str, ...], no_gpu: pytest.Pytester
+) -> None:
+    result = no_gpu.runpytest_subprocess("-q", *spread)
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(
+        ["*1 test not run for want of cuda*", "test_needy.py::test_on_a_*"]
+    )
+
+
+def test_a_runner_that_must_have_the_device_cannot_pass_by_skipping(
+    no_gpu: pytest.Pytester,
+) -> None:
+    result = no_gpu.runpytest_subprocess("--harness-require", "cuda")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*--harness-require=cuda: not run, *finds no CUDA device*"])
+
+
+def test_a_device_that_nobody_knows_is_a_slip_of_the_pen(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(NEEDY.replace('"cuda"', '"cudda"'))
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*needs('cudda'): use one of cuda*"])
+
+
 def test_the_plugin_is_thin() -> None:
     import harness.plugin
 
-    assert len(Path(harness.plugin.__file__).read_text().splitlines()) < 150
+    for file in Path(harness.plugin.__file__).parent.glob("*.py"):
+        assert len(file.read_text().splitlines()) < 130

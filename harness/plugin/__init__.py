@@ -4,15 +4,17 @@
         comparison = harness_evaluate(case)
         assert comparison.verdict.passed, explain(comparison)
 
-Under pytest-xdist every worker has a pool of its own. A test that fails names the bundle of the
-last comparison in it that was no pass; under Hypothesis that is the smallest.
+Under pytest-xdist every worker has a pool of its own.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from harness.plugin import failures, needs
+from harness.plugin.failures import LAST
 
 if TYPE_CHECKING:
     from harness.case import Case
@@ -21,11 +23,11 @@ if TYPE_CHECKING:
 
 Evaluate = Callable[..., "Comparison"]
 TALLY = pytest.StashKey[Counter[str]]()
-# Of the running test, and the ranks that it was seen on.
-LAST = pytest.StashKey["tuple[Comparison, RankPool] | None"]()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    for part in (failures, needs):
+        pluginmanager.register(part, f"harness-{part.__name__.rpartition('.')[2]}")
     group = parser.getgroup("harness", "sequence-parallel equivalence")
     group.addoption(
         "--harness-candidate",
@@ -81,33 +83,6 @@ def harness_evaluate(
         return comparison
 
     return judge
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    item.config.stash[LAST] = None
-    if "harness_evaluate" in getattr(item, "fixturenames", ()):
-        from harness.blob import ask_for_blob
-
-        ask_for_blob(getattr(item, "obj", None))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    last = item.config.stash.get(LAST, None)
-    if last and call.excinfo and report.failed and report.when != "teardown":
-        from harness.blob import blob_of
-        from harness.keep import keep
-        from harness.report import DEFAULT_FOLDER, replay
-
-        folder = item.config.invocation_params.dir / DEFAULT_FOLDER
-        blob = blob_of(call.excinfo.value)
-        place = keep(*last, test=item.nodeid, blob=blob, folder=folder)
-        report.sections.append(("harness", f"  replay  {replay(last[0])}\n  bundle  {place}"))
-    return report
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -1,0 +1,43 @@
+"""A test that fails names the bundle of its last comparison that was no pass.
+
+Under Hypothesis that is the smallest.
+"""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from harness.compare import Comparison
+    from harness.ranks.pool import RankPool
+
+# Of the running test, and the ranks that it was seen on.
+LAST: pytest.StashKey["tuple[Comparison, RankPool] | None"] = pytest.StashKey()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.config.stash[LAST] = None
+    if "harness_evaluate" in getattr(item, "fixturenames", ()):
+        from harness.plugin.blob import ask_for_blob
+
+        ask_for_blob(getattr(item, "obj", None))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    last = item.config.stash.get(LAST, None)
+    if last and call.excinfo and report.failed and report.when != "teardown":
+        from harness.keep import keep
+        from harness.plugin.blob import blob_of
+        from harness.report import DEFAULT_FOLDER, replay
+
+        folder = item.config.invocation_params.dir / DEFAULT_FOLDER
+        blob = blob_of(call.excinfo.value)
+        place = keep(*last, test=item.nodeid, blob=blob, folder=folder)
+        report.sections.append(("harness", f"  replay  {replay(last[0])}\n  bundle  {place}"))
+    return report

@@ -1,0 +1,62 @@
+"""Tests that need a device: told where it is missing, failed where it was required.
+
+    @pytest.mark.needs("cuda")
+    def test_on_a_gpu(): ...
+
+A runner that is there for its GPU says `--harness-require cuda`, and cannot pass by skipping.
+"""
+
+import pytest
+
+WANT = "for want of "
+DEVICES = ("cuda",)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("harness").addoption(
+        "--harness-require",
+        choices=DEVICES,
+        help="fail every test that needs this device instead of skipping it where there is none",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(device): runs on this device only, such as cuda")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        (device,) = mark.args
+        if device not in DEVICES:
+            pytest.fail(f"needs({device!r}): use one of {', '.join(DEVICES)}", pytrace=False)
+        why = missing(device)
+        if why and item.config.getoption("--harness-require") == device:
+            pytest.fail(f"--harness-require={device}: not run, {why}", pytrace=False)
+        if why:
+            pytest.skip(f"{WANT}{device}: {why}")
+
+
+def missing(device: str) -> str:
+    """Why there is no such device, or nothing."""
+    from harness.ranks.device import NoDevice, choose
+
+    try:
+        choose(device, 1)
+    except NoDevice as error:
+        return str(error)
+    return ""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was not run is named: nobody reads a number of skipped tests."""
+    for device in DEVICES:
+        skipped = [
+            report.nodeid
+            for report in terminalreporter.getreports("skipped")
+            if isinstance(report.longrepr, tuple) and f"{WANT}{device}: " in report.longrepr[2]
+        ]
+        if skipped:
+            count = f"{len(skipped)} test{'s' if len(skipped) > 1 else ''}"
+            terminalreporter.section(f"{count} not run {WANT}{device}")
+            for nodeid in skipped:
+                terminalreporter.write_line(nodeid)
