@@ -1,11 +1,13 @@
 """`check` and `repro` from end to end, as a newcomer calls them."""
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
 from harness.cli import main
+from harness.ranks.pool import RankPool
 from properties.outside import DOUBLED
 
 SMALL = ("--sp", "2,1", "--dp", "1", "--dtype", "fp64")
@@ -58,9 +60,15 @@ FUSSY = Fussy()
 
 
 def test_a_corner_that_no_candidate_could_enter_was_not_met(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    harness_pool: RankPool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "harness.commands.check.open_pool", lambda *_: contextlib.nullcontext(harness_pool)
+    )
     Path("fussy.py").write_text(FUSSY)
     command = ["check", "--cases", "40", *SMALL, "--json"]
     assert main([*command, "--candidate", "fussy.py:FUSSY"]) == 0

@@ -1,5 +1,6 @@
 """A fault in the step is found, shrunk to what a person can read, and shown again."""
 
+import contextlib
 import io
 import re
 import shlex
@@ -54,6 +55,9 @@ def test_a_planted_fault_shrinks_to_a_few_tokens_and_is_shown_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "harness.commands.repro.open_pool", lambda *_: contextlib.nullcontext(harness_pool)
+    )
     failure, seconds = found(name, harness_pool, seed=0)
     case = failure.case
     assert failure.verdict is Verdict.DIVERGED

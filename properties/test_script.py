@@ -137,16 +137,16 @@ SCRIPTS = {
 Run = Callable[[str], subprocess.CompletedProcess[str]]
 
 
-def torchrun(folder: Path, script: Script) -> subprocess.CompletedProcess[str]:
+def torchrun(folder: Path, text: str, ranks: int) -> subprocess.CompletedProcess[str]:
     """In an empty folder, where the harness cannot be imported."""
     folder.mkdir()
-    (folder / "script.py").write_text(script.text)
+    (folder / "script.py").write_text(text)
     blocked = folder.parent / "blocked"
     blocked.mkdir(exist_ok=True)
     (blocked / "sitecustomize.py").write_text("import sys; sys.modules['harness'] = None")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(
-        [*command, "--nproc-per-node", str(script.case.ranks), "script.py"],
+        [*command, "--nproc-per-node", str(ranks), "script.py"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(blocked), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -168,7 +168,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         def outcome(name: str) -> subprocess.CompletedProcess[str]:
             for each in names[names.index(name) :][:2]:
                 if each not in begun:
-                    begun[each] = pool.submit(torchrun, base / each, SCRIPTS[each])
+                    # Not in the thread: Python 3.11 may parse in one at a time only.
+                    text, ranks = SCRIPTS[each].text, SCRIPTS[each].case.ranks
+                    begun[each] = pool.submit(torchrun, base / each, text, ranks)
             return begun[name].result()
 
         yield outcome

@@ -122,15 +122,16 @@ def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: Ran
 
 
 @pytest.fixture(scope="module")
-def documents(harness_pool: RankPool, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def documents(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What `check --json` prints of three shards, each of which diverges."""
     folder = tmp_path_factory.mktemp("shards")
     (folder / "broken.py").write_text(DOUBLED)
     request = replace(REQUEST, candidates=("broken.py:DOUBLED",), sps=(1,))
-    with pytest.MonkeyPatch.context() as patch:
+    # Each failure is confirmed on fresh ranks: one starts sooner than four.
+    with pytest.MonkeyPatch.context() as patch, RankPool(1) as pool:
         patch.chdir(folder)  # bundles go to the current folder
         for k in (1, 2, 3):
-            found = check(request, harness_pool, Console(file=io.StringIO()), Shard(k, 3))
+            found = check(request, pool, Console(file=io.StringIO()), Shard(k, 3))
             Path(f"{k}.json").write_text(json.dumps(found.record()))
     return [str(folder / f"{k}.json") for k in (1, 2, 3)]
 

@@ -55,14 +55,15 @@ def test_a_reader_waits_for_the_writer_and_sees_all_or_nothing(tmp_path: Path) -
     def read() -> None:
         while not stop.is_set():
             seen.append(store.files())
+            # The kernel is not fair: who asks again at once may have it again.
+            time.sleep(0.005)
 
     reader = threading.Thread(target=read)
     reader.start()
     for _ in range(20):
         for each in (other, one):
             store.write(each)
-            # The kernel is not fair: who asks again at once may have it again.
-            time.sleep(0.03)
+            time.sleep(0.005)
     stop.set()
     reader.join()
     assert len(seen) > 1
