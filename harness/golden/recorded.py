@@ -8,16 +8,16 @@ within their budgets, from a change of meaning, which does not.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from harness.candidates import load, resolve
+from harness.candidates import resolve
 from harness.case import Dtype, parse
-from harness.compare import Change, Comparison, identical
+from harness.compare import Change, Comparison, Verdict, identical
 from harness.golden.contents import Golden
 from harness.golden.damage import BadGolden
 from harness.golden.manifest import Listed
 from harness.golden.tensors import Stored
 from harness.ranks.pool import RankPool
 from harness.run import evaluate
-from harness.trace import Entry, Fault, Trace
+from harness.trace import Entry, Fault, Kind, Trace
 
 CANDIDATE = "candidate"
 
@@ -34,14 +34,20 @@ def record(
     made: Mapping[str, str],
     commit: str,
     pool: RankPool,
-) -> dict[str, Golden]:
-    """What the candidate computes here on every golden that it can run on so many ranks."""
-    recorded = {}
+) -> tuple[dict[str, Golden], dict[str, str]]:
+    """What the candidate computes here on every golden; and why it is asked for none of some."""
+    recorded: dict[str, Golden] = {}
+    left_out: dict[str, str] = {}
     for name, golden in goldens.items():
         case = replace(golden.vector.case, dtype=dtype)
-        if case.ranks > pool.size or load(candidate).supports(case) is not None:
+        if case.ranks > pool.size:
+            left_out[name] = f"needs {case.ranks} ranks"
             continue
         comparison = evaluate(case, candidate, pool)
+        why = _cannot_be_judged(comparison)
+        if why:
+            left_out[name] = why
+            continue
         if not comparison.verdict.passed:
             raise BadGolden(f"{name}: {candidate} is {comparison.verdict.name} on {case}")
         trace = _run(str(case), candidate, pool)
@@ -49,7 +55,14 @@ def record(
         recorded[name] = Golden(golden.vector, stored, Listed("", "", commit))
     if not recorded:
         raise BadGolden(f"{candidate} can run none of the goldens on {pool.size} ranks")
-    return recorded
+    return recorded, left_out
+
+
+def _cannot_be_judged(comparison: Comparison) -> str:
+    """The candidate refuses the case, or it says nothing in so short a format."""
+    fault = comparison.fault
+    vacuous = fault.summary if fault and fault.kind is Kind.VACUOUS else ""
+    return vacuous or (comparison.reason if comparison.verdict is Verdict.UNSUPPORTED else "")
 
 
 def compared(

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.golden import Golden, Store, as_files, examine
-from harness.golden.recorded import CANDIDATE
+from harness.golden import BadGolden, Golden, Store, as_files, examine
+from harness.golden.recorded import CANDIDATE, record
 from harness.ranks.pool import RankPool
 from properties.golden.stores import on_disk, stored_in
+from properties.golden.test_goldens import PLACE
 
 
 @pytest.fixture
@@ -98,3 +99,23 @@ def test_a_folder_that_holds_something_is_not_written_to(
     words = ["--store", str(tmp_path / "golden"), "--out", str(folder)]
     assert main(["golden", "generate", *words]) == 2
     assert "is not empty; name a new folder" in capsys.readouterr().err
+
+
+def test_what_a_short_format_cannot_judge_is_left_out_by_name(
+    harness_pool: RankPool,
+) -> None:
+    goldens, _ = examine(Store(PLACE).files())
+    chosen = {name: goldens[name] for name in ("several-layers", "uneven-mesh", "one-target")}
+    recorded, left_out = record(
+        chosen, "native-local", "bf16", {"device": "cpu"}, "none", harness_pool
+    )
+    assert set(recorded) == {"one-target"}
+    assert "too large a share of the signal" in left_out["several-layers"]
+    assert left_out["uneven-mesh"] == "needs 6 ranks"
+
+
+def test_a_candidate_that_is_wrong_is_not_recorded(harness_pool: RankPool) -> None:
+    goldens, _ = examine(Store(PLACE).files())
+    wrong = {"one-target": goldens["one-target"]}
+    with pytest.raises(BadGolden, match=r"one-target: mutants\.B16 is DIVERGED on case/1"):
+        record(wrong, "mutants.B16", "bf16", {"device": "cpu"}, "none", harness_pool)

@@ -28,15 +28,16 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     with open_pool(options, options.ranks) as pool:
         made = fingerprint(pool.device)
         checked_out = commit(Path(options.store))
-        recorded = record(goldens, options.candidate, options.dtype, made, checked_out, pool)
+        recorded, left_out = record(
+            goldens, options.candidate, options.dtype, made, checked_out, pool
+        )
     Store(place).write(as_files(recorded))
     if options.json:
-        print_json({"recorded": sorted(recorded), "made": made})
-    else:
-        said = (
-            f"{len(recorded)} of {len(goldens)} goldens recorded in {place}, on {made['device']}"
-        )
-        Console().print(said, markup=False, highlight=False)
+        print_json({"recorded": sorted(recorded), "left_out": left_out, "made": made})
+        return PASSED
+    lines = [f"{name}: left out, {why}" for name, why in left_out.items()]
+    for line in (*lines, f"{len(recorded)} of {len(goldens)} goldens recorded in {place}"):
+        Console().print(line, markup=False, highlight=False, soft_wrap=True)
     return PASSED
 
 
