@@ -39,7 +39,7 @@ def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on everything that a candidate emits, also where it does not diverge."""
-    comparison = _judge(case, candidate, _begin(case, candidate, pool, traced=True), traced=True)
+    comparison = judge(case, candidate, begin(case, candidate, pool, traced=True), traced=True)
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
     comparison = replace(comparison, logs=pool.logs())
@@ -55,7 +55,7 @@ def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on the required keys alone: what shrinking asks hundreds of times."""
-    return _judge(case, candidate, _begin(case, candidate, pool))
+    return judge(case, candidate, begin(case, candidate, pool))
 
 
 def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[Comparison]:
@@ -65,11 +65,11 @@ def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[C
     try:
         while True:
             for case, candidate in islice(coming, AHEAD - len(under_way)):
-                under_way.append((case, candidate, _begin(case, candidate, pool)))
+                under_way.append((case, candidate, begin(case, candidate, pool)))
             if not under_way:
                 return
             case, candidate, outcome = under_way.popleft()
-            comparison = _judge(case, candidate, outcome)
+            comparison = judge(case, candidate, outcome)
             if comparison.verdict is Verdict.DIVERGED:
                 # What is under way must be in before the ranks can be asked again about this one.
                 under_way = deque((c, name, _settled(later)) for c, name, later in under_way)
@@ -95,7 +95,8 @@ def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]
 row_by_row = lru_cache(maxsize=256)(rowwise)
 
 
-def _begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Outcome:
+def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Outcome:
+    """Have the ranks run a case; the outcomes of several come in the order they were begun."""
     try:
         reason = load(candidate).supports(case)
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its own fault
@@ -113,7 +114,8 @@ def _settled(outcome: Outcome) -> Outcome:
     return lambda: answer
 
 
-def _judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False) -> Comparison:
+def judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False) -> Comparison:
+    """Compare an outcome with plain training, computed here and now."""
     # The references come first, while the ranks work.
     oracle, baseline = reference_traces(case, traced=traced)
     answer = outcome()

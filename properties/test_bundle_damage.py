@@ -17,7 +17,7 @@ from harness.report.bundle import RECORD, TENSORS
 from properties.bundles import CASE, LINE, made_by_hand
 from properties.fuzzing import fuzz, mutate
 
-MUTANTS = int(os.environ.get("HARNESS_BUNDLE_MUTANTS", "2000"))
+MUTANTS = 20_000
 
 
 @pytest.fixture

@@ -5,9 +5,11 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from harness.candidates.protocol import Candidate
 
@@ -32,18 +34,46 @@ def resolve(name: str) -> str:
     return name
 
 
-def load(name: str) -> Candidate:
-    """The candidate behind a built-in name, `path/to/file.py:NAME` or `package.module:NAME`."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the name of a candidate leads: into a bank, a file or a module, and there to what."""
+
+    inside: Literal["bank", "file", "module"]
+    place: str
+    attribute: str
+
+
+def locate(name: str) -> Place:
+    """Read a built-in name, `path/to/file.py:NAME` or `package.module:NAME`; load nothing."""
     bank, dot, key = name.partition(".")
     if dot and bank in BANKS and ":" not in key:
-        return _from_bank(name, bank, key)
+        return Place("bank", bank, key)
     place, colon, attribute = BUILT_IN.get(name, name).rpartition(":")
     if not colon:
         raise UnknownCandidate(
             f"candidate={name}: not built in; use {', '.join(BUILT_IN)}, "
             "path/to/file.py:NAME or package.module:NAME"
         )
-    module = _from_file(name, Path(place)) if place.endswith(".py") else _from_path(name, place)
+    if not place.endswith(".py"):
+        return Place("module", place, attribute)
+    if not Path(place).is_file():
+        raise UnknownCandidate(f"candidate={name}: there is no file {place}")
+    return Place("file", place, attribute)
+
+
+def not_in_bank(name: str, bank: str, key: str, known: Iterable[str]) -> UnknownCandidate:
+    """A bank has no entry of this key."""
+    near = ", ".join(difflib.get_close_matches(key, known, 3, 0.0))
+    return UnknownCandidate(f"candidate={name}: there is no {key} in {bank}; near: {near}")
+
+
+def load(name: str) -> Candidate:
+    """The candidate behind a name."""
+    found = locate(name)
+    place, attribute = found.place, found.attribute
+    if found.inside == "bank":
+        return _from_bank(name, place, attribute)
+    module = _from_file(name, Path(place)) if found.inside == "file" else _from_path(name, place)
     candidate = getattr(module, attribute, None)
     if candidate is None:
         raise UnknownCandidate(f"candidate={name}: {place} has no attribute {attribute!r}")
@@ -61,15 +91,12 @@ def load(name: str) -> Candidate:
 def _from_bank(name: str, bank: str, key: str) -> Candidate:
     known: dict[str, Any] = importlib.import_module(BANKS[bank]).BANK
     if key not in known:
-        near = ", ".join(difflib.get_close_matches(key, known, 3, 0.0))
-        raise UnknownCandidate(f"candidate={name}: there is no {key} in {bank}; near: {near}")
+        raise not_in_bank(name, bank, key, known)
     candidate: Candidate = known[key].candidate
     return candidate
 
 
 def _from_file(name: str, path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UnknownCandidate(f"candidate={name}: there is no file {path}")
     # A name of its own per file: two files called candidate.py must not shadow each other.
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     module_name = f"_candidate_{digest}"

@@ -57,9 +57,8 @@ def remake(
     remade = Remade()
     for name, golden in goldens.items():
         found = remade.drifts[name] = drifted(golden)
-        anew = accept and (
-            found.change is Change.DRIFT or (found.change is not Change.NONE and bool(reason))
-        )
+        may_go = found.change is Change.DRIFT or bool(reason)
+        anew = accept and may_go and found.change is not Change.NONE
         remade.goldens[name] = make(golden.vector, made, commit, reason) if anew else golden
         if anew:
             remade.written.append(name)

@@ -8,16 +8,15 @@ within their budgets, from a change of meaning, which does not.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from harness.candidates import resolve
-from harness.case import Dtype, parse
+from harness.case import Case, Dtype, parse
 from harness.compare import Change, Comparison, Verdict, identical
 from harness.golden.contents import Golden
 from harness.golden.damage import BadGolden
 from harness.golden.manifest import Listed
 from harness.golden.tensors import Stored
 from harness.ranks.pool import RankPool
-from harness.run import evaluate
-from harness.trace import Entry, Fault, Kind, Trace
+from harness.run import begin, judge
+from harness.trace import Assembly, Kind, Trace
 
 CANDIDATE = "candidate"
 
@@ -43,14 +42,13 @@ def record(
         if case.ranks > pool.size:
             left_out[name] = f"needs {case.ranks} ranks"
             continue
-        comparison = evaluate(case, candidate, pool)
+        comparison, trace = _run(case, candidate, pool)
         why = _cannot_be_judged(comparison)
         if why:
             left_out[name] = why
             continue
         if not comparison.verdict.passed:
             raise BadGolden(f"{name}: {candidate} is {comparison.verdict.name} on {case}")
-        trace = _run(str(case), candidate, pool)
         stored = Stored(name, str(case), trace, {**made, CANDIDATE: candidate})
         recorded[name] = Golden(golden.vector, stored, Listed("", "", commit))
     if not recorded:
@@ -77,23 +75,23 @@ def compared(
             for field, was in stored.made.items()
             if field != CANDIDATE and made.get(field, "none") != was
         ]
-        comparison = evaluate(case, candidate, pool)
+        comparison, trace = _run(case, candidate, pool)
         if not comparison.verdict.passed:
             yield name, Change.SEMANTIC, ", ".join(elsewhere), comparison
         elif elsewhere:
             yield name, Change.DRIFT, ", ".join(elsewhere), comparison
         else:
-            why = identical(stored.trace, _run(stored.case, candidate, pool))
+            why = identical(stored.trace, trace)
             change = Change.DRIFT if why else Change.NONE
             yield name, change, why and f"nothing around it changed, and {why}", comparison
 
 
-def _run(line: str, candidate: str, pool: RankPool) -> Trace:
-    outcome = pool.run(parse(line), resolve(candidate))
-    if isinstance(outcome, Fault):
-        raise BadGolden(f"{candidate} failed on {line}: {outcome.summary}")
+def _run(case: Case, candidate: str, pool: RankPool) -> tuple[Comparison, Trace]:
+    """How a run is judged, and what it came to."""
+    outcome = begin(case, candidate, pool)()
     trace = Trace()
-    for key in outcome.trace:
-        entry = outcome.trace[key]
-        trace.put(key, Entry(entry.values, entry.tokens))
-    return trace
+    if isinstance(outcome, Assembly):
+        for key in outcome.trace:
+            # Which rank held a row is not for keeping.
+            trace.put(key, replace(outcome.trace[key], owners=None))
+    return judge(case, candidate, lambda: outcome), trace

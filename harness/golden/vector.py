@@ -41,10 +41,9 @@ class Vector:
         return found
 
 
-def vector_text(vector: Vector) -> bytes:
-    """As it is stored."""
-    record = {
-        "format": FORMAT,
+def vector_record(vector: Vector) -> dict[str, Any]:
+    """As JSON."""
+    return {
         "name": vector.name,
         "case": str(vector.case),
         "comment": vector.comment,
@@ -52,6 +51,11 @@ def vector_text(vector: Vector) -> bytes:
         "situations": list(vector.situations),
         "source": vector.source,
     }
+
+
+def vector_text(vector: Vector) -> bytes:
+    """As it is stored."""
+    record = {"format": FORMAT, **vector_record(vector)}
     return (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode()
 
 

@@ -6,17 +6,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from harness.candidates import load, resolve
 from harness.case import Case
 from harness.compare import Comparison, Verdict, compare, faulted, unsupported
 from harness.golden.contents import Golden
 from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
-from harness.run import evaluate_traced
+from harness.run import AHEAD, Outcome, begin, evaluate_traced
 from harness.trace import Fault, Trace
-
-# How many cases the ranks may have in hand.
-AHEAD = 4
 
 Job = tuple[str, Case, str, Trace]
 
@@ -35,25 +31,21 @@ def jobs(
 def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparison]]:
     """Run and compare, in order; nothing is computed here that could be wrong."""
     coming = iter(asked)
-    under_way: deque[tuple[Job, str | None]] = deque()
+    under_way: deque[tuple[Job, Outcome]] = deque()
     while True:
         for job in islice(coming, AHEAD - len(under_way)):
             _, case, candidate, _ = job
-            reason = load(candidate).supports(case)
-            if reason is None:
-                pool.submit(case, resolve(candidate))
-            under_way.append((job, reason))
+            under_way.append((job, begin(case, candidate, pool)))
         if not under_way:
             return
-        (name, case, candidate, stored), reason = under_way.popleft()
-        if reason is not None:
-            yield name, unsupported(case, candidate, reason)
-            continue
-        outcome = pool.collect()
-        if isinstance(outcome, Fault):
-            yield name, faulted(case, candidate, outcome)
+        (name, case, candidate, stored), outcome = under_way.popleft()
+        answer = outcome()
+        if isinstance(answer, str):
+            yield name, unsupported(case, candidate, answer)
+        elif isinstance(answer, Fault):
+            yield name, faulted(case, candidate, answer)
         else:
-            yield name, compare(case, candidate, stored, [stored], outcome)
+            yield name, compare(case, candidate, stored, [stored], answer)
 
 
 @dataclass(kw_only=True)

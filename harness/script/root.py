@@ -1,7 +1,6 @@
 """From a candidate's name to the source that defines it, without running any of it."""
 
 import ast
-import difflib
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from harness.candidates.registry import BANKS, BUILT_IN, UnknownCandidate
+from harness.candidates.registry import BANKS, UnknownCandidate, locate, not_in_bank
 from harness.script.graph import Definition, External, Graph, Target, source_of
 from harness.script.module import Module, is_ours
 
@@ -29,19 +28,12 @@ class Root:
 
 def root(graph: Graph, name: str) -> Root:
     """Where a candidate comes from; the names are those that the command line takes."""
-    bank, dot, key = name.partition(".")
-    if dot and bank in BANKS and ":" not in key:
-        return _from_bank(name, bank, key)
-    place, colon, attribute = BUILT_IN.get(name, name).rpartition(":")
-    if not colon:
-        raise UnknownCandidate(
-            f"candidate={name}: not built in; use {', '.join(BUILT_IN)}, "
-            "path/to/file.py:NAME or package.module:NAME"
-        )
-    if place.endswith(".py"):
+    located = locate(name)
+    place, attribute = located.place, located.attribute
+    if located.inside == "bank":
+        return _from_bank(name, place, attribute)
+    if located.inside == "file":
         path = Path(place).resolve()
-        if not path.is_file():
-            raise UnknownCandidate(f"candidate={name}: there is no file {path}")
         return _from_module(graph, name, graph.module(str(path), path), attribute)
     if is_ours(place):
         if source_of(place) is None:
@@ -78,8 +70,7 @@ def _foreign(graph: Graph, module: Module) -> Iterator[External]:
 def _from_bank(name: str, bank: str, key: str) -> Root:
     known = _registered_in(bank)
     if key not in known:
-        near = ", ".join(difflib.get_close_matches(key, known, 3, 0.0))
-        raise UnknownCandidate(f"candidate={name}: there is no {key} in {bank}; near: {near}")
+        raise not_in_bank(name, bank, key, known)
     return Root(known[key], made=True)
 
 

@@ -3,11 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import harness
 from harness.case import parse
 from harness.golden import Store, Vector, as_files
 from harness.golden.generate import make
 from harness.situations import situations_of
 
+# The goldens of this project.
+PLACE = Path(harness.__file__).parent.parent / "golden"
 CASES = {
     "two-rows": "case/1 rows=4:1111,3:111 ids=[1,2,3,4],[5,6,7] heads=2/1 vocab=10 sp=2 dim=2",
     "a-window": "case/1 rows=5:10111 heads=2/2 vocab=8 sp=2 dim=2 window=2 loss=row-mean",

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import harness
 from harness.candidates.bank import STAGES
 from harness.candidates.mutants import BANK
 from harness.cli import main
@@ -19,8 +18,8 @@ from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.situations import SITUATIONS
 from harness.trace import Entry, Trace
+from properties.golden.stores import PLACE
 
-PLACE = Path(harness.__file__).parent.parent / "golden"
 LARGEST = 5_000_000
 # What is told by a run that does not come to its end, or examined nothing.
 FAULTS = {"collective-mismatch", "crashed", "vacuous"}

@@ -11,8 +11,7 @@ from harness.cli import main
 from harness.golden import BadGolden, Golden, Store, as_files, examine
 from harness.golden.recorded import CANDIDATE, record
 from harness.ranks.pool import RankPool
-from properties.golden.stores import on_disk, stored_in
-from properties.golden.test_goldens import PLACE
+from properties.golden.stores import PLACE, on_disk, stored_in
 
 
 @pytest.fixture

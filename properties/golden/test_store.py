@@ -1,5 +1,6 @@
 """A store is the old one or the new one, at whatever moment its writer dies."""
 
+import fcntl
 import subprocess
 import sys
 import threading
@@ -76,7 +77,7 @@ def test_who_holds_a_store_for_too_long_is_not_waited_for(
     monkeypatch.setattr("harness.golden.store.PATIENCE", 0.1)
     store = stored_in(tmp_path)
     with (
-        store._locked(2),
+        store._locked(fcntl.LOCK_EX),
         pytest.raises(BadGolden, match=r"another process has held it for 0\.1 s"),
     ):
         Store(tmp_path).files()

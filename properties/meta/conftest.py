@@ -1,5 +1,6 @@
 """What is alive on this machine, asked of the kernel and of nobody else."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,13 +39,22 @@ def left_behind() -> Callable[[str], list[str]]:
 
 
 def _members(address: str) -> list[str]:
-    folder = Path(address).parent
-    files = [str(file) for file in (folder, *folder.rglob("*")) if folder.exists()]
-    return files + [
+    return _files_in(Path(address).parent) + [
         f"{entry.name}: {_read(entry / 'cmdline').replace(bytes(1), b' ').decode()}"
         for entry in Path("/proc").iterdir()
         if entry.name.isdigit() and address in _addresses(entry)
     ]
+
+
+def _files_in(folder: Path) -> list[str]:
+    # While a launch is being ended its folders vanish under the one who lists them; os.walk
+    # passes over those, Path.rglob does not.
+    found = [
+        str(Path(place, name))
+        for place, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+    ]
+    return [str(folder), *found] if folder.exists() else []
 
 
 def _addresses(process: Path) -> list[str]:

@@ -94,7 +94,6 @@ LAYERS: dict[str, set[str]] = {
         "torch",
     },
     "harness.golden.recorded": {
-        "harness.candidates",
         "harness.case",
         "harness.compare",
         "harness.golden",
@@ -103,7 +102,6 @@ LAYERS: dict[str, set[str]] = {
         "harness.trace",
     },
     "harness.golden.verify": {
-        "harness.candidates",
         "harness.case",
         "harness.compare",
         "harness.golden",
@@ -151,6 +149,7 @@ LAYERS: dict[str, set[str]] = {
         "harness.candidates",
         "harness.candidates.native",
         "harness.case",
+        "harness.compare",
         "harness.reference",
         "harness.reference.weights",
         "numpy",

@@ -43,17 +43,10 @@ def oracles(options: argparse.Namespace, store: "Store") -> "dict[str, Golden] |
 
 def described(golden: "Golden") -> dict[str, Any]:
     """A golden without its tensors, as JSON."""
-    vector = golden.vector
-    return {
-        "name": vector.name,
-        "case": str(vector.case),
-        "comment": vector.comment,
-        "hunts": list(vector.hunts),
-        "situations": list(vector.situations),
-        "source": vector.source,
-        "made": golden.stored.made,
-        "commit": golden.listed.commit,
-    }
+    from harness.golden.vector import vector_record
+
+    made, commit = golden.stored.made, golden.listed.commit
+    return {**vector_record(golden.vector), "made": made, "commit": commit}
 
 
 def store_of(options: argparse.Namespace) -> "Store":

@@ -5,11 +5,9 @@ from typing import Any
 import numpy as np
 
 from harness.case import Case
+from harness.compare.budget import FP64_RELATIVE, ROUNDING, TIMES, UNITS, ZERO
 from harness.reference.rowwise import rowwise
 from harness.reference.weights import TORCH_DTYPES
-
-# Half a unit in the last place.
-ROUNDING = {"fp32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.0**-12}
 
 
 def judge(case: Case, ranks: list[Any]) -> list[str]:
@@ -50,11 +48,11 @@ def allowed(case: Case, exact: Any, plain: Any, largest: float) -> float:
     """How large an error may be: a few roundings; harness/compare/budget.py says why."""
     size = float(np.abs(exact).max(initial=0.0))
     # What is zero but for rounding is as wrong as what it is the difference of.
-    size = size if size > 1e-14 * largest else largest
+    size = size if size > ZERO * largest else largest
     if case.dtype == "fp64":
-        return 1e-12 * size
+        return FP64_RELATIVE * size
     own = float(np.abs(plain - exact).max(initial=0.0))
-    return 16 * own + 8 * ROUNDING[case.dtype] * size
+    return TIMES[case.dtype] * own + UNITS[case.dtype] * ROUNDING[case.dtype] * size
 
 
 def losses(case: Case, ranks: list[Any]) -> tuple[Any, dict[int, int], list[str]]:
