@@ -22,6 +22,10 @@ PLAIN: dict[str, Any] = {
     "dtype": "fp64",
     "kernel": "eager",
     "checkpoint": False,
+    "wrapper": "none",
+    "sync": "last",
+    "compiled": False,
+    "mixed": False,
     "pad_id": 0,
     "nudge": 0.0,
 }

@@ -52,6 +52,10 @@ def test_fields_may_stand_in_any_order(case: Case, random: Any) -> None:
             "case/1 rows=1:0,1:1 heads=6/3 layers=1 vocab=32 sp=3 dp=1 dim=4 tied=1 window=2 "
             "micro=2 loss=row-mean kernel=sdpa checkpoint=1 dtype=fp32 seed=0"
         ),
+        (
+            "case/1 rows=2:11,2:01 heads=2/2 layers=1 vocab=32 sp=2 dp=1 micro=2 wrapper=fsdp "
+            "sync=each compiled=1 mixed=1 dtype=bf16 seed=0"
+        ),
     ],
 )
 def test_a_canonical_line_reads_and_writes_as_it_stands(line: str) -> None:

@@ -1,6 +1,6 @@
 """What a run is made of. Standard library only: a case can be read without torch."""
 
-from harness.case.case import LEARNING_RATE, Case, Dtype, Kernel, LossContract
+from harness.case.case import LEARNING_RATE, Case, Dtype, Kernel, LossContract, Sync, Wrapper
 from harness.case.invalid import InvalidCase
 from harness.case.padded import from_padded
 from harness.case.record import from_record, to_record
@@ -16,6 +16,8 @@ __all__ = [
     "LossContract",
     "Row",
     "Side",
+    "Sync",
+    "Wrapper",
     "from_padded",
     "from_record",
     "parse",

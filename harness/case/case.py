@@ -12,6 +12,8 @@ from harness.case.row import Row
 LossContract = Literal["token-mean", "micro-mean", "row-mean"]
 Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
 Kernel = Literal["eager", "sdpa", "varlen", "flash"]
+Wrapper = Literal["none", "ddp", "fsdp"]
+Sync = Literal["last", "each"]
 
 # A power of two: scaling by it rounds nothing.
 LEARNING_RATE = 2.0**-5
@@ -32,6 +34,11 @@ class Case:
     Of `steps` training steps on the same rows the last is judged; each one before it ends in
     plain SGD with LEARNING_RATE. `nudge` moves the seeded weights that far along a seeded
     direction before the first.
+
+    `wrapper`, `sync`, `compiled`, `mixed` and `checkpoint` are what training puts around a step
+    and must not change what comes out of it: who reduces gradients over ranks, after the last
+    micro-batch or after each, a compiled model, parameters that are held in fp32 and computed
+    with in `dtype`, activations that are computed twice.
     """
 
     rows: tuple[Row, ...]
@@ -50,6 +57,10 @@ class Case:
     dtype: Dtype = "fp64"
     kernel: Kernel = "eager"
     checkpoint: bool = False
+    wrapper: Wrapper = "none"
+    sync: Sync = "last"
+    compiled: bool = False
+    mixed: bool = False
     pad_id: int = 0
     steps: int = 1
     nudge: float = 0.0
@@ -59,6 +70,10 @@ class Case:
         self._check_kinds()
         self._check_rows()
         self._check_heads()
+        if self.mixed and self.dtype not in ("bf16", "fp16"):
+            raise InvalidCase.because(
+                "mixed", 1, f"dtype={self.dtype} is no less than fp32; use bf16 or fp16"
+            )
         if self.pad_id >= self.vocab:
             raise InvalidCase.because(
                 "pad_id", self.pad_id, f"outside the vocabulary 0..{self.vocab - 1}"
@@ -97,6 +112,10 @@ class Case:
             ("kernel", get_args(Kernel)),
             ("tied", (False, True)),
             ("checkpoint", (False, True)),
+            ("wrapper", get_args(Wrapper)),
+            ("sync", get_args(Sync)),
+            ("compiled", (False, True)),
+            ("mixed", (False, True)),
         ):
             value = getattr(self, field)
             if type(value) is not type(choices[0]) or value not in choices:

@@ -11,7 +11,8 @@ WIDTH = 99
 LONGEST_PLAIN_RUN = 40
 
 MODEL = ("heads", "kv_heads", "head_dim", "layers", "vocab", "tied", "window")
-STEP = ("sp", "dp", "micro_batches", "loss", "dtype", "kernel", "checkpoint", "pad_id", "steps")
+STEP = ("sp", "dp", "micro_batches", "loss", "dtype", "kernel", "pad_id", "steps")
+AROUND = ("checkpoint", "wrapper", "sync", "compiled", "mixed")
 WEIGHTS = ("nudge", "seed")
 
 
@@ -36,7 +37,7 @@ def _fields(case: Case, wanted: Container[str]) -> str:
             break_long_words=False,
         ).replace("\0", " ")
         + "\n"
-        for fields in (MODEL, STEP, WEIGHTS)
+        for fields in (MODEL, STEP, AROUND, WEIGHTS)
         if any(field in wanted for field in fields)
     )
     return f'        "rows": [\n{rows}        ],\n{settings}'

@@ -39,9 +39,13 @@ class Case:
     loss: str
     dtype: str
     kernel: str
-    checkpoint: bool
     pad_id: int
     steps: int
+    checkpoint: bool
+    wrapper: str
+    sync: str
+    compiled: bool
+    mixed: bool
     nudge: float
     seed: int
 
