@@ -11,6 +11,7 @@ import torch
 from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict, compare
 from harness.reference import TORCH_DTYPES, reference
+from harness.report import explain
 from harness.trace import (
     Assembly,
     Entry,
@@ -239,6 +240,60 @@ def test_no_budget_accepts_a_gradient_that_is_zero_doubled_or_negated(dtype: Dty
             comparison = judge(ranks, case=case, against=against)
             assert comparison.verdict is Verdict.DIVERGED
             assert [r.key for r in comparison.keys if r.wrong] == [key]
+
+
+def in_bf16(noise: dict[str, float]) -> tuple[Case, tuple[Trace, Trace]]:
+    """Eight gradients, and plain training that strays by such a share in every row of some."""
+    case, exact, plain = replace(CASE, dtype="bf16"), oracle(), oracle()
+    for i in range(8):
+        for trace in (exact, plain):
+            trace.put(f"grad.{i}", Entry(np.linspace(1.0, 2.0, 64).reshape(8, 8)))
+    for key, share in noise.items():
+        strayed = exact[key].values.copy()
+        strayed.reshape(-1)[::8] *= 1 + share
+        plain.put(key, replace(exact[key], values=strayed))
+    return case, (exact, plain)
+
+
+def test_an_error_that_no_element_shows_is_found_on_the_whole() -> None:
+    case, against = in_bf16({f"grad.{i}": 0.02 for i in range(8)})
+    for factor, verdict in ((1.01, Verdict.WITHIN), (1.05, Verdict.DIVERGED)):
+        ranks = sent(case, against[1], {"grad.3": times(factor)})
+        comparison = judge(ranks, case=case, against=against)
+        assert comparison.verdict is verdict
+    (wrong,) = [result for result in comparison.keys if result.wrong]
+    # Each element is inside what one element is allowed: nearly all of them are named.
+    assert wrong.key == "grad.3"
+    assert 1 < wrong.used < 3
+    assert wrong.wrong > 50
+
+
+def test_a_gradient_that_is_nothing_but_rounding_is_not_counted_and_said_so() -> None:
+    case, against = in_bf16({"grad.0": 1.0})
+    comparison = judge(sent(case, against[1], {}), case=case, against=against)
+    assert comparison.verdict.passed
+    assert comparison.unjudged == ("grad.0",)
+    whole = judge(sent(case, against[0], {}), case=case, against=(against[0], against[0]))
+    assert comparison.elements == whole.elements - 64
+    assert "grad.0: nothing but rounding" in explain(comparison)
+
+
+@pytest.mark.parametrize(
+    ("noise", "why"),
+    [
+        ({f"grad.{i}": 1.0 for i in range(3)}, "grad.2 cannot be told from zero"),
+        ({"loss": 1.0}, "loss cannot be told from zero"),
+        ({f"grad.{i}": 0.35 for i in range(8)} | {HEAD: 0.35, NORM: 0.35}, "from half of it"),
+    ],
+)
+def test_where_plain_training_strays_too_far_a_run_is_a_fault(
+    noise: dict[str, float], why: str
+) -> None:
+    case, against = in_bf16(noise)
+    comparison = judge(sent(case, against[1], {}), case=case, against=against)
+    assert comparison.fault is not None
+    assert comparison.fault.kind is Kind.VACUOUS
+    assert why in comparison.fault.summary
 
 
 def test_a_comparison_is_neither_true_nor_false() -> None:

@@ -98,7 +98,10 @@ class Tensor:
 
 def _rotated(evidence: Evidence, tensor: Tensor) -> Look:
     used_n = positions_from_rotation(evidence, tensor.expected_n, tensor.got_n)
-    return _unknown(evidence, tensor) if used_n is None else name_positions(evidence, used_n)
+    # What strays a little, as after a step that went wrong, is rotated as it should be.
+    if used_n is None or (used_n == evidence.position_n).all():
+        return _unknown(evidence, tensor)
+    return name_positions(evidence, used_n)
 
 
 def _attended(evidence: Evidence, tensor: Tensor) -> Look:

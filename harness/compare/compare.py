@@ -67,7 +67,7 @@ def compare(
         plain = [b[key].values[rows] for b in baselines if key in b]
         judged = judge(key, case.dtype, expected, plain, values, noise)
         results.append(
-            KeyResult(key, judged.elements, int(judged.wrong.size), judged.used, judged.weak)
+            KeyResult(key, judged.elements, int(judged.wrong.size), judged.used, judged.slack)
         )
         bitwise = bitwise and judged.bitwise
         if key.startswith(GRADIENT):

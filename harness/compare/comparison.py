@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from harness.case import Case
+from harness.compare.budget import MOST_SLACK
 from harness.compare.differing import Differing
 from harness.compare.scale import Scale
 from harness.trace import Fault, Finding
@@ -36,7 +37,13 @@ class KeyResult:
     elements: int
     wrong: int
     used: float
-    weak: bool = False
+    # What the whole tensor may stray as a share of it.
+    slack: float = 0.0
+
+    @property
+    def weak(self) -> bool:
+        """Whether it cannot be told from zero."""
+        return self.slack > MOST_SLACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,11 @@ class Comparison:
     def elements(self) -> int:
         """How many elements were examined."""
         return sum(result.elements for result in self.keys if not result.weak)
+
+    @property
+    def unjudged(self) -> tuple[str, ...]:
+        """Tensors that nobody could tell from zero in the case's dtype."""
+        return tuple(result.key for result in self.keys if result.weak)
 
     @property
     def used(self) -> float:

@@ -11,9 +11,9 @@ from harness.compare.budget import (
     CLEAN,
     DRIFT,
     FP64_RELATIVE,
-    LARGEST_SHARE_OF_SIGNAL,
     ROUNDING,
     TIMES,
+    TIMES_ON_THE_WHOLE,
     UNITS,
     ZERO,
     Exact,
@@ -33,10 +33,12 @@ NOTHING: npt.NDArray[np.intp] = np.empty(0, np.intp)
 class Noise:
     """How far plain training in the case's dtype strays from the oracle."""
 
-    # Relative to each tensor's largest value, by key.
+    # The largest error as a share of each tensor's largest value, by key.
     of: dict[str, float]
-    # The median over the tensors of one kind.
+    # The median of it over the tensors of one kind.
     usual: dict[str, float]
+    # The same of root mean squares.
+    usual_on_the_whole: dict[str, float]
     # The largest oracle value over the tensors of one kind.
     largest: dict[str, float]
 
@@ -48,10 +50,10 @@ class Judged:
     elements: int
     # Flat positions of the elements outside their budget, ascending.
     wrong: npt.NDArray[np.intp]
-    # The largest error as a share of what was allowed.
+    # The largest error as a share of what was allowed, or the whole tensor's where that is more.
     used: float
-    # The budget is too large a share of the tensor to say anything.
-    weak: bool
+    # What the whole tensor may stray as a share of it.
+    slack: float
     bitwise: bool
     error: Floats
     # Of the same shape, or one for each slice.
@@ -80,7 +82,7 @@ def moved(one: Values, other: Values, noise: Noise, key: str) -> tuple[int, floa
 def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
     """From (oracle, baselines) by key."""
     of: dict[str, float] = {}
-    kinds: dict[str, list[float]] = {}
+    kinds: dict[str, list[tuple[float, float]]] = {}
     largest: dict[str, float] = {}
     for key, (oracle, baselines) in known.items():
         if oracle.dtype.kind != "f" or not oracle.size:
@@ -94,9 +96,15 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
         of[key] = error / magnitude if magnitude else 0.0
         # An oracle that is its own baseline tells nothing; a witness may not have every tensor.
         if magnitude and any(baseline is not oracle for baseline in baselines):
-            kinds.setdefault(kind, []).append(of[key])
-    usual = {kind: float(np.median(values)) for kind, values in kinds.items()}
-    return Noise(of, usual, largest)
+            whole = _own_on_the_whole(oracle, baselines) / on_the_whole(oracle)
+            kinds.setdefault(kind, []).append((of[key], whole))
+    usual = {kind: np.median(values, axis=0).tolist() for kind, values in kinds.items()}
+    return Noise(
+        of,
+        {kind: extreme for kind, (extreme, _) in usual.items()},
+        {kind: whole for kind, (_, whole) in usual.items()},
+        largest,
+    )
 
 
 def judge(
@@ -113,23 +121,22 @@ def judge(
         error = np.abs(candidate.astype(np.float64) - baseline.astype(np.float64))
         wrong = np.flatnonzero(candidate != baseline)
         used = float("inf") if wrong.size else 0.0
-        return Judged(
-            oracle.size, wrong, used, False, not wrong.size, error, np.zeros(oracle.shape)
-        )
+        return Judged(oracle.size, wrong, used, 0.0, not wrong.size, error, np.zeros(oracle.shape))
     expected = oracle.astype(np.float64, copy=False)
     error = np.abs(candidate - expected)
     allowed = _allowed(key, dtype, expected, baselines, noise)
-    share = float((error / np.maximum(allowed, SMALLEST)).max(initial=0.0))
-    # Not `share > 1`: a NaN must be wrong, and so must an infinity against an infinity.
-    wrong = NOTHING if share <= 1.0 else np.flatnonzero(~(error <= allowed))
-    largest = float(np.abs(expected).max(initial=0.0))
-    kind_largest = noise.largest.get(kind_of(key), 0.0)
+    used = float((error / np.maximum(allowed, SMALLEST)).max(initial=0.0))
+    whole, slack = _allowed_on_the_whole(key, dtype, expected, baselines, noise)
+    if used <= 1.0 and (strayed := on_the_whole(error) / whole) > 1.0:
+        # No element is out of the ordinary, but all together are: name those that weigh most.
+        used, allowed = strayed, np.minimum(allowed, whole)
+    # Not `used > 1`: a NaN must be wrong, and so must an infinity against an infinity.
+    wrong = NOTHING if used <= 1.0 else np.flatnonzero(~(error <= allowed))
     return Judged(
         elements=oracle.size,
         wrong=wrong,
-        used=share if share == share else float("inf"),  # noqa: PLR0124 - NaN is not itself
-        weak=largest > ZERO * kind_largest
-        and float(allowed.max(initial=0.0)) > LARGEST_SHARE_OF_SIGNAL * largest,
+        used=used if used == used else float("inf"),  # noqa: PLR0124 - NaN is not itself
+        slack=slack,
         bitwise=np.array_equal(candidate, baseline),
         error=error,
         allowed=allowed,
@@ -154,6 +161,28 @@ def _allowed(
     if dtype == "fp64":
         return allowed + FP64_RELATIVE * magnitude + ZERO * kind_largest
     return allowed + UNITS[dtype] * ROUNDING[dtype] * magnitude
+
+
+def _allowed_on_the_whole(
+    key: str, dtype: Dtype, oracle: Floats, baselines: Sequence[Values], noise: Noise
+) -> tuple[float, float]:
+    """For the root mean square of the error; absolutely, and as a share of the tensor's own."""
+    size, kind = on_the_whole(oracle), kind_of(key)
+    if dtype == "fp64" or size <= ZERO * noise.largest.get(kind, 0.0):
+        # Element by element there is nothing to be gained.
+        return float("inf"), 0.0
+    own = max(_own_on_the_whole(oracle, baselines), noise.usual_on_the_whole.get(kind, 0.0) * size)
+    allowed = TIMES_ON_THE_WHOLE[dtype] * own + UNITS[dtype] * ROUNDING[dtype] * size
+    return allowed, allowed / size
+
+
+def _own_on_the_whole(oracle: Values, baselines: Sequence[Values]) -> float:
+    return max(on_the_whole(baseline - oracle) for baseline in baselines)
+
+
+def on_the_whole(values: Values) -> float:
+    """The root mean square."""
+    return float(np.linalg.norm(values) / max(values.size, 1) ** 0.5)
 
 
 def _per_slice(values: Floats) -> Floats:

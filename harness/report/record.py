@@ -20,6 +20,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "verdict": comparison.verdict.name,
         "reason": comparison.reason,
         "elements": comparison.elements,
+        "unjudged": list(comparison.unjudged),
         # JSON has no infinity; an element outside an exact budget has used all of it.
         "used": min(comparison.used, 1e308),
         "first": dataclasses.asdict(first) if first else None,

@@ -22,9 +22,12 @@ def explain(comparison: Comparison) -> str:
         lines += _divergence_lines(comparison)
     else:
         lines.append(
-            f"  judged  {comparison.elements} elements of {len(comparison.keys)} tensors; "
+            f"  judged  {comparison.elements} elements of "
+            f"{len(comparison.keys) - len(comparison.unjudged)} tensors; "
             f"largest error {comparison.used:.2g} of its budget"
         )
+        if comparison.unjudged:
+            lines.append(f"  but     {', '.join(comparison.unjudged)}: nothing but rounding")
     lines += _look_lines(comparison)
     if not comparison.verdict.passed:
         lines.append(f"  replay  {replay(comparison)}")

@@ -1,0 +1,44 @@
+"""Steps whose gradients are wrong in one plain way, and whose loss is right."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from harness.candidates.native import LocalDialect
+from harness.candidates.protocol import Rank
+from harness.reference import Decoder
+
+# parameter's name, its gradient, sp -> what the optimizer sees
+Wrong = Callable[[str, Tensor, int], Tensor]
+
+
+class WrongAtTheEnd(LocalDialect):
+    """Right until gradients are reduced."""
+
+    def __init__(self, wrong: Wrong) -> None:
+        self.wrong = wrong
+
+    def reduce(self, model: Decoder, rank: Rank) -> None:
+        super().reduce(model, rank)
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            parameter.grad = self.wrong(name, parameter.grad, rank.sp.size())
+
+
+def in_the_last_layer(wrong: Wrong) -> Wrong:
+    """Wrong in layer 0, which is the last that backward reaches."""
+    return lambda name, grad, sp: wrong(name, grad, sp) if name.startswith("layers.0.") else grad
+
+
+def without_last_slice(_name: str, grad: Tensor, _sp: int) -> Tensor:
+    kept = grad.clone()
+    kept[-1] = 0
+    return kept
+
+
+ZERO = WrongAtTheEnd(lambda _name, grad, _sp: grad * 0)
+DOUBLED = WrongAtTheEnd(lambda _name, grad, _sp: grad * 2)
+NEGATED = WrongAtTheEnd(lambda _name, grad, _sp: -grad)
+DIVIDED_BY_SP = WrongAtTheEnd(lambda _name, grad, sp: grad / sp)
+A_LAYER_MISSING = WrongAtTheEnd(in_the_last_layer(lambda _name, grad, _sp: grad * 0))
+LAST_SLICE_ZEROED = WrongAtTheEnd(without_last_slice)
