@@ -20,9 +20,9 @@ is extreme. Below fp64 each tensor is therefore judged as a whole as well, by ro
 
 `allowed on the whole = times on the whole x max(own, noise x size) + units x rounding x size`
 
-It is the finer of the two where every element is wrong by a little, or by a factor. Where it is
-not well below the tensor's own size, not even zero could be told from the truth, and the tensor
-counts as not judged.
+It is the finer of the two where every element is wrong by a little, or by a factor; and so far may
+any one element stray, however small its slice. Where it is not well below the tensor's own size,
+not even zero could be told from the truth, and the tensor counts as not judged.
 
 All factors were measured: see `TIMES`, and docs/tolerances.md.
 
@@ -52,8 +52,8 @@ ZERO = 1e-14
 # Half a unit in the last place, relative.
 ROUNDING = {"fp64": 2.0**-53, "fp32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.0**-12}
 
-# A tensor that is zero by mistake has strayed by 1.0 of itself, one that is halved by 0.5. What may
-# stray that far cannot be judged; in a run that is to pass, that is so for few gradients.
+# A tensor that is zero by mistake has strayed by 1.0 of itself, one that is halved by 0.5. What
+# may stray that far cannot be judged; in a run that is to pass, that is so for few gradients.
 MOST_SLACK = 0.8
 SLACK_THAT_SEES_HALF = 0.4
 MOST_WEAK = 0.25
@@ -94,10 +94,10 @@ Budget = Exact | Reduced
 
 # fp64 has the factor of fp32; it counts only where plain training was asked twice. The others were
 # chosen by measurement, somewhat above the largest multiple in 1300 generated cases of each dtype,
-# sp 1 to 4, dp 1 and 2, both dialects. fp32 needs more than half precisions: there nearly all error
-# comes from the order of sums, which is what differs, while in bf16 and fp16 it comes from storing
-# intermediate tensors, which both paths do alike. Where a budget is exceeded all the same, plain
-# training is asked for its error a second time, row by row, before anybody is blamed.
+# sp 1 to 4, dp 1 and 2, both dialects. fp32 needs more than half precisions: there nearly all
+# error comes from the order of sums, which is what differs, while in bf16 and fp16 it comes from
+# storing intermediate tensors, which both paths do alike. Where a budget is exceeded all the same,
+# plain training is asked for its error a second time, row by row, before anybody is blamed.
 TIMES = {"fp64": 16.0, "fp32": 16.0, "bf16": 8.0, "fp16": 8.0}
 TIMES_ON_THE_WHOLE = {"fp32": 8.0, "bf16": 3.0, "fp16": 3.0}
 UNITS = {"fp64": 16.0, "fp32": 8.0, "bf16": 1.0, "fp16": 1.0}

@@ -124,12 +124,13 @@ def judge(
         return Judged(oracle.size, wrong, used, 0.0, not wrong.size, error, np.zeros(oracle.shape))
     expected = oracle.astype(np.float64, copy=False)
     error = np.abs(candidate - expected)
-    allowed = _allowed(key, dtype, expected, baselines, noise)
-    used = float((error / np.maximum(allowed, SMALLEST)).max(initial=0.0))
     whole, slack = _allowed_on_the_whole(key, dtype, expected, baselines, noise)
-    if used <= 1.0 and (strayed := on_the_whole(error) / whole) > 1.0:
+    # One element may always stray as far as all of them.
+    allowed = np.maximum(_allowed(key, dtype, expected, baselines, noise), whole)
+    used = float((error / np.maximum(allowed, SMALLEST)).max(initial=0.0))
+    if used <= 1.0 and whole and (strayed := on_the_whole(error) / whole) > 1.0:
         # No element is out of the ordinary, but all together are: name those that weigh most.
-        used, allowed = strayed, np.minimum(allowed, whole)
+        used, allowed = strayed, np.full_like(allowed, whole)
     # Not `used > 1`: a NaN must be wrong, and so must an infinity against an infinity.
     wrong = NOTHING if used <= 1.0 else np.flatnonzero(~(error <= allowed))
     return Judged(
@@ -169,8 +170,8 @@ def _allowed_on_the_whole(
     """For the root mean square of the error; absolutely, and as a share of the tensor's own."""
     size, kind = on_the_whole(oracle), kind_of(key)
     if dtype == "fp64" or size <= ZERO * noise.largest.get(kind, 0.0):
-        # Element by element there is nothing to be gained.
-        return float("inf"), 0.0
+        # There is nothing to be gained over single elements.
+        return 0.0, 0.0
     own = max(_own_on_the_whole(oracle, baselines), noise.usual_on_the_whole.get(kind, 0.0) * size)
     allowed = TIMES_ON_THE_WHOLE[dtype] * own + UNITS[dtype] * ROUNDING[dtype] * size
     return allowed, allowed / size
