@@ -81,6 +81,7 @@ def _strategy(request: Request, ranks: int) -> SearchStrategy[Case]:
         dps=request.dps,
         dtypes=request.dtypes,
         losses=request.losses,
+        wrappers=request.wrappers,
         max_ranks=ranks,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import harness
 from harness.campaign import EmptyShard
 from harness.case import InvalidCase
-from harness.commands import check, doctor, golden, merge, mutants, repro
+from harness.commands import check, doctor, golden, join, merge, mutants, repro
 from harness.commands.options import USAGE, UsageError
 
 COMMANDS = {
@@ -17,6 +17,7 @@ COMMANDS = {
     "golden": golden,
     "mutants": mutants,
     "doctor": doctor,
+    "join": join,
 }
 
 
@@ -50,10 +51,10 @@ def _bad_input() -> tuple[type[Exception], ...]:
     errors: list[type[Exception]] = [UsageError, InvalidCase, EmptyShard]
     for module, name in (
         ("candidates.registry", "UnknownCandidate"),
+        ("ranks.node", "Refused"),
         ("ranks.pool", "TooFewRanks"),
         ("report.bundle", "BadBundle"),
         ("report.merge", "BadDocument"),
-        ("ranks.device", "NoDevice"),
     ):
         loaded = sys.modules.get(f"harness.{module}")
         if loaded:

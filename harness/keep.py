@@ -41,4 +41,4 @@ def _processor(device: str) -> dict[str, str]:
         return {}
     import torch
 
-    return {"gpu": torch.cuda.get_device_name()}
+    return {device: torch.get_device_module(device).get_device_name()}

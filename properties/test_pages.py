@@ -3,10 +3,11 @@
 import re
 import runpy
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from harness.case import Case, parse
+from harness.case import Case, Dtype, parse
 
 ROOT = Path(__file__).parent.parent
 CASES = (ROOT / "docs" / "cases.md").read_text()
@@ -25,6 +26,15 @@ def test_tables_are_as_the_script_writes_them(script: dict[str, object]) -> None
     for page, text in written.items():
         assert page.read_text() == text, f"{page.name} is out of date; run ci/docs"
         assert text.count("\n| ") > 12
+
+
+def test_tolerances_are_shown_as_they_are_in_force() -> None:
+    script = runpy.run_path(str(ROOT / "ci" / "tolerances"))
+    page = (ROOT / "docs" / "tolerances.md").read_text()
+    assert script["with_table"](page, "factors", script["factors"]()) == page
+    # For each dtype, what was measured with them.
+    assert re.findall(r"^\*\*(\w+)\*\*: 1000 cases", page, re.MULTILINE) == list(get_args(Dtype))
+    assert all(float(used) < 1 for used in re.findall(r"of a\s+budget was (\S+)\.", page))
 
 
 def test_the_line_that_is_shown_is_a_case_as_it_is_written() -> None:

@@ -3,12 +3,13 @@
 import argparse
 import json
 import re
+import sys
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args
 
 from harness.campaign import Request, Shard
-from harness.case import Dtype, LossContract
+from harness.case import Dtype, LossContract, Wrapper
 
 if TYPE_CHECKING:
     from harness.ranks.pool import RankPool
@@ -37,6 +38,16 @@ def campaign_options(parser: argparse.ArgumentParser, *, cases: int, seed: int |
     )
 
 
+def wrapper_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wrapper",
+        default="none",
+        metavar="LIST",
+        help="who reduces gradients: none, ddp, fsdp; with these it is also drawn when, and in "
+        "half precision what parameters are held in, default: none",
+    )
+
+
 def pool_options(
     parser: argparse.ArgumentParser, *, ranks: int | None = None, deadline: float = 20.0
 ) -> None:
@@ -47,7 +58,27 @@ def pool_options(
         metavar="N",
         help=f"default: {ranks or 'as many as are needed'}",
     )
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "npu", "xpu"))
+    parser.add_argument(
+        "--transport",
+        default="auto",
+        choices=("auto", "gloo", "nccl"),
+        help="auto: the device's own where every rank has a device of its own, otherwise gloo",
+    )
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="share the ranks out over so many hosts; all but this one run `join`, default: 1",
+    )
+    parser.add_argument(
+        "--endpoint",
+        metavar="HOST:PORT",
+        help="with --nodes: an address of this host that the others reach, and a free port. "
+        "Where a host's own name does not lead to an address that the others reach, its "
+        "GLOO_SOCKET_IFNAME must name the network interface",
+    )
     parser.add_argument(
         "--deadline",
         type=float,
@@ -74,6 +105,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         raise UsageError(f"--seed={options.seed}: use a whole number from 0 to {(1 << 63) - 1}")
     dtypes = _words("--dtype", options.dtype, get_args(Dtype))
     losses = _words("--loss", options.loss, get_args(LossContract))
+    wrappers = _words("--wrapper", options.wrapper, get_args(Wrapper))
     ranks = max(sps) * max(dps) if options.ranks is None else options.ranks
     if ranks < min(sps) * min(dps):
         raise UsageError(
@@ -87,6 +119,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         losses=losses,
         count=options.cases,
         seed=options.seed,
+        wrappers=wrappers,
     )
     return request, ranks
 
@@ -140,13 +173,29 @@ def _words(option: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def open_pool(options: argparse.Namespace, ranks: int) -> "RankPool":
     """As many ranks, on the device and with the patience that was asked for."""
-    from harness.ranks.device import choose
+    from harness.ranks.device import NoPlace, choose
+    from harness.ranks.nodes import CannotListen, Nodes
     from harness.ranks.pool import RankPool
 
     if not 0 < options.deadline < 1e6:
         raise UsageError(f"--deadline={options.deadline:g}: use a number of seconds above zero")
-    device, transport = choose(options.device, ranks)
-    return RankPool(ranks, device=device, transport=transport, deadline=options.deadline)
+    if options.nodes < 1 or (options.nodes > 1) is (options.endpoint is None):
+        raise UsageError(
+            f"--nodes={options.nodes}: use at least 2, together with --endpoint HOST:PORT, or "
+            "leave both out"
+        )
+    if ranks % options.nodes:
+        raise UsageError(f"--ranks={ranks}: use a multiple of --nodes={options.nodes}")
+    try:
+        placement = choose(options.device, options.transport, ranks // options.nodes)
+        nodes = Nodes(options.nodes, options.endpoint) if options.nodes > 1 else None
+    except NoPlace as error:
+        raise UsageError(f"--{error}") from None
+    except CannotListen as error:
+        raise UsageError(f"--endpoint={error}") from None
+    if nodes:
+        print(f"harness: run on every other host\n  {nodes.command}", file=sys.stderr)  # noqa: T201
+    return RankPool(ranks, placement, nodes=nodes, deadline=options.deadline)
 
 
 def status_of(verdict: str) -> int:

@@ -36,7 +36,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         help="built-in name, path/to/file.py:NAME or package.module:NAME",
     )
     group.addoption("--harness-ranks", type=int, default=4, metavar="N", help="ranks in the pool")
-    group.addoption("--harness-device", default="auto", choices=("auto", "cpu", "cuda"))
+    group.addoption("--harness-device", default="auto", choices=("auto", "cpu", *needs.DEVICES))
+    group.addoption("--harness-transport", default="auto", choices=("auto", "gloo", "nccl"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,12 +54,24 @@ def harness_candidate(pytestconfig: pytest.Config) -> str:
 @pytest.fixture(scope="session")
 def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
     """Ranks that stay up for the whole session; they start with the first case."""
-    from harness.ranks.device import choose
+    from harness.ranks.device import NoPlace, choose
     from harness.ranks.pool import RankPool
 
-    ranks: int = pytestconfig.getoption("--harness-ranks")
-    device, transport = choose(pytestconfig.getoption("--harness-device"), ranks)
-    with RankPool(ranks, device=device, transport=transport) as pool:
+    option = pytestconfig.getoption
+    ranks: int = option("--harness-ranks")
+    # A worker of xdist, or the only one there is.
+    its = getattr(pytestconfig, "workerinput", {"workerid": "gw0", "workercount": 1})
+    try:
+        placement = choose(
+            option("--harness-device"),
+            option("--harness-transport"),
+            ranks,
+            worker=int(its["workerid"].removeprefix("gw")),
+            workers=its["workercount"],
+        )
+    except NoPlace as error:
+        pytest.fail(f"--harness-{error}", pytrace=False)
+    with RankPool(ranks, placement) as pool:
         yield pool
         pytestconfig.stash[TALLY]["launches"] += pool.launches
 

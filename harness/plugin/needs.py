@@ -9,7 +9,7 @@ A runner that is there for its GPU says `--harness-require cuda`, and cannot pas
 import pytest
 
 WANT = "for want of "
-DEVICES = ("cuda",)
+DEVICES = ("cuda", "npu", "xpu")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,11 +38,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def missing(device: str) -> str:
     """Why there is no such device, or nothing."""
-    from harness.ranks.device import NoDevice, choose
+    from harness.ranks.device import NoPlace, choose
 
     try:
-        choose(device, 1)
-    except NoDevice as error:
+        choose(device, "auto", 1)
+    except NoPlace as error:
         return str(error)
     return ""
 

@@ -7,7 +7,8 @@ from textwrap import shorten
 from typing import Any
 
 from harness.ranks.collectives import GATE, Collective, first_disagreement, heard
-from harness.ranks.launch import Launch, ending
+from harness.ranks.launch import Launch
+from harness.ranks.torchrun import ending
 from harness.ranks.trouble import Trouble
 from harness.ranks.wire import encode
 from harness.trace import Fault, Kind
@@ -32,6 +33,9 @@ def autopsy(
     """
     root = troubles[0]
     reports = _reports(launch)
+    # Other hosts have been asked only now.
+    there = range(launch.order.ranks, launch.size)
+    keys = [*keys[: launch.order.ranks], *map(launch.progress, there)]
     logs = {rank: _collectives(report) for rank, report in reports.items()}
     stacks = {rank: str(report.get("stack", "")) for rank, report in reports.items()}
     stacks |= {rank: stack for rank in launch.links if (stack := _crash(launch, rank))}
@@ -86,28 +90,40 @@ def _told_by_torchrun(launch: Launch, root: Trouble) -> Trouble:
     # Until its last rank is gone torchrun says nothing. Before they are up they go when told to.
     if root.kind is Kind.DIED:
         launch.kill_ranks()
+    every = range(launch.order.nodes)
+    nodes = every if root.kind is Kind.START else [(root.rank or 0) // launch.order.ranks]
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        found = re.search(
-            r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)", launch.log(None, 200)
-        )
-        if found:
-            code, rank, pid = map(int, found.groups())
+        for rank, pid, how in filter(None, (_first_death(launch, node) for node in nodes)):
             if root.kind is Kind.START:
                 # The others were told to leave; a rank that never connected is known to torchrun.
-                return replace(root, rank=rank, text=f"died while starting, {ending(code)}")
-            if root.rank is not None and launch.links[root.rank].pid == pid:
-                return replace(root, text=f"{root.text}, {ending(code)}")
-            break
+                return replace(root, rank=rank, text=f"died while starting, {how}")
+            same = root.rank is not None and launch.links[root.rank].pid == pid
+            return replace(root, text=f"{root.text}, {how}") if same else root
+        if launch.nodes:
+            launch.nodes.ask()
         time.sleep(0.02)
+        launch.events(0)
     return root
+
+
+def _first_death(launch: Launch, node: int) -> tuple[int, int, str] | None:
+    """Which rank of a node died first, its process and how, once torchrun has said so."""
+    found = re.search(
+        r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)", launch.read(f"torchrun.{node}")
+    )
+    if not found:
+        return None
+    code, local, pid = map(int, found.groups())
+    return node * launch.order.ranks + local, pid, ending(code)
 
 
 def _reports(launch: Launch) -> dict[int, dict[str, Any]]:
     asked = {rank for rank in launch.links if launch.send(rank, encode("report"))}
     reports: dict[int, dict[str, Any]] = {}
+    nodes = launch.nodes.ask() if launch.nodes else set()
     until = time.monotonic() + PATIENCE
-    while asked - set(reports) and (left := until - time.monotonic()) > 0:
+    while (nodes or asked - set(reports)) and (left := until - time.monotonic()) > 0:
         for event in launch.events(left):
             if event.rank is not None and event.frame and event.frame.kind == "report":
                 reports[event.rank] = event.frame.header

@@ -82,7 +82,8 @@ def log(moment_ns: int = 0) -> list[Collective]:
             sequence=entry["collective_seq_id"],
             kind=_kind(entry),
             shape=str(entry.get("input_sizes", [])),
-            done=bool(entry["retired"]),
+            # NCCL retires an entry some time after it was done.
+            done=bool(entry["retired"]) or entry.get("state") == "completed",
             dtype=", ".join(entry.get("input_dtypes", [])),
         )
         for entry in recorded()

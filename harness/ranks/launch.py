@@ -1,87 +1,59 @@
-"""One torchrun and the sockets of its ranks; started, watched and killed as a unit."""
+"""One torchrun on each host and the sockets of its ranks; started, watched, killed as a unit."""
 
 import contextlib
-import hmac
 import os
 import secrets
 import selectors
-import shutil
-import signal
 import socket
 import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
-import harness
-from harness.ranks.collectives import ENVIRONMENT
-from harness.ranks.leash import ADDRESS, CONTROLLER, sweep
+from harness.ranks.dial import same
 from harness.ranks.link import Event, Link
-from harness.ranks.wire import Frame, ProtocolError, encode
-from harness.ranks.worker import DEVICE, TOKEN, TRANSPORT
+from harness.ranks.nodes import Nodes
+from harness.ranks.placement import Placement
+from harness.ranks.torchrun import Order, Torchrun, ending, kill_group
+from harness.ranks.wire import MAX_FRAME, Frame, ProtocolError, encode
 
 _STOP = encode("stop")
 SEND_TIMEOUT = 5.0
 CHUNK = 1 << 20
+UNKNOWN = "unknown, its host did not tell"
 
 
 class Launch:
-    """`torchrun --standalone` with `size` ranks, each connected back to us."""
+    """`size` ranks, each connected back to us: all on this host, or as many on every node."""
 
-    def __init__(self, size: int, *, device: str, transport: str) -> None:
-        self.size = size
+    def __init__(self, size: int, placement: Placement, nodes: Nodes | None = None) -> None:
+        self.size, self.nodes = size, nodes
         self.links: dict[int, Link] = {}
         # The (dp, sp) whose process groups these ranks have.
         self.meshes: set[tuple[int, int]] = set()
-        # A private folder: only this user can reach the socket, and the path stays short enough
-        # for one (about 100 bytes).
-        self.folder = Path(tempfile.mkdtemp(prefix="harness-"))
-        self._token = secrets.token_hex(16)
+        count = nodes.count if nodes else 1
+        self.order = Order(
+            ranks=size // count,
+            environment=placement.environment(),
+            token=secrets.token_hex(16),
+            nodes=count,
+            rendezvous=nodes.meeting_place() if nodes else "",
+            name=secrets.token_hex(8),
+        )
+        self.torchrun = Torchrun(self.order)
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._address = str(self.folder / "controller")
-        self._listener.bind(self._address)
+        self._listener.bind(self.torchrun.address)
         self._listener.listen(size)
         self._selector.register(self._listener, selectors.EVENT_READ)
         try:
-            self.process = self._torchrun(device, transport)
+            self.torchrun.start()
         except BaseException:
             self._listener.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
             raise
-        self._launcher = os.pidfd_open(self.process.pid)
-        self._selector.register(self._launcher, selectors.EVENT_READ)
-
-    def _torchrun(self, device: str, transport: str) -> subprocess.Popen[bytes]:
-        source = str(Path(harness.__file__).parent.parent)
-        paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
-        options = ["--standalone", "--nproc-per-node", str(self.size), "--max-restarts", "0"]
-        logs = ["--log-dir", str(self.folder / "logs"), "--redirects", "3"]
-        with (self.folder / "torchrun.log").open("wb") as output:
-            return subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "harness.ranks.leash"),
-                    *options,
-                    *logs,
-                    *("-m", "harness.ranks.worker"),
-                ],
-                env={
-                    **os.environ,
-                    **ENVIRONMENT,
-                    ADDRESS: self._address,
-                    CONTROLLER: str(os.getpid()),
-                    TOKEN: self._token,
-                    DEVICE: device,
-                    TRANSPORT: transport,
-                    "OMP_NUM_THREADS": "1",
-                    "PYTHONPATH": os.pathsep.join(paths),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # Its own session: a Ctrl-C at the terminal is for the controller alone.
-                start_new_session=True,
-            )
+        self._selector.register(self.torchrun.handle, selectors.EVENT_READ)
+        if nodes:
+            self._selector.register(nodes.listener, selectors.EVENT_READ)
+            for link in nodes.links.values():
+                self._selector.register(link.socket, selectors.EVENT_READ, link)
+            nodes.begin(self.order)
 
     def events(self, timeout: float) -> list[Event]:
         """What happened within `timeout` seconds, or at once if something already has."""
@@ -89,16 +61,21 @@ class Launch:
         for key, _ in self._selector.select(max(0.0, timeout)):
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
-                connection.settimeout(SEND_TIMEOUT)
-                self._selector.register(connection, selectors.EVENT_READ, Link(connection))
-            elif key.fileobj == self._launcher:
-                self._selector.unregister(self._launcher)
-                how = ending(self.process.wait())
+                self._hear(Link(connection))
+            elif self.nodes and key.fileobj is self.nodes.listener:
+                self._hear(self.nodes.accept())
+            elif key.fileobj == self.torchrun.handle:
+                self._selector.unregister(self.torchrun.handle)
+                how = ending(self.torchrun.process.wait())
                 found.append(Event(None, broken=f"torchrun ended, {how}"))
             elif key.data.heard:
                 ended = key.fileobj == key.data.process
                 found += self._last_words(key.data) if ended else self._receive(key.data)
         return found
+
+    def _hear(self, link: Link) -> None:
+        link.socket.settimeout(SEND_TIMEOUT)
+        self._selector.register(link.socket, selectors.EVENT_READ, link)
 
     def _receive(self, link: Link) -> list[Event]:
         try:
@@ -107,18 +84,34 @@ class Launch:
             data = b""
         if not data:
             self._drop(link)
-            return [Event(link, broken="died", died=True)] if link.rank is not None else []
+            return self._farewell(link)
         found = []
         try:
             for frame in link.reader.feed(data):
-                if link.rank is None:
-                    self._welcome(link, frame)
-                else:
+                if link.rank is not None:
                     found.append(Event(link, frame))
+                elif self.nodes and link.node is not None:
+                    broken = self.nodes.take_in(link, frame)
+                    found += [Event(None, broken=broken)] if broken else []
+                else:
+                    self._welcome(link, frame)
         except ProtocolError as error:
             self._drop(link)
-            found.append(Event(link, broken=str(error)))
+            # Anybody can reach a port; what a stranger says there is nobody's fault.
+            if not (link.is_stranger and link.host):
+                found.append(Event(link, broken=str(error)))
         return found
+
+    def _farewell(self, link: Link) -> list[Event]:
+        if link.rank is not None:
+            return [Event(link, broken="died", died=True)]
+        if link.node is None:
+            return []
+        # Its ranks go with it, and are not the cause.
+        for rank in self.links.keys() & self.order.ranks_of(link.node):
+            if self.links[rank].heard:
+                self._drop(self.links[rank])
+        return [Event(None, broken=f"node {link.node} ({link.host}) left")]
 
     def _last_words(self, link: Link) -> list[Event]:
         """What a process that has ended sent before."""
@@ -129,15 +122,22 @@ class Launch:
         return found
 
     def _welcome(self, link: Link, frame: Frame) -> None:
+        if frame.kind == "join" and self.nodes and link.host:
+            self.nodes.admit(link, frame)
+            return
         rank = frame.whole("rank") if frame.kind == "hello" else self.size
         if (
             rank >= self.size
             or rank in self.links
-            or not hmac.compare_digest(frame.text("token").encode(), self._token.encode())
+            or (rank < self.order.ranks) is bool(link.host)
+            or not same(frame.text("token"), self.order.token)
         ):
             raise ProtocolError("a stranger knocked: no rank of this pool says that")
         link.rank, link.pid = rank, frame.whole("pid")
+        link.reader.limit = MAX_FRAME
         self.links[rank] = link
+        if link.host:
+            return
         # It may have ended already; then its socket will say so.
         with contextlib.suppress(ProcessLookupError):
             link.process = os.pidfd_open(link.pid)
@@ -150,8 +150,10 @@ class Launch:
         if link.process is not None:
             self._selector.unregister(link.process)
         if link.rank is None:
-            # It never said who it was, so nobody will look for it again.
+            # Nobody will look for it again.
             link.close()
+        if self.nodes and link.node is not None:
+            self.nodes.forget(link.node)
 
     def send(self, rank: int, frame: bytes) -> bool:
         """Whether the rank's socket took it."""
@@ -163,30 +165,31 @@ class Launch:
             return False
         return True
 
+    def missing(self) -> str:
+        """What has not come up yet."""
+        if self.nodes and self.nodes.missing:
+            here = self.order.nodes - self.nodes.missing
+            return f"only {here} of {self.order.nodes} nodes joined"
+        up = [rank for rank, link in self.links.items() if link.ready]
+        missing = ", ".join(str(rank) for rank in range(self.size) if rank not in up)
+        return f"rank {missing} is missing"
+
     def progress(self, rank: int) -> str:
         """The last key a rank reached, also of a rank that is gone."""
+        if self.nodes and 0 < rank // self.order.ranks not in self.nodes.told:
+            return UNKNOWN
         return self.read(f"progress.{rank}").rstrip(" \0")
 
     def read(self, name: str) -> str:
-        """What a rank left in a file in our folder."""
-        try:
-            return (self.folder / name).read_text(errors="replace")
-        except OSError:
-            return ""
+        """What a process left in a file, here or, as far as it was told, on another host."""
+        return self.torchrun.read(name) or (self.nodes.read(name) if self.nodes else "")
 
     def log(self, rank: int | None, lines: int = 12) -> str:
         """The end of a rank's output, or of torchrun's own."""
-        files = (
-            [self.folder / "torchrun.log"]
-            if rank is None
-            else sorted(self.folder.glob(f"logs/*/attempt_0/{rank}/*.log"))
-        )
-        text = ""
-        for file in files:
-            try:
-                text += file.read_text(errors="replace")
-            except OSError:
-                continue
+        names = [f"log.{rank}"]
+        if rank is None:
+            names = [f"torchrun.{node}" for node in range(self.order.nodes)]
+        text = "".join(map(self.read, names))
         return "\n".join(text.splitlines()[-lines:])
 
     def logs(self) -> dict[int, str]:
@@ -198,38 +201,27 @@ class Launch:
         for rank in self.links:
             self.send(rank, _STOP)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(3.0)
+            self.torchrun.process.wait(3.0)
         self.kill()
 
     def kill_ranks(self) -> None:
         """End the ranks and what they started, but not torchrun, which tells how they ended."""
         for link in self.links.values():
             # torchrun gives each rank a session of its own; the rank's children are in it.
-            _kill_group(link.pid)
+            if not link.host:
+                kill_group(link.pid)
+        if self.nodes:
+            self.nodes.kill_ranks()
 
     def kill(self) -> None:
-        """End every process of this launch and remove its folder."""
+        """End every process of this launch and remove its folders."""
         self._listener.close()
-        if self.process.returncode is None:
-            _kill_group(self.process.pid)
         self.kill_ranks()
-        # Those that never connected, or left their session.
-        sweep(self._address)
+        if self.nodes:
+            self.nodes.end()
+        self.torchrun.kill()
         strangers = [key.data for key in self._selector.get_map().values() if key.data]
         for link in [*strangers, *self.links.values()]:
-            link.close()
-        self.process.wait()
+            if link.node is None:
+                link.close()
         self._selector.close()
-        os.close(self._launcher)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def ending(code: int) -> str:
-    """An exit status in words."""
-    names = {number.value: number.name for number in signal.Signals}
-    return f"killed by {names.get(-code, -code)}" if code < 0 else f"exit status {code}"
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)

@@ -21,10 +21,10 @@ ADDRESS, CONTROLLER = "HARNESS_SOCKET", "HARNESS_CONTROLLER"
 PATIENCE = 2.0
 
 
-def sweep(address: str) -> None:
+def sweep(address: str, *, spare: int | None = None) -> None:
     """Kill whatever carries this launch's address in its environment, wherever it has got to."""
     until = time.monotonic() + PATIENCE
-    while (found := list(_marked(address))) and time.monotonic() < until:
+    while (found := set(_marked(address)) - {spare}) and time.monotonic() < until:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

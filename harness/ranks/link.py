@@ -5,7 +5,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.ranks.wire import Frame, FrameReader
+from harness.ranks.wire import MAX_HELLO, Frame, FrameReader
 
 # As the kernel has it in /proc/PID/stat.
 PF_EXITING = 0x4
@@ -13,11 +13,14 @@ PF_EXITING = 0x4
 
 @dataclass(slots=True)
 class Link:
-    """One connection; it belongs to no rank until that rank has said hello."""
+    """One connection; it belongs to no rank or node until that one has said hello."""
 
     socket: socket.socket
-    reader: FrameReader = field(default_factory=FrameReader)
+    # Empty for ours: of what runs on another host only its socket can be watched.
+    host: str = ""
+    reader: FrameReader = field(default_factory=lambda: FrameReader(limit=MAX_HELLO))
     rank: int | None = None
+    node: int | None = None
     pid: int = 0
     # Readable once the process has ended, also when a child of its keeps the socket open.
     process: int | None = None
@@ -25,8 +28,14 @@ class Link:
     # Whether we still listen.
     heard: bool = True
 
+    @property
+    def is_stranger(self) -> bool:
+        return self.rank is None and self.node is None
+
     def is_ending(self) -> bool:
         """Whether its process is on the way out, though this end of it has not heard so yet."""
+        if self.host:
+            return False
         try:
             status = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:

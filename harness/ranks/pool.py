@@ -21,6 +21,8 @@ from harness.ranks.autopsy import autopsy
 from harness.ranks.collectives import first_disagreement
 from harness.ranks.launch import Launch
 from harness.ranks.link import Event
+from harness.ranks.nodes import Nodes
+from harness.ranks.placement import Placement
 from harness.ranks.ticket import Ticket, take_in
 from harness.ranks.trouble import Trouble
 from harness.ranks.wire import encode
@@ -42,14 +44,16 @@ class RankPool:
     def __init__(
         self,
         size: int,
+        placement: Placement | None = None,
         *,
-        device: str = "cpu",
-        transport: str = "gloo",
+        nodes: Nodes | None = None,
         deadline: float = DEADLINE,
         start_deadline: float = START_DEADLINE,
     ) -> None:
-        self.size, self.device, self.transport = size, device, transport
+        self.size, self.placement = size, placement or Placement()
+        self.device, self.transport = self.placement.device, self.placement.transport
         self.deadline, self.start_deadline = deadline, start_deadline
+        self._nodes = nodes
         self.launches = 0
         self._launch: Launch | None = None
         self._waiting: deque[Ticket] = deque()
@@ -63,11 +67,13 @@ class RankPool:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+        if self._nodes:
+            self._nodes.close()
 
     def start(self) -> None:
         """Begin launching, without waiting; the first case does it otherwise."""
         if self._launch is None:
-            self._launch = Launch(self.size, device=self.device, transport=self.transport)
+            self._launch = Launch(self.size, self.placement, self._nodes)
             self.launches += 1
 
     def wait_until_ready(self) -> Fault | None:
@@ -133,7 +139,7 @@ class RankPool:
         if self._launch is None:
             return []
         links = self._launch.links
-        return [self._launch.process.pid, *(links[rank].pid for rank in sorted(links))]
+        return [self._launch.torchrun.process.pid, *(links[rank].pid for rank in sorted(links))]
 
     def logs(self) -> dict[int, str]:
         """The end of what each rank printed so far."""
@@ -214,9 +220,7 @@ class RankPool:
                 self._since = time.monotonic()
             return []
         if not was_ready:
-            up = [rank for rank, link in self._launch.links.items() if link.ready]
-            missing = ", ".join(str(rank) for rank in range(self.size) if rank not in up)
-            text = f"not all ranks were up within {allowed:g} s: rank {missing} is missing"
+            text = f"not all ranks were up within {allowed:g} s: {self._launch.missing()}"
             return [Trouble(Kind.START, text, late=True)]
         return [Trouble(Kind.HUNG, f"gave no answer within {allowed:g} s", late=True)]
 

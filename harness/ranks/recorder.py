@@ -2,10 +2,10 @@
 
 import os
 
-import numpy as np
 import torch
 
 from harness.trace import PAD_TOKEN, Fragment, digest, is_required, to_numpy
+from harness.trace.trace import Tokens, Values
 
 PROGRESS_BYTES = 128
 
@@ -18,10 +18,11 @@ class Recorder:
     """Collects one rank's fragments for one case."""
 
     def __init__(self, rank: int, tokens: int, *, traced: bool, progress: int) -> None:
-        self.fragments: list[Fragment] = []
         self.last_key = ""
         self._rank, self._tokens = rank, tokens
         self.traced, self._progress = traced, progress
+        self._kept: list[tuple[str, torch.Tensor, Tokens | None]] = []
+        self._under_way = False
         self.reached("case received")
 
     def reached(self, key: str) -> None:
@@ -35,32 +36,45 @@ class Recorder:
         self.reached(key)
         if not (self.traced or is_required(key)):
             return
-        # A copy: the candidate may go on to change the tensor in place.
-        values = np.array(to_numpy(tensor))
-        if key == "nll" and (tokens is None or values.ndim != 1):
+        shape = tuple(tensor.shape)
+        if key == "nll" and (tokens is None or len(shape) != 1):
             raise BadFragment(
-                f"key 'nll': shape {values.shape}; emit one loss per token of this rank, with "
+                f"key 'nll': shape {shape}; emit one loss per token of this rank, with "
                 "the token numbers"
             )
-        if key == "loss" and values.ndim:
-            raise BadFragment(f"key 'loss': shape {values.shape}; emit a scalar")
-        if tokens is None:
-            seen = digest(values)
-            sent = values if self.traced or self._rank == 0 else None
-            self.fragments.append(Fragment(key, sent, digest=seen))
-            return
-        if tokens.dtype != torch.int64 or tokens.ndim != 1 or values.shape[:1] != tokens.shape:
+        if key == "loss" and shape:
+            raise BadFragment(f"key 'loss': shape {shape}; emit a scalar")
+        numbers = None if tokens is None else self._numbers(key, tokens, shape)
+        # A copy: the candidate may go on to change the tensor in place. From a device it comes
+        # while the candidate goes on, so that nobody waits for each of them.
+        values = tensor.detach().to("cpu", non_blocking=True, copy=True)
+        self._under_way = self._under_way or tensor.device.type != "cpu"
+        self._kept.append((key, values, numbers))
+
+    def _numbers(self, key: str, tokens: torch.Tensor, shape: tuple[int, ...]) -> Tokens:
+        if tokens.dtype != torch.int64 or tokens.ndim != 1 or shape[:1] != tokens.shape:
             raise BadFragment(
                 f"key {key!r}: tokens of shape {tuple(tokens.shape)} and {tokens.dtype} for "
-                f"values of shape {values.shape}; give one int64 number per row"
+                f"values of shape {shape}; give one int64 number per row"
             )
-        numbers = tokens.cpu().numpy()
+        numbers: Tokens = tokens.cpu().numpy().copy()
         if numbers.size and not PAD_TOKEN <= numbers.min() <= numbers.max() < self._tokens:
             raise BadFragment(
                 f"key {key!r}: token numbers reach from {numbers.min()} to {numbers.max()}; the "
                 f"case has 0 to {self._tokens - 1}, and {PAD_TOKEN} for padding"
             )
+        return numbers
+
+    def fragments(self) -> list[Fragment]:
+        """All that was emitted, once it has arrived."""
+        if self._under_way:
+            torch.accelerator.synchronize()
+        return [self._fragment(key, to_numpy(kept), numbers) for key, kept, numbers in self._kept]
+
+    def _fragment(self, key: str, values: Values, numbers: Tokens | None) -> Fragment:
+        if numbers is None:
+            sent = values if self.traced or self._rank == 0 else None
+            return Fragment(key, sent, digest=digest(values))
         real = numbers != PAD_TOKEN
-        self.fragments.append(
-            Fragment(key, values[real], numbers[real], pads=int(numbers.size - real.sum()))
-        )
+        pads = int(numbers.size - real.sum())
+        return Fragment(key, values[real], numbers[real], pads=pads)

@@ -12,7 +12,9 @@ from typing import Any
 MAGIC = b"UHP1"
 PREFIX = struct.Struct(">4sIQ")
 MAX_HEADER = 1 << 26
-MAX_PAYLOAD = 1 << 36
+MAX_FRAME = 1 << 36
+# Of those who have not said yet who they are.
+MAX_HELLO = 1 << 12
 
 
 class ProtocolError(ValueError):
@@ -39,8 +41,14 @@ class Frame:
         value = self.header.get(name)
         if not isinstance(value, str):
             raise ProtocolError(f"{self.kind}.{name}={value!r} is not text")
-        # Half a surrogate pair is legal JSON and cannot be printed.
-        return value.encode(errors="replace").decode()
+        return _printable(value)
+
+    def texts(self, name: str) -> dict[str, str]:
+        """A header field that must be text by name."""
+        value = self.header.get(name)
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            raise ProtocolError(f"{self.kind}.{name} is not text by name")
+        return {key: _printable(text) for key, text in value.items()}
 
 
 def encode(kind: str, payload: bytes = b"", **header: object) -> bytes:
@@ -52,7 +60,8 @@ def encode(kind: str, payload: bytes = b"", **header: object) -> bytes:
 class FrameReader:
     """Turns received bytes into frames, however they were cut on the way."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self.limit = limit
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -62,7 +71,7 @@ class FrameReader:
             magic, header_size, payload_size = PREFIX.unpack_from(self._buffer)
             if magic != MAGIC:
                 raise ProtocolError(f"a frame starts with {magic!r} instead of {MAGIC!r}")
-            if header_size > MAX_HEADER or payload_size > MAX_PAYLOAD:
+            if header_size > MAX_HEADER or header_size + payload_size > self.limit:
                 raise ProtocolError(f"a frame claims {header_size} + {payload_size} bytes")
             end = PREFIX.size + header_size + payload_size
             if len(self._buffer) < end:
@@ -71,6 +80,11 @@ class FrameReader:
             payload = bytes(self._buffer[PREFIX.size + header_size : end])
             del self._buffer[:end]
             yield _frame(head, payload)
+
+
+def _printable(text: str) -> str:
+    # Half a surrogate pair is legal JSON and cannot be printed.
+    return text.encode(errors="replace").decode()
 
 
 def _frame(head: bytes, payload: bytes) -> Frame:

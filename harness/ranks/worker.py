@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from harness.ranks.collectives import Collective, log, told
+from harness.ranks.dial import dial
 from harness.ranks.leash import ADDRESS
 from harness.ranks.wire import Frame, FrameReader, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TOKEN, DEVICE, TRANSPORT = "HARNESS_TOKEN", "HARNESS_DEVICE", "HARNESS_TRANSPORT"
+TOKEN, ENDPOINT = "HARNESS_TOKEN", "HARNESS_ENDPOINT"
 
 
 class Controller:
@@ -38,13 +39,19 @@ class Controller:
         # Nothing to ask before torch.distributed is up.
         self.collectives: Callable[[], list[Collective]] = list
         self._lock = threading.Lock()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.connect(os.environ[ADDRESS])
+            self._socket = self._connect()
         except OSError:
             self.leave()
         self.send(encode("hello", token=os.environ.pop(TOKEN), rank=rank, pid=os.getpid()))
         threading.Thread(target=self._read, name="controller", daemon=True).start()
+
+    def _connect(self) -> socket.socket:
+        if os.environ[ENDPOINT]:
+            return dial(os.environ[ENDPOINT])
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(os.environ[ADDRESS])
+        return connection
 
     def send(self, frame: bytes) -> None:
         with self._lock:
@@ -98,15 +105,10 @@ def main() -> None:
     from harness.ranks.exchanges import Exchanges
     from harness.ranks.mesh import Meshes
     from harness.ranks.payload import pack
+    from harness.ranks.placement import settle
     from harness.ranks.recorder import Recorder
 
-    device = torch.device(os.environ[DEVICE])
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    else:
-        device = torch.device(device.type, local % torch.accelerator.device_count())
-        torch.accelerator.set_device_index(device.index)
-    dist.init_process_group(os.environ[TRANSPORT])
+    device = settle(local)
     meshes, exchanges = Meshes(index, device), Exchanges()
     progress = os.open(controller.folder / f"progress.{index}", os.O_RDWR | os.O_CREAT)
     controller.collectives = log
@@ -130,16 +132,18 @@ def main() -> None:
             seat = meshes.seat(case.dp, case.sp)
             gate.wait()
             candidate.run(case, seat.rank, recorder)
+            fragments = recorder.fragments()
             # No rank begins a case before all have left the one before it, so that a collective
             # too many can never meet one of the next case. They have left while this one packs.
             gate = dist.barrier(group=seat.gate, async_op=True)
-            described, payload = pack(recorder.fragments)
+            described, payload = pack(fragments)
         except Exception as error:  # noqa: BLE001 - the controller judges it
             controller.send(
                 encode(
                     "raised",
                     run=run,
-                    moment=time.monotonic_ns(),
+                    # Hosts have no other clock in common.
+                    moment=time.time_ns(),
                     error=f"{type(error).__name__}: {error}",
                     stack=traceback.format_exc(),
                     last_key=recorder.last_key,

@@ -45,6 +45,7 @@ _KINDS: dict[str, Any] = {
     "origin": dict,
     "reason": str,
     "elements": int,
+    "unjudged": list,
     "used": _NUMBER,
     "first": dict | NoneType,
     "findings": list,

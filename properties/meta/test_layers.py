@@ -13,7 +13,7 @@ PACKAGE = Path(harness.__file__).parent
 
 PROCESSES = {"subprocess", "multiprocessing", "socket", "selectors", "torch.distributed"}
 CASE_AND_TRACE = {"harness.case", "harness.trace"}
-LIBRARIES = {"torch", "numpy", "hypothesis", "pytest", "rich", "safetensors"}
+LIBRARIES = {"torch", "numpy", "hypothesis", "pytest", "rich", "safetensors", "flash_attn"}
 
 # What a part may import besides itself and the unsuspicious rest of the standard library.
 LAYERS: dict[str, set[str]] = {
@@ -211,7 +211,14 @@ LAYERS: dict[str, set[str]] = {
         "harness.trace",
         "rich",
     },
-    "harness.doctor": {"harness", "torch", "torch.distributed", "rich"},
+    "harness.doctor": {
+        "harness",
+        "harness.candidates.native",
+        "harness.ranks",
+        "torch",
+        "torch.distributed",
+        "rich",
+    },
     "harness.commands": {"harness.campaign", "harness.case"},
     "harness.cli": {"harness", "harness.campaign", "harness.case", "harness.commands"},
     "harness.plugin": {"pytest"},
@@ -219,6 +226,7 @@ LAYERS: dict[str, set[str]] = {
 }
 # Added to that inside a function, or for the type checker only.
 LATE: dict[str, set[str]] = {
+    "harness.candidates.native": {"flash_attn"},
     "harness.commands": {
         "harness.candidates",
         "harness.candidates.benign",

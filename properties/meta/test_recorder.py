@@ -32,7 +32,41 @@ def test_a_malformed_fragment_is_not_even_sent(
         recorder = Recorder(1, 7, traced=False, progress=progress.fileno())
         with pytest.raises(BadFragment, match=r"loss|nll"):
             recorder(key, tensor, tokens)
-    assert recorder.fragments == []
+    assert recorder.fragments() == []
+
+
+def test_what_becomes_of_a_tensor_later_is_not_recorded(tmp_path: Path) -> None:
+    nll, tokens = torch.ones(2), torch.arange(2)
+    with (tmp_path / "progress").open("wb") as progress:
+        recorder = Recorder(0, 2, traced=False, progress=progress.fileno())
+        recorder("nll", nll, tokens)
+        nll += 1
+        tokens += 1
+        (fragment,) = recorder.fragments()
+    assert fragment.values is not None
+    assert fragment.tokens is not None
+    assert (fragment.values.tolist(), fragment.tokens.tolist()) == ([1, 1], [0, 1])
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    device = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(("kind", "waits"), [(torch.Tensor, 0), (OnDevice, 1)])
+def test_tensors_of_a_device_are_waited_for_once_a_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[torch.Tensor], waits: int
+) -> None:
+    keys, waited = ["grad.a", "grad.b", "grad.c"], []
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: waited.append(1))
+    with (tmp_path / "progress").open("wb") as progress:
+        recorder = Recorder(0, 2, traced=False, progress=progress.fileno())
+        for key in keys:
+            recorder(key, torch.ones(2).as_subclass(kind))
+        assert waited == []
+        assert [fragment.key for fragment in recorder.fragments()] == keys
+    assert len(waited) == waits
 
 
 def test_a_case_that_needs_more_ranks_is_refused_before_any_starts() -> None:

@@ -5,7 +5,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 
+from harness.case import Dtype
 from harness.ranks.pool import RankPool
+from harness.report import explain
+from harness.run import evaluate_all
+from harness.search import generate
+from harness.strategies import cases
 from properties.metamorphic.layout import RESHARDED
 from properties.metamorphic.relation import Twins
 from properties.metamorphic.trial import check, check_it_kills, patient
@@ -21,6 +26,15 @@ def pool() -> Iterator[RankPool]:
 @given(twins=RESHARDED.drawn)
 def test_one_rank_or_eight_compute_the_same(pool: RankPool, subject: str, twins: Twins) -> None:
     check(RESHARDED, pool, subject, twins)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_lower_precisions_hold_where_dp_and_sp_are_above_one_and_different(
+    pool: RankPool, dtype: Dtype
+) -> None:
+    batch = generate(cases(sps=(3, 4), dps=(2,), dtypes=(dtype,)), 20, 0)
+    for comparison in evaluate_all(((case, "native-local") for case in batch), pool):
+        assert comparison.verdict.passed, explain(comparison)
 
 
 def test_labels_lost_between_two_ranks_show_when_the_cuts_move(pool: RankPool) -> None:

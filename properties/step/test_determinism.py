@@ -20,7 +20,7 @@ few = settings(max_examples=settings().max_examples * 4 // 5)
 @pytest.fixture(scope="module")
 def fresh_pool(harness_pool: RankPool) -> Iterator[RankPool]:
     """Ranks of the same kind that have not seen a case yet."""
-    with RankPool(2, device=harness_pool.device, transport=harness_pool.transport) as pool:
+    with RankPool(2, harness_pool.placement) as pool:
         yield pool
 
 

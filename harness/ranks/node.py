@@ -1,0 +1,119 @@
+"""`join`: the part of a pool on this host, for a controller on another.
+
+The connection lasts as long as the controller does. On it come launches, one after the other; what
+was launched ends when the controller says so, and at the latest when the connection closes.
+"""
+
+import contextlib
+import secrets
+import select
+
+from harness.ranks.dial import dial, proof, same
+from harness.ranks.torchrun import Order, Torchrun, ending
+from harness.ranks.wire import Frame, FrameReader, ProtocolError, encode
+
+# How long the controller may take to listen, and then to answer.
+PATIENCE = 180.0
+CHUNK = 1 << 16
+
+
+class Refused(ValueError):
+    """There is no controller, or it does not want us, or it is none of ours."""
+
+
+class Node:
+    """This host's end of the connection."""
+
+    def __init__(self, endpoint: str, token: str) -> None:
+        nonce = secrets.token_hex(16)
+        self._endpoint = endpoint
+        self._expected = proof(token, "controller", nonce)
+        self._welcome = False
+        self._launch = ""
+        self._torchrun: Torchrun | None = None
+        try:
+            self._socket = dial(endpoint, PATIENCE)
+            self._socket.sendall(encode("join", nonce=nonce, proof=proof(token, "node", nonce)))
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        except OSError as error:
+            raise Refused(f"{endpoint}: cannot be reached: {error.strerror or error}") from None
+
+    def serve(self) -> bool:
+        """Do as the controller says until it is done; false if it is gone before."""
+        reader = FrameReader()
+        try:
+            while True:
+                data = self._hear()
+                if not data and self._welcome:
+                    return False
+                if not data:
+                    raise Refused(
+                        f"{self._endpoint}: sent us away: the token is another one, or no host "
+                        "is missing"
+                    )
+                for frame in reader.feed(data):
+                    if frame.kind == "bye" and self._welcome:
+                        return True
+                    self._obey(frame)
+        except ProtocolError as error:
+            raise Refused(f"{self._endpoint}: is no controller of ours: {error}") from None
+        finally:
+            self._end()
+            self._socket.close()
+
+    def _hear(self) -> bytes:
+        """What the controller says next; nothing once it is gone."""
+        while True:
+            torchrun = self._torchrun
+            running = torchrun if torchrun and torchrun.process.returncode is None else None
+            watched = [self._socket.fileno(), *([running.handle] if running else [])]
+            ready, _, _ = select.select(watched, [], [], None if self._welcome else PATIENCE)
+            if not ready:
+                raise Refused(f"{self._endpoint}: gave no answer within {PATIENCE:g} s")
+            if running and running.handle in ready:
+                running.process.wait()
+                self._tell()
+            if self._socket.fileno() in ready:
+                try:
+                    return self._socket.recv(CHUNK)
+                except OSError:
+                    return b""
+
+    def _obey(self, frame: Frame) -> None:
+        if not self._welcome:
+            if frame.kind != "welcome" or not same(frame.text("proof"), self._expected):
+                raise ProtocolError("it does not know the token")
+            self._welcome = True
+        elif frame.kind == "launch":
+            self._end()
+            order = Order.read(frame)
+            self._launch = order.name
+            torchrun = Torchrun(order, endpoint=self._endpoint)
+            torchrun.start()
+            self._torchrun = torchrun
+        elif frame.kind == "end":
+            self._end()
+        elif frame.kind == "kill ranks" and self._torchrun:
+            self._torchrun.kill_ranks()
+        elif frame.kind == "tell":
+            self._tell()
+
+    def _tell(self) -> None:
+        """All that can be known on this host only."""
+        if self._torchrun:
+            status = self._torchrun.process.returncode
+            frame = encode(
+                "left",
+                launch=self._launch,
+                ended="" if status is None else ending(status),
+                files=self._torchrun.left(),
+            )
+            # If it is not taken, we are about to hear the end of the connection.
+            with contextlib.suppress(OSError):
+                self._socket.sendall(frame)
+
+    def _end(self) -> None:
+        torchrun, self._torchrun = self._torchrun, None
+        if torchrun:
+            torchrun.kill()

@@ -1,0 +1,68 @@
+"""On which devices a pool's ranks run, what carries their collectives, and how one settles."""
+
+import os
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import distributed as dist
+
+PLACEMENT = "HARNESS_PLACEMENT"
+# NCCL takes several ranks on one GPU only when told to, and then without NVLS. Each collective
+# must leave room for those of the other ranks, or all of them wait for ever.
+SHARED_GPU = {
+    "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_MAX_CTAS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Devices that ranks take in turn; `sharing` processes come to use the same one."""
+
+    devices: tuple[str, ...] = ("cpu",)
+    transport: str = "gloo"
+    sharing: int = 1
+
+    @property
+    def device(self) -> str:
+        """What kind of device it is."""
+        return self.devices[0].partition(":")[0]
+
+    def __str__(self) -> str:
+        return f"{','.join(self.devices)} {self.transport} {self.sharing}"
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """And back."""
+        devices, transport, sharing = text.split()
+        return cls(tuple(devices.split(",")), transport, int(sharing))
+
+    def environment(self) -> dict[str, str]:
+        """What a rank has to know of it."""
+        shared = self.transport == "nccl" and self.sharing > 1
+        return {PLACEMENT: str(self)} | (SHARED_GPU if shared else {})
+
+
+def settle(local: int) -> torch.device:
+    """Take the device of this rank, as its environment says, and meet the other ranks."""
+    placement = Placement.read(os.environ[PLACEMENT])
+    device = torch.device(placement.devices[local % len(placement.devices)])
+    # What a dtype promises also holds on hardware that is faster without.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    else:
+        torch.accelerator.set_device_index(device.index)
+        # Who takes more than a fair part runs out of memory itself, and not a peer in its place.
+        module = torch.get_device_module(device)
+        module.set_per_process_memory_fraction(1 / placement.sharing, device)
+    # Told its device, a transport connects at once, and a barrier knows what to wait on. That of
+    # gloo waits on the host.
+    own = None if placement.transport == "gloo" else device
+    dist.init_process_group(placement.transport, device_id=own)
+    return device

@@ -1,0 +1,28 @@
+"""Whether ranks can share a GPU over NCCL, which older ones refuse and newer ones may hang in."""
+
+import torch
+
+from harness.case import parse
+from harness.ranks.placement import Placement
+from harness.ranks.pool import RankPool
+from harness.trace import Fault
+
+OLDEST = (2, 30)
+CANDIDATE = "native-gather"
+START_DEADLINE, DEADLINE = 120.0, 30.0
+
+
+def why_not(placement: Placement, ranks: int) -> str:
+    """What came of trying, or nothing if it went well; an NCCL too old is not even tried."""
+    major, minor = torch.cuda.nccl.version()[:2]
+    if (major, minor) < OLDEST:
+        return f"which NCCL {major}.{minor} refuses and NCCL 2.30 may not"
+    # Attention exchanges by all-to-all, and every rank takes part in the reduction of gradients.
+    case = parse(f"case/1 rows={','.join(['3:111'] * (ranks // 2))} sp=2 dp={ranks // 2}")
+    with RankPool(ranks, placement, deadline=DEADLINE, start_deadline=START_DEADLINE) as pool:
+        outcome = pool.run(case, CANDIDATE)
+    if not isinstance(outcome, Fault):
+        return ""
+    # NCCL gives its reason in the last line.
+    reason = outcome.log.strip().rpartition("\n")[2]
+    return f"and a first step ended so: {outcome.summary}{reason and f' ({reason})'}"

@@ -1,0 +1,217 @@
+"""Where ranks run, decided on machines that are not here: their accelerators are made up.
+
+Nothing of it has been tried on an accelerator.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from harness.cli import build_parser, main
+from harness.doctor import examine
+from harness.plugin import needs
+from harness.ranks import device as devices
+from harness.ranks.device import TRANSPORTS, NoPlace, choose, share
+
+pytest_plugins = ["pytester"]
+
+Machine = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: object, **__: object) -> None:
+        pytest.fail("a rank was started")
+
+    monkeypatch.setattr("harness.ranks.launch.Launch.__init__", started)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Have torch find so many accelerators of a kind, and NCCL say whether two share one."""
+
+    def make(kind: str, count: int, *, built: bool = True, refuses: str = "") -> None:
+        found = SimpleNamespace(type=kind) if count else None
+        for place, name, said in (
+            (torch.accelerator, "current_accelerator", lambda **_: found),
+            (torch.accelerator, "device_count", lambda: count),
+            (dist, "is_backend_available", lambda _: built),
+            (devices, "why_not", lambda *_: refuses),
+        ):
+            monkeypatch.setattr(place, name, said)
+
+    return make
+
+
+NPU_4 = "npu:0,npu:1,npu:2,npu:3"
+GPU_4 = "cuda:0,cuda:1,cuda:2,cuda:3"
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "device", "transport", "placement"),
+    [
+        ("none", 0, "auto", "auto", "cpu gloo 1"),
+        ("none", 0, "cpu", "gloo", "cpu gloo 1"),
+        ("mps", 4, "auto", "auto", "cpu gloo 1"),
+        ("cuda", 8, "cpu", "auto", "cpu gloo 1"),
+        ("cuda", 8, "auto", "auto", f"{GPU_4} nccl 1"),
+        ("cuda", 8, "cuda", "nccl", f"{GPU_4} nccl 1"),
+        ("cuda", 8, "cuda", "gloo", f"{GPU_4} gloo 1"),
+        ("cuda", 4, "cuda", "auto", f"{GPU_4} nccl 1"),
+        ("cuda", 3, "cuda", "auto", "cuda:0,cuda:1,cuda:2 gloo 2"),
+        ("cuda", 2, "auto", "auto", "cuda:0,cuda:1 gloo 2"),
+        ("cuda", 1, "auto", "auto", "cuda:0 gloo 4"),
+        ("cuda", 1, "cuda", "gloo", "cuda:0 gloo 4"),
+        ("cuda", 1, "cuda", "nccl", "cuda:0 nccl 4"),
+        ("cuda", 2, "auto", "nccl", "cuda:0,cuda:1 nccl 2"),
+        ("npu", 8, "auto", "auto", f"{NPU_4} hccl 1"),
+        ("npu", 4, "npu", "auto", f"{NPU_4} hccl 1"),
+        ("npu", 3, "auto", "auto", "cpu gloo 1"),
+        ("xpu", 4, "xpu", "auto", f"{NPU_4.replace('npu', 'xpu')} xccl 1"),
+        ("xpu", 1, "auto", "auto", "cpu gloo 1"),
+    ],
+)
+def test_four_ranks_go_where_they_can(
+    machine: Machine, kind: str, count: int, device: str, transport: str, placement: str
+) -> None:
+    machine(kind, count)
+    assert str(choose(device, transport, 4)) == placement
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "device", "transport", "why"),
+    [
+        ("none", 0, "cuda", "auto", f"device=cuda: torch {torch.__version__} finds no CUDA"),
+        ("none", 0, "npu", "auto", f"device=npu: torch {torch.__version__} finds no NPU"),
+        ("cuda", 8, "xpu", "auto", f"device=xpu: torch {torch.__version__} finds no XPU"),
+        ("mps", 1, "cuda", "gloo", f"device=cuda: torch {torch.__version__} finds no CUDA"),
+        ("none", 0, "auto", "nccl", "transport=nccl: carries nothing between CPUs; use gloo"),
+        ("cuda", 8, "cpu", "nccl", "transport=nccl: carries nothing between CPUs; use gloo"),
+        ("npu", 8, "npu", "gloo", "transport=gloo: carries nothing between npus; use auto"),
+        ("npu", 8, "npu", "nccl", "transport=nccl: carries nothing between npus; use auto"),
+        ("npu", 8, "auto", "nccl", "transport=nccl: carries nothing between npus; use auto"),
+        ("npu", 3, "npu", "auto", "device=npu: 4 ranks cannot share 3 of them; use fewer"),
+        ("xpu", 1, "xpu", "auto", "device=xpu: 4 ranks cannot share 1 of them; use fewer"),
+    ],
+)
+def test_four_ranks_are_refused_where_they_cannot(
+    machine: Machine, kind: str, count: int, device: str, transport: str, why: str
+) -> None:
+    machine(kind, count)
+    with pytest.raises(NoPlace) as refused:
+        choose(device, transport, 4)
+    assert str(refused.value).startswith(why)
+
+
+def test_a_transport_that_torch_was_built_without_is_not_counted_on(machine: Machine) -> None:
+    machine("cuda", 8, built=False)
+    assert choose("cuda", "auto", 4).transport == "gloo"
+    with pytest.raises(NoPlace, match=r"transport=nccl: torch .* is without it; use gloo"):
+        choose("cuda", "nccl", 4)
+    machine("npu", 8, built=False)
+    with pytest.raises(NoPlace, match=r"device=npu: torch .* is without hccl; use cpu"):
+        choose("npu", "auto", 4)
+
+
+def test_ranks_share_a_gpu_over_nccl_only_where_it_does_not_refuse(machine: Machine) -> None:
+    machine("cuda", 1, refuses="which NCCL 2.29 refuses")
+    assert choose("cuda", "auto", 2).transport == "gloo"
+    with pytest.raises(NoPlace) as refused:
+        choose("cuda", "nccl", 2)
+    assert str(refused.value) == (
+        "transport=nccl: 2 ranks share cuda:0, which NCCL 2.29 refuses; use gloo"
+    )
+    # One rank shares with nobody.
+    assert choose("cuda", "nccl", 1).transport == "nccl"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("workers", [1, 2, 3, 8, 11])
+def test_test_workers_share_out_all_devices(count: int, workers: int) -> None:
+    shares = [set(share(count, worker, workers)) for worker in range(workers)]
+    assert set().union(*shares) == set(range(count))
+    used = [sum(index in one for one in shares) for index in range(count)]
+    # Nobody goes without, and no device has two more of them than another.
+    assert all(shares)
+    assert max(used) == -(-workers // count)
+    assert max(used) - min(used) <= 1
+    # A worker that crashed has its place taken by one of a higher number.
+    assert set(share(count, workers, workers)) == shares[0]
+
+
+def test_a_workers_ranks_stay_on_its_devices(machine: Machine) -> None:
+    machine("cuda", 8)
+    assert str(choose("cuda", "auto", 2, worker=1, workers=2)) == "cuda:4,cuda:5 nccl 1"
+    assert str(choose("cuda", "auto", 4, worker=3, workers=4)) == "cuda:6,cuda:7 gloo 2"
+    machine("cuda", 2)
+    assert str(choose("cuda", "auto", 4, worker=4, workers=5)) == "cuda:0 gloo 12"
+
+
+def test_every_device_can_be_asked_for_by_name() -> None:
+    assert tuple(TRANSPORTS) == needs.DEVICES
+    for device in ("auto", "cpu", *TRANSPORTS):
+        assert build_parser().parse_args(["check", "--device", device]).device == device
+
+
+def test_the_command_line_refuses_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--device", "cpu", "--transport", "nccl"]) == 2
+    said = "harness: --transport=nccl: carries nothing between CPUs; use gloo\n"
+    assert capsys.readouterr().err == said
+
+
+def test_the_plugin_refuses_in_one_sentence(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_a(harness_pool): ...\ndef test_b(harness_pool): ...")
+    result = pytester.runpytest_subprocess(
+        "--harness-device", "cpu", "--harness-transport", "nccl"
+    )
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["--harness-transport=nccl: carries nothing between CPUs; *"])
+
+
+EIGHT_GPUS = """
+import pytest
+from harness.ranks import device
+
+@pytest.fixture(scope="session", autouse=True)
+def eight_gpus():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "found", lambda: ("cuda", 8))
+        yield
+"""
+SHARES = """
+def test_share(harness_pool, worker_id):
+    own = {"gw0": ("cuda:0", "cuda:1"), "gw1": ("cuda:4", "cuda:5")}
+    assert harness_pool.placement.devices == own[worker_id]
+"""
+
+
+def test_workers_of_xdist_are_told_apart(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(EIGHT_GPUS)
+    pytester.makepyfile(SHARES)
+    result = pytester.runpytest_subprocess("-n", "2", "--dist", "each", "--harness-ranks", "2")
+    result.assert_outcomes(passed=2)
+
+
+def test_doctor_says_what_an_accelerator_will_carry(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = "which NCCL 2.29 refuses and NCCL 2.30 may not"
+    monkeypatch.setattr("harness.doctor.why_not", lambda *_: refuses)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    machine("cuda", 2)
+    found = examine()
+    assert found["devices"]["cuda"]["why"].startswith("2 found; untried")
+    assert not found["devices"]["npu"]["usable"]
+    assert found["transports"]["nccl"] == {"usable": True, "why": "for up to 2 ranks"}
+    assert found["transports"]["hccl"] == {"usable": False, "why": "no NPU device"}
+    assert found["transports"]["nccl on a shared GPU"] == {
+        "usable": False, "why": f"2 ranks share a GPU, {refuses}",
+    }  # fmt: skip
+    machine("npu", 4)
+    found = examine()
+    assert found["devices"]["npu"]["why"].startswith("4 found; untried")
+    assert found["transports"]["hccl"]["usable"]
+    assert not found["transports"]["nccl"]["usable"]
