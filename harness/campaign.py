@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from harness.case import Dtype, LossContract, Wrapper
+from harness.case import Dtype, Kernel, LossContract, Wrapper
 
 Item = TypeVar("Item")
 
@@ -24,6 +24,7 @@ class Request:
     losses: tuple[LossContract, ...]
     count: int
     seed: int
+    kernels: tuple[Kernel, ...] = ("eager", "sdpa")
     wrappers: tuple[Wrapper, ...] = ("none",)
 
 

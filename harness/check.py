@@ -81,6 +81,7 @@ def _strategy(request: Request, ranks: int) -> SearchStrategy[Case]:
         dps=request.dps,
         dtypes=request.dtypes,
         losses=request.losses,
+        kernels=request.kernels,
         wrappers=request.wrappers,
         max_ranks=ranks,
     )

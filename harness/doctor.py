@@ -11,14 +11,18 @@ from rich.table import Table
 from torch import distributed as dist
 
 import harness
+from harness.candidates.native.kernels import KERNELS
+from harness.candidates.native.usable import REQUIRED, lacking
+from harness.ranks.device import TRANSPORTS, found
+from harness.ranks.placement import Placement
+from harness.ranks.shared_gpu import why_not
 
 PACKAGES = ("numpy", "safetensors", "hypothesis", "rich", "pytest", "pytest-xdist", "flash-attn")
 
 
 def examine() -> dict[str, Any]:
     """Versions, and for every device, transport and kernel whether and why not."""
-    cuda = torch.cuda.is_available()
-    count = torch.cuda.device_count() if cuda else 0
+    kind, count = found()
     return {
         "versions": {
             "harness": harness.__version__,
@@ -26,21 +30,17 @@ def examine() -> dict[str, Any]:
             "torch": torch.__version__,
             **{name: _version(name) for name in PACKAGES},
         },
-        "machine": {"system": platform.platform(), "cores": os.cpu_count(), "gpus": count},
+        "machine": {"system": platform.platform(), "cores": os.cpu_count()},
         "devices": {
             "cpu": _yes(),
-            "cuda": _yes(f"{count} found") if cuda else _no("torch finds no CUDA device"),
+            **{device: _device(device, kind, count) for device in TRANSPORTS},
         },
         "transports": {
             "gloo": _yes() if dist.is_gloo_available() else _no("this torch was built without it"),
-            "nccl": _nccl(count),
+            **{TRANSPORTS[device]: _transport(device, kind, count) for device in TRANSPORTS},
+            "nccl on a shared GPU": _shared_gpu(kind),
         },
-        "kernels": {
-            "eager": _yes(),
-            "sdpa": _yes(),
-            "varlen": _no("not wired into the native path yet"),
-            "flash": _no("not wired into the native path yet"),
-        },
+        "kernels": {kernel: _kernel(kernel) for kernel in KERNELS},
         "processes": {
             "pidfd": _yes() if hasattr(os, "pidfd_open") else _no("needs Linux 5.3"),
             "flight recorder": _flight_recorder(),
@@ -63,10 +63,32 @@ def show(findings: dict[str, Any]) -> None:
     Console().print(table)
 
 
-def _nccl(gpus: int) -> dict[str, Any]:
-    if not dist.is_nccl_available():
-        return _no("this torch was built without it")
-    return _yes(f"for up to {gpus} ranks") if gpus else _no("no CUDA device")
+def _device(device: str, kind: str, count: int) -> dict[str, Any]:
+    if device != kind:
+        return _no(f"torch finds no {device.upper()} device")
+    return _yes(f"{count} found; untried, as the harness has not been run on one yet")
+
+
+def _transport(device: str, kind: str, count: int) -> dict[str, Any]:
+    if not dist.is_backend_available(TRANSPORTS[device]):
+        return _no("this torch is without it")
+    if device != kind:
+        return _no(f"no {device.upper()} device")
+    return _yes(f"for up to {count} ranks")
+
+
+def _shared_gpu(kind: str) -> dict[str, Any]:
+    if kind != "cuda" or not dist.is_nccl_available():
+        return _no("needs a CUDA device and nccl")
+    why = why_not(Placement(("cuda:0",), "nccl", sharing=2), 2)
+    return _no(f"2 ranks share a GPU, {why}") if why else _yes("tried with 2 ranks")
+
+
+def _kernel(kernel: str) -> dict[str, Any]:
+    if kernel not in REQUIRED:
+        return _yes()
+    lacks = lacking(kernel)
+    return _no(f"lacks {' and '.join(lacks)}") if lacks else _yes("in bf16 and fp16, on CUDA")
 
 
 def _flight_recorder() -> dict[str, Any]:

@@ -22,12 +22,13 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 from hypothesis import target
 
-from harness.case import Case, Dtype, LossContract, Row, Side, Sync, Wrapper
+from harness.case import Case, Dtype, Kernel, LossContract, Row, Side, Sync, Wrapper
 from harness.plan import plan
 from harness.situations import situations_of
 
 DTYPES: tuple[Dtype, ...] = ("fp64",)
 LOSSES: tuple[LossContract, ...] = ("token-mean", "micro-mean", "row-mean")
+KERNELS: tuple[Kernel, ...] = ("eager", "sdpa")
 WRAPPERS: tuple[Wrapper, ...] = ("none",)
 
 # How a mask comes about: an answer after a prompt, holes, one target at the very end, none.
@@ -73,6 +74,7 @@ def cases(
     max_ranks: int | None = None,
     dtypes: Sequence[Dtype] = DTYPES,
     losses: Sequence[LossContract] = LOSSES,
+    kernels: Sequence[Kernel] = KERNELS,
     wrappers: Sequence[Wrapper] = WRAPPERS,
     max_rows: int = 4,
     max_length: int = 12,
@@ -94,6 +96,8 @@ def cases(
     if "steps" in extras and dtype in _HALVES:
         # Steps of a tied model are so large that half precisions lose track of it.
         fields["tied"] = False
+    if tuple(kernels) != KERNELS:
+        extras = extras | {"kernel": draw(_one_of(tuple(kernels)))}
     if tuple(wrappers) != WRAPPERS:
         extras = extras | draw(_around(tuple(wrappers), dtype in _HALVES))
     case = Case(

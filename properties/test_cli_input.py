@@ -145,6 +145,7 @@ def test_what_is_no_candidate_is_refused(
         ("--shard 1/8 --cases 7", "--shard=1/8: --cases=7 are too few for 8 shards"),
         ("--dtype fp8", "--dtype=fp8: use one of fp64, "),
         ("--dtype fp64,,fp32", "--dtype=: use one of fp64, "),
+        ("--wrapper deepspeed", "--wrapper=deepspeed: use one of none, ddp, fsdp"),
     ],
 )
 def test_a_bad_option_of_check_is_refused(

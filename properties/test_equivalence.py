@@ -44,7 +44,7 @@ def test_lower_precisions_hold_inside_derived_budgets_in_all_situations(
 
 
 @pytest.mark.parametrize("candidate", DIALECTS)
-def test_a_kernel_that_is_not_wired_is_unsupported_and_not_passed(
+def test_a_kernel_that_cannot_run_here_is_unsupported_and_not_passed(
     harness_evaluate: Evaluate, candidate: str
 ) -> None:
     comparison = harness_evaluate(parse("case/1 rows=2:11 kernel=flash"), candidate)

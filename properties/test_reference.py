@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from harness.case import Case, Dtype, LossContract, Row, parse
 from harness.compare import agree
 from harness.reference import TORCH_DTYPES, reference, rowwise, seeded_weights
-from harness.reference.padded import pad, visible
+from harness.reference.attention import visible
+from harness.reference.padded import pad
 from harness.strategies import LOSSES, cases
 from harness.trace import GRADIENT, Trace
 
@@ -187,15 +188,15 @@ def labels_unshifted(logits: Tensor, labels: Tensor, **options: Any) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("visible", window_forgotten),
-        ("visible", padding_seen),
-        ("pad", mask_one_column_late),
-        ("group_mean", averaged_over_columns),
-        ("F", SimpleNamespace(cross_entropy=labels_unshifted)),
+        ("attention.visible", window_forgotten),
+        ("attention.visible", padding_seen),
+        ("padded.pad", mask_one_column_late),
+        ("padded.group_mean", averaged_over_columns),
+        ("padded.F", SimpleNamespace(cross_entropy=labels_unshifted)),
     ],
 )
 def test_a_fault_in_the_reference_is_caught_by_the_row_wise_oracle(
     name: str, fault: Callable[..., Any] | SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"harness.reference.padded.{name}", fault)
+    monkeypatch.setattr(f"harness.reference.{name}", fault)
     assert agree(oracle(TYPICAL), rowwise(TYPICAL)) != ""

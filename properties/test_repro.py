@@ -276,6 +276,8 @@ def test_a_script_is_written_before_anything_runs(
         (["--seed", "-1"], "--seed=-1: use a whole number"),
         ([CASE, "--sp", "4"], "--sp=4: goes with --seed only"),
         ([CASE, "--cases", "7"], "--cases=7: goes with --seed only"),
+        ([CASE, "--kernel", "flash"], "--kernel=flash: goes with --seed only"),
+        ([CASE, "--wrapper", "ddp"], "--wrapper=ddp: goes with --seed only"),
         ([CASE, "--script", "no/folder/x.py"], "--script=no/folder/x.py: cannot be written: No"),
         (["--seed", "1", "--candidate", "mutants.B0"], "candidate=mutants.B0: there is no B0"),
     ],

@@ -24,6 +24,7 @@ from harness.script import CannotStandAlone, standalone
 from harness.trace import Kind
 
 SMALL = "case/1 rows=2:11,3:111 heads=2/2 vocab=16 sp=2 dim=4"
+SHARDED = f"{SMALL} wrapper=fsdp"
 SEVERAL = (
     "case/1 rows=3:111,4:1111:left,5:11011,2:01 heads=4/2 layers=2 vocab=16 sp=2 dim=4 micro=2"
 )
@@ -121,7 +122,7 @@ class Script:
 
 
 CLEAN = {
-    "native-gather": f"{SEVERAL} loss=micro-mean steps=2 checkpoint=1 nudge=0.5",
+    "native-gather": f"{SEVERAL} loss=micro-mean steps=2 checkpoint=1 nudge=0.5 wrapper=fsdp",
     "native-local": f"{SEVERAL} loss=row-mean window=2 kernel=sdpa tied=1 dtype=bf16",
 }
 OTHER_RANKS = "case/1 rows=4:1111 heads=4/2 vocab=16 sp=1 dim=4"
@@ -219,6 +220,13 @@ def test_a_script_of_a_step_that_is_right_says_so(name: str, run: Run) -> None:
     assert re.search(r"^equal +in every loss", outcome.stdout, re.MULTILINE)
 
 
+def test_a_script_brings_along_wrappers_only_where_there_is_one() -> None:
+    small, sharded = parse(SMALL), parse(SHARDED)
+    assert "fully_shard" not in standalone(small, "mutants.B14")
+    assert "fully_shard" in standalone(sharded, "mutants.B14")
+    assert "fully_shard" in standalone(small, "mutants.B14", before=(sharded,))
+
+
 def test_a_hang_ends_a_script_with_a_word(run: Run) -> None:
     outcome = run("hangs")
     assert outcome.returncode == 1
@@ -287,7 +295,7 @@ def test_all_of_the_bank_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         assert imported(source) - sys.stdlib_module_names == {"numpy", "torch"}, name
         module = definitions(source, monkeypatch)
         assert name == module.NAME
-        assert len(source.splitlines()) < 1200, name
+        assert len(source.splitlines()) < 1300, name
 
 
 def test_the_probe_sees_names_that_nobody_defines() -> None:

@@ -5,12 +5,13 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from harness.case import Case, Row, parse
+from harness.case import Case, Row, Wrapper, parse
 from harness.compare import Comparison, Verdict
 from harness.plan import plan
 from harness.search import generate, shrink
@@ -42,6 +43,26 @@ def test_every_case_is_inside_its_bounds(case: Case) -> None:
     assert case.layers <= 3
     assert case.steps <= 3
     assert parse(str(case)) == case
+
+
+def test_with_wrappers_all_that_goes_with_them_is_drawn_and_without_them_nothing() -> None:
+    wrappers: tuple[Wrapper, ...] = ("none", "ddp", "fsdp")
+
+    def around(**bounds: Any) -> set[tuple[str, str, bool]]:
+        drawn = generate(cases(**bounds), 200, 0)
+        return {(case.wrapper, case.sync, case.mixed) for case in drawn}
+
+    syncs = ("last", "each")
+    every = set(itertools.product(wrappers, syncs, (False, True)))
+    assert around(dtypes=("bf16",), wrappers=wrappers) == every
+    assert around(dtypes=("fp64",), wrappers=("ddp",)) == {("ddp", sync, False) for sync in syncs}
+    assert around(dtypes=("fp64", "bf16")) == {("none", "last", False)}
+
+
+def test_other_kernels_are_drawn_where_they_are_asked_for() -> None:
+    for kernels in (("varlen",), ("eager", "flash")):
+        drawn = generate(cases(kernels=kernels, dtypes=("bf16",)), 50, 0)
+        assert {case.kernel for case in drawn} == set(kernels)
 
 
 @given(row=rows(min_length=3, max_length=4), mesh=meshes(sps=(3, 5), dps=(1,), max_ranks=4))

@@ -10,7 +10,7 @@ from harness.commands.options import (
     read_request,
     read_shard,
     status_of,
-    wrapper_option,
+    step_options,
 )
 
 HELP = "judge candidates on generated cases"
@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="examine only the K-th of N disjoint parts; `merge` puts them together",
     )
     campaign_options(parser, cases=100)
-    wrapper_option(parser)
+    step_options(parser)
     pool_options(parser)
 
 

@@ -35,8 +35,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     campaign_options(parser, cases=200)
     # As many ranks as tests have; and some mutants hang, which is soon seen.
     pool_options(parser, ranks=4, deadline=10.0)
-    # Mutants of the reduction have nothing to change where a wrapper reduces.
-    parser.set_defaults(candidate=None, wrapper="none")
+    # Some mutants change masks, which other kernels do not take, or the reduction, which a wrapper
+    # does itself.
+    parser.set_defaults(candidate=None, kernel="eager,sdpa", wrapper="none")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args
 
 from harness.campaign import Request, Shard
-from harness.case import Dtype, LossContract, Wrapper
+from harness.case import Dtype, Kernel, LossContract, Wrapper
 
 if TYPE_CHECKING:
     from harness.ranks.pool import RankPool
@@ -38,7 +38,13 @@ def campaign_options(parser: argparse.ArgumentParser, *, cases: int, seed: int |
     )
 
 
-def wrapper_option(parser: argparse.ArgumentParser) -> None:
+def step_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kernel",
+        default="eager,sdpa",
+        metavar="LIST",
+        help="attention kernels, also varlen and flash, default: eager,sdpa",
+    )
     parser.add_argument(
         "--wrapper",
         default="none",
@@ -106,6 +112,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
     dtypes = _words("--dtype", options.dtype, get_args(Dtype))
     losses = _words("--loss", options.loss, get_args(LossContract))
     wrappers = _words("--wrapper", options.wrapper, get_args(Wrapper))
+    kernels = _words("--kernel", options.kernel, get_args(Kernel))
     ranks = max(sps) * max(dps) if options.ranks is None else options.ranks
     if ranks < min(sps) * min(dps):
         raise UsageError(
@@ -119,6 +126,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         losses=losses,
         count=options.cases,
         seed=options.seed,
+        kernels=kernels,
         wrappers=wrappers,
     )
     return request, ranks

@@ -15,7 +15,7 @@ from harness.commands.options import (
     print_json,
     read_request,
     status_of,
-    wrapper_option,
+    step_options,
 )
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HELP = "run one case, fully traced, and explain"
 # Options of `check` that say what its seed draws.
-CAMPAIGN = ("cases", "sp", "dp", "dtype", "loss", "wrapper")
+CAMPAIGN = ("cases", "sp", "dp", "dtype", "loss", "kernel", "wrapper")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--script", metavar="FILE", help="first write the case as a script that needs no harness"
     )
     campaign_options(parser, cases=100, seed=None)
-    wrapper_option(parser)
+    step_options(parser)
     pool_options(parser)
     usual = {name: parser.get_default(name) for name in CAMPAIGN}
     parser.set_defaults(refuse=parser.error, usual=usual)

@@ -24,6 +24,10 @@ NORM_EPSILON = 1e-6
 
 # attend(q, k, v) -> out: the only place where one token sees another.
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+# head(x) -> logits, of as many tokens of the last hidden state as it is given.
+Head = Callable[[Tensor], Tensor]
+# read(x, head) -> what the caller wants of the last hidden state, where that is not all logits.
+Read = Callable[[Tensor, Head], Tensor]
 
 
 class Tap(Protocol):
@@ -37,7 +41,7 @@ class Decoder(nn.Module):
 
     def __init__(self, case: Case, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         super().__init__()
-        self.recompute, self.head_dim = case.checkpoint, case.head_dim
+        self.recompute, self.head_dim, self.dtype = case.checkpoint, case.head_dim, dtype
         weights = {
             name: nn.Parameter(weight.to(device))
             for name, weight in seeded_weights(case, dtype).items()
@@ -47,10 +51,17 @@ class Decoder(nn.Module):
         self.norm = weights["norm"]
         self.head = weights["embed" if case.tied else "head"]
 
-    def forward(self, ids: Tensor, positions: Tensor, attend: Attend, tap: Tap) -> Tensor:
-        """Logits ...V for ids ... at positions ..."""
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        tap: Tap,
+        read: Read | None = None,
+    ) -> Tensor:
+        """Logits ...V for ids ... at positions ..., or what `read` makes of what comes before."""
         watch = Once(tap)
-        x = F.embedding(ids, self.embed)
+        x = F.embedding(ids, self.embed).to(self.dtype)
         watch("embed", x)
         rotation = rope_rotation(positions, self.head_dim, x.dtype)
         for layer in self.layers:
@@ -58,10 +69,17 @@ class Decoder(nn.Module):
                 x = checkpoint(layer, x, rotation, attend, watch, use_reentrant=False)
             else:
                 x = layer(x, rotation, attend, watch)
-        logits = F.linear(rms_norm(x, self.norm), self.head)
-        watch("logits", logits)
+        x = rms_norm(x, self.norm)
+        if read is None:
+            x = self.logits(x)
+            watch("logits", x)
+        else:
+            x = read(x, self.logits)
         watch.over = True
-        return logits
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        return linear(x, self.head)
 
 
 class Once:
@@ -101,28 +119,37 @@ class Layer(nn.Module):
         self, x: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend, tap: Tap
     ) -> Tensor:
         """Project, rotate, attend, project back."""
-        q, k, v = (
-            F.linear(x, weight).unflatten(-1, (-1, self.head_dim))
-            for weight in (self.q, self.k, self.v)
-        )
-        q, k = rotate(q, rotation), rotate(k, rotation)
+        q, k, v = self.project(x, rotation)
         tap(f"{self.name}.attn.q", q)
         tap(f"{self.name}.attn.k", k)
         tap(f"{self.name}.attn.v", v)
         out = attend(q, k, v)
         tap(f"{self.name}.attn.out", out)
-        return F.linear(out.flatten(-2), self.o)
+        return linear(out.flatten(-2), self.o)
+
+    def project(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, rotated, and values."""
+        q, k, v = (
+            linear(x, weight).unflatten(-1, (-1, self.head_dim))
+            for weight in (self.q, self.k, self.v)
+        )
+        return rotate(q, rotation), rotate(k, rotation), v
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """SwiGLU."""
-        return F.linear(F.silu(F.linear(x, self.gate)) * F.linear(x, self.up), self.down)
+        return linear(F.silu(linear(x, self.gate)) * linear(x, self.up), self.down)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """Projection in the dtype of what comes in; the weight may be held in a wider one."""
+    return F.linear(x, weight.to(x.dtype))
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     """Root-mean-square norm, computed in fp32 or better."""
     wide = at_least_fp32(x)
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPSILON)
-    return weight * (wide * scale).to(x.dtype)
+    return weight.to(x.dtype) * (wide * scale).to(x.dtype)
 
 
 def rope_rotation(positions: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

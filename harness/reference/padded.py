@@ -1,28 +1,35 @@
 """The reference: plain training on one device, on a padded batch, as the textbook has it.
 
-Legend: B rows, S longest row, N heads, K kv heads, H head dim, V vocabulary.
+Legend: B rows, S longest row, D hidden, V vocabulary, C tokens that count, T tokens of a block.
 """
 
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from harness.case import LEARNING_RATE, Case
-from harness.reference.decoder import Decoder, Tap, at_least_fp32
+from harness.reference.attention import attending, attention, fused
+from harness.reference.decoder import Decoder, Head, Tap, at_least_fp32
 from harness.reference.threads import one_thread
-from harness.reference.weights import parameter_shapes
+from harness.reference.weights import TORCH_DTYPES, parameter_shapes
 from harness.trace import Trace
+
+# Where there are more, they are computed so many at a time, and once more in backward.
+LOGITS_AT_ONCE = 1 << 22
 
 
 @one_thread
-def reference(case: Case, dtype: torch.dtype, *, traced: bool = False) -> Trace:
+def reference(
+    case: Case, dtype: torch.dtype, *, traced: bool = False, device: str = "cpu"
+) -> Trace:
     """Loss, per-token losses and gradients of one step; with `traced`, what came between."""
     trace = Trace()
-    ids_BS, attended_BS, loss_mask_BS = pad(case)
+    ids_BS, attended_BS, loss_mask_BS = (table_BS.to(device) for table_BS in pad(case))
     positions_BS = (attended_BS.long().cumsum(1) - 1).clamp(min=0)
-    tokens = torch.arange(case.tokens)
+    tokens = torch.arange(case.tokens, device=device)
     if traced:
         trace.add("ids", ids_BS[attended_BS], tokens)
         trace.add("positions", positions_BS[attended_BS], tokens)
@@ -42,30 +49,29 @@ def reference(case: Case, dtype: torch.dtype, *, traced: bool = False) -> Trace:
 
     # The oracle spells attention out. The baseline has the kernel that training would use, whose
     # rounding error is its own: fused attention strays 20 times as far in fp32 as the formula.
-    attend = fused if case.kernel == "sdpa" and dtype != torch.float64 else attention
-    allowed_BSS = visible(attended_BS, case.window)
-    model = Decoder(case, dtype)
+    kernel = fused if case.kernel == "sdpa" and dtype != torch.float64 else attention
+    attend = attending(kernel, attended_BS, case)
+    model = Decoder(case, dtype, device)
     model.recompute = False
 
     def step(tap: Tap) -> tuple[Tensor, Tensor]:
-        logits_BSV = model(
+        nll_BS = model(
             ids_BS,
             positions_BS,
-            lambda q, k, v: attend(q, k, v, allowed_BSS),
+            attend,
             tap,
+            lambda x, head: token_losses(case, x, head, labels_BS, counts_BS, tap),
         )
-        nll_BS = F.cross_entropy(
-            at_least_fp32(logits_BSV[:, :-1]).flatten(0, 1), labels_BS.flatten(), reduction="none"
-        ).view(labels_BS.shape)
         means = [group_mean(nll_BS[rows], counts_BS[rows]) for rows in averaged_rows(case)]
         loss = torch.stack(means).mean()
         nll_BS.retain_grad()
         loss.backward()
         return nll_BS, loss
 
+    held = [parameter.data for parameter in model.parameters()]
     for _ in range(case.steps - 1):
         step(ignore)
-        descend(model)
+        held = [descend(*pair, case) for pair in zip(model.parameters(), held, strict=True)]
     nll_BS, loss = step(tap)
     trace.add("nll", nll_BS[counts_BS], supervised)
     if traced:
@@ -96,38 +102,29 @@ def pad(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     return ids_BS, attended_BS, loss_mask_BS
 
 
-def visible(attended_BS: Tensor, window: int | None) -> Tensor:
-    """Which key (last dim) each query may see: earlier or itself, real, inside the window."""
-    column_S = torch.arange(attended_BS.shape[1])
-    distance_SS = column_S[:, None] - column_S[None, :]
-    causal_SS = distance_SS >= 0
-    if window is not None:
-        causal_SS = causal_SS & (distance_SS < window)
-    # Padding sees itself: a softmax over nothing would be NaN, and NaN times zero is NaN.
-    itself_SS = distance_SS == 0
-    return causal_SS & attended_BS[:, None, :] | itself_SS
+def token_losses(
+    case: Case, x_BSD: Tensor, head: Head, labels_BS: Tensor, counts_BS: Tensor, tap: Tap
+) -> Tensor:
+    """The loss of every label from the last hidden state."""
+    if x_BSD[..., 0].numel() * case.vocab > LOGITS_AT_ONCE:
+        nll_C = losses_in_blocks(case, x_BSD[:, :-1][counts_BS], head, labels_BS[counts_BS])
+        return nll_C.new_zeros(labels_BS.shape).masked_scatter(counts_BS, nll_C)
+    logits_BSV = head(x_BSD)
+    tap("logits", logits_BSV)
+    return F.cross_entropy(
+        at_least_fp32(logits_BSV[:, :-1]).flatten(0, 1), labels_BS.flatten(), reduction="none"
+    ).view(labels_BS.shape)
 
 
-def attention(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, allowed_BSS: Tensor) -> Tensor:
-    """Softmax attention, written out."""
-    group = q_BSNH.shape[2] // k_BSKH.shape[2]
-    q_BNSH = q_BSNH.transpose(1, 2)
-    k_BNSH = k_BSKH.transpose(1, 2).repeat_interleave(group, 1)
-    v_BNSH = v_BSKH.transpose(1, 2).repeat_interleave(group, 1)
-    scores_BNSS = q_BNSH @ k_BNSH.mT * q_BSNH.shape[-1] ** -0.5
-    scores_BNSS = scores_BNSS.masked_fill(~allowed_BSS[:, None], float("-inf"))
-    weights_BNSS = at_least_fp32(scores_BNSS).softmax(-1).to(q_BSNH.dtype)
-    return (weights_BNSS @ v_BNSH).transpose(1, 2)
+def losses_in_blocks(case: Case, x_CD: Tensor, head: Head, labels_C: Tensor) -> Tensor:
+    """Only the losses that count, as many at a time as there is room for logits."""
 
+    def losses(x_TD: Tensor, labels_T: Tensor) -> Tensor:
+        return F.cross_entropy(at_least_fp32(head(x_TD)), labels_T, reduction="none")
 
-def fused(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, allowed_BSS: Tensor) -> Tensor:
-    """The same by PyTorch's fused kernel."""
-    q_BNSH, k_BKSH, v_BKSH = (x.transpose(1, 2) for x in (q_BSNH, k_BSKH, v_BSKH))
-    grouped = q_BNSH.shape[1] != k_BKSH.shape[1]
-    out_BNSH = F.scaled_dot_product_attention(
-        q_BNSH, k_BKSH, v_BKSH, attn_mask=allowed_BSS[:, None], enable_gqa=grouped
-    )
-    return out_BNSH.transpose(1, 2)
+    size = max(1, LOGITS_AT_ONCE // case.vocab)
+    blocks = zip(x_CD.split(size), labels_C.split(size), strict=True)
+    return torch.cat([checkpoint(losses, *block, use_reentrant=False) for block in blocks])
 
 
 def averaged_rows(case: Case) -> Iterator[list[int]]:
@@ -148,11 +145,18 @@ def group_mean(nll_BS: Tensor, counts_BS: Tensor) -> Tensor:
     return (nll_BS * counts_BS).sum() / counts_BS.sum().clamp(min=1)
 
 
-def descend(model: Decoder) -> None:
-    """Plain gradient descent, and a clean slate for the next step."""
-    for parameter in model.parameters():
-        parameter.data -= LEARNING_RATE * gradient(parameter)
-        parameter.grad = None
+def descend(parameter: nn.Parameter, held: Tensor, case: Case) -> Tensor:
+    """Plain gradient descent, and a clean slate for the next step -> what is then held.
+
+    The oracle too forgets what the case's dtype cannot hold: else its second step would not begin
+    where everybody's begins.
+    """
+    held = (held - LEARNING_RATE * gradient(parameter)).to(
+        TORCH_DTYPES["fp32" if case.mixed else case.dtype]
+    )
+    parameter.data = held.to(TORCH_DTYPES[case.dtype]).to(parameter.dtype)
+    parameter.grad = None
+    return held
 
 
 def ignore(_key: str, _tensor: Tensor, /) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from harness.case import LEARNING_RATE, Case
 from harness.reference.decoder import Decoder, at_least_fp32
 from harness.reference.threads import one_thread
-from harness.reference.weights import parameter_shapes
+from harness.reference.weights import TORCH_DTYPES, parameter_shapes
 from harness.trace import Trace
 
 
@@ -22,12 +22,16 @@ def rowwise(case: Case, dtype: torch.dtype = torch.float64) -> Trace:
     """The required keys of a trace, computed one row and one token at a time."""
     model = Decoder(case, dtype)
     model.recompute = False
+    # Weights live in the case's dtype, or in fp32 where it is mixed, whatever is computed in.
+    used = TORCH_DTYPES[case.dtype]
+    kept = torch.float32 if case.mixed else used
+    weights = {parameter: parameter.detach() for parameter in model.parameters()}
     for _ in range(case.steps - 1):
         row_by_row(model, case)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.grad is not None:
-                    parameter.sub_(parameter.grad * LEARNING_RATE)
+        for parameter, weight in weights.items():
+            if parameter.grad is not None:
+                weights[parameter] = (weight - parameter.grad * LEARNING_RATE).to(kept)
+                parameter.data = weights[parameter].to(used).to(dtype)
         model.zero_grad()
     return row_by_row(model, case)
 

@@ -1,11 +1,12 @@
 """What a definition needs, through every import, down to what comes from outside."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from harness.case import Case
 from harness.script.module import (
     PACKAGE,
     Import,
@@ -26,6 +27,11 @@ STAND_INS = {
     ("harness.case.row", "Row"): f"{INSIDE}.batch",
     ("harness.trace.trace", "Trace"): f"{INSIDE}.trace",
     ("harness.candidates.native.rows", "my_samples"): f"{INSIDE}.rows",
+}
+# What there is to choose from, the field that chooses, and what is enough for most cases.
+CHOICES = {
+    ("harness.candidates.native.wrappers", "WRAPPERS"): ("wrapper", {"none"}),
+    ("harness.candidates.native.kernels", "KERNELS"): ("kernel", {"eager", "sdpa"}),
 }
 # Decorators that register, or that do what the script does for the whole process.
 DROPPED = {
@@ -86,7 +92,13 @@ class Late:
 class Graph:
     """Modules by name, and what names in them lead to."""
 
-    def __init__(self) -> None:
+    def __init__(self, cases: Sequence[Case]) -> None:
+        bare = {
+            what: f"{INSIDE}.bare"
+            for what, (field, enough) in CHOICES.items()
+            if {getattr(case, field) for case in cases} <= enough
+        }
+        self._stand_ins = STAND_INS | bare
         self._modules: dict[str, Module] = {}
         self._references: dict[Statement, list[Reference]] = {}
         # What has to be imported for the attributes of a library to be there.
@@ -105,7 +117,7 @@ class Graph:
         if name in module.imports:
             return self.imported(module.imports[name], name)
         if name in module.touching:
-            return Definition(STAND_INS.get((module.name, name), module.name), name)
+            return Definition(self._stand_ins.get((module.name, name), module.name), name)
         return None
 
     def imported(self, what: Import, alias: str) -> Target | Ours | None:

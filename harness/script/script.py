@@ -46,7 +46,7 @@ def standalone(case: Case, candidate: str, before: Sequence[Case] = ()) -> str:
     leads nowhere, `CannotStandAlone` where what it leads to does not fit into one file.
     """
     cases = [*before, case]
-    graph = Graph()
+    graph = Graph(cases)
     found = root(graph, candidate)
     reached = reach(graph, found)
     (batch,) = graph.module(CASE.module).touching[CASE.name]

@@ -48,7 +48,7 @@ class Trace:
 
     def add(self, key: str, tensor: torch.Tensor, tokens: torch.Tensor | None = None) -> None:
         """Record a tensor whose rows already stand in ascending token order."""
-        self.put(key, Entry(to_numpy(tensor), None if tokens is None else tokens.numpy()))
+        self.put(key, Entry(to_numpy(tensor), None if tokens is None else tokens.cpu().numpy()))
 
     def put(self, key: str, entry: Entry) -> None:
         self._entries[key] = entry

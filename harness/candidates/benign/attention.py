@@ -92,16 +92,11 @@ class RowByRowAttention(GatherDialect):
         inner = super().kernel(case)
 
         def each(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
-            # A row ends where a token does not see the one before it; under a window of one,
-            # every token is as good as a row.
-            sees_before_T = segments.allowed_TT.diagonal(-1)
-            ends = [*((~sees_before_T).nonzero().flatten() + 1).tolist(), len(q_TMH)]
-            outs, start = [], 0
-            for end in ends:
-                row = slice(start, end)
-                alone = Segments(segments.allowed_TT[row, row])
-                outs.append(inner(q_TMH[row], k_TCH[row], v_TCH[row], alone))
-                start = end
+            rows = zip(*(x.split(segments.lengths) for x in (q_TMH, k_TCH, v_TCH)), strict=True)
+            outs = []
+            for q_XMH, k_XCH, v_XCH in rows:
+                alone = Segments.masked(segments.allowed_in(len(q_XMH)))
+                outs.append(inner(q_XMH, k_XCH, v_XCH, alone))
             return torch.cat(outs)
 
         return each
@@ -181,9 +176,9 @@ class PadsSeeEverything(GatherDialect):
     """Pad tokens attend to every token of the stream; no token attends to them."""
 
     def segments(self, mine: Shard, case: Case) -> Segments:
-        allowed_TT = super().segments(mine, case).allowed_TT.clone()
+        allowed_TT = super().segments(mine, case).allowed_TT
         allowed_TT[len(allowed_TT) - mine.pad :] = True
-        return Segments(allowed_TT)
+        return Segments.masked(allowed_TT)
 
 
 @benign("pad-output-zeroed", looks_like="B67, rows behind the last boundary that nobody wrote")
@@ -191,9 +186,8 @@ class PadOutputZeroed(LocalDialect):
     """The kernel gets no pad token, and what it would have said of them is zero."""
 
     def segments(self, mine: Shard, case: Case) -> Segments:
-        allowed_TT = super().segments(mine, case).allowed_TT
-        real = len(allowed_TT) - mine.pad
-        return Segments(allowed_TT[:real, :real])
+        real = len(mine.positions_TP) - mine.pad
+        return Segments.of(mine.positions_TP[:real], case.window)
 
     def kernel(self, case: Case) -> Kernel:
         inner = super().kernel(case)
@@ -201,7 +195,7 @@ class PadOutputZeroed(LocalDialect):
         def without_pads(
             q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments
         ) -> Tensor:
-            real = len(segments.allowed_TT)
+            real = segments.total
             out_TMH = inner(q_TMH[:real], k_TCH[:real], v_TCH[:real], segments)
             return F.pad(out_TMH, (0, 0, 0, 0, 0, len(q_TMH) - real))
 

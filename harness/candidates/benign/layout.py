@@ -15,7 +15,7 @@ from harness.candidates import Rank
 from harness.candidates.bank import benign
 from harness.candidates.benign.padding import lengthened
 from harness.candidates.native import GatherDialect, LocalDialect
-from harness.candidates.native.attention import Segments
+from harness.candidates.native.attention import Kernel, Segments
 from harness.candidates.native.packing import Batch, Shard, Stream, pad_to
 from harness.candidates.native.rows import Sample
 from harness.case import Case
@@ -67,7 +67,7 @@ class MaskDealt(Dealt):
     def segments(self, mine: Shard, case: Case) -> Segments:
         allowed_TT = super().segments(mine, case).allowed_TT
         order = self.order(len(allowed_TT), case.sp)
-        return Segments(allowed_TT[order][:, order])
+        return Segments.masked(allowed_TT[order][:, order])
 
 
 @benign("round-robin", looks_like="B15, each label on another rank than its token")
@@ -108,9 +108,21 @@ class PadOnEveryRank(LocalDialect):
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         full = lengthened(stream, 1, case.pad_id)
-        # Inside a row, padding is behind every token of it, so that none of them attends to it.
-        full.positions_T[-1] = 1000
-        return super().shard(case, picked(full, self.places(len(stream.ids_T), case.sp)), rank)
+        mine = super().shard(case, picked(full, self.places(len(stream.ids_T), case.sp)), rank)
+        return replace(mine, positions_TP=stream.positions_T)
+
+    def kernel(self, case: Case) -> Kernel:
+        inner = super().kernel(case)
+
+        def without_pads(
+            q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments
+        ) -> Tensor:
+            places = self.places(segments.total, case.sp)
+            real = places < segments.total
+            out_TMH = inner(q_TMH[real], k_TCH[real], v_TCH[real], segments)
+            return F.pad(out_TMH, (0, 0, 0, 0, 0, 1))[places]
+
+        return without_pads
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
         places = self.places(len(weights_T), rank.sp.size())

@@ -249,10 +249,9 @@ class PadMaskInverted(GatherDialect):
     def segments(self, mine: Shard, case: Case) -> Segments:
         allowed_TT = super().segments(mine, case).allowed_TT
         if mine.pad:
-            allowed_TT = allowed_TT.clone()
             allowed_TT[:, : -mine.pad] = False
             allowed_TT.fill_diagonal_(fill_value=True)
-        return Segments(allowed_TT)
+        return Segments.masked(allowed_TT)
 
 
 @mutant("B71b", "vllm-project/vllm-omni#672", needs=(), named="future-leak")
@@ -260,7 +259,7 @@ class TrueMeansHidden(LocalDialect):
     """The causal mask has True for hidden, the kernel for seen: tokens see later ones instead."""
 
     def segments(self, mine: Shard, case: Case) -> Segments:
-        return Segments(super().segments(mine, case).allowed_TT.mT)
+        return Segments.masked(super().segments(mine, case).allowed_TT.mT)
 
 
 @mutant("B71c", "vllm-project/vllm-omni#672", needs=(), named="input-replaced")

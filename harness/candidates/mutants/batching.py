@@ -61,7 +61,7 @@ class UnevenShards(LocalDialect):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, segments: Segments, case: Case, rank: Rank
     ) -> Tensor:
-        mine, longest = len(q), len(segments.allowed_TT) // case.sp
+        mine, longest = len(q), segments.total // case.sp
         q, k, v = (F.pad(x, (0, 0, 0, 0, 0, longest - mine)) for x in (q, k, v))
         return super().attend(q, k, v, segments, case, rank)[:mine]
 

@@ -252,7 +252,7 @@ class PrefixExchangedToo(GatherDialect):
         def again(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
             at = torch.arange(len(k_TCH))
             at = torch.cat((at, at[: len(at) // case.sp].repeat(case.sp - 1)))
-            seen = Segments(segments.allowed_TT[:, at])
+            seen = Segments.masked(segments.allowed_TT[:, at])
             return attention(q_TMH, k_TCH[at], v_TCH[at], seen)
 
         return again

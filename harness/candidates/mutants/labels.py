@@ -86,7 +86,7 @@ class Dealt(LocalDialect):
 
     def segments(self, mine: Shard, case: Case) -> Segments:
         allowed_TT = super().segments(mine, case).allowed_TT
-        return Segments(allowed_TT[self.order_TP][:, self.order_TP])
+        return Segments.masked(allowed_TT[self.order_TP][:, self.order_TP])
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
         return cut(self.deal(weights_T, 0), rank.sp.size(), rank.sp_index)

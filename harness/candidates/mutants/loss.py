@@ -151,7 +151,7 @@ class ZeroTimesNan(LocalDialect):
     def segments(self, mine: Shard, case: Case) -> Segments:
         allowed_TT = super().segments(mine, case).allowed_TT
         allowed_TT[len(allowed_TT) - mine.pad :] = False
-        return Segments(allowed_TT)
+        return Segments.masked(allowed_TT)
 
 
 @mutant(

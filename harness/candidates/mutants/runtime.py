@@ -198,7 +198,7 @@ class RecomputedWithoutRows(LocalDialect):
         rank: Rank,
     ) -> Tensor:
         if not self.packed:
-            all_T = torch.arange(len(segments.allowed_TT), device=rank.device)
+            all_T = torch.arange(segments.total, device=rank.device)
             segments = Segments.of(all_T, case.window)
         return super().attend(q_LNH, k_LKH, v_LKH, segments, case, rank)
 

@@ -43,7 +43,8 @@ class AttentionInTheShard(LocalDialect):
         rank: Rank,
     ) -> Tensor:
         here = slice(rank.sp_index * len(q_LNH), (rank.sp_index + 1) * len(q_LNH))
-        return self.kernel(case)(q_LNH, k_LKH, v_LKH, Segments(segments.allowed_TT[here, here]))
+        seen = Segments.masked(segments.allowed_TT[here, here])
+        return self.kernel(case)(q_LNH, k_LKH, v_LKH, seen)
 
 
 @mutant(

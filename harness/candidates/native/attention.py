@@ -1,64 +1,78 @@
-"""Attention over the whole stream for this rank's heads.
+"""What an attention kernel is, and what it is told of the rows in a stream.
 
-Legend: L tokens on this rank, T all tokens of the padded stream, K kv heads, M query heads on this
-rank, C kv heads on this rank, H head dim.
+Legend: L tokens on this rank, T all tokens of the padded stream, S tokens of one row, K kv heads,
+M query heads on this rank, C kv heads on this rank, H head dim.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from harness.reference.decoder import at_least_fp32
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Segments:
-    """Which rows the stream consists of; a row starts wherever the position is zero."""
+    """Rows end to end: a token sees itself and what is before it in its row and in its window."""
 
-    allowed_TT: Tensor
+    # Where each row begins and, behind them, where the last one ends; int32, as kernels want it.
+    cu_seqlens: Tensor
+    # How many tokens each sees at most, itself included.
+    window: int | None
+    # Who sees whom instead, where that cannot be said in rows.
+    mask_TT: Tensor | None = None
 
     @classmethod
     def of(cls, positions_T: Tensor, window: int | None) -> "Segments":
-        row_T = (positions_T == 0).cumsum(0)
-        distance_TT = positions_T[:, None] - positions_T[None, :]
-        allowed_TT = (row_T[:, None] == row_T[None, :]) & (distance_TT >= 0)
-        if window is not None:
-            allowed_TT = allowed_TT & (distance_TT < window)
-        return cls(allowed_TT)
+        """A row begins wherever the position is zero, and the first one in any case."""
+        begins_T = positions_T == 0
+        begins_T[0] = True
+        starts = begins_T.nonzero().flatten()
+        return cls(F.pad(starts, (0, 1), value=len(positions_T)).int(), window)
+
+    @classmethod
+    def masked(cls, allowed_TT: Tensor) -> "Segments":
+        """Whatever a mask allows."""
+        bounds = torch.tensor([0, len(allowed_TT)], dtype=torch.int32, device=allowed_TT.device)
+        return cls(bounds, None, allowed_TT)
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Tokens of each row."""
+        lengths: list[int] = self.cu_seqlens.diff().tolist()
+        return lengths
+
+    @property
+    def total(self) -> int:
+        """Tokens of the stream."""
+        return sum(self.lengths)
+
+    @property
+    def window_size(self) -> tuple[int, int]:
+        """How many tokens before and behind itself one sees; -1 is all of its row."""
+        return -1 if self.window is None else self.window - 1, 0
+
+    @cached_property
+    def allowed_TT(self) -> Tensor:  # noqa: N802 - it is a tensor, and called like one
+        """The same as a mask, which grows with the square of the stream."""
+        if self.mask_TT is not None:
+            return self.mask_TT
+        blocks_TT: Tensor = torch.block_diag(*map(self.allowed_in, self.lengths))
+        return blocks_TT
+
+    def allowed_in(self, length: int) -> Tensor:
+        """Who sees whom in a row of so many tokens -> allowed_SS."""
+        every_SS = torch.ones(length, length, dtype=torch.bool, device=self.cu_seqlens.device)
+        causal_SS = every_SS.tril()
+        return causal_SS if self.window is None else causal_SS.triu(1 - self.window)
+
+
+# kernel(q_TMH, k_TCH, v_TCH, segments) -> out_TMH.
+Kernel = Callable[[Tensor, Tensor, Tensor, Segments], Tensor]
 
 
 def repeat_for(sp: int, x_LKH: Tensor) -> Tensor:
     """Every rank needs a kv head: repeat each in place until there are sp of them."""
     return x_LKH.repeat_interleave(max(1, sp // x_LKH.shape[1]), 1)
-
-
-Kernel = Callable[[Tensor, Tensor, Tensor, Segments], Tensor]
-
-
-def eager(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
-    """Attention written out."""
-    group_size = q_TMH.shape[1] // k_TCH.shape[1]
-    q_MTH = q_TMH.transpose(0, 1)
-    k_MTH, v_MTH = (x.transpose(0, 1).repeat_interleave(group_size, 0) for x in (k_TCH, v_TCH))
-    scores_MTT = q_MTH @ k_MTH.mT * q_TMH.shape[-1] ** -0.5
-    scores_MTT = scores_MTT.masked_fill(~segments.allowed_TT, float("-inf"))
-    weights_MTT = at_least_fp32(scores_MTT).softmax(-1).to(q_TMH.dtype)
-    return (weights_MTT @ v_MTH).transpose(0, 1)
-
-
-def sdpa(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
-    """PyTorch's fused attention under a mask."""
-    q_MTH, k_CTH, v_CTH = (x.transpose(0, 1)[None] for x in (q_TMH, k_TCH, v_TCH))
-    out_MTH = F.scaled_dot_product_attention(
-        q_MTH,
-        k_CTH,
-        v_CTH,
-        attn_mask=segments.allowed_TT,
-        enable_gqa=q_TMH.shape[1] != k_TCH.shape[1],
-    )
-    return out_MTH[0].transpose(0, 1)
-
-
-KERNELS: dict[str, Kernel] = {"eager": eager, "sdpa": sdpa}

@@ -1,5 +1,8 @@
 """What is summed over ranks: token counts, the reported loss, gradients."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -31,6 +34,18 @@ def sum_gradients(model: nn.Module, group: ProcessGroup, *, divide_by: int) -> N
     pieces = flat.split([gradient.numel() for gradient in gradients])
     for gradient, piece in zip(gradients, pieces, strict=True):
         gradient.copy_(piece.view_as(gradient))
+
+
+@contextmanager
+def reduced_apart(model: nn.Module, reduce: Callable[[], None]) -> Iterator[None]:
+    """Gradients made inside are reduced without earlier ones, which are reduced already."""
+    earlier = [(p, p.grad) for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    yield
+    reduce()
+    for parameter, gradient in earlier:
+        assert parameter.grad is not None
+        parameter.grad += gradient
 
 
 class GatherTokens(torch.autograd.Function):

@@ -10,20 +10,26 @@ Legend: L tokens on this rank, T tokens of the stream, V vocabulary, N heads, K 
 on this rank, C kv heads on this rank, H head dim; see also `packing`.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from harness.candidates.native.attention import KERNELS, Kernel, Segments, repeat_for
+from harness.candidates.native.attention import Kernel, Segments, repeat_for
+from harness.candidates.native.compiled import compile_layers
 from harness.candidates.native.exchange import gather_tokens_together, scatter_tokens
+from harness.candidates.native.kernels import KERNELS
 from harness.candidates.native.packing import Batch, Shard, Stream, collate, shard, shift, unpad
-from harness.candidates.native.reduction import sum_gradients, summed
+from harness.candidates.native.reduction import reduced_apart, sum_gradients, summed
 from harness.candidates.native.rows import Sample, check_peers, my_samples, split
+from harness.candidates.native.usable import unsupported
+from harness.candidates.native.wrappers import WRAPPERS
 from harness.candidates.protocol import Emit, Rank
 from harness.case import LEARNING_RATE, Case
-from harness.reference.decoder import Decoder, at_least_fp32
+from harness.reference.decoder import Decoder, Head, at_least_fp32
 from harness.reference.weights import TORCH_DTYPES
 
 
@@ -31,14 +37,14 @@ class Ulysses:
     """The step; every method is one thing that training scripts get wrong."""
 
     name: str
+    # More than that many logits are computed, and forgotten, a few tokens at a time.
+    logits_at_once = 1 << 22
 
     def supports(self, case: Case) -> str | None:
-        if case.kernel not in KERNELS:
-            return f"kernel={case.kernel} is not wired into the native path; use eager or sdpa"
-        return None
+        return unsupported(case)
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        model = self.model(case, rank)
+        model = self.wrapped(self.model(case, rank), case, rank)
         samples = self.samples(case, rank)
         check_peers(samples, rank)
         for _ in range(case.steps - 1):
@@ -55,13 +61,16 @@ class Ulysses:
         ]
         targets = self.targets(micro_batches, rank)
         total = torch.zeros((), device=rank.device)
-        for batch in micro_batches:
-            total = total + self.forward_backward(model, case, batch, targets, rank, emit)
+        for number, batch in enumerate(micro_batches, 1):
+            with self.accumulation(model, case, rank, last=number == len(micro_batches)):
+                total = total + self.forward_backward(model, case, batch, targets, rank, emit)
 
         emit("loss", self.reported(total, rank))
-        self.reduce(model, rank)
-        for name, parameter in model.named_parameters():
-            emit(f"grad.{name}", gradient(parameter))
+        if case.wrapper == "none" and case.sync == "last":
+            self.reduce(model, rank)
+        wrapper = WRAPPERS[case.wrapper]
+        for name, parameter in wrapper.unwrapped(model).named_parameters():
+            emit(f"grad.{name}", wrapper.whole(gradient(parameter)))
 
     def forward_backward(
         self, model: Decoder, case: Case, batch: Batch, targets: Tensor, rank: Rank, emit: Emit
@@ -73,9 +82,10 @@ class Ulysses:
         nll_L.retain_grad()
         emit("nll", nll_L, mine.tokens_L)
         loss = self.loss(case, batch, stream, nll_L, targets, rank)
-        self.backward(loss)
+        scale = self.scale(case, rank)
+        self.backward(loss * scale)
         # How much each token's loss moves the gradients once they are reduced.
-        emit("weight", gradient(nll_L) / self.divisor(rank), mine.tokens_L)
+        emit("weight", gradient(nll_L) / scale / self.divisor(rank), mine.tokens_L)
         return loss.detach()
 
     def update(self, model: Decoder) -> None:
@@ -87,6 +97,15 @@ class Ulysses:
 
     def model(self, case: Case, rank: Rank) -> Decoder:
         return Decoder(case, TORCH_DTYPES[case.dtype], rank.device)
+
+    def wrapped(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
+        """What training puts around the model, as far as the case asks for it."""
+        if case.mixed:
+            # Only held so: the decoder goes on computing in the dtype that it was made for.
+            model.float()
+        if case.compiled:
+            compile_layers(model, rank.device)
+        return WRAPPERS[case.wrapper].wrap(model, case, rank)
 
     def samples(self, case: Case, rank: Rank) -> list[Sample]:
         """This replica's rows; peers of one sequence have the same."""
@@ -126,13 +145,32 @@ class Ulysses:
         tap("ids", mine.ids_L)
         tap("positions", mine.positions_L)
         tap("labels", mine.labels_L)
-        logits_LV = model(
+
+        def losses(x_LD: Tensor, head: Head) -> Tensor:
+            size = max(1, self.logits_at_once // case.vocab)
+            if len(x_LD) > size:
+                return self.losses_in_chunks(x_LD, head, mine.labels_L, size)
+            logits_LV = head(x_LD)
+            tap("logits", logits_LV)
+            return self.cross_entropy(logits_LV, mine.labels_L)
+
+        nll_L: Tensor = model(
             mine.ids_L,
             mine.positions_L,
             lambda q, k, v: self.attend(q, k, v, segments, case, rank),
             tap,
+            losses,
         )
-        return self.cross_entropy(logits_LV, mine.labels_L)
+        return nll_L
+
+    def losses_in_chunks(self, x_LD: Tensor, head: Head, labels_L: Tensor, size: int) -> Tensor:
+        """Logits of a few tokens at a time, not kept but computed again in backward."""
+
+        def losses(x_CD: Tensor, labels_C: Tensor) -> Tensor:
+            return self.cross_entropy(head(x_CD), labels_C)
+
+        chunks = zip(x_LD.split(size), labels_L.split(size), strict=True)
+        return torch.cat([checkpoint(losses, *chunk, use_reentrant=False) for chunk in chunks])
 
     def segments(self, mine: Shard, case: Case) -> Segments:
         """Which tokens of the whole stream see each other."""
@@ -184,9 +222,22 @@ class Ulysses:
         """What the sum over all ranks is divided by: their number for a mean, or 1."""
         raise NotImplementedError
 
+    def scale(self, case: Case, rank: Rank) -> float:
+        """What the loss is multiplied by: wrappers average over all ranks, in either dialect."""
+        return 1 if case.wrapper == "none" else rank.world.size() / self.divisor(rank)
+
     def reported(self, total: Tensor, rank: Rank) -> Tensor:
         """The loss that a training log would show."""
         return summed(total, rank.world) / self.divisor(rank)
+
+    def accumulation(
+        self, model: Decoder, case: Case, rank: Rank, *, last: bool
+    ) -> AbstractContextManager[None]:
+        """Around a micro-batch: whether its gradients are reduced right away."""
+        each = case.sync == "each"
+        if each and case.wrapper == "none":
+            return reduced_apart(model, lambda: self.reduce(model, rank))
+        return WRAPPERS[case.wrapper].accumulation(model, each or last)
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
         """Turn local gradients into what the optimizer sees."""

@@ -1,0 +1,96 @@
+"""Who holds parameters, and who reduces their gradients over ranks: the step itself, DDP or FSDP.
+
+DDP and FSDP reduce during backward, and average over all ranks: to them, each is a replica.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.distributed import ProcessGroup
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from harness.candidates.protocol import Rank
+from harness.case import Case
+from harness.reference.decoder import Decoder, at_least_fp32
+from harness.reference.weights import TORCH_DTYPES
+
+
+class Bare:
+    """Whole parameters on every rank; the step reduces their gradients itself."""
+
+    def wrap(self, model: Decoder, _case: Case, _rank: Rank) -> Decoder:
+        return model
+
+    def accumulation(self, _model: Any, _now: bool) -> AbstractContextManager[None]:
+        """Around a micro-batch: gradients are reduced now, or wait for those of the next."""
+        return nullcontext()
+
+    def unwrapped(self, model: Decoder) -> Decoder:
+        """The model that knows parameters by their names."""
+        return model
+
+    def whole(self, gradient: Tensor) -> Tensor:
+        """The gradient, of which a rank may have no more than a piece."""
+        return gradient
+
+
+class Replicated(Bare):
+    """DDP: whole parameters on every rank, and gradients averaged in buckets."""
+
+    def wrap(self, model: Decoder, _case: Case, rank: Rank) -> Decoder:
+        replicated = DistributedDataParallel(model, process_group=rank.world)
+        if next(model.parameters()).itemsize < 4:
+            replicated.register_comm_hook(rank.world, average_in_fp32)
+        # Called like the model, and asked for its parameters.
+        return cast("Decoder", replicated)
+
+    def accumulation(self, model: Any, now: bool) -> AbstractContextManager[None]:
+        return nullcontext() if now else cast("AbstractContextManager[None]", model.no_sync())
+
+    def unwrapped(self, model: Decoder) -> Decoder:
+        return cast("Decoder", model.module)
+
+
+class Sharded(Bare):
+    """FSDP2: a piece of every parameter on each rank, and gradients averaged as they are cut."""
+
+    def wrap(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
+        # A second to import, in a process that may never need it.
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        dtype = TORCH_DTYPES[case.dtype]
+        policy = MixedPrecisionPolicy(
+            param_dtype=dtype if case.mixed else None,
+            reduce_dtype=torch.promote_types(dtype, torch.float32),
+        )
+        mesh = DeviceMesh.from_group(rank.world, rank.device.type)
+        for module in (*model.layers, model):
+            fully_shard(module, mesh=mesh, mp_policy=policy)
+        return model
+
+    def accumulation(self, model: Any, now: bool) -> AbstractContextManager[None]:
+        model.set_requires_gradient_sync(now)
+        return nullcontext()
+
+    def whole(self, gradient: Any) -> Tensor:
+        return cast("Tensor", gradient.full_tensor())
+
+
+WRAPPERS = {"none": Bare(), "ddp": Replicated(), "fsdp": Sharded()}
+
+
+def average_in_fp32(
+    group: ProcessGroup,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> Future[Tensor]:
+    """As DDP itself would, in half precision: but a sum must not depend on how many add to it."""
+    short = bucket.buffer()
+    wide = at_least_fp32(short) / group.size()
+    under_way = dist.all_reduce(wide, group=group, async_op=True).get_future()
+    averaged: Future[Tensor] = under_way.then(lambda done: short.copy_(done.value()[0]))
+    return averaged

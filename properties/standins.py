@@ -1,0 +1,209 @@
+"""Kernels for packed rows that run anywhere, in place of those that need a GPU.
+
+They are called like the true ones and refuse what those refuse, and what was given is recorded.
+What they compute is written without our `Segments`. What a true one would not write is NaN.
+
+Legend: T all tokens of the stream, S tokens of one row, M query heads, C kv heads, H head dim.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.nn.attention import varlen
+
+from harness.candidates import Emit, Rank
+from harness.candidates.native import LocalDialect, kernels
+from harness.candidates.native.attention import Segments
+from harness.candidates.native.packing import Shard
+from harness.case import Case, Kernel
+
+StandIn = Callable[..., Tensor]
+
+# What each call was given, by the name of the argument.
+calls: list[dict[str, Any]] = []
+
+
+def varlen_attn(  # as of torch 2.13
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: object = None,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+    seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    num_splits: int | None = None,
+) -> Tensor:
+    calls.append(locals())
+    assert (return_aux, seqused_k, block_table, num_splits) == (None,) * 4
+    assert cu_seq_k is cu_seq_q, "the keys are those of the queries"
+    assert max_k == max_q
+    assert enable_gqa or query.shape == key.shape
+    assert query.shape[-1] % 8 == 0
+    return packed(query, key, value, cu_seq_q, max_q, scale, window_size)
+
+
+def varlen_attn_of_2_11(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: object = None,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+) -> Tensor:
+    return varlen_attn(
+        query,
+        key,
+        value,
+        cu_seq_q,
+        cu_seq_k,
+        max_q,
+        max_k,
+        return_aux=return_aux,
+        scale=scale,
+        window_size=window_size,
+    )
+
+
+def flash_attn_varlen_func(  # as of flash-attn 2.8
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+) -> Tensor:
+    calls.append(locals())
+    assert not any((dropout_p, softcap, alibi_slopes, return_attn_probs, block_table))
+    assert deterministic, "the gradient of queries is added up in any order"
+    assert cu_seqlens_k is cu_seqlens_q, "the keys are those of the queries"
+    assert max_seqlen_k == max_seqlen_q
+    return packed(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        max_seqlen_q,
+        softmax_scale,
+        (window_size[0], 0 if causal else window_size[1]),
+    )
+
+
+def packed(
+    q_TMH: Tensor,
+    k_TCH: Tensor,
+    v_TCH: Tensor,
+    cu_seqlens: Tensor,
+    longest: int,
+    scale: float | None,
+    window_size: tuple[int, int],
+) -> Tensor:
+    """Row by row and head by head, each with the tokens that its window reaches."""
+    assert all(x.is_contiguous() for x in (q_TMH, k_TCH, v_TCH))
+    assert cu_seqlens.dtype == torch.int32
+    assert type(longest) is int
+    assert scale is not None
+    sharing = q_TMH.shape[1] // k_TCH.shape[1]
+    behind, before = (torch.inf if size < 0 else size for size in window_size)
+    out_TMH = torch.full_like(q_TMH, torch.nan)
+    for start, stop in pairwise(cu_seqlens.tolist()):
+        row = slice(start, min(stop, start + longest))
+        at_S = torch.arange(row.stop - row.start, device=q_TMH.device)
+        ahead_SS = at_S - at_S[:, None]
+        unseen_SS = (ahead_SS > before) | (ahead_SS < -behind)
+        for m in range(q_TMH.shape[1]):
+            k_SH, v_SH = k_TCH[row, m // sharing], v_TCH[row, m // sharing]
+            scores_SS = (q_TMH[row, m] @ k_SH.T * scale).masked_fill(unseen_SS, -torch.inf)
+            wide_SS = scores_SS if scores_SS.dtype == torch.float64 else scores_SS.float()
+            out_TMH[row, m] = wide_SS.softmax(-1).to(v_SH.dtype) @ v_SH
+    return out_TMH
+
+
+# By name, the kernel of a case and what is called in its place.
+STANDINS: dict[str, tuple[Kernel, StandIn]] = {
+    "varlen": ("varlen", varlen_attn),
+    "varlen-2.11": ("varlen", varlen_attn_of_2_11),
+    "flash": ("flash", flash_attn_varlen_func),
+}
+
+
+@contextmanager
+def in_place(function: StandIn) -> Iterator[None]:
+    """The native path calls this one, wherever its tokens are."""
+    package = ModuleType("flash_attn")
+    vars(package)["flash_attn_varlen_func"] = function
+    true, sys.modules["flash_attn"] = sys.modules.pop("flash_attn", None), package
+    try:
+        with (
+            patch.object(varlen, "varlen_attn", function),
+            patch.object(kernels, "only_rows_on_cuda"),
+        ):
+            yield
+    finally:
+        del sys.modules["flash_attn"]
+        sys.modules |= {"flash_attn": true} if true else {}
+
+
+class Anywhere(LocalDialect):
+    """The native step with a stand-in for its kernel."""
+
+    def __init__(self, function: StandIn) -> None:
+        self.name = function.__name__
+        self.function = function
+
+    def supports(self, case: Case) -> None:
+        """Whatever the dtype, and wherever the ranks are."""
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        with in_place(self.function):
+            super().run(case, rank, emit)
+        calls.clear()
+
+
+class OfOneRow(Anywhere):
+    """The kernel is told of a single row as long as the stream."""
+
+    def segments(self, mine: Shard, case: Case) -> Segments:
+        return Segments.of(torch.ones_like(mine.positions_TP), case.window)
+
+
+class OneLate(Anywhere):
+    """The kernel is told of rows that all begin a token late, but for the first."""
+
+    def segments(self, mine: Shard, case: Case) -> Segments:
+        return Segments.of(mine.positions_TP - 1, case.window)
+
+
+VARLEN = Anywhere(varlen_attn)
+VARLEN_2_11 = Anywhere(varlen_attn_of_2_11)
+FLASH = Anywhere(flash_attn_varlen_func)
+VARLEN_OF_ONE_ROW = OfOneRow(varlen_attn)
+FLASH_LATE = OneLate(flash_attn_varlen_func)
