@@ -17,7 +17,8 @@ from harness.report.bundle import RECORD, TENSORS
 from properties.bundles import CASE, LINE, made_by_hand
 from properties.fuzzing import fuzz, mutate
 
-MUTANTS = 20_000
+# Of each file.
+MUTANTS = 10_000
 
 
 @pytest.fixture

@@ -56,6 +56,8 @@ def settle(local: int) -> torch.device:
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     if device.type == "cpu":
         torch.set_num_threads(1)
+        # For half precisions oneDNN would compile, and keep, a kernel for every shape it meets.
+        torch.backends.mkldnn.set_flags(_enabled=False)
     else:
         torch.accelerator.set_device_index(device.index)
         # Who takes more than a fair part runs out of memory itself, and not a peer in its place.

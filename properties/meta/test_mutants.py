@@ -51,7 +51,7 @@ def batch(pool: RankPool) -> list[Case]:
 
 @pytest.fixture(scope="module")
 def power(pool: RankPool, batch: list[Case], request: pytest.FixtureRequest) -> Power:
-    keys = some(list(BANK), request.config, every=8)
+    keys = some(list(BANK), request.config, every=10)
     chosen = [BANK[key] for key in keys if shows_on(BANK[key], pool.size)]
     return measure(chosen, [], batch, [pool])
 
@@ -125,7 +125,7 @@ def test_what_is_benign_is_left_alone(
     pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
 ) -> None:
     nightly = request.config.getoption("--hypothesis-profile") == "nightly"
-    tried = measure([], list(BENIGN.values()), batch[:200] if nightly else batch[:8], [pool])
+    tried = measure([], list(BENIGN.values()), batch[:200] if nightly else batch[:5], [pool])
     assert [f"{t.key}\n{t.explanation}" for t in tried.flagged] == []
     refused = {t.key: t.verdicts for t in tried.benign if t.verdicts.get("UNSUPPORTED")}
     assert refused == {}
