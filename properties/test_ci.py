@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,11 +17,15 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
+import torch
 
 from harness.campaign import Request
 from harness.candidates.bank import STAGES
 from harness.candidates.mutants import BANK
 from harness.cli import build_parser
+from harness.detection import Power
+from harness.doctor import examine
+from harness.golden.verify import Tally as Verified
 from harness.report.summary import Summary, Tally
 
 ROOT = Path(__file__).parent.parent
@@ -302,6 +307,40 @@ def test_a_campaign_is_summed_up_and_what_diverged_is_shown_and_annotated(tmp_pa
     )
     assert "**check: DIVERGED**\n\n~~~\nDIVERGED\n100%\n~~~" in said
     assert "::error title=check%3A DIVERGED::DIVERGED%0A100%25\n" in said
+
+
+SCORE = Power().record()["score"] | {"mutants": 14, "killed": 13, "named_right": 12}
+VERIFIED = Verified(goldens=2, verdicts=Counter(WITHIN=9), seconds=3.0).record()
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"score": SCORE}, "13 of 14 mutants killed, 12 named right"),
+        ({"score": SCORE | {"benign": 2}}, "12 named right, 0 of 2 benign variants flagged"),
+        (VERIFIED, "2 goldens, 9 runs, 3.0 runs/s: 9 WITHIN"),
+        (
+            {"goldens": [{"change": "none"}, {"change": "drift"}]},
+            "2 goldens, changes: 1 drift, 1 none",
+        ),
+        (
+            {"recorded": ["a"], "left_out": {"b": "is big"}},
+            "1 goldens recorded, left out: b is big",
+        ),
+    ],
+)
+def test_a_document_is_told_in_one_line(
+    document: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "step.json").write_text(json.dumps(document))
+    assert f"{told} |\n" in summarize(tmp_path)
+
+
+def test_what_a_machine_has_and_lacks_is_told(tmp_path: Path) -> None:
+    (tmp_path / "doctor.json").write_text(json.dumps(examine()))
+    said = summarize(tmp_path)
+    assert f"| torch {torch.__version__}; devices cpu" in said
+    assert "kernels eager, sdpa" in said
 
 
 def test_a_test_that_failed_is_annotated_where_it_begins(tmp_path: Path) -> None:

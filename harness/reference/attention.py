@@ -5,11 +5,12 @@ Legend: B rows, S longest row, N heads, K kv heads, H head dim, Q queries of a b
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from harness.case import Case
 from harness.reference.decoder import Attend, at_least_fp32
@@ -17,8 +18,8 @@ from harness.reference.decoder import Attend, at_least_fp32
 # kernel(q, k, v, allowed) -> out, where each query is allowed to see some of the keys.
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
-# Where there are more, they are computed so many at a time, and once more in backward: memory then
-# grows with the tokens and not with their square.
+# Where there are more, so many are computed at a time: memory then grows with the tokens, and not
+# with their square.
 SCORES_AT_ONCE = 1 << 22
 
 
@@ -39,29 +40,69 @@ def attend_in_blocks(
     v_BSKH: Tensor,
 ) -> Tensor:
     """A few queries of one row after the other, each with all keys up to its own."""
+
+    def attend(block: Block, q_1QNH: Tensor, k_1SKH: Tensor, v_1SKH: Tensor) -> Tensor:
+        allowed_1QS = visible(attended_BS[block.keys], window, block.queries[1])
+        return kernel(q_1QNH, k_1SKH, v_1SKH, allowed_1QS)
+
     rows, columns = attended_BS.shape
     size = max(1, SCORES_AT_ONCE // (columns * q_BSNH.shape[2]))
+    blocks = [
+        Block((row, slice(first, first + size)), (row, slice(first + size)))
+        for row in (slice(r, r + 1) for r in range(rows))
+        for first in range(0, columns, size)
+    ]
+    # Nobody sees what padding would see.
+    real = [block for block in blocks if attended_BS[block.queries].any()]
+    out_BSNH: Tensor = _InBlocks.apply(attend, real, q_BSNH, k_BSKH, v_BSKH)  # type: ignore[no-untyped-call]
+    return out_BSNH
 
-    def block(row: int, first: int) -> Tensor:
-        here, queries, keys = slice(row, row + 1), slice(first, first + size), slice(first + size)
-        q_1QNH = q_BSNH[here, queries]
-        attended_1S = attended_BS[here, keys]
-        if not attended_1S[:, queries].any():
-            # Only padding, which no real token sees.
-            return torch.zeros_like(q_1QNH)
 
-        def attend(q_1QNH: Tensor, k_1SKH: Tensor, v_1SKH: Tensor) -> Tensor:
-            allowed_1QS = visible(attended_1S, window, queries)
-            return kernel(q_1QNH, k_1SKH, v_1SKH, allowed_1QS)
+class Block(NamedTuple):
+    """Queries of one row and the keys before them: which row, and which of its columns."""
 
-        out_1QNH: Tensor = checkpoint(
-            attend, q_1QNH, k_BSKH[here, keys], v_BSKH[here, keys], use_reentrant=False
-        )
-        return out_1QNH
+    queries: tuple[slice, slice]
+    keys: tuple[slice, slice]
 
-    return torch.cat(
-        [torch.cat([block(r, c) for c in range(0, columns, size)], 1) for r in range(rows)]
-    )
+
+class _InBlocks(torch.autograd.Function):
+    """Block after block, zero elsewhere. Nothing in between is kept: backward computes it again.
+
+    Checkpointing does the same, but what it keeps of each block lies between the large tensors of
+    one block and those of the next, and the process cannot give their memory back.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        attend: Callable[..., Tensor],
+        blocks: list[Block],
+        q_BSNH: Tensor,
+        k_BSKH: Tensor,
+        v_BSKH: Tensor,
+    ) -> Tensor:
+        ctx.attend, ctx.blocks = attend, blocks  # type: ignore[attr-defined]
+        ctx.save_for_backward(q_BSNH, k_BSKH, v_BSKH)
+        out_BSNH = torch.zeros_like(q_BSNH)
+        for block in blocks:
+            parts = q_BSNH[block.queries], k_BSKH[block.keys], v_BSKH[block.keys]
+            out_BSNH[block.queries] = attend(block, *parts)
+        return out_BSNH
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad_BSNH: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors  # type: ignore[attr-defined]
+        grads = [torch.zeros_like(x) for x in inputs]
+        for block in ctx.blocks:  # type: ignore[attr-defined]
+            places = block.queries, block.keys, block.keys
+            pairs = zip(inputs, places, strict=True)
+            parts = [x[place].detach().requires_grad_() for x, place in pairs]
+            with torch.enable_grad():
+                out_1QNH = ctx.attend(block, *parts)  # type: ignore[attr-defined]
+            found = torch.autograd.grad(out_1QNH, parts, grad_BSNH[block.queries])
+            for grad, place, part in zip(grads, places, found, strict=True):
+                grad[place] += part
+        return None, None, *grads
 
 
 def visible(attended_BS: Tensor, window: int | None, queries: slice = slice(None)) -> Tensor:

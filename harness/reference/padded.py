@@ -18,7 +18,7 @@ from harness.reference.weights import TORCH_DTYPES, parameter_shapes
 from harness.trace import Trace
 
 # Where there are more, they are computed so many at a time, and once more in backward.
-LOGITS_AT_ONCE = 1 << 22
+LOGITS_AT_ONCE = 10 << 20
 
 
 @one_thread

@@ -38,7 +38,7 @@ class Ulysses:
 
     name: str
     # More than that many logits are computed, and forgotten, a few tokens at a time.
-    logits_at_once = 1 << 22
+    logits_at_once = 10 << 20
 
     def supports(self, case: Case) -> str | None:
         return unsupported(case)

@@ -1,0 +1,156 @@
+"""Real lengths: what is cut into blocks comes out as if it were not, and memory stays linear."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from harness.case import Case, Dtype, Kernel, parse
+from harness.compare import Verdict, agree
+from harness.plugin import Evaluate
+from harness.reference import TORCH_DTYPES, reference
+from harness.reference.attention import fused
+from harness.reference.padded import LOGITS_AT_ONCE
+from harness.report import explain
+from harness.strategies import cases
+from harness.trace import Trace
+
+CHUNKED = f"{Path(__file__).with_name('chunked.py')}:CHUNKED"
+RAGGED = parse(
+    "case/1 rows=9:111111111,26:0{8}1{18}:left,5:01111:left,1:1,31:0{5}1{26} heads=4/2 layers=2 "
+    "sp=1 seed=3"
+)
+LONG = parse(
+    "case/1 rows=1700:0{300}1{1400},201:1{201}:left,147:1{147} heads=4/2 dim=4 vocab=12000 sp=2"
+)
+
+
+@contextmanager
+def in_blocks(scores: int, logits: int) -> Iterator[None]:
+    """The reference has room for so many of each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.reference.attention.SCORES_AT_ONCE", scores)
+        patch.setattr("harness.reference.padded.LOGITS_AT_ONCE", logits)
+        yield
+
+
+def oracle(case: Case) -> Trace:
+    return reference(case, torch.float64)
+
+
+@settings(max_examples=20)
+@given(cases(sps=(1,), dps=(1, 2)), st.integers(1, 2000), st.integers(1, 500))
+def test_the_reference_comes_out_the_same_in_blocks_of_any_size(
+    case: Case, scores: int, logits: int
+) -> None:
+    at_once = oracle(case)
+    with in_blocks(scores, logits):
+        assert agree(at_once, oracle(case)) == ""
+
+
+@pytest.mark.parametrize("window", [None, 1, 4, 29])
+@pytest.mark.parametrize("scores", [1, 4 * 31 * 3, 4 * 31 * 30])
+def test_rows_of_all_lengths_on_either_side_come_out_the_same(
+    window: int | None, scores: int
+) -> None:
+    case = replace(RAGGED, window=window)
+    at_once = oracle(case)
+    with in_blocks(scores, 70):
+        assert agree(at_once, oracle(case)) == ""
+
+
+def test_the_fused_kernel_comes_out_the_same_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = oracle(RAGGED)
+    monkeypatch.setattr("harness.reference.padded.attention", fused)
+    with in_blocks(4 * 31 * 7, 70):
+        assert agree(at_once, oracle(RAGGED)) == ""
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that anybody makes, forward or backward."""
+
+    numbers = 0
+
+    def __torch_dispatch__(
+        self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        sizes = (x.numel() for x in tree_leaves(made) if isinstance(x, Tensor))
+        self.numbers = max(self.numbers, *sizes, 0)
+        return made
+
+
+class Kept(saved_tensors_hooks):
+    """What a graph holds on to from forward until backward begins."""
+
+    def __init__(self) -> None:
+        super().__init__(self.keep, self.use)
+        self.tensors: dict[int, Tensor] = {}
+        self.backward = False
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        if not self.backward:
+            self.tensors[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    def use(self, tensor: Tensor) -> Tensor:
+        self.backward = True
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors.values())
+
+
+@pytest.mark.parametrize(("kernel", "dtype"), [("eager", "fp64"), ("sdpa", "fp32")])
+def test_the_reference_never_holds_all_scores_or_logits(kernel: Kernel, dtype: Dtype) -> None:
+    case = replace(LONG, kernel=kernel, dtype=dtype)
+    largest, kept = Largest(), Kept()  # type: ignore[no-untyped-call]
+    with largest, kept:
+        reference(case, TORCH_DTYPES[dtype])
+    scores, logits = case.heads * len(case.rows[0]) ** 2, case.tokens * case.vocab
+    assert largest.numbers <= LOGITS_AT_ONCE < min(scores, logits)
+    # Neither do all blocks together until backward.
+    assert kept.bytes < min(scores, logits) * TORCH_DTYPES[dtype].itemsize
+
+
+def test_twice_the_tokens_keep_twice_the_memory_until_backward() -> None:
+    half, whole = Kept(), Kept()
+    with in_blocks(1 << 14, 1 << 14):
+        for tokens, kept in ((400, half), (800, whole)):
+            with kept:
+                oracle(parse(f"case/1 rows={tokens}:1{{{tokens}}},100:1{{100}}:left sp=1"))
+    assert half.bytes < whole.bytes < 2.1 * half.bytes
+
+
+@settings(max_examples=10)
+@given(case=cases(max_ranks=4))
+def test_ranks_come_out_the_same_with_a_few_logits_at_a_time(
+    harness_evaluate: Evaluate, case: Case
+) -> None:
+    comparison = harness_evaluate(case, CHUNKED)
+    assert comparison.verdict.passed, explain(comparison)
+
+
+@pytest.mark.parametrize(
+    "around", ["checkpoint=1", "wrapper=ddp", "wrapper=fsdp", "wrapper=fsdp checkpoint=1"]
+)
+def test_so_they_do_whatever_is_around_the_model(harness_evaluate: Evaluate, around: str) -> None:
+    case = parse(f"case/1 rows=9:1{{9}},4:0111:left,2:11,7:0111111 sp=2 micro=2 tied=1 {around}")
+    comparison = harness_evaluate(case, CHUNKED)
+    assert comparison.verdict.passed, explain(comparison)
+
+
+def test_two_thousand_tokens_of_a_real_vocabulary_are_judged(harness_evaluate: Evaluate) -> None:
+    comparison = harness_evaluate(replace(LONG, kernel="sdpa", dtype="fp32"), "native-local")
+    assert comparison.verdict is Verdict.WITHIN, explain(comparison)
