@@ -33,8 +33,8 @@ from harness.trace import Assembly
 SHORTEST, LONGEST = 1 << 10, {"cpu": 1 << 13, "cuda": 1 << 16}
 VOCABULARY = 1 << 15
 DEADLINE = 600.0
-# Whose peaks of memory.
-WHOSE = ("largest rank, MB", "controller, MB")
+# Whose peaks of memory, in MB.
+WHOSE = ("largest rank", "controller")
 # A folder where each rank writes down how much of its GPU it has held.
 PEAKS = "HARNESS_BENCH_PEAKS"
 
@@ -58,7 +58,7 @@ def long_case(tokens: int) -> Case:
     """One long row and two that are not, padded on either side, each behind a prompt."""
     long, short = tokens * 3 // 4, tokens // 6
     lengths = (long, short, tokens - long - short)
-    masks = ["0" * (length // 4) + "1" * (length - length // 4) for length in lengths]
+    masks = ["0" * (length // 2) + "1" * (length - length // 2) for length in lengths]
     return Case(
         rows=(Row(masks[0]), Row(masks[1], "left"), Row(masks[2])),
         heads=8,
@@ -111,8 +111,8 @@ def measure(tokens: int, device: str) -> dict[str, Any]:
             part: later - earlier
             for part, (earlier, later) in zip(parts, pairwise(moments), strict=True)
         },
-        "largest rank, MB": max(ranks) / 1e6,
-        "controller, MB": own / 1e6,
+        "largest rank": max(ranks) / 1e6,
+        "controller": own / 1e6,
     }
 
 
@@ -127,40 +127,41 @@ def measured(device: str) -> list[dict[str, Any]]:
     return found
 
 
-def growth(found: list[dict[str, Any]], whose: str) -> dict[str, float]:
-    """The straight line through what was measured, and whether there is one."""
+def growth(found: list[dict[str, Any]], whose: str) -> dict[str, Any]:
+    """How memory goes with tokens: a straight line, if all is well."""
     tokens, peaks = ([each[key] for each in found] for key in ("tokens", whose))
     slope, start = linear_regression(tokens, peaks)
-    added = [later - earlier for earlier, later in pairwise(peaks)]
+    steps = zip(pairwise(tokens), pairwise(peaks), strict=True)
     return {
         "MB at no tokens": start,
         "MB per 1,000 tokens": 1000 * slope,
-        # Two where memory grows with the tokens, four where it grows with their square.
-        "last doubling added, in what the one before it did": added[-1] / added[-2],
+        "from each size to the next": [1000 * (q - p) / (n - m) for (m, n), (p, q) in steps],
+        "of the last doubling, times": peaks[-1] / peaks[-2],
     }
 
 
 def show(found: list[dict[str, Any]]) -> None:
     console = Console()
     console.print(f"one step over 2 ranks, vocabulary {VOCABULARY:,}, and its judgement")
-    table = Table(box=None)
-    columns = ("tokens", "seconds", *WHOSE)
-    for heading in columns:
-        table.add_column(heading, justify="right")
+    table = Table("tokens", "seconds", box=None)
     for each in found:
-        table.add_row(*(f"{each[key]:,.0f}" for key in columns))
+        table.add_row(f"{each['tokens']:,}", f"{each['seconds']:.0f}")
     console.print(table)
     for whose in WHOSE:
-        bars = Table(title=f"\npeak of the {whose}", title_justify="left", box=None)
-        bars.show_header = False
-        for each in found:
-            most = max(each[whose] for each in found)
-            bars.add_row(f"{each['tokens']:,}", Bar(most, 0, each[whose], width=60))
-        console.print(bars)
-        start, slope, bend = growth(found, whose).values()
+        line, most = growth(found, whose), max(each[whose] for each in found)
+        table = Table("tokens", "MB", "MB more per 1,000", f"peak of the {whose}", box=None)
+        for each, more in zip(found, [None, *line["from each size to the next"]], strict=True):
+            table.add_row(
+                f"{each['tokens']:,}",
+                f"{each[whose]:,.0f}",
+                "" if more is None else f"{more:,.0f}",
+                Bar(most, 0, each[whose], width=40),
+            )
+        console.print(table)
         console.print(
-            f"{start:,.0f} MB and {slope:,.0f} per 1,000 tokens; the last doubling added "
-            f"{bend:.1f} times what the one before it did (2: linear, 4: quadratic)"
+            f"{line['MB at no tokens']:,.0f} MB and {line['MB per 1,000 tokens']:,.0f} for every "
+            f"1,000 tokens; the last doubling of tokens multiplied memory by "
+            f"{line['of the last doubling, times']:.2f}"
         )
 
 
