@@ -55,9 +55,8 @@ WEIGHED = Weighed()
 
 
 def long_case(tokens: int) -> Case:
-    """One long row and two that are not, padded on either side, each behind a prompt."""
-    long, short = tokens * 3 // 4, tokens // 6
-    lengths = (long, short, tokens - long - short)
+    """One row of half the tokens and two that are shorter, padded on either side."""
+    lengths = (tokens // 2, tokens // 3, tokens - tokens // 2 - tokens // 3)
     masks = ["0" * (length // 2) + "1" * (length - length // 2) for length in lengths]
     return Case(
         rows=(Row(masks[0]), Row(masks[1], "left"), Row(masks[2])),
