@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import harness
 from harness.campaign import EmptyShard
 from harness.case import InvalidCase
-from harness.commands import check, doctor, golden, join, merge, mutants, repro
+from harness.commands import candidates, check, doctor, golden, join, merge, mutants, repro
 from harness.commands.options import USAGE, UsageError
 
 COMMANDS = {
@@ -16,6 +16,7 @@ COMMANDS = {
     "repro": repro,
     "golden": golden,
     "mutants": mutants,
+    "candidates": candidates,
     "doctor": doctor,
     "join": join,
 }
@@ -50,8 +51,12 @@ def build_parser() -> argparse.ArgumentParser:
 def _bad_input() -> tuple[type[Exception], ...]:
     errors: list[type[Exception]] = [UsageError, InvalidCase, EmptyShard]
     for module, name in (
+        ("candidates.environment", "CannotInstall"),
+        ("candidates.environment", "NotInstalled"),
+        ("candidates.published", "BadFolder"),
         ("candidates.registry", "UnknownCandidate"),
         ("ranks.node", "Refused"),
+        ("ranks.pool", "NotAtHome"),
         ("ranks.pool", "TooFewRanks"),
         ("report.bundle", "BadBundle"),
         ("report.merge", "BadDocument"),

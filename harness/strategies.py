@@ -22,12 +22,13 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 from hypothesis import target
 
-from harness.case import Case, Dtype, Kernel, LossContract, Row, Side, Sync, Wrapper
+from harness.case import Case, Dtype, Kernel, LossContract, Model, Row, Side, Sync, Wrapper
 from harness.plan import plan
 from harness.situations import situations_of
 
 DTYPES: tuple[Dtype, ...] = ("fp64",)
 LOSSES: tuple[LossContract, ...] = ("token-mean", "micro-mean", "row-mean")
+MODELS: tuple[Model, ...] = ("llama",)
 KERNELS: tuple[Kernel, ...] = ("eager", "sdpa")
 WRAPPERS: tuple[Wrapper, ...] = ("none",)
 
@@ -76,6 +77,7 @@ def cases(
     losses: Sequence[LossContract] = LOSSES,
     kernels: Sequence[Kernel] = KERNELS,
     wrappers: Sequence[Wrapper] = WRAPPERS,
+    architectures: Sequence[Model] = MODELS,
     max_rows: int = 4,
     max_length: int = 12,
     max_layers: int = 2,
@@ -98,6 +100,8 @@ def cases(
         fields["tied"] = False
     if tuple(kernels) != KERNELS:
         extras = extras | {"kernel": draw(_one_of(tuple(kernels)))}
+    if tuple(architectures) != MODELS:
+        extras = extras | {"model": draw(_one_of(tuple(architectures)))}
     if tuple(wrappers) != WRAPPERS:
         extras = extras | draw(_around(tuple(wrappers), dtype in _HALVES))
     case = Case(

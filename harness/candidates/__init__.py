@@ -1,6 +1,23 @@
 """Implementations under test, and the narrow protocol through which all of them are driven."""
 
 from harness.candidates.protocol import Candidate, Emit, Rank
-from harness.candidates.registry import BUILT_IN, UnknownCandidate, load, resolve
+from harness.candidates.registry import (
+    BUILT_IN,
+    UnknownCandidate,
+    home,
+    interpreter,
+    load,
+    resolve,
+)
 
-__all__ = ["BUILT_IN", "Candidate", "Emit", "Rank", "UnknownCandidate", "load", "resolve"]
+__all__ = [
+    "BUILT_IN",
+    "Candidate",
+    "Emit",
+    "Rank",
+    "UnknownCandidate",
+    "home",
+    "interpreter",
+    "load",
+    "resolve",
+]

@@ -11,7 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from harness.candidates.environment import Environment
 from harness.candidates.protocol import Candidate
+from harness.candidates.published import Published, libraries
 
 BUILT_IN = {
     "native-gather": "harness.candidates.native:GATHER",
@@ -38,9 +40,11 @@ def resolve(name: str) -> str:
 class Place:
     """Where the name of a candidate leads: into a bank, a file or a module, and there to what."""
 
-    inside: Literal["bank", "file", "module"]
+    inside: Literal["bank", "library", "file", "module"]
     place: str
     attribute: str
+    # Of a library: another release than the pinned one.
+    version: str = ""
 
 
 def locate(name: str) -> Place:
@@ -48,11 +52,14 @@ def locate(name: str) -> Place:
     bank, dot, key = name.partition(".")
     if dot and bank in BANKS and ":" not in key:
         return Place("bank", bank, key)
+    if dot and ":" not in key and bank in libraries():
+        key, _, version = key.partition("@")
+        return Place("library", bank, key, version)
     place, colon, attribute = BUILT_IN.get(name, name).rpartition(":")
     if not colon:
         raise UnknownCandidate(
-            f"candidate={name}: not built in; use {', '.join(BUILT_IN)}, "
-            "path/to/file.py:NAME or package.module:NAME"
+            f"candidate={name}: not built in; use {', '.join(BUILT_IN)}, one of those that "
+            "`candidates list` names, path/to/file.py:NAME or package.module:NAME"
         )
     if not place.endswith(".py"):
         return Place("module", place, attribute)
@@ -62,7 +69,7 @@ def locate(name: str) -> Place:
 
 
 def not_in_bank(name: str, bank: str, key: str, known: Iterable[str]) -> UnknownCandidate:
-    """A bank has no entry of this key."""
+    """A bank, or a library's folder, has no entry of this key."""
     near = ", ".join(difflib.get_close_matches(key, known, 3, 0.0))
     return UnknownCandidate(f"candidate={name}: there is no {key} in {bank}; near: {near}")
 
@@ -73,6 +80,8 @@ def load(name: str) -> Candidate:
     place, attribute = found.place, found.attribute
     if found.inside == "bank":
         return _from_bank(name, place, attribute)
+    if found.inside == "library":
+        return _from_library(name, place, attribute)
     module = _from_file(name, Path(place)) if found.inside == "file" else _from_path(name, place)
     candidate = getattr(module, attribute, None)
     if candidate is None:
@@ -94,6 +103,29 @@ def _from_bank(name: str, bank: str, key: str) -> Candidate:
         raise not_in_bank(name, bank, key, known)
     candidate: Candidate = known[key].candidate
     return candidate
+
+
+def _from_library(name: str, place: str, key: str) -> Candidate:
+    library = libraries()[place]
+    if key not in library.limits:
+        raise not_in_bank(name, place, key, library.limits)
+    return Published(name, library, key)
+
+
+def home(name: str) -> str:
+    """What the ranks of a candidate must run in: `verl@0.9.1`, or nothing in particular."""
+    found = locate(name)
+    if found.inside != "library":
+        return ""
+    return f"{found.place}@{found.version or libraries()[found.place].pinned}"
+
+
+def interpreter(where: str) -> str:
+    """The Python of a home."""
+    if not where:
+        return sys.executable
+    name, _, version = where.partition("@")
+    return Environment(libraries()[name], version).python
 
 
 def _from_file(name: str, path: Path) -> ModuleType:

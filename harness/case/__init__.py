@@ -1,6 +1,15 @@
 """What a run is made of. Standard library only: a case can be read without torch."""
 
-from harness.case.case import LEARNING_RATE, Case, Dtype, Kernel, LossContract, Sync, Wrapper
+from harness.case.case import (
+    LEARNING_RATE,
+    Case,
+    Dtype,
+    Kernel,
+    LossContract,
+    Model,
+    Sync,
+    Wrapper,
+)
 from harness.case.invalid import InvalidCase
 from harness.case.padded import from_padded
 from harness.case.record import from_record, to_record
@@ -14,6 +23,7 @@ __all__ = [
     "InvalidCase",
     "Kernel",
     "LossContract",
+    "Model",
     "Row",
     "Side",
     "Sync",

@@ -11,6 +11,7 @@ from harness.case.row import Row
 
 LossContract = Literal["token-mean", "micro-mean", "row-mean"]
 Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
+Model = Literal["llama", "qwen2", "qwen3"]
 Kernel = Literal["eager", "sdpa", "varlen", "flash"]
 Wrapper = Literal["none", "ddp", "fsdp"]
 Sync = Literal["last", "each"]
@@ -28,8 +29,10 @@ class Case:
     in that order, into `micro_batches` consecutive pieces whose sizes differ by at most one,
     the larger ones first. Token number `offsets[r] + t` is token t of row r, over all replicas.
 
-    The hidden size is heads x head_dim, the feed-forward size twice that. `pad_id` is also an
-    ordinary vocabulary entry: a row may contain it as a real token.
+    The hidden size is heads x head_dim, the feed-forward size twice that. As published under
+    these names, a `qwen2` adds biases to queries, keys and values of a `llama`, and a `qwen3`
+    norms over the head dim to queries and keys. `pad_id` is also an ordinary vocabulary entry: a
+    row may contain it as a real token.
 
     Of `steps` training steps on the same rows the last is judged; each one before it ends in
     plain SGD with LEARNING_RATE. `nudge` moves the seeded weights that far along a seeded
@@ -48,6 +51,7 @@ class Case:
     head_dim: int = 8
     layers: int = 1
     vocab: int = 32
+    model: Model = "llama"
     tied: bool = False
     window: int | None = None
     sp: int = 2
@@ -107,6 +111,7 @@ class Case:
         if type(self.nudge) is not float or not abs(self.nudge) <= 1:
             raise InvalidCase.because("nudge", repr(self.nudge), "use a float from -1.0 to 1.0")
         for field, choices in (
+            ("model", get_args(Model)),
             ("loss", get_args(LossContract)),
             ("dtype", get_args(Dtype)),
             ("kernel", get_args(Kernel)),

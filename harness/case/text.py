@@ -171,6 +171,7 @@ def _word_field(name: str, value: str) -> dict[str, Any]:
 _ALWAYS = {"layers": "layers", "vocab": "vocab", "sp": "sp", "dp": "dp"}
 _UNLESS_DEFAULT = {
     "dim": "head_dim",
+    "model": "model",
     "tied": "tied",
     "window": "window",
     "micro": "micro_batches",
@@ -198,5 +199,5 @@ _READERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
     ),
     "nudge": _fraction_field,
     **dict.fromkeys(("tied", "checkpoint", "compiled", "mixed"), _flag_field),
-    **dict.fromkeys(("loss", "dtype", "kernel", "wrapper", "sync"), _word_field),
+    **dict.fromkeys(("model", "loss", "dtype", "kernel", "wrapper", "sync"), _word_field),
 }

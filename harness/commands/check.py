@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
     for candidate in request.candidates:
         load(candidate)
-    with open_pool(options, ranks) as pool:
+    with open_pool(options, ranks, request.candidates) as pool:
         summary = check(request, pool, Console(stderr=options.json), shard)
     if options.json:
         print_json(summary.record())

@@ -179,8 +179,11 @@ def _words(option: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(text.split(","))
 
 
-def open_pool(options: argparse.Namespace, ranks: int) -> "RankPool":
-    """As many ranks, on the device and with the patience that was asked for."""
+def open_pool(
+    options: argparse.Namespace, ranks: int, candidates: Collection[str] = ()
+) -> "RankPool":
+    """As many ranks, on the device and with the patience that was asked for, to run these."""
+    from harness.candidates import home, interpreter
     from harness.ranks.device import NoPlace, choose
     from harness.ranks.nodes import CannotListen, Nodes
     from harness.ranks.pool import RankPool
@@ -194,6 +197,14 @@ def open_pool(options: argparse.Namespace, ranks: int) -> "RankPool":
         )
     if ranks % options.nodes:
         raise UsageError(f"--ranks={ranks}: use a multiple of --nodes={options.nodes}")
+    homes = {home(candidate) for candidate in candidates} - {""}
+    if len(homes) > 1:
+        raise UsageError(
+            f"--candidate={','.join(candidates)}: {' and '.join(sorted(homes))} each need an "
+            "environment of their own; ask for one at a time"
+        )
+    where = homes.pop() if homes else ""
+    interpreter(where)
     try:
         placement = choose(options.device, options.transport, ranks // options.nodes)
         nodes = Nodes(options.nodes, options.endpoint) if options.nodes > 1 else None
@@ -203,7 +214,7 @@ def open_pool(options: argparse.Namespace, ranks: int) -> "RankPool":
         raise UsageError(f"--endpoint={error}") from None
     if nodes:
         print(f"harness: run on every other host\n  {nodes.command}", file=sys.stderr)  # noqa: T201
-    return RankPool(ranks, placement, nodes=nodes, deadline=options.deadline)
+    return RankPool(ranks, placement, home=where, nodes=nodes, deadline=options.deadline)
 
 
 def status_of(verdict: str) -> int:

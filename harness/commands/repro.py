@@ -72,7 +72,7 @@ def _case(options: argparse.Namespace) -> int:
     from harness.replay import look
 
     load(candidate)
-    with open_pool(options, ranks) as pool:
+    with open_pool(options, ranks, [candidate]) as pool:
         if options.script is not None:
             _write_script(options.script, cases, candidate)
         shown = look(cases, candidate, pool)
@@ -99,7 +99,7 @@ def _campaign(options: argparse.Namespace) -> int:
 
     for candidate in request.candidates:
         load(candidate)
-    with open_pool(options, ranks) as pool:
+    with open_pool(options, ranks, request.candidates) as pool:
         found = look_for(request, pool, shrink=options.shrink)
         if isinstance(found, Shown):
             if options.bisect_layer and found.failed:

@@ -9,7 +9,7 @@ from typing import Any
 from harness.candidates.bank import Benign, Mutant
 from harness.case import Case
 from harness.compare import Comparison, Verdict
-from harness.detection.needs import lacking
+from harness.situations.needs import lacking
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.run import evaluate_all

@@ -23,7 +23,9 @@ UNKNOWN = "unknown, its host did not tell"
 class Launch:
     """`size` ranks, each connected back to us: all on this host, or as many on every node."""
 
-    def __init__(self, size: int, placement: Placement, nodes: Nodes | None = None) -> None:
+    def __init__(
+        self, size: int, placement: Placement, nodes: Nodes | None = None, home: str = ""
+    ) -> None:
         self.size, self.nodes = size, nodes
         self.links: dict[int, Link] = {}
         # The (dp, sp) whose process groups these ranks have.
@@ -32,6 +34,7 @@ class Launch:
         self.order = Order(
             ranks=size // count,
             environment=placement.environment(),
+            home=home,
             token=secrets.token_hex(16),
             nodes=count,
             rendezvous=nodes.meeting_place() if nodes else "",

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
+from harness.candidates import home
 from harness.case import Case
 from harness.ranks.autopsy import autopsy
 from harness.ranks.collectives import first_disagreement
@@ -38,19 +39,27 @@ class TooFewRanks(ValueError):
     """The case needs more ranks than the pool has."""
 
 
+class NotAtHome(ValueError):
+    """The candidate needs ranks that run in an environment of its own."""
+
+
 class RankPool:
-    """`size` ranks that serve every (dp, sp) with dp * sp <= size."""
+    """`size` ranks that serve every (dp, sp) with dp * sp <= size.
+
+    A published candidate needs ranks in its own environment: those of a pool with its `home`.
+    """
 
     def __init__(
         self,
         size: int,
         placement: Placement | None = None,
         *,
+        home: str = "",
         nodes: Nodes | None = None,
         deadline: float = DEADLINE,
         start_deadline: float = START_DEADLINE,
     ) -> None:
-        self.size, self.placement = size, placement or Placement()
+        self.size, self.placement, self.home = size, placement or Placement(), home
         self.device, self.transport = self.placement.device, self.placement.transport
         self.deadline, self.start_deadline = deadline, start_deadline
         self._nodes = nodes
@@ -73,7 +82,7 @@ class RankPool:
     def start(self) -> None:
         """Begin launching, without waiting; the first case does it otherwise."""
         if self._launch is None:
-            self._launch = Launch(self.size, self.placement, self._nodes)
+            self._launch = Launch(self.size, self.placement, self._nodes, self.home)
             self.launches += 1
 
     def wait_until_ready(self) -> Fault | None:
@@ -92,6 +101,12 @@ class RankPool:
             raise TooFewRanks(
                 f"sp*dp={case.sp}*{case.dp}: needs {case.ranks} ranks and the pool has "
                 f"{self.size}; use a smaller mesh or more ranks"
+            )
+        needed = home(candidate)
+        if needed not in ("", self.home):
+            raise NotAtHome(
+                f"candidate={candidate}: needs ranks that run in {needed}, and these run in "
+                f"{self.home or 'the environment of the harness'}; use a pool of its own"
             )
         self._waiting.append(Ticket(case, candidate, traced))
         self.start()

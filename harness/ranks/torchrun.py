@@ -5,13 +5,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import harness
+from harness.candidates import interpreter
 from harness.ranks.collectives import ENVIRONMENT
 from harness.ranks.leash import ADDRESS, CONTROLLER, sweep
 from harness.ranks.wire import Frame
@@ -29,6 +29,8 @@ class Order:
     ranks: int
     # What tells them of their devices.
     environment: dict[str, str]
+    # The published candidate whose packages they need; each host has its own copy.
+    home: str = ""
     # What they say to be let in.
     token: str
     nodes: int = 1
@@ -43,6 +45,7 @@ class Order:
         return cls(
             ranks=frame.whole("ranks"),
             environment=frame.texts("environment"),
+            home=frame.text("home"),
             token=frame.text("token"),
             nodes=frame.whole("nodes"),
             node=frame.whole("node"),
@@ -84,7 +87,7 @@ class Torchrun:
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
         logs = ["--log-dir", str(self._folder / "logs"), "--redirects", "3"]
         command = [
-            *(sys.executable, "-m", "harness.ranks.leash"),
+            *(interpreter(self._order.home), "-m", "harness.ranks.leash"),
             *self._order.options,
             *logs,
             *("-m", "harness.ranks.worker"),

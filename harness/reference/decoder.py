@@ -1,4 +1,4 @@
-"""A small Llama-architecture decoder, to be read aloud.
+"""A small decoder of the Llama architecture, or of Qwen's, to be read aloud.
 
 It knows nothing about batches, padding, rows or ranks: it maps whatever tokens it is given, with
 their positions, to logits, and asks its caller to do the attention between tokens. The reference
@@ -102,6 +102,11 @@ class Layer(nn.Module):
         self.head_dim = case.head_dim
         self.attn_norm = weights[f"{name}.attn_norm"]
         self.q, self.k, self.v, self.o = (weights[f"{name}.{part}"] for part in "qkvo")
+        # Of a qwen2 and of a qwen3.
+        self.q_bias, self.k_bias, self.v_bias = (
+            weights.get(f"{name}.{part}_bias") for part in "qkv"
+        )
+        self.q_norm, self.k_norm = (weights.get(f"{name}.{part}_norm") for part in "qk")
         self.mlp_norm = weights[f"{name}.mlp_norm"]
         self.gate, self.up, self.down = (
             weights[f"{name}.{part}"] for part in ("gate", "up", "down")
@@ -130,9 +135,15 @@ class Layer(nn.Module):
     def project(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys, rotated, and values."""
         q, k, v = (
-            linear(x, weight).unflatten(-1, (-1, self.head_dim))
-            for weight in (self.q, self.k, self.v)
+            linear(x, weight, bias).unflatten(-1, (-1, self.head_dim))
+            for weight, bias in (
+                (self.q, self.q_bias),
+                (self.k, self.k_bias),
+                (self.v, self.v_bias),
+            )
         )
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = rms_norm(q, self.q_norm), rms_norm(k, self.k_norm)
         return rotate(q, rotation), rotate(k, rotation), v
 
     def feed_forward(self, x: Tensor) -> Tensor:
@@ -140,9 +151,9 @@ class Layer(nn.Module):
         return linear(F.silu(linear(x, self.gate)) * linear(x, self.up), self.down)
 
 
-def linear(x: Tensor, weight: Tensor) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Projection in the dtype of what comes in; the weight may be held in a wider one."""
-    return F.linear(x, weight.to(x.dtype))
+    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:

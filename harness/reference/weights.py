@@ -19,6 +19,7 @@ TORCH_DTYPES = {
 # uniform: a model at its usual initialisation predicts ln(vocab) whatever is done to its input.
 LOGIT_SPREAD = 1.5
 ATTENTION_GAIN = 1.6
+BIAS = 0.5
 
 
 def parameter_shapes(case: Case) -> Iterator[tuple[str, tuple[int, ...], float]]:
@@ -34,6 +35,13 @@ def parameter_shapes(case: Case) -> Iterator[tuple[str, tuple[int, ...], float]]
         yield f"layers.{i}.q", (q_size, hidden), ATTENTION_GAIN * fan_in
         yield f"layers.{i}.k", (kv_size, hidden), ATTENTION_GAIN * fan_in
         yield f"layers.{i}.v", (kv_size, hidden), fan_in
+        if case.model == "qwen2":
+            yield f"layers.{i}.q_bias", (q_size,), BIAS
+            yield f"layers.{i}.k_bias", (kv_size,), BIAS
+            yield f"layers.{i}.v_bias", (kv_size,), BIAS
+        if case.model == "qwen3":
+            yield f"layers.{i}.q_norm", (case.head_dim,), 0.0
+            yield f"layers.{i}.k_norm", (case.head_dim,), 0.0
         yield f"layers.{i}.o", (hidden, q_size), fan_in
         yield f"layers.{i}.mlp_norm", (hidden,), 0.0
         yield f"layers.{i}.gate", (wide, hidden), fan_in

@@ -17,7 +17,7 @@ from harness.candidates.mutants.alone import ALONE
 from harness.case import Case, parse
 from harness.check import draw
 from harness.detection import Power, measure
-from harness.detection.needs import UnknownNeed, lacking
+from harness.situations.needs import UnknownNeed, lacking
 from harness.ranks.pool import RankPool
 from properties.alone import PROPERTIES
 

@@ -47,7 +47,7 @@ def verify(options: argparse.Namespace) -> int:
     if any(map(is_recorded, goldens.values())):
         return recorded.verify(options, goldens)
     tally = Tally(goldens=len(goldens))
-    with open_pool(options, options.ranks) as pool:
+    with open_pool(options, options.ranks, candidates) as pool:
         pool.start()
         # While the ranks are coming up.
         doubted = dict(unconfirmed(goldens))

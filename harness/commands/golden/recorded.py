@@ -25,7 +25,7 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     if place.is_dir() and any(place.iterdir()):
         raise UsageError(f"--out={options.out}: is not empty; name a new folder")
     load(options.candidate)
-    with open_pool(options, options.ranks) as pool:
+    with open_pool(options, options.ranks, [options.candidate]) as pool:
         made = fingerprint(pool.device)
         checked_out = commit(Path(options.store))
         recorded, left_out = record(

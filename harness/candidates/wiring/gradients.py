@@ -1,0 +1,60 @@
+"""From what backward left on each rank to what an optimizer sees."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed import ProcessGroup
+
+from harness.candidates.protocol import Emit
+from harness.case import LEARNING_RATE, Case
+
+
+def steps(case: Case, parameters: Mapping[str, nn.Parameter], emit: Emit) -> Iterator[Emit]:
+    """How to emit in each step of the case; all but the last are silent and end in plain SGD."""
+    for number in range(case.steps):
+        for parameter in parameters.values():
+            parameter.grad = None
+        if number == case.steps - 1:
+            yield emit
+            return
+        yield silent
+        with torch.no_grad():
+            for parameter in parameters.values():
+                if parameter.grad is not None:
+                    parameter.sub_(LEARNING_RATE * parameter.grad)
+
+
+def silent(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+    """Steps before the one that is judged emit nothing."""
+
+
+def reduce(
+    parameters: Mapping[str, nn.Parameter], group: ProcessGroup, *, mean: bool = False
+) -> None:
+    """Sum gradients over the group, or average them, as the library has its users do."""
+    for parameter in parameters.values():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad, group=group)
+        if mean:
+            parameter.grad /= group.size()
+
+
+def emit_gradients(
+    parameters: Mapping[str, nn.Parameter],
+    emit: Emit,
+    read: Callable[[nn.Parameter], Tensor | None] = lambda parameter: parameter.grad,
+) -> None:
+    """Each by our name; what backward never reached has a gradient of zeros."""
+    for name, parameter in parameters.items():
+        gradient = read(parameter)
+        emit(f"grad.{name}", torch.zeros_like(parameter) if gradient is None else gradient)
+
+
+def total(value: Tensor, group: ProcessGroup) -> Tensor:
+    """The sum over a group, for a log."""
+    value = value.detach().clone()
+    dist.all_reduce(value, group=group)
+    return value

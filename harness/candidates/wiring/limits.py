@@ -1,0 +1,38 @@
+"""What every wiring of its kind refuses, as arithmetic on the case."""
+
+from collections.abc import Sequence
+
+from harness.case import Case
+
+
+def first(*reasons: str | bool) -> str | None:
+    """The first reason that there is, where each is `condition and "reason"`."""
+    return next((str(reason) for reason in reasons if reason), None)
+
+
+def around(case: Case) -> str | None:
+    """What a wiring takes the place of: nothing else goes around its step."""
+    return first(
+        case.wrapper != "none" and f"wrapper={case.wrapper}: the library reduces by itself",
+        case.sync != "last" and f"sync={case.sync}: gradients are reduced once, at the end",
+        case.compiled and "compiled=1: not wired",
+        case.mixed and "mixed=1: not wired",
+        case.kernel in ("varlen", "flash") and f"kernel={case.kernel}: the library has its own",
+    )
+
+
+def transformers(case: Case, dtypes: Sequence[str] = ("fp32",)) -> str | None:
+    """A transformers model, whose norms, rotations and softmaxes are in fp32."""
+    return around(case) or first(
+        case.dtype not in dtypes and f"dtype={case.dtype}: its model computes in fp32 in places",
+        case.window is not None
+        and case.model != "llama"
+        and f"model={case.model} window={case.window}: the window is wired for Mistral only",
+    )
+
+
+def decoder(case: Case, dtypes: Sequence[str] = ("fp64", "fp32")) -> str | None:
+    """The harness's own model around the library's attention."""
+    return around(case) or first(
+        case.dtype not in dtypes and f"dtype={case.dtype}: not wired",
+    )

@@ -1,0 +1,135 @@
+"""A transformers model with the case's weights, and what it computes, by our names."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from harness.candidates.protocol import Emit
+from harness.case import Case
+from harness.reference.weights import TORCH_DTYPES, seeded_weights
+
+CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
+
+
+def build(case: Case, device: torch.device) -> Any:
+    """The architecture of the case as transformers has it; with a window, a Mistral."""
+    kind = CLASSES["mistral" if case.window is not None else case.model]
+    options: dict[str, Any] = {
+        "vocab_size": case.vocab,
+        "hidden_size": case.heads * case.head_dim,
+        "intermediate_size": 2 * case.heads * case.head_dim,
+        "num_hidden_layers": case.layers,
+        "num_attention_heads": case.heads,
+        "num_key_value_heads": case.kv_heads,
+        "head_dim": case.head_dim,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": case.tied,
+        "attention_bias": False,
+        "attn_implementation": "sdpa",
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "use_cache": False,
+    }
+    if case.window is not None:
+        options["sliding_window"] = case.window
+    config = getattr(transformers, f"{kind}Config")(**options)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    model.to(device=device, dtype=TORCH_DTYPES[case.dtype]).train()
+    parameters = dict(model.named_parameters())
+    names = dict(their_names(case))
+    if set(names.values()) != set(parameters):
+        raise RuntimeError(
+            f"{kind} of transformers {transformers.__version__} has other parameters than the "
+            f"case: {sorted(set(names.values()) ^ set(parameters))}"
+        )
+    for ours, weight in seeded_weights(case, TORCH_DTYPES[case.dtype]).items():
+        parameters[names[ours]].data.copy_(weight)
+    if case.checkpoint:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model
+
+
+def their_names(case: Case) -> Iterator[tuple[str, str]]:
+    """Every parameter of ours, and what transformers calls it."""
+    yield "embed", "model.embed_tokens.weight"
+    for i in range(case.layers):
+        ours, theirs = f"layers.{i}", f"model.layers.{i}"
+        yield f"{ours}.attn_norm", f"{theirs}.input_layernorm.weight"
+        yield f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm.weight"
+        for part in "qkvo":
+            yield f"{ours}.{part}", f"{theirs}.self_attn.{part}_proj.weight"
+        for part in "qkv" if case.model == "qwen2" else "":
+            yield f"{ours}.{part}_bias", f"{theirs}.self_attn.{part}_proj.bias"
+        for part in "qk" if case.model == "qwen3" else "":
+            yield f"{ours}.{part}_norm", f"{theirs}.self_attn.{part}_norm.weight"
+        for part in ("gate", "up", "down"):
+            yield f"{ours}.{part}", f"{theirs}.mlp.{part}_proj.weight"
+    yield "norm", "model.norm.weight"
+    if not case.tied:
+        yield "head", "lm_head.weight"
+
+
+@contextmanager
+def watched(model: Any, case: Case, emit: Emit, tokens: Tensor) -> Iterator[None]:
+    """While this lasts, emit what a forward computes; `tokens` are those of its input ids."""
+    tokens = tokens.flatten()
+
+    def tell(key: str, tensor: Tensor) -> None:
+        # All of them have a batch, which may be of one row, and then tokens.
+        emit(key, tensor.flatten(0, 1), tokens)
+
+    def heads(tensor: Tensor) -> Tensor:
+        split: Tensor = tensor.unflatten(-1, (-1, case.head_dim))
+        return split
+
+    with ExitStack() as hooks:
+
+        def after(module: nn.Module, say: Callable[[Any], None]) -> None:
+            hooks.callback(module.register_forward_hook(lambda *seen: say(seen[2])).remove)
+
+        after(model.model.embed_tokens, lambda out: tell("embed", out))
+        after(model.lm_head, lambda out: tell("logits", out))
+        for i, layer in enumerate(model.model.layers):
+            _watch_layer(f"layers.{i}", layer, after, hooks, tell, heads)
+        _watch_rotation(model, hooks, tell)
+        yield
+
+
+def _watch_layer(
+    name: str,
+    layer: Any,
+    after: Callable[[nn.Module, Callable[[Any], None]], None],
+    hooks: ExitStack,
+    tell: Callable[[str, Tensor], None],
+    heads: Callable[[Tensor], Tensor],
+) -> None:
+    # Older releases hand a tuple on.
+    after(layer, lambda out: tell(f"{name}.out", out[0] if isinstance(out, tuple) else out))
+    after(layer.self_attn.v_proj, lambda out: tell(f"{name}.attn.v", heads(out)))
+    before = layer.self_attn.o_proj.register_forward_pre_hook(
+        lambda _, given: tell(f"{name}.attn.out", heads(given[0]))
+    )
+    hooks.callback(before.remove)
+
+
+def _watch_rotation(model: Any, hooks: ExitStack, tell: Callable[[str, Tensor], None]) -> None:
+    """Queries and keys are seen nowhere but where they come from the rotation, layer by layer."""
+    module = sys.modules[type(model).__module__]
+    original, calls = module.apply_rotary_pos_emb, iter(range(len(model.model.layers)))
+
+    def rotate(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        q, k = original(*given, **named)
+        layer = next(calls)
+        tell(f"layers.{layer}.attn.q", q.transpose(1, 2))
+        tell(f"layers.{layer}.attn.k", k.transpose(1, 2))
+        return q, k
+
+    hooks.enter_context(patch.object(module, "apply_rotary_pos_emb", rotate))

@@ -1,0 +1,92 @@
+"""`candidates`: which published implementations are wired, and what is installed of them."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from harness.commands.options import PASSED, UsageError, json_option, print_json
+
+if TYPE_CHECKING:
+    from harness.candidates.environment import Environment
+
+HELP = "published implementations: list them, install what their ranks need"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    every = actions.add_parser("list", help="what is wired, and which releases are installed")
+    json_option(every)
+    every.set_defaults(act=show)
+    one = actions.add_parser("install", help="make the environment of a candidate's ranks")
+    one.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="as listed: the pinned release; NAME@VERSION: another; NAME@newest: what the index "
+        "has today; all: every one that is listed",
+    )
+    json_option(one)
+    one.set_defaults(act=install)
+
+
+def run(options: argparse.Namespace) -> int:
+    status: int = options.act(options)
+    return status
+
+
+def show(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from harness.candidates.environment import Environment, others_of
+    from harness.candidates.published import libraries
+
+    found: list[dict[str, Any]] = []
+    for library in libraries().values():
+        installed = Environment(library, library.pinned).installed
+        found.append(
+            {
+                "name": library.name,
+                "distribution": library.distribution,
+                "version": library.pinned,
+                "installed": bool(installed),
+                "others": list(others_of(library)),
+                "candidates": [f"{library.name}.{key}" for key in library.limits],
+            }
+        )
+    if options.json:
+        print_json({"candidates": found})
+        return PASSED
+    table = Table("name", "release", "installed", "candidates", box=None)
+    for each in found:
+        here = ["yes" if each["installed"] else "no", *each["others"]]
+        release = f"{each['distribution']} {each['version']}"
+        table.add_row(each["name"], release, ", ".join(here), "\n".join(each["candidates"]))
+    Console().print(table)
+    return PASSED
+
+
+def install(options: argparse.Namespace) -> int:
+    done: list[dict[str, Any]] = []
+    for environment in wanted(options.names):
+        name = f"{environment.library.name}@{environment.version}"
+        print(f"harness: {name} in {environment.folder}", file=sys.stderr)  # noqa: T201
+        done.append({"candidate": name, "packages": environment.install()})
+    if options.json:
+        print_json({"installed": done})
+    return PASSED
+
+
+def wanted(names: list[str]) -> "list[Environment]":
+    """The environments that were named, each once."""
+    from harness.candidates.environment import Environment
+    from harness.candidates.published import libraries
+
+    known = libraries()
+    found: dict[Environment, None] = {}
+    for name in known if names == ["all"] else names:
+        library, _, version = name.partition("@")
+        if library not in known:
+            raise UsageError(f"NAME={name}: not listed; use one of {', '.join(known)}")
+        found[Environment(known[library], version or known[library].pinned)] = None
+    return list(found)
