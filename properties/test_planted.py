@@ -81,6 +81,6 @@ def test_a_planted_fault_is_found_in_every_precision(
     small = cases(dtypes=(dtype,), max_ranks=4, max_rows=2, max_length=6, max_layers=1)
     batch = generate(small, 12, 0)
     jobs = ((case, f"mutants.{name}") for case in batch)
-    verdicts = {comparison.verdict for comparison in evaluate_all(jobs, harness_pool)}
-    # In the other cases the fault has nothing to work on, or half precision cannot be judged.
-    assert Verdict.DIVERGED in verdicts
+    verdicts = (comparison.verdict for comparison in evaluate_all(jobs, harness_pool))
+    # In the cases before it the fault has nothing to work on, or they cannot be judged.
+    assert any(verdict is Verdict.DIVERGED for verdict in verdicts)

@@ -13,7 +13,10 @@ PACKAGE = Path(harness.__file__).parent
 
 PROCESSES = {"subprocess", "multiprocessing", "socket", "selectors", "torch.distributed"}
 CASE_AND_TRACE = {"harness.case", "harness.trace"}
-LIBRARIES = {"torch", "numpy", "hypothesis", "pytest", "rich", "safetensors", "flash_attn"}
+LIBRARIES = {
+    *("torch", "numpy", "hypothesis", "pytest", "rich", "safetensors", "flash_attn"),
+    "transformers",
+}
 
 # What a part may import besides itself and the unsuspicious rest of the standard library.
 LAYERS: dict[str, set[str]] = {
@@ -24,6 +27,11 @@ LAYERS: dict[str, set[str]] = {
     "harness.campaign": {"harness.case"},
     "harness.plan": {"harness.case"},
     "harness.situations": {"harness.case", "harness.plan"},
+    "harness.known": {
+        "harness.candidates",
+        "harness.compare",
+        "harness.situations",
+    },
     "harness.strategies": {"harness.case", "harness.plan", "harness.situations", "hypothesis"},
     "harness.trace": {"harness.case", "torch", "numpy"},
     "harness.reference.weights": {"harness.case", "torch", "numpy"},
@@ -38,7 +46,22 @@ LAYERS: dict[str, set[str]] = {
     },
     "harness.compare": {*CASE_AND_TRACE, "harness.verdict", "numpy", "torch"},
     "harness.anomaly": {"harness.compare", "harness.plan", *CASE_AND_TRACE, "numpy"},
-    "harness.candidates": {"harness.case", "torch", "torch.distributed"},
+    "harness.candidates": {
+        "harness.candidates.environment",
+        "harness.case",
+        "torch",
+        "torch.distributed",
+    },
+    "harness.candidates.environment": {"harness.candidates", "subprocess"},
+    "harness.candidates.wiring.limits": {"harness.case"},
+    "harness.candidates.wiring": {
+        "harness.candidates",
+        "harness.case",
+        "harness.reference.weights",
+        "torch",
+        "torch.distributed",
+        "transformers",
+    },
     "harness.candidates.native": {
         "harness.candidates",
         "harness.case",
@@ -224,6 +247,24 @@ LAYERS: dict[str, set[str]] = {
     "harness.plugin": {"pytest"},
     "harness.plugin.blob": {"hypothesis"},
 }
+WIRED = [path.parent.name for path in PACKAGE.glob("candidates/*/requirements.txt")]
+for name in WIRED:
+    # Whatever runs in a rank, the library with it; its limits are read by the controller.
+    LAYERS[f"harness.candidates.{name}"] = {
+        "harness.candidates",
+        "harness.candidates.wiring",
+        "harness.case",
+        "harness.reference.decoder",
+        "harness.reference.weights",
+        "torch",
+        "torch.distributed",
+        "transformers",
+    }
+    LAYERS[f"harness.candidates.{name}.limits"] = {
+        "harness.candidates.wiring.limits",
+        "harness.case",
+    }
+LIBRARY_FILES = {f"harness.candidates.{name}.candidate" for name in WIRED}
 # Added to that inside a function, or for the type checker only.
 LATE: dict[str, set[str]] = {
     "harness.candidates.native": {"flash_attn"},
@@ -293,7 +334,10 @@ def violations(module: str, source: str) -> list[str]:
     for name, late in imports(ast.parse(source)):
         target = part_of(name)
         allowed = {part} | LAYERS[part] | (LATE.get(part, set()) if late else set())
+        outside = not target.startswith("harness")
         free = target not in PROCESSES and target.partition(".")[0] in sys.stdlib_module_names
+        # The one file that imports the library under test.
+        free = free or (outside and module in LIBRARY_FILES)
         if target not in allowed and not free:
             found.append(f"{module} imports {name}")
     return found

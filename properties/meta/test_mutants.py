@@ -51,7 +51,7 @@ def batch(pool: RankPool) -> list[Case]:
 
 @pytest.fixture(scope="module")
 def power(pool: RankPool, batch: list[Case], request: pytest.FixtureRequest) -> Power:
-    keys = some(list(BANK), request.config, every=10)
+    keys = some(list(BANK), request.config, every=16)
     chosen = [BANK[key] for key in keys if shows_on(BANK[key], pool.size)]
     return measure(chosen, [], batch, [pool])
 
