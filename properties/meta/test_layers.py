@@ -271,6 +271,7 @@ LATE: dict[str, set[str]] = {
     "harness.commands": {
         "harness.candidates",
         "harness.candidates.benign",
+        "harness.candidates.environment",
         "harness.candidates.mutants",
         "harness.check",
         "harness.detection",
