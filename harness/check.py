@@ -15,6 +15,7 @@ from harness.case import Case, Row
 from harness.compare import Comparison, Verdict
 from harness.fresh import confirmed, with_what_it_needs
 from harness.keep import keep
+from harness.known import recognised
 from harness.plan import plan
 from harness.ranks.pool import RankPool
 from harness.report.live import Live
@@ -41,7 +42,7 @@ def check(request: Request, pool: RankPool, console: Console, shard: Shard = WHO
     summary = _nothing_yet(request, shard, batch, pool.size)
     with Live(console, len(part), len(SITUATIONS)) as live:
         met: Case | None = None
-        for comparison in evaluate_all(_jobs(part, summary), pool):
+        for comparison in map(recognised, evaluate_all(_jobs(part, summary), pool)):
             tally = summary.tallies[comparison.candidate]
             if tally.failure is not None:
                 continue

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 import harness
 from harness.campaign import EmptyShard
 from harness.case import InvalidCase
-from harness.commands import candidates, check, doctor, golden, join, merge, mutants, repro
+from harness.commands import (
+    candidates,
+    check,
+    conformance,
+    doctor,
+    golden,
+    join,
+    merge,
+    mutants,
+    repro,
+)
 from harness.commands.options import USAGE, UsageError
 
 COMMANDS = {
@@ -17,6 +27,7 @@ COMMANDS = {
     "golden": golden,
     "mutants": mutants,
     "candidates": candidates,
+    "conformance": conformance,
     "doctor": doctor,
     "join": join,
 }
@@ -58,6 +69,7 @@ def _bad_input() -> tuple[type[Exception], ...]:
         ("ranks.node", "Refused"),
         ("ranks.pool", "NotAtHome"),
         ("ranks.pool", "TooFewRanks"),
+        ("conformance.document", "BadResults"),
         ("report.bundle", "BadBundle"),
         ("report.merge", "BadDocument"),
     ):

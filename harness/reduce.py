@@ -16,6 +16,7 @@ from harness.search import SHRINK_SECONDS, same_kind
 
 # What a reader then need not think about.
 PLAIN: dict[str, Any] = {
+    "model": "llama",
     "window": None,
     "tied": False,
     "loss": "token-mean",

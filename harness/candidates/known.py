@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 
@@ -64,7 +63,7 @@ def _read(table: dict[str, object]) -> Bug:
             f"bug {table.get('key', '')!r}: needs {', '.join(sorted(names))}; differs in "
             f"{', '.join(sorted(names ^ table.keys()))}"
         )
-    values = {}
+    values: dict[str, str | tuple[str, ...]] = {}
     for name, value in table.items():
         if name in _LISTS:
             if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
@@ -79,6 +78,6 @@ def _read(table: dict[str, object]) -> Bug:
     return bug
 
 
-def _number(version: str) -> Sequence[int]:
+def _number(version: str) -> list[int]:
     """Releases in order; what follows the numbers, as in 0.19.8.post1, counts too."""
     return [int(part) for part in re.findall(r"\d+", version)]

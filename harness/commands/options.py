@@ -219,7 +219,9 @@ def open_pool(
 
 def status_of(verdict: str) -> int:
     """The exit status that a verdict stands for."""
-    return {"EQUAL": PASSED, "WITHIN": PASSED, "DIVERGED": DIVERGED}.get(verdict, FAULT)
+    return {"EQUAL": PASSED, "WITHIN": PASSED, "DIVERGED": DIVERGED, "KNOWN": DIVERGED}.get(
+        verdict, FAULT
+    )
 
 
 def print_json(document: dict[str, Any]) -> None:

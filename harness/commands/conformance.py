@@ -1,0 +1,157 @@
+"""`conformance`: published implementations, judged and written down."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.commands.options import DIVERGED, FAULT, PASSED, UsageError, print_json
+
+if TYPE_CHECKING:
+    from harness.candidates.published import Library
+    from harness.case import Case
+
+HELP = "judge published implementations, and write the table"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="libraries, or single candidates, as `candidates list` has them; default: all that "
+        "are installed",
+    )
+    parser.add_argument(
+        "--cases", type=int, default=100, metavar="N", help="generated, for each sp; default: 100"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
+    parser.add_argument(
+        "--versions",
+        metavar="LIST",
+        help="of one library: run its generated cases and listed bugs on each of these releases",
+    )
+    parser.add_argument(
+        "--newest",
+        action="store_true",
+        help="take the newest release, which `candidates install NAME@newest` has fetched",
+    )
+    parser.add_argument(
+        "--out",
+        default="docs",
+        metavar="FOLDER",
+        help="where conformance.md and .json are; what was found before of other candidates "
+        "stays; default: docs",
+    )
+    parser.add_argument(
+        "--goldens", default="golden", metavar="FOLDER", help="the golden store, default: golden"
+    )
+    parser.add_argument("--device", default="cpu", choices=("auto", "cpu", "cuda"))
+    parser.add_argument("--transport", default="auto", choices=("auto", "gloo", "nccl"))
+    parser.add_argument(
+        "--deadline", type=float, default=20.0, metavar="SECONDS", help="per case, default: 20"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document as well")
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.cases < 1:
+        raise UsageError(f"--cases={options.cases}: at least one case must be examined")
+    versions = options.versions.split(",") if options.versions else []
+    if versions and len({name.partition(".")[0] for name in options.names}) != 1:
+        raise UsageError(f"--versions={options.versions}: name one library")
+    names = wanted(options.names, newest=options.newest, installed=not versions)
+    if not names:
+        raise UsageError("NAME: nothing is installed; see `candidates list`")
+
+    from harness.conformance import page, read, write
+
+    out = Path(options.out)
+    results = read(out)
+    found: dict[str, Any] = {}
+    for name in names:
+        found[name] = _sweep(name, versions, options) if versions else _examine(name, options)
+        # Kept at once: hours of work are not to be lost with the last candidate.
+        results["releases" if versions else "candidates"][name] = found[name]
+        write(out, results)
+    (out / "conformance.md").write_text(page(read(out)))
+    if options.json:
+        print_json({"found": found})
+    return _status(found, sweeping=bool(versions))
+
+
+def _status(found: dict[str, Any], *, sweeping: bool) -> int:
+    if sweeping:
+        return PASSED
+    if any(each["wiring"] for each in found.values()):
+        return FAULT
+    return (
+        DIVERGED if any(each["failures"] or each["stale"] for each in found.values()) else PASSED
+    )
+
+
+def wanted(names: list[str], *, newest: bool, installed: bool) -> list[str]:
+    """Every candidate that was named, a library standing for all of its."""
+    from harness.candidates import load
+    from harness.candidates.environment import NEWEST, Environment
+    from harness.candidates.published import libraries
+
+    known, release = libraries(), f"@{NEWEST}" if newest else ""
+
+    def every(library: "Library") -> list[str]:
+        return [f"{library.name}.{key}{release}" for key in library.limits]
+
+    found: list[str] = []
+    for name in names:
+        if name in known:
+            found += every(known[name])
+        else:
+            load(name)
+            found.append(name + release)
+    if names:
+        return found
+    for library in known.values():
+        version = NEWEST if newest else library.pinned
+        if Environment(library, version).installed or not installed:
+            found += every(library)
+    return found
+
+
+def _request(options: argparse.Namespace) -> Any:
+    from harness.conformance import Request
+    from harness.ranks.device import NoPlace, choose
+
+    try:
+        placement = choose(options.device, options.transport, 4)
+    except NoPlace as error:
+        raise UsageError(f"--{error}") from None
+    return Request(options.cases, options.seed, placement, options.deadline)
+
+
+def _examine(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    from harness.conformance import examine, examined_record
+    from harness.conformance.examined import totals
+
+    found = examine(name, _goldens(options.goldens), _request(options))
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in totals(found.stages).items())
+    why = f"; {found.wiring}" if found.wiring else ""
+    print(f"{name}: {counts}{why}, {found.seconds:.0f} s", file=sys.stderr)  # noqa: T201
+    for failure, count in found.failures:
+        looks = failure.looks[0].name if failure.looks else failure.verdict.name
+        print(f"  {count} x {looks}: {failure.case}", file=sys.stderr)  # noqa: T201
+    return examined_record(found)
+
+
+def _sweep(name: str, versions: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    from harness.conformance import release_records, sweep
+
+    return release_records(sweep(name, versions, _request(options)))
+
+
+def _goldens(folder: str) -> "dict[str, Case]":
+    from harness.golden import Store, examine
+
+    goldens, damages = examine(Store(Path(folder)).files())
+    if damages:
+        raise UsageError(f"--goldens={folder}: is damaged; see `golden verify`")
+    return {name: golden.vector.case for name, golden in goldens.items()}

@@ -1,0 +1,29 @@
+"""Published implementations on all goldens and on generated cases: the conformance table."""
+
+from harness.conformance.document import (
+    BadResults,
+    Results,
+    examined_record,
+    read,
+    release_records,
+    write,
+)
+from harness.conformance.examined import Examined, Request, examine
+from harness.conformance.page import page, summary
+from harness.conformance.sweep import Release, sweep
+
+__all__ = [
+    "BadResults",
+    "Examined",
+    "Release",
+    "Request",
+    "Results",
+    "examine",
+    "examined_record",
+    "page",
+    "read",
+    "release_records",
+    "summary",
+    "sweep",
+    "write",
+]

@@ -1,0 +1,179 @@
+"""The conformance table as Markdown, from what was found and kept."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from harness.conformance.document import Results
+
+PASSED = ("EQUAL", "WITHIN")
+WRONG = ("loss", "losses of tokens", "gradients", "every token once", "no fault")
+
+HEAD = """# Conformance of published implementations
+
+What released packages do with the batches of this harness. Each is wired as its own documentation
+has it, in a folder of `harness/candidates/`; its ranks run in an environment of its own; weights
+come from the case, so that one oracle judges all. At sp 1 each has to be plain training before
+anything else is asked. Nothing here ran on a GPU: flash-attn is stood in for by plain torch.
+
+Written by `python -m harness conformance`, from `conformance.json` beside it.
+
+"""
+
+
+def page(results: Results) -> str:
+    """The whole page."""
+    found, releases = results["candidates"], results["releases"]
+    parts = [HEAD, summary(found), _corners(found), _kinds(found)]
+    parts += [_failures(found), _refused(found), _releases(releases), _packages(found)]
+    return "\n".join(part for part in parts if part)
+
+
+def summary(found: Mapping[str, Any]) -> str:
+    """One line for each candidate."""
+    verdicts = ("cases", "passed", "known", "diverged", "fault", "unsupported")
+    heads = ("candidate", "release", *verdicts, "largest error / budget", "known bugs seen")
+    rows = []
+    for name, each in found.items():
+        counts = _all(each, "verdicts")
+        passed = sum(counts[verdict] for verdict in PASSED)
+        judged = counts.total() - counts["UNSUPPORTED"]
+        seen = [key for key in each["listed"] if key not in each["stale"]]
+        note = f"{each['wiring']}; nothing else was asked" if each["wiring"] else ", ".join(seen)
+        rows.append(
+            (
+                f"`{name}`",
+                each["release"].partition("@")[2],
+                str(judged),
+                str(passed),
+                *(str(counts[verdict]) for verdict in ("KNOWN", "DIVERGED", "FAULT")),
+                f"{counts['UNSUPPORTED']} of {counts.total()}",
+                f"{max((stage['used'] for stage in each['stages'].values()), default=0):.2g}",
+                note,
+            )
+        )
+    return table(heads, rows)
+
+
+def _corners(found: Mapping[str, Any]) -> str:
+    """By situation: how many cases were judged, and whose did not pass."""
+    judged: dict[str, Counter[str]] = {}
+    failed: dict[str, Counter[str]] = {}
+    for name, each in found.items():
+        for stage in each["stages"].values():
+            for corner, counts in stage["corners"].items():
+                bad = sum(count for verdict, count in counts.items() if verdict not in PASSED)
+                judged.setdefault(corner, Counter())[name] += sum(counts.values())
+                failed.setdefault(corner, Counter())[name] += bad
+    rows = []
+    for corner, counts in judged.items():
+        whose = [
+            f"`{name}` {bad} of {counts[name]}" for name, bad in failed[corner].items() if bad
+        ]
+        rows.append((corner, str(counts.total()), ", ".join(whose) or "none"))
+    if not rows:
+        return ""
+    text = "## By situation\n\nA case is in several. What did not pass includes what is known.\n\n"
+    return text + table(("corner", "cases", "did not pass"), rows)
+
+
+def _kinds(found: Mapping[str, Any]) -> str:
+    """By property: in how many of the cases that did not pass each was broken."""
+    rows = []
+    for name, each in found.items():
+        wrong, stages = _all(each, "wrong"), each["stages"].values()
+        failed = sum(
+            stage["verdicts"].get(verdict, 0)
+            for stage in stages
+            for verdict in ("KNOWN", "DIVERGED", "FAULT")
+        )
+        if failed:
+            unseen = sum(stage["unseen_by_loss"] for stage in stages)
+            rows.append(
+                (f"`{name}`", str(failed), *(str(wrong[kind]) for kind in WRONG), str(unseen))
+            )
+    if not rows:
+        return ""
+    text = (
+        "## By property\n\nOf the cases that did not pass, known ones included: in how many each "
+        "property was broken, and how many\na comparison of losses would have let pass, because "
+        "the loss was right within a hundredth.\n\n"
+    )
+    return text + table(("candidate", "failed", *WRONG, "loss alone sees nothing"), rows)
+
+
+def _failures(found: Mapping[str, Any]) -> str:
+    """What is not listed as known, in full."""
+    parts = []
+    for name, each in found.items():
+        for failure in each["failures"]:
+            looks = failure["looks"][0]["name"] if failure["looks"] else "no name"
+            parts.append(
+                f"### `{name}`: {looks}, {failure['count']} cases\n\n"
+                f"```\n{failure['explanation']}\n```\n"
+            )
+        parts += [
+            f"`{name}`: `{key}` is listed as known and was not seen.\n" for key in each["stale"]
+        ]
+    if not parts:
+        return ""
+    return (
+        "## Divergences that are not listed\n\nEach as the smallest case that shows it.\n\n"
+        + "\n".join(parts)
+    )
+
+
+def _refused(found: Mapping[str, Any]) -> str:
+    rows = []
+    for name, each in found.items():
+        for reason, count in _all(each, "refused").most_common(6):
+            rows.append((f"`{name}`", reason, str(count)))
+    if not rows:
+        return ""
+    return (
+        "## What is unsupported\n\nRefused beforehand, and never counted as passed.\n\n"
+        + table(("candidate", "reason", "cases"), rows)
+    )
+
+
+def _releases(releases: Mapping[str, Any]) -> str:
+    """When a bug came, and when it went."""
+    parts = []
+    for name, versions in releases.items():
+        keys = list(dict.fromkeys(key for each in versions.values() for key in each["listed"]))
+        rows = []
+        for version, each in versions.items():
+            counts = Counter(each["generated"]["verdicts"])
+            judged = counts.total() - counts["UNSUPPORTED"]
+            passed = sum(counts[verdict] for verdict in PASSED)
+            rows.append(
+                (version, f"{passed}/{judged}", *(each["listed"].get(key, "") for key in keys))
+            )
+        parts.append(f"### `{name}`\n\n" + table(("release", "passed", *keys), rows))
+    if not parts:
+        return ""
+    text = (
+        "## Releases\n\nWhen a bug came, and when it went: what the smallest case of each listed "
+        "bug comes to in\neach release, and how many generated cases pass.\n\n"
+    )
+    return text + "\n".join(parts)
+
+
+def _packages(found: Mapping[str, Any]) -> str:
+    lines = []
+    for release, packages in {e["release"]: e["packages"] for e in found.values()}.items():
+        pins = ", ".join(f"{name} {version}" for name, version in packages.items())
+        lines.append(f"- {release}: {pins}\n")
+    return "## Installed\n\n" + "".join(lines) if lines else ""
+
+
+def _all(each: Mapping[str, Any], what: str) -> Counter[str]:
+    total = Counter[str]()
+    for stage in each["stages"].values():
+        total.update(stage[what])
+    return total
+
+
+def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [heads, ("---",) * len(heads), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

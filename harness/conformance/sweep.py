@@ -1,0 +1,44 @@
+"""Several releases of one library: when a bug came, and when it went."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from harness.candidates import load
+from harness.candidates.known import bugs
+from harness.candidates.published import Published
+from harness.conformance.examined import (
+    Pools,
+    Request,
+    as_listed,
+    of_each_sp,
+    what_it_takes,
+)
+from harness.conformance.tally import Tally
+
+
+@dataclass(slots=True)
+class Release:
+    """What one release of a candidate did."""
+
+    candidate: str
+    version: str
+    # Generated cases.
+    tally: Tally
+    # By listed bug, what its smallest case is called: the name of a failure, or a verdict.
+    listed: dict[str, str] = field(default_factory=dict)
+
+
+def sweep(name: str, versions: Sequence[str], request: Request) -> list[Release]:
+    """The same questions to every release, whatever is listed of it."""
+    found = []
+    for version in versions:
+        candidate = load(f"{name}@{version}")
+        assert isinstance(candidate, Published)
+        with Pools(f"{candidate.library.name}@{version}", request) as pools:
+            takes = what_it_takes(candidate, request.seed)
+            release = Release(name, version, of_each_sp(candidate, takes, pools, request))
+            for bug in bugs(candidate.library):
+                if candidate.key in bug.candidate:
+                    release.listed[bug.key] = as_listed(bug, candidate.name, pools)
+            found.append(release)
+    return found

@@ -1,0 +1,110 @@
+"""A library that nobody published, wired in a package outside the tree.
+
+Release 1.0 multiplies the loss by three where there are peers; 1.1 is right.
+"""
+
+import zipfile
+from pathlib import Path
+
+LIMITS = """
+def refuses(case):
+    if case.loss != "token-mean":
+        return f"loss={case.loss}: toy knows the token mean only"
+    return "dtype=bf16: too coarse for a toy" if case.dtype == "bf16" else None
+
+
+LIMITS = {"step": refuses, "twice": refuses}
+"""
+
+CANDIDATE = '''
+import toylib
+from harness.candidates.native import LocalDialect
+
+
+class Toy(LocalDialect):
+    name = "toy"
+
+    def backward(self, loss):
+        super().backward(loss * (toylib.SCALE if self.sp > 1 else 1))
+
+    def run(self, case, rank, emit):
+        self.sp = case.sp
+        super().run(case, rank, emit)
+
+
+class Twice(LocalDialect):
+    """Wrong at sp 1 as well: a wiring's own mistake."""
+
+    name = "twice"
+
+    def backward(self, loss):
+        super().backward(loss * 2)
+
+
+STEPS = {"step": Toy().run, "twice": Twice().run}
+'''
+
+KNOWN = """
+[[bug]]
+key = "scaled"
+candidate = ["step"]
+looks = ["gradient-scaled"]
+when = ["sp>1"]
+line = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
+since = "1.0"
+fixed = "1.1"
+link = "https://example.org/toy/1"
+where = "toylib/__init__.py:1"
+says = "Gradients are three times what they should be."
+
+[[bug]]
+key = "gone"
+candidate = ["step"]
+looks = ["gradient-scaled"]
+when = ["sp>2"]
+line = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=1 dp=1 dim=2 dtype=fp64 seed=0"
+since = "1.0"
+fixed = ""
+link = ""
+where = "toylib/__init__.py:1"
+says = "It is listed, and nobody can see it."
+"""
+
+
+def make(folder: Path, *, pinned: str = "1.0", known: str = KNOWN) -> Path:
+    """The wiring, as an installed package would lie there, and the library's wheels."""
+    package = folder / "outside" / "toywiring"
+    package.mkdir(parents=True)
+    for name, text in {
+        "__init__.py": "",
+        "limits.py": LIMITS,
+        "candidate.py": CANDIDATE,
+        "known.toml": known,
+        "requirements.txt": f"# the library\ntoylib=={pinned}\n",
+        "README.md": "A toy.\n",
+    }.items():
+        (package / name).write_text(text)
+    facts = folder / "outside" / "toywiring-1.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: toywiring\nVersion: 1\n")
+    (facts / "entry_points.txt").write_text("[harness.candidates]\ntoy = toywiring\n")
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    for version, scale in (("1.0", 3), ("1.1", 1)):
+        wheel(wheels, version, f"SCALE = {scale}\n")
+    return folder / "outside"
+
+
+def wheel(folder: Path, version: str, source: str) -> None:
+    """The smallest wheel that pip takes."""
+    name = f"toylib-{version}"
+    files = {
+        "toylib/__init__.py": source,
+        f"{name}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: toylib\nVersion: {version}\n",
+        f"{name}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\n"
+        "Tag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in (*files, f"{name}.dist-info/RECORD"))
+    with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as archive:
+        for path, text in {**files, f"{name}.dist-info/RECORD": record}.items():
+            archive.writestr(path, text)
