@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from harness.candidates import load
+from harness.candidates.environment import Environment
 from harness.candidates.known import Bug, bugs
 from harness.candidates.published import Published
 from harness.compare import Comparison, Verdict
@@ -15,12 +16,13 @@ def listed(comparison: Comparison) -> Bug | None:
     if not isinstance(candidate, Published) or not comparison.looks:
         return None
     version = comparison.candidate.partition("@")[2] or candidate.library.pinned
+    release = Environment(candidate.library, version).release
     return next(
         (
             bug
             for bug in bugs(candidate.library)
             if candidate.key in bug.candidate
-            and bug.is_in(version)
+            and bug.is_in(release)
             and comparison.looks[0].name in bug.looks
             and not lacking(comparison.case, bug.when)
         ),

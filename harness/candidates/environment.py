@@ -8,6 +8,7 @@ another torch is another one: none is ever changed, and one that was not finishe
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -65,6 +66,14 @@ class Environment:
         return found
 
     @property
+    def release(self) -> str:
+        """The version of the library, also where the newest was asked for."""
+        if self.version != NEWEST:
+            return self.version
+        found = {_plain(name): version for name, version in self.installed.items()}
+        return found.get(_plain(self.library.distribution), "")
+
+    @property
     def python(self) -> str:
         """The interpreter of its ranks."""
         if not self.installed:
@@ -78,7 +87,8 @@ class Environment:
 
     def install(self) -> dict[str, str]:
         """Make it, unless it is there; what is installed then."""
-        if self.installed:
+        # What is newest today may be another one than yesterday.
+        if self.installed and self.version != NEWEST:
             return self.installed
         shutil.rmtree(self.folder, ignore_errors=True)
         venv.create(self.folder, symlinks=True, with_pip=False)
@@ -110,6 +120,11 @@ class Environment:
                 f"candidate={self.library.name}: pip could not install "
                 f"{' '.join(self.requirements)}: {' / '.join(said)}"
             )
+
+
+def _plain(distribution: str) -> str:
+    """One spelling of the several that an index takes."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def root() -> Path:

@@ -50,7 +50,8 @@ def write(folder: Path, results: Results) -> None:
 def examined_record(found: Examined) -> dict[str, Any]:
     """One candidate."""
     return {
-        "release": found.release,
+        "release": found.home,
+        "version": found.version,
         "takes": found.takes,
         "wiring": found.wiring,
         "stages": {name: _tally(tally) for name, tally in found.stages.items()},

@@ -56,7 +56,8 @@ class Examined:
     """What was found of one candidate."""
 
     candidate: str
-    release: str
+    # Where its ranks ran, and the version that this was.
+    home: str
     takes: dict[str, list[str]]
     stages: dict[str, Tally] = field(default_factory=dict)
     # Why it was not asked on, if it was not.
@@ -67,6 +68,7 @@ class Examined:
     listed: dict[str, str] = field(default_factory=dict)
     # Those that are listed and were not seen.
     stale: list[str] = field(default_factory=list)
+    version: str = ""
     packages: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -107,9 +109,10 @@ def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examine
     assert isinstance(candidate, Published)
     takes = what_it_takes(candidate, request.seed)
     found = Examined(name, home(name), takes)
-    version = found.release.partition("@")[2]
+    version = found.home.partition("@")[2]
     found.packages = Environment(candidate.library, version).installed
-    with Pools(found.release, request) as pools:
+    found.version = Environment(candidate.library, version).release
+    with Pools(found.home, request) as pools:
         smoke = _stage(_drawn(candidate, takes, 1, SMOKE, request), name, pools)
         found.stages["sp 1"] = smoke
         if smoke.first:
@@ -137,9 +140,8 @@ def _go_on(
         found.stages[f"sp {sp}"] = _stage(drawn, name, pools)
     for tally in found.stages.values():
         found.failures += _smallest(tally, pools)
-    version = found.release.partition("@")[2]
     for bug in bugs(candidate.library):
-        if candidate.key in bug.candidate and bug.is_in(version):
+        if candidate.key in bug.candidate and bug.is_in(found.version):
             found.listed[bug.key] = seen = as_listed(bug, name, pools)
             if seen not in bug.looks:
                 found.stale.append(bug.key)

@@ -43,7 +43,7 @@ def summary(found: Mapping[str, Any]) -> str:
         rows.append(
             (
                 f"`{name}`",
-                each["release"].partition("@")[2],
+                each["version"],
                 str(judged),
                 str(passed),
                 *(str(counts[verdict]) for verdict in ("KNOWN", "DIVERGED", "FAULT")),

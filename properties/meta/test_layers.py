@@ -29,6 +29,7 @@ LAYERS: dict[str, set[str]] = {
     "harness.situations": {"harness.case", "harness.plan"},
     "harness.known": {
         "harness.candidates",
+        "harness.candidates.environment",
         "harness.compare",
         "harness.situations",
     },
@@ -279,6 +280,7 @@ for name in WIRED:
         "transformers",
     }
     LAYERS[f"harness.candidates.{name}.limits"] = {
+        "harness.candidates",
         "harness.candidates.wiring.limits",
         "harness.case",
     }
