@@ -64,7 +64,8 @@ def run(options: argparse.Namespace) -> int:
     if not names:
         raise UsageError("NAME: nothing is installed; see `candidates list`")
 
-    from harness.conformance import page, read, write
+    from harness.candidates.published import libraries
+    from harness.conformance import findings, page, read, write
 
     out = Path(options.out)
     results = read(out)
@@ -75,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
         results["releases" if versions else "candidates"][name] = found[name]
         write(out, results)
     (out / "conformance.md").write_text(page(read(out)))
+    (out / "findings.md").write_text(findings(libraries().values(), read(out)))
     if options.json:
         print_json({"found": found})
     return _status(found, sweeping=bool(versions))

@@ -9,6 +9,7 @@ from harness.conformance.document import (
     write,
 )
 from harness.conformance.examined import Examined, Request, examine
+from harness.conformance.findings import findings
 from harness.conformance.page import page, summary
 from harness.conformance.sweep import Release, sweep
 
@@ -20,6 +21,7 @@ __all__ = [
     "Results",
     "examine",
     "examined_record",
+    "findings",
     "page",
     "read",
     "release_records",

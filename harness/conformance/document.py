@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from harness.compare import Comparison
 from harness.conformance.examined import Examined
 from harness.conformance.sweep import Release
-from harness.conformance.tally import Tally
+from harness.conformance.tally import Tally, name_of
 from harness.report.record import comparison_record
 
 FORMAT = "conformance/1"
@@ -17,7 +18,7 @@ NAME = "conformance.json"
 Results = dict[str, dict[str, Any]]
 
 # What a reader of a failure needs; the whole of it is one command away.
-KEPT = ("case", "before", "verdict", "looks", "loss", "explanation", "replay")
+KEPT = ("case", "verdict", "loss", "explanation", "replay")
 
 
 class BadResults(ValueError):
@@ -56,10 +57,10 @@ def examined_record(found: Examined) -> dict[str, Any]:
         "wiring": found.wiring,
         "stages": {name: _tally(tally) for name, tally in found.stages.items()},
         "failures": [
-            {"count": count, **_kept(comparison_record(comparison))}
+            {"count": count, "looks": name_of(comparison), **_kept(comparison_record(comparison))}
             for comparison, count in found.failures
         ],
-        "listed": found.listed,
+        "listed": _listed(found.listed),
         "stale": found.stale,
         "packages": found.packages,
         "seconds": found.seconds,
@@ -69,8 +70,15 @@ def examined_record(found: Examined) -> dict[str, Any]:
 def release_records(found: Iterable[Release]) -> dict[str, Any]:
     """The releases of one candidate, the oldest first."""
     return {
-        release.version: {"generated": _tally(release.tally), "listed": release.listed}
+        release.version: {"generated": _tally(release.tally), "listed": _listed(release.listed)}
         for release in found
+    }
+
+
+def _listed(found: dict[str, Comparison]) -> dict[str, Any]:
+    return {
+        key: {"looks": name_of(comparison), **_kept(comparison_record(comparison))}
+        for key, comparison in found.items()
     }
 
 

@@ -23,7 +23,7 @@ from harness.known import recognised
 from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
 from harness.reduce import reduce
-from harness.run import evaluate_all, verdict_only
+from harness.run import evaluate, evaluate_all, verdict_only
 from harness.search import generate
 from harness.strategies import cases
 
@@ -64,8 +64,8 @@ class Examined:
     wiring: str = ""
     # One of each kind that is not listed as known, shrunk, and how many there were.
     failures: list[tuple[Comparison, int]] = field(default_factory=list)
-    # Listed bugs, and what their smallest case came to.
-    listed: dict[str, str] = field(default_factory=dict)
+    # What the smallest case of each listed bug came to.
+    listed: dict[str, Comparison] = field(default_factory=dict)
     # Those that are listed and were not seen.
     stale: list[str] = field(default_factory=list)
     version: str = ""
@@ -143,16 +143,13 @@ def _go_on(
     for bug in bugs(candidate.library):
         if candidate.key in bug.candidate and bug.is_in(found.version):
             found.listed[bug.key] = seen = as_listed(bug, name, pools)
-            if seen not in bug.looks:
+            if name_of(seen) not in bug.looks:
                 found.stale.append(bug.key)
 
 
-def as_listed(bug: Bug, name: str, pools: Pools) -> str:
-    """What the smallest case of a listed bug is called now; a verdict where it has no name."""
-    (comparison,) = evaluate_all([(bug.case, name)], pools.of(bug.case.ranks))
-    if comparison.verdict in (Verdict.DIVERGED, Verdict.FAULT):
-        return name_of(comparison)
-    return comparison.verdict.name
+def as_listed(bug: Bug, name: str, pools: Pools) -> Comparison:
+    """What the smallest case of a listed bug comes to now."""
+    return evaluate(bug.case, name, pools.of(bug.case.ranks))
 
 
 def what_it_takes(candidate: Published, seed: int) -> dict[str, list[str]]:

@@ -104,14 +104,13 @@ def _kinds(found: Mapping[str, Any]) -> str:
 
 def _failures(found: Mapping[str, Any]) -> str:
     """What is not listed as known, in full."""
-    parts = []
+    parts: list[str] = []
     for name, each in found.items():
-        for failure in each["failures"]:
-            looks = failure["looks"][0]["name"] if failure["looks"] else "no name"
-            parts.append(
-                f"### `{name}`: {looks}, {failure['count']} cases\n\n"
-                f"```\n{failure['explanation']}\n```\n"
-            )
+        parts += [
+            f"### `{name}`: {failure['looks']}, {failure['count']} cases\n\n"
+            f"```\n{failure['explanation']}\n```\n"
+            for failure in each["failures"]
+        ]
         parts += [
             f"`{name}`: `{key}` is listed as known and was not seen.\n" for key in each["stale"]
         ]
@@ -147,7 +146,11 @@ def _releases(releases: Mapping[str, Any]) -> str:
             judged = counts.total() - counts["UNSUPPORTED"]
             passed = sum(counts[verdict] for verdict in PASSED)
             rows.append(
-                (version, f"{passed}/{judged}", *(each["listed"].get(key, "") for key in keys))
+                (
+                    version,
+                    f"{passed}/{judged}",
+                    *(each["listed"].get(key, {}).get("looks", "") for key in keys),
+                )
             )
         parts.append(f"### `{name}`\n\n" + table(("release", "passed", *keys), rows))
     if not parts:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from harness.candidates import load
 from harness.candidates.known import bugs
 from harness.candidates.published import Published
+from harness.compare import Comparison
 from harness.conformance.examined import (
     Pools,
     Request,
@@ -24,8 +25,8 @@ class Release:
     version: str
     # Generated cases.
     tally: Tally
-    # By listed bug, what its smallest case is called: the name of a failure, or a verdict.
-    listed: dict[str, str] = field(default_factory=dict)
+    # What the smallest case of each listed bug came to.
+    listed: dict[str, Comparison] = field(default_factory=dict)
 
 
 def sweep(name: str, versions: Sequence[str], request: Request) -> list[Release]:

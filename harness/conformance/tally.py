@@ -68,8 +68,8 @@ class Tally:
 
 
 def name_of(comparison: Comparison) -> str:
-    """What a failure is called."""
-    return comparison.looks[0].name if comparison.looks else "no name"
+    """What a failure is called; a verdict where it has no name."""
+    return comparison.looks[0].name if comparison.looks else comparison.verdict.name
 
 
 def what_is_wrong(comparison: Comparison) -> Iterable[str]:

@@ -189,11 +189,11 @@ class Graph:
                 raise _a_module(module, use.start[0], target.module)
             target, depth = self.attribute(target, use.path[depth]), depth + 1
         if isinstance(target, Definition) and len(use.path) > depth:
-            chosen = self._chosen(target, use.path[depth])
+            chosen = self.chosen(target, use.path[depth])
             target, depth = (chosen, depth + 1) if chosen else (target, depth)
         return Reference(part, use, target, depth) if target else None
 
-    def _chosen(self, target: Definition, key: str) -> Target | None:
+    def chosen(self, target: Definition, key: str) -> Target | None:
         """What a table of ours has under a key, if it has a name."""
         module = self.module(target.module)
         node = module.touching[target.name][0].node

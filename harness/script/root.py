@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from harness.candidates.registry import BANKS, UnknownCandidate, locate, not_in_bank
+from harness.candidates.environment import Environment
+from harness.candidates.published import libraries
+from harness.candidates.registry import BANKS, Place, UnknownCandidate, locate, not_in_bank
 from harness.script.graph import Definition, External, Graph, Target, source_of
 from harness.script.module import Module, is_ours
 
@@ -22,6 +24,10 @@ class Root:
     target: Target
     # Whether it is a class, of which the candidate is an instance.
     made: bool = False
+    # What of it is called: a candidate's method, or what a library's table has under a key.
+    call: str = ".run"
+    # What has to be installed besides torch and numpy.
+    pins: tuple[str, ...] = ()
     # Imported for what importing them does.
     others: tuple[External, ...] = ()
 
@@ -32,6 +38,8 @@ def root(graph: Graph, name: str) -> Root:
     place, attribute = located.place, located.attribute
     if located.inside == "bank":
         return _from_bank(name, place, attribute)
+    if located.inside == "library":
+        return _from_library(graph, name, located)
     if located.inside == "file":
         path = Path(place).resolve()
         return _from_module(graph, name, graph.module(str(path), path), attribute)
@@ -65,6 +73,21 @@ def _foreign(graph: Graph, module: Module) -> Iterator[External]:
         usual = {"torch", "numpy", *sys.stdlib_module_names}
         if isinstance(target, External) and target.module.partition(".")[0] not in usual:
             yield target
+
+
+def _from_library(graph: Graph, name: str, located: Place) -> Root:
+    library = libraries()[located.place]
+    key = located.attribute
+    if key not in library.limits:
+        raise not_in_bank(name, located.place, key, library.limits)
+    place = f"{library.module}.candidate"
+    module = graph.module(place, library.folder / "candidate.py")
+    table = Definition(module.name, "STEPS")
+    pins = Environment(library, located.version or library.pinned).requirements
+    chosen = graph.chosen(table, f"[{key!r}]")
+    if chosen:
+        return Root(chosen, call="", pins=pins)
+    return Root(table, call=f"[{key!r}]", pins=pins)
 
 
 def _from_bank(name: str, bank: str, key: str) -> Root:

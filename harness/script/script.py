@@ -26,7 +26,7 @@ HEAD = '''"""Plain training, and a sequence-parallel step that should come to th
 
     torchrun --standalone --nproc-per-node {ranks} THIS_FILE
 
-Needs torch and numpy. Prints where the two part first, and exits with 1 if they do.
+Needs torch, numpy{needs}. Prints where the two part first, and exits with 1 if they do.
 
 {about}
 
@@ -55,6 +55,7 @@ def standalone(case: Case, candidate: str, before: Sequence[Case] = ()) -> str:
     names = named(graph, reached.statements, reached.externals, first=first, reserved=AROUND)
     head = HEAD.format(
         ranks=max(each.ranks for each in cases),
+        needs="".join(f", {pin}" for pin in found.pins),
         about=textwrap.fill(_quoted(candidate)[1:-1] + _sentence(graph, found), WIDTH),
     )
     future = any(statement.module.annotations_wait for statement in reached.statements)
@@ -73,7 +74,7 @@ def standalone(case: Case, candidate: str, before: Sequence[Case] = ()) -> str:
                 )
             ),
             '\n\nif __name__ == "__main__":\n',
-            f"    {names[SYS]}.exit({names[MAIN]}(NAME, LINE, {made}.run, CASES))\n",
+            f"    {names[SYS]}.exit({names[MAIN]}(NAME, LINE, {made}{found.call}, CASES))\n",
         )
     )
 

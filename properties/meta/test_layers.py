@@ -168,7 +168,11 @@ LAYERS: dict[str, set[str]] = {
         "harness.run",
         "harness.search",
     },
-    "harness.script": {"harness.candidates", "harness.case"},
+    "harness.script": {
+        "harness.candidates",
+        "harness.candidates.environment",
+        "harness.case",
+    },
     # Read, and never imported.
     "harness.script.inside": {
         "harness.candidates",

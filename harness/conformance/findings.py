@@ -1,0 +1,70 @@
+"""What was found in published releases, as one would tell their maintainers."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from harness.candidates.known import Bug, bugs
+from harness.candidates.published import Library
+from harness.conformance.document import Results
+
+HEAD = """# Findings in published releases
+
+What released packages do that plain training does not, on the smallest case that shows it. Each
+was checked twice: the same step of the same package is plain training at sp 1, and the place in
+its source was read. `--script FILE` after the command of a finding writes a file that shows it
+without the harness.
+
+Written by `python -m harness conformance`, from `known.toml` in the folders of
+`harness/candidates/` and from `conformance.json`.
+
+"""
+
+
+def findings(libraries: Iterable[Library], results: Results) -> str:
+    """The whole page."""
+    parts = (
+        _finding(library, bug, _seen(library, bug, results))
+        for library in libraries
+        for bug in bugs(library)
+    )
+    return "\n".join([HEAD, *parts])
+
+
+def _finding(library: Library, bug: Bug, seen: Mapping[str, Any] | None) -> str:
+    facts = {
+        "where": f"`{bug.where}`",
+        "in": ", ".join(f"`{library.name}.{key}`" for key in bug.candidate),
+        "when": ", ".join(bug.when) or "always",
+        "since": _since(library, bug),
+        "reported": bug.link or "no report was found",
+    }
+    lines = [f"## {library.distribution}: {bug.key}\n", f"{bug.says}\n"]
+    lines += [f"- {name}: {fact}" for name, fact in facts.items()]
+    if seen:
+        lines += ["", "```", seen["explanation"], "```"]
+        if seen["loss"]:
+            expected, got = seen["loss"]
+            lines += ["", f"Loss expected {expected:.9g}, got {got:.9g}."]
+    else:
+        lines += ["", f"Not run here; its case is `{bug.line}`."]
+    return "\n".join(lines) + "\n"
+
+
+def _since(library: Library, bug: Bug) -> str:
+    seen = f"seen in {bug.since}" if bug.since else f"seen in {library.pinned}"
+    return (
+        f"{seen}, not in {bug.fixed}" if bug.fixed else f"{seen}; in {library.pinned} still there"
+    )
+
+
+def _seen(library: Library, bug: Bug, results: Results) -> Mapping[str, Any] | None:
+    """What it came to where it was last run and seen."""
+    names = {f"{library.name}.{key}" for key in bug.candidate}
+    found = [each for name, each in results["candidates"].items() if name in names]
+    for name, versions in results["releases"].items():
+        found += versions.values() if name in names else []
+    for each in found:
+        listed: Mapping[str, Any] | None = each["listed"].get(bug.key)
+        if listed and listed["looks"] in bug.looks:
+            return listed
+    return None

@@ -1,0 +1,65 @@
+"""Every folder of a published library holds what it should, and can be read without the library."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from harness.anomaly import ANOMALIES
+from harness.candidates.known import Bug, bugs
+from harness.candidates.published import Library, libraries
+from harness.conformance import findings, page, read
+from harness.situations.needs import lacking
+
+DOCS = Path(__file__).parents[2] / "docs"
+LIBRARIES = list(libraries().values())
+LISTED = [(library, bug) for library in LIBRARIES for bug in bugs(library)]
+
+
+def steps(library: Library) -> set[str]:
+    """The keys of its table of steps, which only its ranks can import."""
+    for node in ast.parse((library.folder / "candidate.py").read_text()).body:
+        match node:
+            case ast.Assign([ast.Name("STEPS")], ast.Dict(keys)) | ast.AnnAssign(
+                ast.Name("STEPS"), _, ast.Dict(keys)
+            ):
+                return {ast.literal_eval(key) for key in keys if key}
+    raise AssertionError("candidate.py has a table of STEPS, written out")
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+def test_a_folder_holds_what_it_should(library: Library) -> None:
+    assert library.requirements
+    assert steps(library) == set(library.limits)
+    told = (library.folder / "README.md").read_text()
+    assert [key for key in library.limits if f"`{key}`" not in told] == []
+
+
+def test_every_library_that_the_readme_names_has_a_folder() -> None:
+    assert {library.distribution for library in LIBRARIES} >= {
+        *("verl", "deepspeed", "ms-swift", "veomni"),
+        *("llamafactory", "xtuner", "yunchang", "ring-flash-attn"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("library", "bug"), LISTED, ids=[f"{library.name}-{bug.key}" for library, bug in LISTED]
+)
+def test_what_is_listed_can_be_seen_where_it_says(library: Library, bug: Bug) -> None:
+    assert set(bug.looks) <= ANOMALIES.keys()
+    assert set(bug.candidate) <= library.limits.keys()
+    assert lacking(bug.case, bug.when) == []
+    for key in bug.candidate:
+        assert library.limits[key](bug.case) is None
+    assert [other.key for other in bugs(library)].count(bug.key) == 1
+    # As one would tell its maintainers.
+    assert bug.where
+    assert bug.says.endswith(".")
+
+
+def test_the_pages_are_made_from_what_was_measured() -> None:
+    results = read(DOCS)
+    assert (DOCS / "conformance.md").read_text() == page(results)
+    assert (DOCS / "findings.md").read_text() == findings(LIBRARIES, results)
+    measured = {name.partition(".")[0] for name in results["candidates"]}
+    assert measured >= {library.name for library in LIBRARIES}
