@@ -13,7 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from harness.case import Case, parse
 from harness.reference import reference, seeded_weights
@@ -54,7 +63,11 @@ def their_model(case: Case) -> torch.nn.Module:
         "eos_token_id": None,
     }
     model: torch.nn.Module
-    if case.window is None:
+    if case.model == "qwen2":
+        model = Qwen2ForCausalLM(Qwen2Config(**options))
+    elif case.model == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(attention_bias=False, **options))
+    elif case.window is None:
         model = LlamaForCausalLM(LlamaConfig(attention_bias=False, **options))
     else:
         model = MistralForCausalLM(MistralConfig(sliding_window=case.window, **options))
@@ -75,6 +88,12 @@ def names(case: Case) -> Iterator[tuple[str, str]]:
         yield f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm.weight"
         for part in "qkvo":
             yield f"{ours}.{part}", f"{theirs}.self_attn.{part}_proj.weight"
+        if case.model == "qwen2":
+            for part in "qkv":
+                yield f"{ours}.{part}_bias", f"{theirs}.self_attn.{part}_proj.bias"
+        if case.model == "qwen3":
+            for part in "qk":
+                yield f"{ours}.{part}_norm", f"{theirs}.self_attn.{part}_norm.weight"
         for part in ("gate", "up", "down"):
             yield f"{ours}.{part}", f"{theirs}.mlp.{part}_proj.weight"
     yield "norm", "model.norm.weight"
@@ -147,6 +166,8 @@ def furthest(trace: Trace, theirs: Witness) -> tuple[float, str]:
         f"case/1 {LEFT} heads=4/1 layers=1 sp=1 dtype=fp32 tied=1 dim=6 seed=3",
         f"case/1 {RAGGED} heads=4/2 layers=2 sp=1 dtype=fp32 window=3 seed=4",
         f"case/1 {LEFT} heads=4/2 layers=2 sp=1 dtype=fp32 window=3 tied=1 seed=5",
+        f"case/1 {RAGGED} heads=4/2 layers=2 sp=1 dtype=fp32 model=qwen2 seed=6",
+        f"case/1 {LEFT} heads=4/2 layers=2 sp=1 dtype=fp32 model=qwen3 seed=7",
     ],
 )
 def test_a_step_is_the_step_that_transformers_takes(line: str) -> None:
@@ -156,7 +177,11 @@ def test_a_step_is_the_step_that_transformers_takes(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["window=4", "window=2", "seed=2", "rows=6:111110,9:001110111,1:1,4:0111"]
+    "change",
+    [
+        *("window=4", "window=2", "seed=2"),
+        "rows=6:111110,9:001110111,1:1,4:0111",
+    ],
 )
 def test_the_witness_sees_a_small_difference(change: str) -> None:
     line = f"case/1 {RAGGED} heads=4/2 layers=2 sp=1 dtype=fp32 window=3 seed=1"

@@ -1,4 +1,4 @@
-"""Every folder of a published library holds what it should, and can be read without the library."""
+"""Every folder of a published library holds what it should, readable without the library."""
 
 import ast
 from pathlib import Path
