@@ -1,6 +1,6 @@
 """Implementations under test, and the narrow protocol through which all of them are driven."""
 
-from harness.candidates.protocol import Candidate, Emit, Rank
+from harness.candidates.protocol import STOOD_IN, Candidate, Emit, Rank
 from harness.candidates.registry import (
     BUILT_IN,
     UnknownCandidate,
@@ -12,6 +12,7 @@ from harness.candidates.registry import (
 
 __all__ = [
     "BUILT_IN",
+    "STOOD_IN",
     "Candidate",
     "Emit",
     "Rank",

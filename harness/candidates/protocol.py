@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
+# What this process has in plain torch in the place of the package; it goes into every result.
+STOOD_IN: set[str] = set()
+
+
 @dataclass(frozen=True, slots=True)
 class Rank:
     """Where this process stands in the mesh of one case."""

@@ -94,6 +94,7 @@ def compare(
         scale=fit_scale(case, gradients) if gradients_differ else None,
         fault=fault if verdict is Verdict.FAULT else None,
         collectives=assembly.collectives,
+        stood_in=assembly.stood_in,
         loss=(float(oracle["loss"].values), float(trace["loss"].values)),
         differing=tuple(kept.tensors),
     )

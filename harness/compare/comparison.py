@@ -74,6 +74,8 @@ class Comparison:
     looks: tuple[Look, ...] = ()
     fault: Fault | None = None
     collectives: dict[str, int] = field(default_factory=dict)
+    # Packages that ranks had in plain torch instead.
+    stood_in: tuple[str, ...] = ()
     # Expected and got, for a reader; never judged from here.
     loss: tuple[float, float] | None = None
     # In execution order, as many as there was room for.

@@ -97,6 +97,7 @@ def _tally(tally: Tally) -> dict[str, Any]:
             f"{verdict} {name}": count for (verdict, name), (_, count) in tally.first.items()
         },
         "refused": dict(tally.refused),
+        "stood_in": sorted(tally.stood_in),
         "used": min(tally.used, 1e308),
         "elements": tally.elements,
     }

@@ -32,7 +32,14 @@ def page(results: Results) -> str:
 def summary(found: Mapping[str, Any]) -> str:
     """One line for each candidate."""
     verdicts = ("cases", "passed", "known", "diverged", "fault", "unsupported")
-    heads = ("candidate", "release", *verdicts, "largest error / budget", "known bugs seen")
+    heads = (
+        "candidate",
+        "release",
+        *verdicts,
+        "largest error / budget",
+        "stood in for",
+        "known bugs seen",
+    )
     rows = []
     for name, each in found.items():
         counts = _all(each, "verdicts")
@@ -40,6 +47,8 @@ def summary(found: Mapping[str, Any]) -> str:
         judged = counts.total() - counts["UNSUPPORTED"]
         seen = [key for key in each["listed"] if key not in each["stale"]]
         note = f"{each['wiring']}; nothing else was asked" if each["wiring"] else ", ".join(seen)
+        stages = each["stages"].values()
+        stood_in = sorted({name for stage in stages for name in stage["stood_in"]})
         rows.append(
             (
                 f"`{name}`",
@@ -48,7 +57,8 @@ def summary(found: Mapping[str, Any]) -> str:
                 str(passed),
                 *(str(counts[verdict]) for verdict in ("KNOWN", "DIVERGED", "FAULT")),
                 f"{counts['UNSUPPORTED']} of {counts.total()}",
-                f"{max((stage['used'] for stage in each['stages'].values()), default=0):.2g}",
+                f"{max((stage['used'] for stage in stages), default=0):.2g}",
+                ", ".join(stood_in) or "nothing",
                 note,
             )
         )

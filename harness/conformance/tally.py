@@ -31,6 +31,7 @@ class Tally:
     # The largest error as a share of its budget, of what passed.
     used: float = 0.0
     elements: int = 0
+    stood_in: set[str] = field(default_factory=set)
     # By verdict and name, the smallest case and how many there were.
     first: dict[tuple[str, str], tuple[Comparison, int]] = field(default_factory=dict)
 
@@ -43,6 +44,7 @@ class Tally:
         for corner in situations_of(comparison.case):
             self.corners.setdefault(corner, Counter())[verdict.name] += 1
         self.elements += comparison.elements
+        self.stood_in.update(comparison.stood_in)
         if verdict.passed:
             self.used = max(self.used, comparison.used)
         elif verdict in FAILED:

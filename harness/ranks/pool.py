@@ -123,7 +123,7 @@ class RankPool:
         ranks = range(ticket.case.ranks)
         assembly = assemble(ticket.case, [ticket.fragments[rank] for rank in ranks])
         if isinstance(assembly, Assembly):
-            assembly.collectives = ticket.collectives
+            assembly.collectives, assembly.stood_in = ticket.collectives, ticket.stood_in
             assembly.out_of_step = first_disagreement(ticket.logs)
         return assembly
 

@@ -24,6 +24,8 @@ class Ticket:
     fragments: dict[int, Sequence[Fragment]] = field(default_factory=dict)
     # What rank 0 entered, by kind.
     collectives: dict[str, int] = field(default_factory=dict)
+    # What rank 0 has a stand-in for.
+    stood_in: tuple[str, ...] = ()
     # What each rank entered, one by one, where it is traced.
     logs: dict[int, list[Collective]] = field(default_factory=dict)
 
@@ -79,6 +81,7 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
     ticket.fragments[rank] = unpack(frame.header.get("fragments"), frame.payload)
     if rank == 0:
         ticket.collectives = _counts(frame.header.get("collectives"))
+        ticket.stood_in = _names(frame.header.get("stood_in", []))
     if ticket.traced:
         ticket.logs[rank] = log
     return None
@@ -90,6 +93,12 @@ def _counts(described: object) -> dict[str, int]:
     ):
         raise ProtocolError("collectives are not counts by kind")
     return described
+
+
+def _names(described: object) -> tuple[str, ...]:
+    if not isinstance(described, list) or not all(isinstance(name, str) for name in described):
+        raise ProtocolError("what is stood in for is no list of names")
+    return tuple(described)
 
 
 def _log(described: object) -> list[Collective]:

@@ -100,7 +100,7 @@ def main() -> None:
     import torch
     from torch import distributed as dist
 
-    from harness.candidates import load
+    from harness.candidates import STOOD_IN, load
     from harness.case import parse
     from harness.ranks.exchanges import Exchanges
     from harness.ranks.mesh import Meshes
@@ -161,6 +161,7 @@ def main() -> None:
                 fragments=described,
                 collectives=entered,
                 log=logged,
+                stood_in=sorted(STOOD_IN),
             )
         )
         recorder.reached("between cases")

@@ -26,7 +26,7 @@ from harness.report.origin import Origin
 from harness.report.tensors import Malformed, unpack
 from harness.verdict import Verdict
 
-FORMAT = 1
+FORMAT = 2
 MOST_BYTES = 4 << 20
 RECORD, EXPLANATION = "failure.json", "explanation.txt"
 TENSORS, RANKS = "tensors.safetensors", "ranks.txt"
@@ -46,6 +46,7 @@ _KINDS: dict[str, Any] = {
     "reason": str,
     "elements": int,
     "unjudged": list,
+    "stood_in": list,
     "used": _NUMBER,
     "first": dict | NoneType,
     "findings": list,

@@ -13,7 +13,7 @@ from harness.verdict import Verdict
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
-FORMAT = 1
+FORMAT = 2
 # Verdicts as a document has them.
 OUTCOMES = tuple(verdict.name for verdict in Verdict)
 PASSING = tuple(verdict.name for verdict in Verdict if verdict.passed)

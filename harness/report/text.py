@@ -29,6 +29,8 @@ def explain(comparison: Comparison) -> str:
         if comparison.unjudged:
             lines.append(f"  but     {', '.join(comparison.unjudged)}: nothing but rounding")
     lines += _look_lines(comparison)
+    if comparison.stood_in:
+        lines.append(f"  with    {', '.join(comparison.stood_in)} stood in for by plain torch")
     if not comparison.verdict.passed:
         lines.append(f"  replay  {replay(comparison)}")
     return "\n".join(lines)

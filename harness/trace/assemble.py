@@ -41,6 +41,8 @@ class Assembly:
     local_rows: tuple[int, ...] = ()
     # How many collectives of each kind a rank entered.
     collectives: dict[str, int] = field(default_factory=dict)
+    # Packages that ranks had in plain torch instead.
+    stood_in: tuple[str, ...] = ()
     # Where ranks of a traced run part in what they entered, though none of them hung; or nothing.
     out_of_step: str = ""
 
