@@ -17,8 +17,8 @@ from harness.candidates.mutants.alone import ALONE
 from harness.case import Case, parse
 from harness.check import draw
 from harness.detection import Power, measure
-from harness.situations.needs import UnknownNeed, lacking
 from harness.ranks.pool import RankPool
+from harness.situations.needs import UnknownNeed, lacking
 from properties.alone import PROPERTIES
 
 CATALOGUE = 151

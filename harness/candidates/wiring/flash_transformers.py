@@ -1,0 +1,54 @@
+"""transformers 4.51 to 5.23, made to believe that flash-attn 2 is installed and runs here."""
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAMES = (
+    *("flash_attn_func", "flash_attn_varlen_func"),
+    *("index_first_axis", "pad_input", "unpad_input"),
+)
+
+
+def believe(installed: str) -> None:
+    """Whoever asks whether this release is there and can run is told that it is and can."""
+    answers: dict[str, Callable[..., bool]] = {
+        "is_flash_attn_2_available": lambda *_, **__: True,
+        "is_flash_attn_greater_or_equal_2_10": lambda *_, **__: True,
+        "is_flash_attn_greater_or_equal": lambda asked: parse(installed) >= parse(asked),
+    }
+    helpers = importlib.import_module("transformers.modeling_flash_attention_utils")
+    modeling = importlib.import_module("transformers.modeling_utils")
+    importlib.import_module("transformers.integrations.flash_attention")
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "transformers":
+            # Not by getattr, at which lazy modules import what is named.
+            vars(module).update({key: answers[key] for key in answers if key in vars(module)})
+    if not hasattr(helpers, "_lazy_imports"):
+        # Older ones import the functions when they are imported themselves.
+        for source in ("flash_attn", "flash_attn.bert_padding"):
+            offered = vars(sys.modules[source])
+            vars(helpers).update({name: offered[name] for name in NAMES if name in offered})
+        vars(helpers)["_flash_supports_window_size"] = True
+    for name in ("_flash_attn_2_can_dispatch", "_flash_attn_can_dispatch"):
+        if hasattr(modeling.PreTrainedModel, name):
+            _permit(modeling.PreTrainedModel, name)
+
+
+def _permit(model: Any, name: str) -> None:
+    """No question about a GPU, but for other versions than 2."""
+    original: Callable[..., bool] = getattr(model, name)
+
+    def can_dispatch(self: Any, *given: Any, **named: Any) -> bool:
+        # Newer releases ask for every version in one method.
+        asked = named.get("flash_attn_version", given[0] if given else 2)
+        if name == "_flash_attn_can_dispatch" and asked != 2:
+            return original(self, *given, **named)
+        return True
+
+    setattr(model, name, can_dispatch)
