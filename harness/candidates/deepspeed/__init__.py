@@ -1,0 +1,1 @@
+"""DeepSpeed: Ulysses attention, ALST for transformers models, its engine, tiled compute."""
