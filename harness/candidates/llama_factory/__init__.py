@@ -1,0 +1,1 @@
+"""LLaMA-Factory's second trainer with its Ulysses, wired as candidates."""

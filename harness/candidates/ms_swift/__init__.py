@@ -1,0 +1,1 @@
+"""ms-swift's sequence parallelism and the loss of its SFT trainer, wired as candidates."""
