@@ -1,0 +1,1 @@
+"""veomni: Ulysses, with its collator and its reduction of the loss."""

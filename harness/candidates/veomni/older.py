@@ -1,0 +1,37 @@
+"""What the wiring needs of releases that have not all of what 0.1.12 has."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from veomni.distributed import parallel_state
+from veomni.distributed.sequence_parallel import gather_heads_scatter_seq, gather_seq_scatter_heads
+
+
+def prepare_ulysses_qkv(
+    query: Tensor, key: Tensor, value: Tensor, *, group: ProcessGroup, ulysses_size: int
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Until 0.1.11 these lines stand in `flash_attention_forward`, among a GPU's."""
+    heads, kv_heads = query.shape[2], key.shape[2]
+    if ulysses_size > kv_heads:
+        key, value = (x.repeat_interleave(ulysses_size // kv_heads, 2) for x in (key, value))
+    query, key, value = (
+        gather_seq_scatter_heads(x.squeeze(0), seq_dim=0, head_dim=1, group=group).unsqueeze(0)
+        for x in (query, key, value)
+    )
+    return query, key, value, heads
+
+
+def restore_ulysses_output(output: Tensor, *, group: ProcessGroup) -> Tensor:
+    restored: Tensor = gather_heads_scatter_seq(
+        output.squeeze(0), seq_dim=0, head_dim=1, group=group
+    )
+    return restored.unsqueeze(0)
+
+
+def init_parallel_state(**named: Any) -> Any:
+    """Until 0.1.11 there is one state for good; a case may need another."""
+    named.pop("name")
+    parallel_state._PARALLEL_STATE = None  # noqa: SLF001 - where it keeps it
+    parallel_state.init_parallel_state(**named)
+    return parallel_state.get_parallel_state()

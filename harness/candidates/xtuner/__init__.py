@@ -1,0 +1,1 @@
+"""xtuner: Ulysses, with its padding, its cuts and its reduction of the loss."""

@@ -1,0 +1,1 @@
+"""yunchang: Ulysses, zigzag rings, and both at once."""

@@ -1,0 +1,152 @@
+"""yunchang's attention layers in our decoder, on its own layouts."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published import Step
+from harness.candidates.wiring import flash_blocks
+from harness.candidates.wiring.decoder import (
+    Part,
+    right_padded,
+    token_losses,
+    train,
+    weighted,
+)
+from harness.candidates.wiring.gradients import total
+from harness.candidates.wiring.rows import Padded
+from harness.candidates.yunchang import hopper
+from harness.case import Case
+from harness.reference.decoder import Decoder
+
+# Before the library looks for either.
+flash_blocks.install()
+hopper.install()
+
+from flash_attn import flash_attn_func  # noqa: E402
+from yunchang import (  # noqa: E402
+    EXTRACT_FUNC_DICT,
+    AsyncLongContextAttention,
+    LongContextAttention,
+    UlyssesAttention,
+)
+from yunchang.kernels import AttnType  # noqa: E402
+
+from harness.candidates.yunchang import groups  # noqa: E402
+
+# attention(q, k, v, causal=, window_size=) on what one rank has of a table of rows.
+Attention = Callable[..., Tensor]
+
+
+def ulysses(case: Case, rank: Rank, emit: Emit) -> None:
+    layer = UlyssesAttention(sequence_process_group=rank.sp, attn_type=AttnType.FA)
+    step(case, rank, emit, layer if case.sp > 1 else flash_attn_func, "basic", (case.sp, 1))
+
+
+def zigzag(case: Case, rank: Rank, emit: Emit) -> None:
+    degrees = 1, case.sp
+    step(case, rank, emit, hybrid(case, degrees, AttnType.FA), "zigzag", degrees)
+
+
+def zigzag_fa3(case: Case, rank: Rank, emit: Emit) -> None:
+    degrees = 1, case.sp
+    step(case, rank, emit, hybrid(case, degrees, AttnType.FA3), "zigzag", degrees)
+
+
+def usp(case: Case, rank: Rank, emit: Emit) -> None:
+    degrees = 2, case.sp // 2
+    step(case, rank, emit, hybrid(case, degrees, AttnType.FA), "zigzag", degrees)
+
+
+def asynchronous(case: Case, rank: Rank, emit: Emit) -> None:
+    degrees = case.sp, 1
+    if case.sp == 1:
+        step(case, rank, emit, flash_attn_func, "zigzag", degrees)
+        return
+    groups.use(case, *degrees)
+    with patch("torch.cuda.Stream"):
+        layer = AsyncLongContextAttention(ring_impl_type="zigzag")
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, **named: object) -> Tensor:
+        k, v = (x.repeat_interleave(case.heads // case.kv_heads, 2) for x in (k, v))
+        with patch("torch.cuda.stream"):
+            out: Tensor = layer(q, k, v, **named)
+        return out
+
+    step(case, rank, emit, wide(attend), "zigzag", degrees)
+
+
+def hybrid(case: Case, degrees: tuple[int, int], kernel: AttnType) -> Attention:
+    """A ring of Ulysses groups; of one rank, what it would call."""
+    if case.sp == 1:
+        attention: Attention = flash_attn_func
+        return attention
+    groups.use(case, *degrees)
+    return wide(LongContextAttention(ring_impl_type="zigzag", attn_type=kernel))
+
+
+def step(
+    case: Case,
+    rank: Rank,
+    emit: Emit,
+    attention: Attention,
+    layout: str,
+    degrees: tuple[int, int],
+) -> None:
+    """Rows are padded behind, to what the layout divides; shares of the loss and gradients add."""
+    window = (-1, -1) if case.window is None else (case.window - 1, 0)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, causal=True, window_size=window)
+
+    def local(table: Tensor) -> Tensor:
+        cut: Tensor = EXTRACT_FUNC_DICT[layout](
+            table, rank.sp_index, world_size=case.sp, rd=degrees[1], ud=degrees[0]
+        )
+        return cut
+
+    def forward_backward(model: Decoder, batch: Padded, say: Emit) -> Tensor:
+        whole = right_padded(batch, case.sp if layout == "basic" else 2 * case.sp)
+        part = whole
+        if case.sp > 1:
+            part = Part(*(local(getattr(whole, field.name)) for field in fields(whole)))
+        loss = weighted(case, token_losses(model, part, attend, say), part.tokens)
+        loss.backward()
+        return loss.detach()
+
+    train(
+        case,
+        rank,
+        emit,
+        forward_backward,
+        mean=False,
+        logged=lambda share: total(share, rank.world),
+    )
+
+
+def wide(attention: Attention) -> Attention:
+    """What comes in fp32 goes in as fp64.
+
+    The kernels take half precisions only, so a ring takes for granted that turning to fp32 makes
+    a copy: with fp32 its accumulators are its buffers. They stay fp32 either way.
+    """
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, **named: object) -> Tensor:
+        if q.dtype != torch.float32:
+            return attention(q, k, v, **named)
+        return attention(q.double(), k.double(), v.double(), **named).float()
+
+    return attend
+
+
+STEPS: dict[str, Step] = {
+    "ulysses": ulysses,
+    "zigzag": zigzag,
+    "zigzag-fa3": zigzag_fa3,
+    "usp": usp,
+    "async": asynchronous,
+}
