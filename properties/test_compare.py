@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.case import Case, Dtype, parse
+from harness.case import Case, Dtype, Wrapper, parse
 from harness.compare import Comparison, Verdict, compare
 from harness.reference import TORCH_DTYPES, reference
 from harness.report import explain
@@ -189,10 +189,27 @@ def test_a_run_that_was_not_parallel_is_a_fault() -> None:
         (judge(ranks, collectives={"allreduce": 9}), "sp=2 and no rank entered an all-to-all"),
         (judge(with_pads(ranks, 0, 0)), "sequence peers of replica 0 hold [4, 3] tokens"),
         (judge(with_pads(ranks, 3, 4)), "every rank of replica 0 computed on all 7 tokens"),
-        (judge(with_pads(ranks, 4, 5)), "every rank of replica 0 computed on all 7 tokens"),
+        (judge(with_pads(ranks, 5, 6)), "every rank of replica 0 computed on all 7 tokens"),
     ):
         assert comparison.verdict is Verdict.FAULT
         assert comparison.fault == Fault(kind=Kind.VACUOUS, summary=why)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrapper", "verdict"),
+    [
+        ("messages", "fsdp", Verdict.EQUAL),
+        ("reduce_scatter", "none", Verdict.EQUAL),
+        ("reduce_scatter", "fsdp", Verdict.FAULT),
+        ("all_gather", "none", Verdict.FAULT),
+    ],
+)
+def test_a_ring_exchanges_without_an_all_to_all(
+    kind: str, wrapper: Wrapper, verdict: Verdict
+) -> None:
+    case = replace(CASE, wrapper=wrapper)
+    ranks = sent(case, oracle(), {})
+    assert judge(ranks, case=case, collectives={kind: 2}).verdict is verdict
 
 
 def test_a_short_row_dealt_in_two_pieces_per_rank_is_parallel_all_the_same() -> None:
@@ -200,6 +217,19 @@ def test_a_short_row_dealt_in_two_pieces_per_rank_is_parallel_all_the_same() -> 
     ranks = sent(CASE, oracle(), {})
     for pads in ((0, 1), (2, 3)):
         assert judge(with_pads(ranks, *pads)).verdict is Verdict.EQUAL
+
+
+def test_a_table_of_very_unequal_rows_is_parallel_all_the_same() -> None:
+    # Nine columns of which three are padding, and each rank has half of every row.
+    case = parse("case/1 rows=1:1,1:1,5:11111 heads=2/2 layers=1 vocab=8 sp=2 dp=1 seed=0")
+    truth = Trace()
+    truth.put("nll", Entry(np.ones(4), np.array([2, 3, 4, 5])))
+    truth.put("loss", Entry(np.array(1.0)))
+    truth.put(HEAD, Entry(np.ones(3)))
+    ranks = with_pads(sent(case, truth, {}), 5, 6)
+    held = [sum(len(f.tokens) + f.pads for f in rank if f.key == "nll") for rank in ranks]
+    assert held[0] >= case.tokens
+    assert judge(ranks, case=case, against=(truth, truth)).verdict is Verdict.EQUAL
 
 
 def test_a_run_in_which_nothing_telling_was_examined_is_a_fault() -> None:

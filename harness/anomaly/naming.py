@@ -15,7 +15,7 @@ from harness.anomaly.gradients import COARSE, is_coarse, name_gradients
 from harness.anomaly.inputs import name_ids, name_positions, positions_from_rotation
 from harness.anomaly.labels import labels_from_losses, name_labels
 from harness.anomaly.weights import name_weights
-from harness.compare import Comparison, Look
+from harness.compare import Comparison, Look, exchanged
 from harness.trace import GRADIENT, Fault, Finding, Kind, Misfit, Trace
 from harness.trace.trace import Tokens, Values
 
@@ -48,7 +48,7 @@ def _whole(evidence: Evidence) -> list[Look]:
     found: list[Look] = []
     case, comparison = evidence.case, evidence.comparison
     twice = _finding(comparison, Misfit.TWICE)
-    entered = any(kind.startswith("all_to_all") for kind in comparison.collectives)
+    entered = exchanged(case, comparison.collectives)
     if case.sp > 1 and twice and not entered:
         found.append(Look("vacuous", "every peer computes all tokens, and there is no all-to-all"))
     elif twice:

@@ -49,7 +49,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--transport", default="auto", choices=("auto", "gloo", "nccl"))
     parser.add_argument(
-        "--deadline", type=float, default=20.0, metavar="SECONDS", help="per case, default: 20"
+        "--deadline", type=float, default=60.0, metavar="SECONDS", help="per case, default: 60"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document as well")
 

@@ -8,6 +8,7 @@ from harness.compare.drift import Change, Drift, drift
 from harness.compare.elementwise import alike
 from harness.compare.scale import Scale
 from harness.compare.slope import NUDGES, slope_misfit
+from harness.compare.vacuity import exchanged
 from harness.verdict import Verdict
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "compare",
     "doubt",
     "drift",
+    "exchanged",
     "faulted",
     "identical",
     "slope_misfit",

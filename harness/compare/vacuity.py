@@ -1,10 +1,11 @@
 """A comparison that could not have failed is not a pass."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 
-from harness.case import Case
+from harness.case import Case, Row
 from harness.compare.budget import MOST_WEAK, SLACK_THAT_SEES_HALF
 from harness.compare.comparison import KeyResult
 from harness.trace import GRADIENT, Assembly, Entry, is_required
@@ -44,7 +45,7 @@ def _weak(results: Sequence[KeyResult]) -> str:
 def _not_parallel(case: Case, assembly: Assembly) -> str:
     if case.sp == 1:
         return ""
-    if not any(kind.startswith("all_to_all") for kind in assembly.collectives):
+    if not exchanged(case, assembly.collectives):
         return f"sp={case.sp} and no rank entered an all-to-all"
     for replica in range(case.dp):
         rows = assembly.local_rows[replica * case.sp : (replica + 1) * case.sp]
@@ -52,11 +53,37 @@ def _not_parallel(case: Case, assembly: Assembly) -> str:
             return f"sequence peers of replica {replica} hold {list(rows)} tokens"
         mine = case.rows[replica :: case.dp]
         tokens = sum(len(row) for row in mine)
-        # Some layouts deal each row in two pieces per rank, and pad it to that.
-        padded = tokens + len(mine) * (2 * case.sp - 1)
-        if rows[0] >= tokens and rows[0] > padded / case.sp:
+        if rows[0] >= tokens and rows[0] not in shares(case, mine):
             return f"every rank of replica {replica} computed on all {tokens} tokens"
     return ""
+
+
+def shares(case: Case, mine: Sequence[Row]) -> set[int]:
+    """How many tokens a peer may hold of its replica's rows, with all their padding.
+
+    They are cut as one stream, or each row, or a table of them; into one piece for each peer, or
+    into two where early tokens are to go with late ones.
+    """
+    each, larger = divmod(len(mine), case.micro_batches)
+    lengths = iter([len(row) for row in mine])
+    batches = [list(islice(lengths, each + (i < larger))) for i in range(case.micro_batches)]
+    found = set()
+    for pieces in (case.sp, 2 * case.sp):
+        whole = [([sum(batch)], batch, [max(batch)] * len(batch)) for batch in batches]
+        for layout in zip(*whole, strict=True):
+            padded = (-(-length // pieces) * pieces for batch in layout for length in batch)
+            found.add(sum(padded) // case.sp)
+    return found
+
+
+def exchanged(case: Case, collectives: Mapping[str, int]) -> bool:
+    """Whether tokens met those of other ranks: by all-to-all, or around a ring.
+
+    Keys and values that all ranks gather are reduced and scattered in backward; so are the
+    gradients of a sharded model, which says nothing.
+    """
+    gathered = () if case.wrapper == "fsdp" else ("reduce_scatter",)
+    return any(kind.startswith(("all_to_all", "messages", *gathered)) for kind in collectives)
 
 
 def _boundary_unseen(case: Case, oracle_nll: Entry, nll: Entry) -> str:

@@ -48,7 +48,7 @@ class Request:
     count: int = 100
     seed: int = 0
     placement: Placement = field(default_factory=Placement)
-    deadline: float = 20.0
+    deadline: float = 60.0
 
 
 @dataclass(slots=True)

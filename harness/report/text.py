@@ -4,7 +4,7 @@ import shlex
 
 from harness.anomaly import ANOMALIES
 from harness.case import Case
-from harness.compare import Comparison, Divergence, Look, Verdict
+from harness.compare import Comparison, Divergence, Look, Verdict, exchanged
 from harness.trace import GRADIENT, Fault, Finding, Misfit
 
 INDENT = "\n          "
@@ -103,9 +103,8 @@ def _consequences(comparison: Comparison) -> str:
         parts.append(f"{len(wrong)} of {len(gradients)} gradients differ{how}")
     elif gradients and first_key:
         parts.append("no gradient differs")
-    if comparison.case.sp > 1 and not any(
-        kind.startswith("all_to_all") for kind in comparison.collectives
-    ):
+    case = comparison.case
+    if case.sp > 1 and not exchanged(case, comparison.collectives):
         parts.append("no rank entered an all-to-all")
     return "; ".join(parts)
 

@@ -7,7 +7,7 @@ from harness.case import Case
 
 def alst(case: Case) -> str | None:
     """ALST for transformers models."""
-    return transformers(case, ("fp32", "bf16"))
+    return transformers(case)
 
 
 def averaging(case: Case) -> str | None:

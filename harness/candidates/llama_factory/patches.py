@@ -88,5 +88,5 @@ class AllGather(torch.autograd.Function):
     @classmethod
     def list(cls, x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
         """As it is called."""
-        gathered: tuple[Tensor, ...] = cls.apply(x, group)
+        gathered: tuple[Tensor, ...] = cls.apply(x, group)  # type: ignore[no-untyped-call]
         return gathered
