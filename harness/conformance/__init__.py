@@ -10,7 +10,7 @@ from harness.conformance.document import (
 )
 from harness.conformance.examined import Examined, Request, examine
 from harness.conformance.findings import findings
-from harness.conformance.page import page, summary
+from harness.conformance.page import by_library, page, summary
 from harness.conformance.sweep import Release, sweep
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Release",
     "Request",
     "Results",
+    "by_library",
     "examine",
     "examined_record",
     "findings",

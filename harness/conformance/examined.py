@@ -141,10 +141,15 @@ def _go_on(
     for tally in found.stages.values():
         found.failures += _smallest(tally, pools)
     for bug in bugs(candidate.library):
-        if candidate.key in bug.candidate and bug.is_in(found.version):
+        if bug.is_in(found.version) and can_show(candidate, bug):
             found.listed[bug.key] = seen = as_listed(bug, name, pools)
             if name_of(seen) not in bug.looks:
                 found.stale.append(bug.key)
+
+
+def can_show(candidate: Published, bug: Bug) -> bool:
+    """Whether the smallest case of a bug is for this candidate."""
+    return candidate.key in bug.candidate and candidate.supports(bug.case) is None
 
 
 def as_listed(bug: Bug, name: str, pools: Pools) -> Comparison:

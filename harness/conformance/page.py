@@ -65,6 +65,29 @@ def summary(found: Mapping[str, Any]) -> str:
     return table(heads, rows)
 
 
+def by_library(results: Results) -> list[tuple[str, ...]]:
+    """One line for each library, for who wants no more: heads first."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for each in results["candidates"].values():
+        found.setdefault(each["release"], []).append(each)
+    verdicts = ("cases", "passed", "known", "diverged", "fault", "unsupported")
+    lines: list[tuple[str, ...]] = [("library", "release", "steps", *verdicts, "bugs seen")]
+    for release, examined in found.items():
+        counts = sum((_all(each, "verdicts") for each in examined), Counter[str]())
+        bugs = {key for each in examined for key in each["listed"] if key not in each["stale"]}
+        refused = counts["UNSUPPORTED"]
+        numbers = (
+            len(examined),
+            counts.total() - refused,
+            sum(counts[verdict] for verdict in PASSED),
+            *(counts[verdict] for verdict in ("KNOWN", "DIVERGED", "FAULT")),
+        )
+        name, version = release.partition("@")[0], examined[0]["version"]
+        share = f"{100 * refused / max(counts.total(), 1):.0f} %"
+        lines.append((name, version, *map(str, numbers), share, str(len(bugs))))
+    return lines
+
+
 def _corners(found: Mapping[str, Any]) -> str:
     """By situation: how many cases were judged, and whose did not pass."""
     judged: dict[str, Counter[str]] = {}

@@ -11,6 +11,7 @@ from harness.conformance.examined import (
     Pools,
     Request,
     as_listed,
+    can_show,
     of_each_sp,
     what_it_takes,
 )
@@ -39,7 +40,7 @@ def sweep(name: str, versions: Sequence[str], request: Request) -> list[Release]
             takes = what_it_takes(candidate, request.seed)
             release = Release(name, version, of_each_sp(candidate, takes, pools, request))
             for bug in bugs(candidate.library):
-                if candidate.key in bug.candidate:
+                if can_show(candidate, bug):
                     release.listed[bug.key] = as_listed(bug, candidate.name, pools)
             found.append(release)
     return found
