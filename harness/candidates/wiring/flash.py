@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
-from itertools import pairwise
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
@@ -23,14 +22,30 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from harness.candidates.protocol import STOOD_IN
 from harness.candidates.wiring import flash_padding, flash_transformers
+from harness.candidates.wiring.flash_refusals import check, cuts, refuse, require
 from harness.reference.decoder import at_least_fp32
+
+__all__ = [
+    "attention",
+    "calls",
+    "check",
+    "counted",
+    "cuts",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+    "give_to_transformers",
+    "install",
+    "must_have_run",
+    "reach",
+    "refuse",
+    "require",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 VERSION = "2.8.3"
 MODULES = ("flash_attn", "flash_attn.flash_attn_interface", "flash_attn.bert_padding")
-MAX_HEAD_DIM = 256
 
 # How often each function was called since somebody asked.
 calls: Counter[str] = Counter()
@@ -188,41 +203,6 @@ def written(length: int, rows: list[slice]) -> Tensor:
 def reach(window_size: tuple[int, int], causal: bool) -> tuple[int, int]:
     """How far a query sees to the left and to the right; below zero there is no end."""
     return window_size[0], 0 if causal else window_size[1]
-
-
-def cuts(cu_seqlens: Tensor, length: int) -> list[tuple[int, int]]:
-    """Where each row begins and ends."""
-    require(cu_seqlens.dtype == torch.int32, f"cu_seqlens is {cu_seqlens.dtype}, not torch.int32")
-    require(cu_seqlens.is_contiguous(), "cu_seqlens must be contiguous")
-    require(cu_seqlens.ndim == 1 and len(cu_seqlens) > 1, "cu_seqlens needs one row at least")
-    ends: list[int] = cu_seqlens.tolist()
-    # The true one would read what lies beyond.
-    require(max(ends) <= length, f"cu_seqlens ends at {max(ends)} and there are {length} tokens")
-    return list(pairwise(ends))
-
-
-def check(q: Tensor, k: Tensor, v: Tensor, *, dims: int) -> None:
-    """What the true one checks, but for the GPU."""
-    for x in (q, k, v):
-        require(x.device.type == "cpu", f"the stand-in got a tensor on {x.device}")
-        require(x.ndim == dims, f"{tuple(x.shape)} has not {dims} dimensions")
-        require(x.dtype == q.dtype, "query, key and value must have the same dtype")
-        require(x.shape[-1] == q.shape[-1], "query, key and value must have the same head dim")
-    require(q.shape[-1] <= MAX_HEAD_DIM, "only supports head dimension at most 256")
-    require(k.shape[-2] == v.shape[-2], "key and value must have the same heads")
-    require(q.shape[-2] % k.shape[-2] == 0, "heads in key/value must divide heads in query")
-
-
-def require(condition: bool, otherwise: str) -> None:
-    if not condition:
-        raise RuntimeError(f"flash-attn: {otherwise}")
-
-
-def refuse(**unsupported: Any) -> None:
-    """Arguments that the true one takes and this one does not."""
-    for name, value in unsupported.items():
-        if value is not None and value != 0.0:
-            raise NotImplementedError(f"flash-attn: {name}={value} is not stood in for")
 
 
 def install() -> None:

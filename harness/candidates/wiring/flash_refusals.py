@@ -1,0 +1,44 @@
+"""What flash-attn 2 refuses, but for the lack of a GPU, and what its stand-in refuses as well."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MAX_HEAD_DIM = 256
+
+
+def cuts(cu_seqlens: Tensor, length: int) -> list[tuple[int, int]]:
+    """Where each row begins and ends."""
+    require(cu_seqlens.dtype == torch.int32, f"cu_seqlens is {cu_seqlens.dtype}, not torch.int32")
+    require(cu_seqlens.is_contiguous(), "cu_seqlens must be contiguous")
+    require(cu_seqlens.ndim == 1 and len(cu_seqlens) > 1, "cu_seqlens needs one row at least")
+    ends: list[int] = cu_seqlens.tolist()
+    # The true one would read what lies beyond.
+    require(max(ends) <= length, f"cu_seqlens ends at {max(ends)} and there are {length} tokens")
+    return list(pairwise(ends))
+
+
+def check(q: Tensor, k: Tensor, v: Tensor, *, dims: int) -> None:
+    """What the true one checks, but for the GPU."""
+    for x in (q, k, v):
+        require(x.device.type == "cpu", f"the stand-in got a tensor on {x.device}")
+        require(x.ndim == dims, f"{tuple(x.shape)} has not {dims} dimensions")
+        require(x.dtype == q.dtype, "query, key and value must have the same dtype")
+        require(x.shape[-1] == q.shape[-1], "query, key and value must have the same head dim")
+    require(q.shape[-1] <= MAX_HEAD_DIM, "only supports head dimension at most 256")
+    require(k.shape[-2] == v.shape[-2], "key and value must have the same heads")
+    require(q.shape[-2] % k.shape[-2] == 0, "heads in key/value must divide heads in query")
+
+
+def require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise RuntimeError(f"flash-attn: {otherwise}")
+
+
+def refuse(**unsupported: Any) -> None:
+    """Arguments that the true one takes and this one does not."""
+    for name, value in unsupported.items():
+        if value is not None and value != 0.0:
+            raise NotImplementedError(f"flash-attn: {name}={value} is not stood in for")
