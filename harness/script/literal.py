@@ -10,7 +10,7 @@ WIDTH = 99
 # Bits up to this run length are easier to read spelled out.
 LONGEST_PLAIN_RUN = 40
 
-MODEL = ("heads", "kv_heads", "head_dim", "layers", "vocab", "tied", "window")
+MODEL = ("heads", "kv_heads", "head_dim", "layers", "vocab", "model", "tied", "window")
 STEP = ("sp", "dp", "micro_batches", "loss", "dtype", "kernel", "pad_id", "steps")
 AROUND = ("checkpoint", "wrapper", "sync", "compiled", "mixed")
 WEIGHTS = ("nudge", "seed")

@@ -31,6 +31,7 @@ class Case:
     head_dim: int
     layers: int
     vocab: int
+    model: str
     tied: bool
     window: int | None
     sp: int
