@@ -10,9 +10,10 @@ from harness.conformance.document import Results
 HEAD = """# Findings in published releases
 
 What released packages do that plain training does not, on the smallest case that shows it. Each
-was checked twice: the same step of the same package is plain training at sp 1, and the place in
-its source was read. `--script FILE` after the command of a finding writes a file that shows it
-without the harness.
+was checked twice: against what the same step of the package does at sp 1, or without the part in
+question, and by reading the place in its source. In DeepSpeed's cases `--script FILE` after the
+command writes a file that shows it without the harness; other wirings do not all fit into one file
+yet.
 
 Written by `python -m harness conformance`, from `known.toml` in the folders of
 `harness/candidates/` and from `conformance.json`.
