@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ NAME = "conformance.json"
 # By candidate; and by candidate and release.
 Results = dict[str, dict[str, Any]]
 
-# What a reader of a failure needs; the whole of it is one command away.
+# The whole of a failure is one command away.
 KEPT = ("case", "verdict", "loss", "explanation", "replay")
 
 
@@ -57,7 +58,7 @@ def examined_record(found: Examined) -> dict[str, Any]:
         "wiring": found.wiring,
         "stages": {name: _tally(tally) for name, tally in found.stages.items()},
         "failures": [
-            {"count": count, "looks": name_of(comparison), **_kept(comparison_record(comparison))}
+            {"count": count, "looks": name_of(comparison), **_kept(comparison)}
             for comparison, count in found.failures
         ],
         "listed": _listed(found.listed),
@@ -77,12 +78,17 @@ def release_records(found: Iterable[Release]) -> dict[str, Any]:
 
 def _listed(found: dict[str, Comparison]) -> dict[str, Any]:
     return {
-        key: {"looks": name_of(comparison), **_kept(comparison_record(comparison))}
+        key: {"looks": name_of(comparison), **_kept(comparison)}
         for key, comparison in found.items()
     }
 
 
-def _kept(record: dict[str, Any]) -> dict[str, Any]:
+def _kept(comparison: Comparison) -> dict[str, Any]:
+    """What a reader of a failure needs; stacks and logs tell of the machine, and are left out."""
+    if comparison.fault:
+        bare = replace(comparison.fault, stacks={}, log="")
+        comparison = replace(comparison, fault=bare)
+    record = comparison_record(comparison)
     return {name: record[name] for name in KEPT}
 
 
