@@ -189,7 +189,7 @@ def test_a_run_that_was_not_parallel_is_a_fault() -> None:
         (judge(ranks, collectives={"allreduce": 9}), "sp=2 and no rank entered an all-to-all"),
         (judge(with_pads(ranks, 0, 0)), "sequence peers of replica 0 hold [4, 3] tokens"),
         (judge(with_pads(ranks, 3, 4)), "every rank of replica 0 computed on all 7 tokens"),
-        (judge(with_pads(ranks, 5, 6)), "every rank of replica 0 computed on all 7 tokens"),
+        (judge(with_pads(ranks, 4, 5)), "every rank of replica 0 computed on all 7 tokens"),
     ):
         assert comparison.verdict is Verdict.FAULT
         assert comparison.fault == Fault(kind=Kind.VACUOUS, summary=why)

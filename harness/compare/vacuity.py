@@ -1,13 +1,13 @@
 """A comparison that could not have failed is not a pass."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
 import numpy as np
 
-from harness.case import Case, Row
+from harness.case import Case
 from harness.compare.budget import MOST_WEAK, SLACK_THAT_SEES_HALF
 from harness.compare.comparison import KeyResult
+from harness.compare.shares import shares
 from harness.trace import GRADIENT, Assembly, Entry, is_required
 from harness.trace.trace import Tokens
 
@@ -47,33 +47,16 @@ def _not_parallel(case: Case, assembly: Assembly) -> str:
         return ""
     if not exchanged(case, assembly.collectives):
         return f"sp={case.sp} and no rank entered an all-to-all"
+    nll = assembly.trace["nll"]
     for replica in range(case.dp):
         rows = assembly.local_rows[replica * case.sp : (replica + 1) * case.sp]
         if len(set(rows)) > 1:
             return f"sequence peers of replica {replica} hold {list(rows)} tokens"
         mine = case.rows[replica :: case.dp]
         tokens = sum(len(row) for row in mine)
-        if rows[0] >= tokens and rows[0] not in shares(case, mine):
+        if rows[0] >= tokens and rows[0] not in shares(case, replica, nll):
             return f"every rank of replica {replica} computed on all {tokens} tokens"
     return ""
-
-
-def shares(case: Case, mine: Sequence[Row]) -> set[int]:
-    """How many tokens a peer may hold of its replica's rows, with all their padding.
-
-    They are cut as one stream, or each row, or a table of them; into one piece for each peer, or
-    into two where early tokens are to go with late ones.
-    """
-    each, larger = divmod(len(mine), case.micro_batches)
-    lengths = iter([len(row) for row in mine])
-    batches = [list(islice(lengths, each + (i < larger))) for i in range(case.micro_batches)]
-    found = set()
-    for pieces in (case.sp, 2 * case.sp):
-        whole = [([sum(batch)], batch, [max(batch)] * len(batch)) for batch in batches]
-        for layout in zip(*whole, strict=True):
-            padded = (-(-length // pieces) * pieces for batch in layout for length in batch)
-            found.add(sum(padded) // case.sp)
-    return found
 
 
 def exchanged(case: Case, collectives: Mapping[str, int]) -> bool:
