@@ -1,10 +1,8 @@
 """A script shows what the harness found, to somebody who has only torch."""
 
-import builtins
 import os
 import re
 import subprocess
-import symtable
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -22,6 +20,7 @@ from harness.ranks.pool import RankPool
 from harness.run import verdict_only
 from harness.script import CannotStandAlone, standalone
 from harness.trace import Kind
+from properties.sources import imported, undefined
 
 SMALL = "case/1 rows=2:11,3:111 heads=2/2 vocab=16 sp=2 dim=4"
 SHARDED = f"{SMALL} wrapper=fsdp"
@@ -255,29 +254,6 @@ def test_without_the_harness_nothing_imports_it(run: Run, tmp_path: Path) -> Non
     assert "import of harness halted" in blocked.stderr
 
 
-def undefined(source: str) -> set[str]:
-    """Names that a module uses and neither it nor Python defines."""
-    top = symtable.symtable(source, "script", "exec")
-    known = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-    known |= {*dir(builtins), "__name__"}
-    missing: set[str] = set()
-    tables = [top]
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        missing |= {
-            symbol.get_name()
-            for symbol in table.get_symbols()
-            if symbol.is_referenced() and (table is top or symbol.is_global())
-        } - known
-    return missing
-
-
-def imported(source: str) -> set[str]:
-    """The packages that it imports, anywhere in it."""
-    return set(re.findall(r"^\s*(?:import|from) (\w+)", source, re.MULTILINE))
-
-
 def definitions(source: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """The module that it is, up to where it would run."""
     module = types.ModuleType("script")
@@ -361,6 +337,16 @@ def test_a_library_under_test_is_imported(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import rich\nfrom hypothesis import given\nM = given()\n")
     assert {"rich", "hypothesis"} <= imported(standalone(parse(SMALL), f"{tmp_path}/mine.py:M"))
     assert "hypothesis" in imported(standalone(parse(SMALL), "hypothesis.strategies:text"))
+
+
+def test_what_is_done_before_a_library_is_imported_stays_before_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import sys\nsys.path.insert(0, 'somewhere')\nimport rich, json\nM = rich.Step\n"
+    )
+    source = standalone(parse(SMALL), f"{tmp_path}/mine.py:M")
+    assert source.count("import rich") == 1
+    assert source.index("sys.path.insert(0") < source.index("\nimport rich, json\n")
+    assert not undefined(source)
 
 
 def test_writing_a_script_needs_no_torch() -> None:

@@ -11,9 +11,8 @@ HEAD = """# Findings in published releases
 
 What released packages do that plain training does not, on the smallest case that shows it. Each
 was checked twice: against what the same step of the package does at sp 1, or without the part in
-question, and by reading the place in its source. In DeepSpeed's cases `--script FILE` after the
-command writes a file that shows it without the harness; other wirings do not all fit into one file
-yet.
+question, and by reading the place in its source. `--script FILE` after a command writes a file
+that shows it without the harness: it needs the library, and what that imports.
 
 Written by `python -m harness conformance`, from `known.toml` in the folders of
 `harness/candidates/` and from `conformance.json`.

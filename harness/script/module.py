@@ -1,6 +1,7 @@
 """A module as its source has it: imports, and statements that define names."""
 
 import ast
+import sys
 import tokenize
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +13,10 @@ from harness.script.trouble import CannotStandAlone
 
 PACKAGE = Path(__file__).resolve().parents[1]
 OURS = PACKAGE.name
+# Beside the modules of a published library's folder, and of no other.
+REQUIREMENTS = "requirements.txt"
+# What everybody imports, and nobody prepares for.
+USUAL = ("numpy", "torch", "transformers")
 
 Imports = ast.Import | ast.ImportFrom
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -88,7 +93,7 @@ class Statement:
     def parts(self) -> list[Part]:
         """What is needed in any case, and, of a class of ours, each member that may not be."""
         members = []
-        if isinstance(self.node, ast.ClassDef) and self.module.ours:
+        if isinstance(self.node, ast.ClassDef) and self.module.ours and not self.module.wires:
             by_keyword = any("kw_only=True" in ast.unparse(d) for d in self.node.decorator_list)
             for node in self.node.body:
                 if isinstance(node, Function) and _ordinary(node):
@@ -141,6 +146,11 @@ class Module:
         return is_ours(self.name)
 
     @cached_property
+    def wires(self) -> bool:
+        """Whether a library calls what is in it, by names that no source of ours mentions."""
+        return self.path.with_name(REQUIREMENTS).exists()
+
+    @cached_property
     def touching(self) -> dict[str, list[Statement]]:
         """By name the statements that make it what it is."""
         table: dict[str, list[Statement]] = {}
@@ -159,6 +169,8 @@ class Module:
         match node:
             case ast.ImportFrom(module="__future__"):
                 self.annotations_wait = True
+            case ast.Import() | ast.ImportFrom() if self._is_prepared(node):
+                self.statements.append(Statement(self, node))
             case ast.Import() | ast.ImportFrom():
                 for name, new in bindings(self, node):
                     old = self.imports.get(name, new)
@@ -175,6 +187,13 @@ class Module:
                 pass
             case _:
                 self.statements.append(Statement(self, node))
+
+    def _is_prepared(self, node: Imports) -> bool:
+        """Whether something may have to be done before; then it stays where it is."""
+        tops = {what.module.partition(".")[0] for _, what in bindings(self, node)}
+        if tops <= {OURS, *USUAL, *sys.stdlib_module_names}:
+            return False
+        return self.wires or any(isinstance(s.node, ast.Expr) for s in self.statements)
 
 
 def is_ours(module: str) -> bool:

@@ -52,7 +52,7 @@ class Reach:
             return []
         module = self._graph.module(target.module)
         self._edges.setdefault(module.name, {})
-        wanted = module.touching[target.name] + ([] if module.ours else module.effects)
+        wanted = module.touching[target.name] + module.effects
         new = [statement for statement in wanted if statement not in self._taken]
         self._taken |= dict.fromkeys(new)
         self._maybe |= {part: None for s in new for part in s.parts if part.member}

@@ -12,7 +12,7 @@ from harness.candidates.environment import Environment
 from harness.candidates.published import libraries
 from harness.candidates.registry import BANKS, Place, UnknownCandidate, locate, not_in_bank
 from harness.script.graph import Definition, External, Graph, Target, source_of
-from harness.script.module import Module, is_ours
+from harness.script.module import USUAL, Module, is_ours
 
 REGISTER = ("mutant", "benign")
 
@@ -70,7 +70,7 @@ def _foreign(graph: Graph, module: Module) -> Iterator[External]:
     """The library under test may be imported for what its import does."""
     for alias in sorted(module.at_once):
         target = graph.imported(module.imports[alias], alias)
-        usual = {"torch", "numpy", *sys.stdlib_module_names}
+        usual = {*USUAL, *sys.stdlib_module_names}
         if isinstance(target, External) and target.module.partition(".")[0] not in usual:
             yield target
 

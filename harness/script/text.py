@@ -16,6 +16,8 @@ DEFINES = re.compile(rb"(?:async\s+def|def|class)\s+")
 
 def text(graph: Graph, statement: Statement, names: Mapping[Target, str], parts: set[Part]) -> str:
     """The source of a statement, without the other parts, with everything under its name."""
+    if isinstance(statement.node, Imports):
+        return _prepared(graph, statement, statement.node, names)
     place = statement.module.place
     edits = list(_without(statement, parts))
     edits += [(place.line(a), place.line(b + 1), b"") for a, b in graph.dropped(statement)]
@@ -23,6 +25,20 @@ def text(graph: Graph, statement: Statement, names: Mapping[Target, str], parts:
     edits += _imports(graph, statement, names, parts)
     written = edited(place.source, edits, statement.start, statement.end).decode().rstrip()
     return GAPS.sub("\n\n", written) if statement.module.ours else written
+
+
+def _prepared(
+    graph: Graph, statement: Statement, node: Imports, names: Mapping[Target, str]
+) -> str:
+    """An import that stays where it is."""
+    listed = []
+    for alias in node.names:
+        bound = alias.asname or alias.name.partition(".")[0]
+        own = graph.resolve(statement.module, bound)
+        final = names[own] if isinstance(own, Definition) else bound
+        listed.append(alias.name if final == alias.name else f"{alias.name} as {final}")
+    origin = f"from {node.module} " if isinstance(node, ast.ImportFrom) else ""
+    return f"{origin}import {', '.join(listed)}"
 
 
 def _without(statement: Statement, parts: set[Part]) -> Iterator[Edit]:

@@ -1,6 +1,7 @@
 """Every folder of a published library holds what it should, readable without the library."""
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from harness.anomaly import ANOMALIES
 from harness.candidates.known import Bug, bugs
 from harness.candidates.published import Library, libraries
 from harness.conformance import findings, page, read
+from harness.script import standalone
 from harness.situations.needs import lacking
+from properties.sources import imported, imported_first, undefined
 
 DOCS = Path(__file__).parents[2] / "docs"
 LIBRARIES = list(libraries().values())
@@ -54,6 +57,18 @@ def test_what_is_listed_can_be_seen_where_it_says(library: Library, bug: Bug) ->
     # As one would tell its maintainers.
     assert bug.where
     assert bug.says.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("library", "bug"), LISTED, ids=[f"{library.name}-{bug.key}" for library, bug in LISTED]
+)
+def test_what_is_listed_has_a_script_without_the_harness(library: Library, bug: Bug) -> None:
+    source = standalone(bug.case, f"{library.name}.{bug.candidate[0]}")
+    assert not undefined(source)
+    assert "harness" not in imported(source)
+    # A library is imported behind what is done to let it be.
+    usual = {"numpy", "packaging", "torch", "transformers"}
+    assert imported_first(source) - sys.stdlib_module_names <= usual
 
 
 def test_the_pages_are_made_from_what_was_measured() -> None:

@@ -2,6 +2,9 @@
 
 import importlib
 import json
+import os
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +144,20 @@ def test_a_step_runs_with_the_library_of_its_own_environment(
     assert main(["repro", SMALL, "--candidate", "toy.step"]) == 1
     assert "gradient-scaled" in capsys.readouterr().out
     assert main(["repro", SMALL, "--candidate", "toy.step@1.1"]) == 0
+
+
+def test_a_script_needs_only_the_library(installed: Path) -> None:
+    file = installed / "shown.py"
+    asked = ["repro", SMALL, "--candidate", "toy.step", "--script", str(file)]
+    assert main(asked) == 1
+    python = Environment(libraries()["toy"], "1.0").python
+    without = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
+    launch = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    shown = subprocess.run(
+        [*launch, str(file)], capture_output=True, text=True, env=without, check=False
+    )
+    assert shown.returncode == 1
+    assert re.search(r"^first +grad\.", shown.stdout, re.MULTILINE), shown.stdout + shown.stderr
 
 
 def test_the_table_tells_known_new_and_our_own_mistakes_apart(installed: Path) -> None:

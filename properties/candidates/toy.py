@@ -1,6 +1,7 @@
 """A library that nobody published, wired in a package outside the tree.
 
-Release 1.0 multiplies the loss by three where there are peers; 1.1 is right.
+Release 1.0 multiplies the loss by three where there are peers; 1.1 is right. Both import what
+only a GPU has.
 """
 
 import zipfile
@@ -17,6 +18,10 @@ LIMITS = {"step": refuses, "twice": refuses}
 """
 
 CANDIDATE = '''
+import sys
+import types
+
+sys.modules.setdefault("kernels_of_a_gpu", types.ModuleType("kernels_of_a_gpu"))
 import toylib
 from harness.candidates.native import LocalDialect
 
@@ -91,7 +96,7 @@ def make(folder: Path, *, pinned: str = "1.0", known: str = KNOWN) -> Path:
     wheels = folder / "wheels"
     wheels.mkdir()
     for version, scale in (("1.0", 3), ("1.1", 1)):
-        wheel(wheels, version, f"SCALE = {scale}\n")
+        wheel(wheels, version, f"import kernels_of_a_gpu\nSCALE = {scale}\n")
     return folder / "outside"
 
 

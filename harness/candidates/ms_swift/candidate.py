@@ -40,7 +40,7 @@ def step(
         for padded in micro_batches(case, rank)
     ]
     trainer = Trainer(case, rank, model, packed=packed, channel=channel)
-    loss_func = library.cross_entropy(trainer) if cross_entropy else None
+    loss_func = library.loss_by_name(trainer) if cross_entropy else None
     with prepared(case, rank, model, packed=packed):
         for say in steps(case, parameters, emit):
             items = trainer.items(batches)

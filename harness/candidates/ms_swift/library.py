@@ -109,7 +109,7 @@ def compute_sft_loss() -> Callable[..., Any]:
     return lambda *given, **named: method(None, *given, **named)
 
 
-def cross_entropy(trainer: Any) -> Callable[..., Any]:
+def loss_by_name(trainer: Any) -> Callable[..., Any]:
     """What `--loss_type cross_entropy` puts in the place of the trainer's own loss."""
     from swift.loss.causal_lm import CustomCrossEntropyLoss
 

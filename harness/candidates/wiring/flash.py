@@ -220,8 +220,11 @@ def install() -> None:
         sys.modules[name] = module
     package, interface, padding = (sys.modules[name] for name in MODULES)
     STOOD_IN.add(MODULES[0])
-    functions = (flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache)
-    named = {function.__name__: function for function in functions}
+    named = {
+        "flash_attn_func": flash_attn_func,
+        "flash_attn_varlen_func": flash_attn_varlen_func,
+        "flash_attn_with_kvcache": flash_attn_with_kvcache,
+    }
     vars(interface).update(named)
     vars(padding).update(flash_padding.padding_functions())
     vars(package).update(

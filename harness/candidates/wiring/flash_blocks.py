@@ -9,7 +9,6 @@ Legend: B batch, T tokens of a stream, Q queries, K keys, M query heads, C kv he
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,14 +22,12 @@ INTERFACE = "flash_attn.flash_attn_interface"
 def install() -> None:
     """Into the modules that stand in for flash-attn, before a library imports from them."""
     flash.install()
-    interface: Any = sys.modules[INTERFACE]
-    for function in (
-        _flash_attn_forward,
-        _flash_attn_backward,
-        _flash_attn_varlen_forward,
-        _flash_attn_varlen_backward,
-    ):
-        setattr(interface, function.__name__, function)
+    vars(sys.modules[INTERFACE]).update(
+        _flash_attn_forward=_flash_attn_forward,
+        _flash_attn_backward=_flash_attn_backward,
+        _flash_attn_varlen_forward=_flash_attn_varlen_forward,
+        _flash_attn_varlen_backward=_flash_attn_varlen_backward,
+    )
 
 
 def _flash_attn_forward(

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published import Step
-from harness.candidates.wiring import flash_blocks
 from harness.candidates.wiring.decoder import (
     Part,
     right_padded,
@@ -19,24 +18,17 @@ from harness.candidates.wiring.decoder import (
 )
 from harness.candidates.wiring.gradients import total
 from harness.candidates.wiring.rows import Padded
-from harness.candidates.yunchang import hopper
-from harness.case import Case
-from harness.reference.decoder import Decoder
-
-# Before the library looks for either.
-flash_blocks.install()
-hopper.install()
-
-from flash_attn import flash_attn_func  # noqa: E402
-from yunchang import (  # noqa: E402
+from harness.candidates.yunchang import groups
+from harness.candidates.yunchang.library import (
     EXTRACT_FUNC_DICT,
     AsyncLongContextAttention,
+    AttnType,
     LongContextAttention,
     UlyssesAttention,
+    flash_attn_func,
 )
-from yunchang.kernels import AttnType  # noqa: E402
-
-from harness.candidates.yunchang import groups  # noqa: E402
+from harness.case import Case
+from harness.reference.decoder import Decoder
 
 # attention(q, k, v, causal=, window_size=) on what one rank has of a table of rows.
 Attention = Callable[..., Tensor]

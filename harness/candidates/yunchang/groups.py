@@ -2,8 +2,8 @@
 
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
-from yunchang.globals import PROCESS_GROUP, set_seq_parallel_pg
 
+from harness.candidates.yunchang.library import PROCESS_GROUP, set_seq_parallel_pg
 from harness.case import Case
 
 # They are kept: every rank takes part in making one, and they are never given back.
