@@ -86,20 +86,19 @@ def told_by_waiting(
 
 
 def _told_by_torchrun(launch: Launch, root: Trouble) -> Trouble:
-    """Which rank died first, where we do not know it better, and how."""
-    # Until its last rank is gone torchrun says nothing. Before they are up they go when told to.
-    if root.kind is Kind.DIED:
-        launch.kill_ranks()
+    """How a rank died; while they start also which one, where we do not know it better."""
+    of_rank = (root.rank or 0) // launch.order.ranks
     every = range(launch.order.nodes)
-    nodes = every if root.kind is Kind.START else [(root.rank or 0) // launch.order.ranks]
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        for rank, pid, how in filter(None, (_first_death(launch, node) for node in nodes)):
-            if root.kind is Kind.START:
-                # The others were told to leave; a rank that never connected is known to torchrun.
+        if root.kind is Kind.START:
+            # The first of a node: the others were told to leave.
+            for rank, how in filter(None, (_first_death(launch, node) for node in every)):
                 return replace(root, rank=rank, text=f"died while starting, {how}")
-            same = root.rank is not None and launch.links[root.rank].pid == pid
-            return replace(root, text=f"{root.text}, {how}") if same else root
+        else:
+            for pid, how in _deaths(launch, of_rank):
+                if root.rank is not None and pid == launch.links[root.rank].pid:
+                    return replace(root, text=f"{root.text}, {how}")
         if launch.nodes:
             launch.nodes.ask()
         time.sleep(0.02)
@@ -107,15 +106,28 @@ def _told_by_torchrun(launch: Launch, root: Trouble) -> Trouble:
     return root
 
 
-def _first_death(launch: Launch, node: int) -> tuple[int, int, str] | None:
-    """Which rank of a node died first, its process and how, once torchrun has said so."""
-    found = re.search(
-        r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)", launch.read(f"torchrun.{node}")
-    )
-    if not found:
-        return None
-    code, local, pid = map(int, found.groups())
-    return node * launch.order.ranks + local, pid, ending(code)
+def _deaths(launch: Launch, node: int) -> list[tuple[int, str]]:
+    """Processes of a node in the order in which they died, and how, from its leash."""
+    said = launch.read(f"torchrun.{node}")
+    found = re.findall(r"^process (\d+) ended with (-?\d+)$", said, re.MULTILINE)
+    return [(int(pid), ending(int(code))) for pid, code in found]
+
+
+def _first_death(launch: Launch, node: int) -> tuple[int, str] | None:
+    """Which rank of a node died first, and how."""
+    ranks = {
+        link.pid: rank
+        for rank, link in launch.links.items()
+        if rank in launch.order.ranks_of(node)
+    }
+    deaths = _deaths(launch, node)
+    if deaths and deaths[0][0] in ranks:
+        pid, how = deaths[0]
+        return ranks[pid], how
+    # One that never connected is known to torchrun, which takes its time to say so.
+    said = launch.read(f"torchrun.{node}")
+    found = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: ", said)
+    return (launch.order.ranks_of(node)[int(found[2])], ending(int(found[1]))) if found else None
 
 
 def _reports(launch: Launch) -> dict[int, dict[str, Any]]:

@@ -5,16 +5,14 @@ import os
 import secrets
 import selectors
 import socket
-import subprocess
 
 from harness.ranks.dial import same
 from harness.ranks.link import Event, Link
 from harness.ranks.nodes import Nodes
 from harness.ranks.placement import Placement
 from harness.ranks.torchrun import Order, Torchrun, ending, kill_group
-from harness.ranks.wire import MAX_FRAME, Frame, ProtocolError, encode
+from harness.ranks.wire import MAX_FRAME, Frame, ProtocolError
 
-_STOP = encode("stop")
 SEND_TIMEOUT = 5.0
 CHUNK = 1 << 20
 UNKNOWN = "unknown, its host did not tell"
@@ -199,27 +197,13 @@ class Launch:
         """The end of every rank's output."""
         return {rank: self.log(rank) for rank in range(self.size)}
 
-    def stop(self) -> None:
-        """Let healthy ranks leave by themselves, then make sure."""
-        for rank in self.links:
-            self.send(rank, _STOP)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.torchrun.process.wait(3.0)
-        self.kill()
-
-    def kill_ranks(self) -> None:
-        """End the ranks and what they started, but not torchrun, which tells how they ended."""
-        for link in self.links.values():
-            # torchrun gives each rank a session of its own; the rank's children are in it.
-            if not link.host:
-                kill_group(link.pid)
-        if self.nodes:
-            self.nodes.kill_ranks()
-
     def kill(self) -> None:
         """End every process of this launch and remove its folders."""
         self._listener.close()
-        self.kill_ranks()
+        for link in self.links.values():
+            # Each rank has a session of its own; its children are in it.
+            if not link.host:
+                kill_group(link.pid)
         if self.nodes:
             self.nodes.end()
         self.torchrun.kill()

@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,10 +22,10 @@ ADDRESS, CONTROLLER = "HARNESS_SOCKET", "HARNESS_CONTROLLER"
 PATIENCE = 2.0
 
 
-def sweep(address: str, *, spare: int | None = None) -> None:
+def sweep(address: str) -> None:
     """Kill whatever carries this launch's address in its environment, wherever it has got to."""
     until = time.monotonic() + PATIENCE
-    while (found := set(_marked(address)) - {spare}) and time.monotonic() < until:
+    while (found := set(_marked(address))) and time.monotonic() < until:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -57,8 +58,23 @@ def _watch(controller: int, address: str) -> None:
     os._exit(1)
 
 
+def _tell_of_the_dead() -> None:
+    """How each rank ended. torchrun says it of one, and not before the last is gone."""
+    told = 0
+    while True:
+        with contextlib.suppress(ChildProcessError):
+            # It stays, for torchrun to wait for.
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            if ended and ended.si_pid != told:
+                told = ended.si_pid
+                code = ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1)
+                print(f"process {told} ended with {code}", file=sys.stderr, flush=True)  # noqa: T201
+        time.sleep(0.01)
+
+
 def main() -> None:
     controller, address = int(os.environ.pop(CONTROLLER)), os.environ[ADDRESS]
+    threading.Thread(target=_tell_of_the_dead, daemon=True).start()
     threading.Thread(target=_watch, args=(controller, address), daemon=True).start()
     from torch.distributed.run import main as torchrun
 

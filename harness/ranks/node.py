@@ -94,8 +94,6 @@ class Node:
             self._torchrun = torchrun
         elif frame.kind == "end":
             self._end()
-        elif frame.kind == "kill ranks" and self._torchrun:
-            self._torchrun.kill_ranks()
         elif frame.kind == "tell":
             self._tell()
 

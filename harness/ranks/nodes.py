@@ -112,10 +112,6 @@ class Nodes:
         self._asked = {node for node in self.links if self._say(node, encode("tell"))}
         return self._asked
 
-    def kill_ranks(self) -> None:
-        for node in self.links:
-            self._say(node, encode("kill ranks"))
-
     def end(self) -> None:
         """Have all end what they started, and wait for the next order."""
         self._order = None

@@ -139,7 +139,7 @@ class RankPool:
         launch, self._launch = self._launch, None
         self._waiting.clear()
         if launch is not None:
-            launch.stop()
+            launch.kill()
 
     def kill(self) -> None:
         """End every process at once; cases under way will go to a fresh launch."""

@@ -12,8 +12,10 @@ from typing import Self
 
 import harness
 from harness.candidates import interpreter
+from harness.ranks import worker
 from harness.ranks.collectives import ENVIRONMENT
 from harness.ranks.leash import ADDRESS, CONTROLLER, sweep
+from harness.ranks.placement import PLACEMENT, Placement
 from harness.ranks.wire import Frame
 from harness.ranks.worker import ENDPOINT, TOKEN
 
@@ -69,6 +71,23 @@ class Order:
             ]
         return [*meeting, "--nproc-per-node", str(self.ranks), "--max-restarts", "0"]
 
+    @property
+    def forks(self) -> bool:
+        """Whether torchrun forks the ranks: not where they have drivers of devices to start."""
+        return Placement.read(self.environment[PLACEMENT]).device == "cpu"
+
+    @property
+    def program(self) -> list[str]:
+        """What each rank runs, and how it starts.
+
+        torchrun has imported torch already, which is most of what a launch costs, and ranks that
+        it forks need not do it again. They share its seed for hashes then: what relies on the
+        order of a set, which elsewhere is another on every rank, shows only where none is forked.
+        """
+        if self.forks:
+            return ["--start-method", "fork", "--run-path", worker.__file__]
+        return ["-m", worker.__name__]
+
 
 class Torchrun:
     """The processes of one order on this host."""
@@ -90,7 +109,7 @@ class Torchrun:
             *(interpreter(self._order.home), "-m", "harness.ranks.leash"),
             *self._order.options,
             *logs,
-            *("-m", "harness.ranks.worker"),
+            *self._order.program,
         ]
         environment = {
             **os.environ,
@@ -137,10 +156,6 @@ class Torchrun:
         of_ranks = [f"{kind}.{rank}" for kind in kinds for rank in self._ranks]
         names = [f"torchrun.{self._order.node}", *of_ranks]
         return {name: self.read(name)[-TAIL:] for name in names}
-
-    def kill_ranks(self) -> None:
-        """End all but torchrun itself, which then tells how they ended."""
-        sweep(self.address, spare=self.process.pid)
 
     def kill(self) -> None:
         """End every process and remove the folder."""

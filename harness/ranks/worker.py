@@ -1,4 +1,4 @@
-"""A rank: `torchrun ... -m harness.ranks.worker`. No pytest, no hypothesis, no judgement here.
+"""A rank, as torchrun starts it. No pytest, no hypothesis, no judgement here.
 
 The first thing a rank does is to connect to its controller, before it imports anything heavy, so
 that its death can be noticed from then on. A thread of its own reads the socket: it answers
@@ -64,8 +64,6 @@ class Controller:
                 for frame in reader.feed(data):
                     if frame.kind == "report":
                         self.send(self.report())
-                    elif frame.kind == "stop":
-                        os._exit(0)
                     else:
                         self.inbox.put(frame)
         finally:
@@ -92,6 +90,10 @@ class Controller:
 
 def main() -> None:
     index, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    if os.getpgrp() != os.getpid():
+        # Forked, it would end with torchrun's group, and with its handler of signals.
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     controller = Controller(index)
     # Native code that aborts leaves no other word of where it was called from.
@@ -168,4 +170,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception:  # noqa: BLE001 - whoever forked us would keep it to himself
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

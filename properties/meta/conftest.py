@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.ranks.torchrun import Order
+
 VARIABLE = b"HARNESS_SOCKET="
 PATIENCE = 5.0
 
@@ -23,6 +25,12 @@ def address_of() -> Callable[[int], str]:
         return found[0]
 
     return find
+
+
+@pytest.fixture
+def own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks start as they do on a GPU, each importing everything itself."""
+    monkeypatch.setattr(Order, "forks", False)
 
 
 @pytest.fixture(scope="session")

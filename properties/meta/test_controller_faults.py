@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.case import parse
+from harness.ranks import worker
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
 
@@ -131,6 +132,7 @@ TROUBLE_AT_START = {
 }
 
 
+@pytest.mark.usefixtures("own_processes")
 @pytest.mark.parametrize("why", TROUBLE_AT_START)
 def test_a_rank_that_cannot_start_is_named_with_the_end_of_its_output(
     why: str,
@@ -154,3 +156,29 @@ def test_a_rank_that_cannot_start_is_named_with_the_end_of_its_output(
         assert (fault.kind, fault.summary) == (Kind.START, summary)
         assert log in fault.log
         assert left_behind(address) == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "how", "log"),
+    [
+        ("print('no licence', flush=True); os._exit(3)", "exit status 3", "no licence"),
+        ("signal.raise_signal(signal.SIGTERM)", "killed by SIGTERM", ""),
+        ("settle(99 / 0)", "exit status 1", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_forked_rank_that_cannot_start_is_named_with_the_end_of_its_output(
+    trouble: str, how: str, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Path(worker.__file__).read_text()
+    place = "    device = settle(local)\n"
+    assert place in program
+    (tmp_path / "worker.py").write_text(
+        program.replace(place, f"    if index == 1: {trouble}\n{place}")
+    )
+    monkeypatch.setattr(worker, "__file__", str(tmp_path / "worker.py"))
+    with RankPool(2) as pool:
+        fault = pool.run(CASE, "native-local")
+    assert isinstance(fault, Fault)
+    assert (fault.kind, fault.rank) == (Kind.START, 1)
+    assert how in fault.summary
+    assert log in fault.log

@@ -218,6 +218,21 @@ def test_a_rank_killed_while_idle_is_a_fault_of_the_next_case(
     assert fault.last_key == "between cases"
 
 
+@pytest.mark.usefixtures("own_processes")
+def test_a_death_is_told_alike_where_ranks_are_not_forked(
+    address_of: AddressOf, left_behind: Leftovers
+) -> None:
+    with RankPool(2) as pool:
+        assert is_right(CASE, pool.run(CASE, "native-local"))
+        address = address_of(pool.pids()[0])
+        with ended(pool.pids()[2]):
+            os.kill(pool.pids()[2], signal.SIGKILL)
+        fault = pool.run(CASE, "native-local")
+    assert isinstance(fault, Fault)
+    assert (fault.kind, fault.summary) == (Kind.DIED, "rank 1 died, killed by SIGKILL")
+    assert left_behind(address) == []
+
+
 def test_of_what_happens_at_once_nothing_is_missed(fault_of: Expect, pool: RankPool) -> None:
     del fault_of
     with ended(pool.pids()[2]):

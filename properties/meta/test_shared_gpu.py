@@ -65,6 +65,7 @@ def test_what_a_transport_says_against_it_is_told(launched: list[str]) -> None:
     assert len(launched) == 1
 
 
+@pytest.mark.usefixtures("own_processes")
 def test_ranks_that_never_come_up_are_given_up(
     launched: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
