@@ -22,8 +22,9 @@ class Bug:
     looks: tuple[str, ...]
     # Without these a case cannot show it: situations by name, or a field as in "sp>1".
     when: tuple[str, ...]
-    # The smallest case that shows it.
+    # The smallest case that shows it, and the golden of the same batch.
     line: str
+    golden: str
     # The first release in which it was seen, and the first without it; empty where unknown.
     since: str
     fixed: str

@@ -19,7 +19,7 @@ from harness.case import Case, Dtype, InvalidCase, LossContract, Model
 from harness.compare import Comparison, Verdict
 from harness.conformance.tally import Tally, name_of
 from harness.fresh import confirmed
-from harness.known import recognised
+from harness.known import listed, recognised
 from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
 from harness.reduce import reduce
@@ -143,7 +143,8 @@ def _go_on(
     for bug in bugs(candidate.library):
         if bug.is_in(found.version) and can_show(candidate, bug):
             found.listed[bug.key] = seen = as_listed(bug, name, pools)
-            if name_of(seen) not in bug.looks:
+            # One may hide behind another that is listed too.
+            if name_of(seen) not in bug.looks and listed(seen) is None:
                 found.stale.append(bug.key)
 
 

@@ -37,6 +37,7 @@ def _finding(library: Library, bug: Bug, seen: Mapping[str, Any] | None) -> str:
         "when": ", ".join(bug.when) or "always",
         "since": _since(library, bug),
         "reported": bug.link or "no report was found",
+        "golden": f"`{bug.golden}`",
     }
     lines = [f"## {library.distribution}: {bug.key}\n", f"{bug.says}\n"]
     lines += [f"- {name}: {fact}" for name, fact in facts.items()]

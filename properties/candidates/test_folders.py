@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from harness.anomaly import ANOMALIES
 from harness.candidates.known import Bug, bugs
 from harness.candidates.published import Library, libraries
 from harness.conformance import findings, page, read
+from harness.golden.vector import parse_vector
 from harness.script import standalone
 from harness.situations.needs import lacking
 from properties.sources import imported, imported_first, undefined
 
 DOCS = Path(__file__).parents[2] / "docs"
+VECTORS = Path(__file__).parents[2] / "golden" / "vectors"
 LIBRARIES = list(libraries().values())
 LISTED = [(library, bug) for library in LIBRARIES for bug in bugs(library)]
 
@@ -54,6 +57,11 @@ def test_what_is_listed_can_be_seen_where_it_says(library: Library, bug: Bug) ->
     assert lacking(bug.case, bug.when) == []
     assert library.limits[bug.candidate[0]](bug.case) is None
     assert [other.key for other in bugs(library)].count(bug.key) == 1
+    # The golden is of the same batch, whatever its mesh, dtype and kernel.
+    stored = parse_vector(bug.golden, (VECTORS / f"{bug.golden}.json").read_bytes()).case
+    assert (
+        replace(stored, sp=bug.case.sp, dtype=bug.case.dtype, kernel=bug.case.kernel) == bug.case
+    )
     # As one would tell its maintainers.
     assert bug.where
     assert bug.says.endswith(".")

@@ -56,6 +56,7 @@ candidate = ["step"]
 looks = ["gradient-scaled"]
 when = ["sp>1"]
 line = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
+golden = "none-of-ours"
 since = "1.0"
 fixed = "1.1"
 link = "https://example.org/toy/1"
@@ -68,6 +69,7 @@ candidate = ["step"]
 looks = ["gradient-scaled"]
 when = ["sp>2"]
 line = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=1 dp=1 dim=2 dtype=fp64 seed=0"
+golden = "none-of-ours"
 since = "1.0"
 fixed = ""
 link = ""
