@@ -1,11 +1,10 @@
 """What ms-swift, or its wiring, cannot do with a case."""
 
-from collections.abc import Iterator
 from math import gcd
 
 from harness.candidates.published import Limit
 from harness.candidates.wiring import limits
-from harness.case import Case, Row
+from harness.case import Case
 
 
 def trainer(case: Case, dtype: str = "fp32") -> str | None:
@@ -17,7 +16,7 @@ def trainer(case: Case, dtype: str = "fp32") -> str | None:
         and case.micro_batches > 1
         and "loss=micro-mean micro_batches>1: micro-batches are weighed by their tokens",
         case.loss == "micro-mean"
-        and any(not any(map(supervised, rows)) for rows in micro_batches(case))
+        and not limits.all_have_targets(case)
         and "loss=micro-mean: a replica without targets divides by zero, also on one rank",
     )
 
@@ -33,7 +32,7 @@ def plain(case: Case, dtype: str = "fp32") -> str | None:
     """Of entries that on one rank leave the loss to the model."""
     return token_mean(case, dtype) or limits.first(
         case.sp == 1
-        and any(not any(map(supervised, rows)) for rows in micro_batches(case))
+        and not limits.all_have_targets(case)
         and "a micro-batch without targets: on one rank the mean over nothing is NaN"
     )
 
@@ -45,7 +44,7 @@ def padded(case: Case) -> str | None:
         ulysses_ranks(case) < case.sp
         and f"kv_heads={case.kv_heads} sp={case.sp}: its ring takes no padded rows",
         case.sp > 1
-        and any(map(padded_on_the_left, micro_batches(case)))
+        and limits.any_is_padded_on_the_left(case)
         and "its template refuses padding on the left where the sequence is shared",
     )
 
@@ -61,29 +60,6 @@ def packed(case: Case) -> str | None:
 def ulysses_ranks(case: Case) -> int:
     """Heads are dealt to so many ranks; a ring of such groups shares a sequence."""
     return gcd(case.kv_heads, case.sp)
-
-
-def padded_on_the_left(rows: tuple[Row, ...]) -> bool:
-    """Whether padding stands before some row."""
-    longest = max(map(len, rows))
-    return any(row.side == "left" and len(row) < longest for row in rows)
-
-
-def supervised(row: Row) -> bool:
-    """Whether there is anything to learn from it."""
-    return bool(row.supervised())
-
-
-def micro_batches(case: Case) -> Iterator[tuple[Row, ...]]:
-    """The rows of each, over all replicas."""
-    for replica in range(case.dp):
-        rows = case.rows[replica :: case.dp]
-        share, larger = divmod(len(rows), case.micro_batches)
-        start = 0
-        for i in range(case.micro_batches):
-            size = share + (i < larger)
-            yield rows[start : start + size]
-            start += size
 
 
 def ring(case: Case) -> str | None:

@@ -13,12 +13,11 @@ from torch.nn import functional as F
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published import Step
 from harness.candidates.wiring import flash_blocks
-from harness.candidates.wiring.decoder import Part, right_padded, token_losses, train, weighted
-from harness.candidates.wiring.gradients import total
+from harness.candidates.wiring.decoder import Part, right_padded, train_shares, window_size
 from harness.candidates.wiring.packages import bare_packages
 from harness.candidates.wiring.rows import Padded
 from harness.case import Case
-from harness.reference.decoder import Attend, Decoder
+from harness.reference.decoder import Attend
 
 flash_blocks.install()
 # The package itself imports an adapter for a transformers of long ago.
@@ -34,12 +33,9 @@ from ring_flash_attn.zigzag_ring_flash_attn_varlen import (  # noqa: E402
     zigzag_ring_flash_attn_varlen_func,
 )
 
-# layout(micro-batch) -> this rank's part of it, and the attention that belongs to it.
-Layout = Callable[[Padded], tuple[Part, Attend]]
-
 
 def zigzag(case: Case, rank: Rank, emit: Emit) -> None:
-    window = reach(case)
+    window = window_size(case)
 
     def layout(batch: Padded) -> tuple[Part, Attend]:
         part = each(right_padded(batch, 2 * case.sp), lambda x: dealt(x, rank, dim=1))
@@ -55,11 +51,11 @@ def zigzag(case: Case, rank: Rank, emit: Emit) -> None:
 
         return part, attend
 
-    step(case, rank, emit, layout)
+    train_shares(case, rank, emit, layout)
 
 
 def zigzag_varlen(case: Case, rank: Rank, emit: Emit) -> None:
-    window = reach(case)
+    window = window_size(case)
 
     def layout(batch: Padded) -> tuple[Part, Attend]:
         rows = [unpadded(batch, row, 2 * case.sp) for row in range(len(batch.ids_BS))]
@@ -80,11 +76,11 @@ def zigzag_varlen(case: Case, rank: Rank, emit: Emit) -> None:
 
         return joined(mine), attend
 
-    step(case, rank, emit, layout)
+    train_shares(case, rank, emit, layout)
 
 
 def llama3(case: Case, rank: Rank, emit: Emit) -> None:
-    window = reach(case)
+    window = window_size(case)
 
     def layout(batch: Padded) -> tuple[Part, Attend]:
         rows = [unpadded(batch, row, 1) for row in range(len(batch.ids_BS))]
@@ -109,31 +105,7 @@ def llama3(case: Case, rank: Rank, emit: Emit) -> None:
 
         return each(whole, lambda x: x.chunk(case.sp)[rank.sp_index]), attend
 
-    step(case, rank, emit, layout)
-
-
-def step(case: Case, rank: Rank, emit: Emit, layout: Layout) -> None:
-    """Shares of the loss and of the gradients are summed over all ranks."""
-
-    def forward_backward(model: Decoder, batch: Padded, say: Emit) -> Tensor:
-        part, attend = layout(batch)
-        loss = weighted(case, token_losses(model, part, attend, say), part.tokens)
-        loss.backward()
-        return loss.detach()
-
-    train(
-        case,
-        rank,
-        emit,
-        forward_backward,
-        mean=False,
-        logged=lambda share: total(share, rank.world),
-    )
-
-
-def reach(case: Case) -> tuple[int, int]:
-    """How far a query sees to the left and to the right, as flash-attn has it."""
-    return (-1, -1) if case.window is None else (case.window - 1, 0)
+    train_shares(case, rank, emit, layout)
 
 
 def each(part: Part, function: Callable[[Tensor], Tensor]) -> Part:

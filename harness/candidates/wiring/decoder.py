@@ -35,6 +35,8 @@ class Part:
 
 # forward_backward(model, micro-batch, emit) -> this rank's share of what is logged.
 ForwardBackward = Callable[[Decoder, Padded, Emit], Tensor]
+# layout(micro-batch) -> this rank's part of it, and the attention that belongs to it.
+Layout = Callable[[Padded], tuple[Part, Attend]]
 
 
 def train(
@@ -54,6 +56,30 @@ def train(
         gradients.reduce(parameters, rank.world, mean=mean)
         say("loss", logged(torch.stack(shares).sum()))
         gradients.emit_gradients(parameters, say)
+
+
+def train_shares(case: Case, rank: Rank, emit: Emit, layout: Layout) -> None:
+    """Every step of the case; shares of the loss and of gradients are summed over all ranks."""
+
+    def forward_backward(model: Decoder, batch: Padded, say: Emit) -> Tensor:
+        part, attend = layout(batch)
+        loss = weighted(case, token_losses(model, part, attend, say), part.tokens)
+        loss.backward()
+        return loss.detach()
+
+    train(
+        case,
+        rank,
+        emit,
+        forward_backward,
+        mean=False,
+        logged=lambda share: gradients.total(share, rank.world),
+    )
+
+
+def window_size(case: Case) -> tuple[int, int]:
+    """How far a query sees to the left and to the right, as flash-attn has it."""
+    return (-1, -1) if case.window is None else (case.window - 1, 0)
 
 
 def token_losses(model: Decoder, part: Part, attend: Attend, emit: Emit) -> Tensor:

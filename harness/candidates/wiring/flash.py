@@ -39,6 +39,7 @@ __all__ = [
     "reach",
     "refuse",
     "require",
+    "unseen",
 ]
 
 P = ParamSpec("P")
@@ -162,12 +163,7 @@ def attention(
         wide_k, wide_v = (x.repeat_interleave(sharing, -2) for x in (wide_k, wide_v))
         scores = torch.einsum("...qmh,...kmh->...mqk", wide_q, wide_k) * scale
         queries, keys = scores.shape[-2:]
-        away_QK = torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
-        unseen_QK = torch.zeros_like(away_QK, dtype=torch.bool)
-        if behind >= 0:
-            unseen_QK |= away_QK < -behind
-        if ahead >= 0:
-            unseen_QK |= away_QK > ahead
+        unseen_QK = unseen(queries, keys, behind, ahead)
         blind_Q1 = unseen_QK.all(-1, keepdim=True)
         # A softmax of nothing would be NaN, and its gradient as well.
         scores = scores.masked_fill(unseen_QK & ~blind_Q1, -torch.inf)
@@ -175,6 +171,17 @@ def attention(
         out = torch.einsum("...mqk,...kmh->...qmh", weights, wide_v)
         lse = scores.detach().logsumexp(-1).masked_fill(blind_Q1[:, 0], torch.inf)
     return out.to(q.dtype), lse.float()
+
+
+def unseen(queries: int, keys: int, behind: int, ahead: int) -> Tensor:
+    """Which keys each query does not attend to; the last query stands at the last key."""
+    away_QK = torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
+    unseen_QK = torch.zeros_like(away_QK, dtype=torch.bool)
+    if behind >= 0:
+        unseen_QK |= away_QK < -behind
+    if ahead >= 0:
+        unseen_QK |= away_QK > ahead
+    return unseen_QK
 
 
 class Unwritten(torch.autograd.Function):

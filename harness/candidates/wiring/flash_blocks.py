@@ -76,7 +76,8 @@ def _flash_attn_backward(
     flash.calls["_flash_attn_backward"] += 1
     flash.refuse(dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
     flash.check(q, k, v, dims=4)
-    unseen_QK = _unseen(q, k, (window_size_left, window_size_right), causal)
+    behind, ahead = flash.reach((window_size_left, window_size_right), causal)
+    unseen_QK = flash.unseen(q.shape[1], k.shape[1], behind, ahead)
     *gradients, delta_BMQ = _differentiate(
         dout, q, k, v, out, softmax_lse, softmax_scale, unseen_QK
     )
@@ -200,17 +201,6 @@ def _differentiate(
     dv = torch.einsum("bmqk,bqmh->bkmh", weights_BMQK, dout)
     dk, dv = (x.unflatten(2, (-1, sharing)).sum(3) for x in (dk, dv))
     return dq, dk, dv, delta_BMQ
-
-
-def _unseen(q: Tensor, k: Tensor, window: tuple[int, int], causal: bool) -> Tensor:
-    """Which keys each query does not attend to; the last query stands at the last key."""
-    behind, ahead = flash.reach(window, causal)
-    queries, keys = q.shape[1], k.shape[1]
-    away_QK = torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
-    unseen_QK = torch.zeros_like(away_QK, dtype=torch.bool)
-    if behind >= 0:
-        unseen_QK |= away_QK < -behind
-    return unseen_QK | (away_QK > ahead) if ahead >= 0 else unseen_QK
 
 
 def _rows(

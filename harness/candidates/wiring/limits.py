@@ -1,13 +1,39 @@
 """What every wiring of its kind refuses, as arithmetic on the case."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from harness.case import Case
+from harness.case import Case, Row
 
 
 def first(*reasons: str | bool) -> str | None:
     """The first reason that there is, where each is `condition and "reason"`."""
     return next((str(reason) for reason in reasons if reason), None)
+
+
+def micro_batches(case: Case) -> Iterator[tuple[Row, ...]]:
+    """The rows of each, over all replicas; the larger ones are the first."""
+    for replica in range(case.dp):
+        rows = case.rows[replica :: case.dp]
+        share, larger = divmod(len(rows), case.micro_batches)
+        start = 0
+        for number in range(case.micro_batches):
+            size = share + (number < larger)
+            yield rows[start : start + size]
+            start += size
+
+
+def all_have_targets(case: Case) -> bool:
+    """Whether in every micro-batch there is something to learn."""
+    return all(any(row.supervised() for row in rows) for rows in micro_batches(case))
+
+
+def any_is_padded_on_the_left(case: Case) -> bool:
+    """Whether in some micro-batch padding stands before a row."""
+    return any(
+        row.side == "left" and len(row) < max(map(len, rows))
+        for rows in micro_batches(case)
+        for row in rows
+    )
 
 
 def around(case: Case) -> str | None:

@@ -9,14 +9,7 @@ from torch import Tensor
 
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published import Step
-from harness.candidates.wiring.decoder import (
-    Part,
-    right_padded,
-    token_losses,
-    train,
-    weighted,
-)
-from harness.candidates.wiring.gradients import total
+from harness.candidates.wiring.decoder import Part, right_padded, train_shares, window_size
 from harness.candidates.wiring.rows import Padded
 from harness.candidates.yunchang import groups
 from harness.candidates.yunchang.library import (
@@ -28,7 +21,7 @@ from harness.candidates.yunchang.library import (
     flash_attn_func,
 )
 from harness.case import Case
-from harness.reference.decoder import Decoder
+from harness.reference.decoder import Attend
 
 # attention(q, k, v, causal=, window_size=) on what one rank has of a table of rows.
 Attention = Callable[..., Tensor]
@@ -89,8 +82,8 @@ def step(
     layout: str,
     degrees: tuple[int, int],
 ) -> None:
-    """Rows are padded behind, to what the layout divides; shares of the loss and gradients add."""
-    window = (-1, -1) if case.window is None else (case.window - 1, 0)
+    """Rows are padded behind, to what the layout divides."""
+    window = window_size(case)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attention(q, k, v, causal=True, window_size=window)
@@ -101,23 +94,13 @@ def step(
         )
         return cut
 
-    def forward_backward(model: Decoder, batch: Padded, say: Emit) -> Tensor:
+    def mine(batch: Padded) -> tuple[Part, Attend]:
         whole = right_padded(batch, case.sp if layout == "basic" else 2 * case.sp)
-        part = whole
-        if case.sp > 1:
-            part = Part(*(local(getattr(whole, field.name)) for field in fields(whole)))
-        loss = weighted(case, token_losses(model, part, attend, say), part.tokens)
-        loss.backward()
-        return loss.detach()
+        if case.sp == 1:
+            return whole, attend
+        return Part(*(local(getattr(whole, field.name)) for field in fields(whole))), attend
 
-    train(
-        case,
-        rank,
-        emit,
-        forward_backward,
-        mean=False,
-        logged=lambda share: total(share, rank.world),
-    )
+    train_shares(case, rank, emit, mine)
 
 
 def wide(attention: Attention) -> Attention:
