@@ -12,7 +12,7 @@ from harness.compare import Verdict, compare, doubt
 from harness.compare.elementwise import measure_noise
 from harness.ranks.pool import RankPool
 from harness.reference import reference, rowwise
-from harness.trace import Assembly, Entry, Kind, Trace
+from harness.trace import Assembly, Entry, Kind, Trace, is_required
 
 CASE = parse("case/1 rows=5:11111,3:111 sp=2")
 PLANTED = Path(__file__).parent / "planted.py"
@@ -73,6 +73,27 @@ def test_a_candidate_is_blamed_only_after_plain_training_was_asked_twice(
     assert forgiven.verdict is Verdict.WITHIN
     assert forgiven.asked_twice
     assert not run.evaluate(CASE, "native-local", harness_pool).asked_twice
+
+
+@pytest.mark.parametrize("sp", [1, 2, 4])
+def test_whether_a_run_is_traced_changes_no_verdict(sp: int, harness_pool: RankPool) -> None:
+    # Of what is emitted only when it is traced, a bf16 model errs far more than of its losses.
+    case = parse(
+        f"case/1 rows=4:0110 heads=4/2 layers=1 vocab=8 sp={sp} dim=2 dtype=bf16 seed=830"
+    )
+    if case.ranks > harness_pool.size:
+        pytest.skip("needs more ranks")
+    found = {}
+    for traced in (False, True):
+        outcome = run.begin(case, "mutants.B134", harness_pool, traced=traced)
+        comparison = run.judge(case, "mutants.B134", outcome, traced=traced)
+        found[traced] = {
+            (result.key, result.wrong, result.used)
+            for result in comparison.keys
+            if is_required(result.key)
+        }
+        assert comparison.verdict is Verdict.DIVERGED
+    assert found[False] == found[True]
 
 
 def test_tensors_that_a_witness_has_lend_their_noise_to_those_that_it_has_not() -> None:

@@ -121,4 +121,16 @@ def budget_for(key: str) -> Budget:
 
 def kind_of(key: str) -> str:
     """Tensors of one kind lend each other their noise."""
-    return "gradient" if key.startswith("grad.") else "forward"
+    if key.startswith("grad."):
+        return "gradient"
+    return "loss" if key in ("nll", "loss") else "forward"
+
+
+def lends_to(key: str) -> tuple[str, ...]:
+    """The kinds that a tensor lends its noise to.
+
+    What is emitted only in a traced run borrows from losses and lends them nothing: whether a run
+    is traced changes no verdict.
+    """
+    kind = kind_of(key)
+    return (kind, "forward") if kind == "loss" else (kind,)

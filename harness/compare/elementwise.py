@@ -19,6 +19,7 @@ from harness.compare.budget import (
     Exact,
     budget_for,
     kind_of,
+    lends_to,
 )
 from harness.trace.trace import Values
 
@@ -87,8 +88,9 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
     for key, (oracle, baselines) in known.items():
         if oracle.dtype.kind != "f" or not oracle.size:
             continue
-        kind, magnitude = kind_of(key), float(np.abs(oracle).max())
-        largest[kind] = max(largest.get(kind, 0.0), magnitude)
+        magnitude = float(np.abs(oracle).max())
+        for kind in lends_to(key):
+            largest[kind] = max(largest.get(kind, 0.0), magnitude)
         error = max(
             0.0 if baseline is oracle else float(np.abs(baseline - oracle).max())
             for baseline in baselines
@@ -97,7 +99,8 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
         # An oracle that is its own baseline tells nothing; a witness may not have every tensor.
         if magnitude and any(baseline is not oracle for baseline in baselines):
             whole = _own_on_the_whole(oracle, baselines) / on_the_whole(oracle)
-            kinds.setdefault(kind, []).append((of[key], whole))
+            for kind in lends_to(key):
+                kinds.setdefault(kind, []).append((of[key], whole))
     usual = {kind: np.median(values, axis=0).tolist() for kind, values in kinds.items()}
     return Noise(
         of,

@@ -51,7 +51,7 @@ def batch(pool: RankPool) -> list[Case]:
 
 @pytest.fixture(scope="module")
 def power(pool: RankPool, batch: list[Case], request: pytest.FixtureRequest) -> Power:
-    keys = some(list(BANK), request.config, every=16)
+    keys = some(list(BANK), request.config, every=8)
     chosen = [BANK[key] for key in keys if shows_on(BANK[key], pool.size)]
     return measure(chosen, [], batch, [pool])
 
@@ -125,7 +125,7 @@ def test_what_is_benign_is_left_alone(
     pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
 ) -> None:
     nightly = request.config.getoption("--hypothesis-profile") == "nightly"
-    tried = measure([], list(BENIGN.values()), batch[:200] if nightly else batch[:5], [pool])
+    tried = measure([], list(BENIGN.values()), batch[:200] if nightly else batch[:8], [pool])
     assert [f"{t.key}\n{t.explanation}" for t in tried.flagged] == []
     refused = {t.key: t.verdicts for t in tried.benign if t.verdicts.get("UNSUPPORTED")}
     assert refused == {}
@@ -139,5 +139,5 @@ def test_what_kills_without_a_reference_is_a_property_or_a_reason_why_none_does(
 
 def test_that_property_kills_it(pool: RankPool, request: pytest.FixtureRequest) -> None:
     claimed = {key: claim for key, claim in ALONE.items() if claim in PROPERTIES}
-    for key in some(list(claimed), request.config, every=16):
+    for key in some(list(claimed), request.config, every=8):
         assert PROPERTIES[claimed[key]].kills(f"mutants.{key}", pool), key
