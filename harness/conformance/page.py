@@ -1,5 +1,6 @@
 """The conformance table as Markdown, from what was found and kept."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -158,7 +159,11 @@ def _failures(found: Mapping[str, Any]) -> str:
 def _refused(found: Mapping[str, Any]) -> str:
     rows = []
     for name, each in found.items():
-        for reason, count in _all(each, "refused").most_common(6):
+        reasons = Counter[str]()
+        for reason, count in _all(each, "refused").items():
+            # Which fields; their numbers are many.
+            reasons[re.sub(r"=\d\S*", "", reason)] += count
+        for reason, count in reasons.most_common(6):
             rows.append((f"`{name}`", reason, str(count)))
     if not rows:
         return ""
