@@ -2,10 +2,10 @@
 
 import os
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import torch
-from torch import distributed as dist
+if TYPE_CHECKING:
+    import torch
 
 PLACEMENT = "HARNESS_PLACEMENT"
 # NCCL takes several ranks on one GPU only when told to, and then without NVLS. Each collective
@@ -45,8 +45,11 @@ class Placement:
         return {PLACEMENT: str(self)} | (SHARED_GPU if shared else {})
 
 
-def settle(local: int) -> torch.device:
+def settle(local: int) -> "torch.device":
     """Take the device of this rank, as its environment says, and meet the other ranks."""
+    import torch
+    from torch import distributed as dist
+
     placement = Placement.read(os.environ[PLACEMENT])
     device = torch.device(placement.devices[local % len(placement.devices)])
     # What a dtype promises also holds on hardware that is faster without.

@@ -453,6 +453,11 @@ def test_a_rank_can_connect_before_it_loads_anything_heavy() -> None:
     assert not {"torch", "numpy", "hypothesis"} & loaded
 
 
+def test_a_host_that_joins_loads_nothing_heavy_itself() -> None:
+    loaded = loaded_by("import harness.ranks.node")
+    assert not {"torch", "numpy", "hypothesis"} & loaded
+
+
 def test_the_probe_sees_torch_where_it_is_loaded() -> None:
     assert {"torch", "numpy"} <= loaded_by("import harness.reference")
 
