@@ -169,7 +169,7 @@ class Module:
         match node:
             case ast.ImportFrom(module="__future__"):
                 self.annotations_wait = True
-            case ast.Import() | ast.ImportFrom() if self._is_prepared(node):
+            case ast.Import() | ast.ImportFrom() if not for_checkers and self._is_prepared(node):
                 self.statements.append(Statement(self, node))
             case ast.Import() | ast.ImportFrom():
                 for name, new in bindings(self, node):

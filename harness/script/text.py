@@ -36,7 +36,13 @@ def _prepared(
         bound = alias.asname or alias.name.partition(".")[0]
         own = graph.resolve(statement.module, bound)
         final = names[own] if isinstance(own, Definition) else bound
-        listed.append(alias.name if final == alias.name else f"{alias.name} as {final}")
+        name = alias.name
+        if not alias.asname and name != bound:
+            # It loads a.b and binds a.
+            listed.append(name)
+            name = bound
+        if final != bound or name == alias.name:
+            listed.append(name if final == name else f"{name} as {final}")
     origin = f"from {node.module} " if isinstance(node, ast.ImportFrom) else ""
     return f"{origin}import {', '.join(listed)}"
 
