@@ -34,7 +34,7 @@ def name_labels(evidence: Evidence, tokens: Tokens, got: Values) -> Look:
 
 
 def labels_from_losses(evidence: Evidence) -> tuple[Tokens, Tokens] | None:
-    """The labels that the candidate's losses belong to, if the oracle's logits tell.
+    """The labels that losses belong to, if the oracle's logits tell, and not all are right.
 
     A candidate need not show its labels; -loss must be some id's log-probability.
     """
@@ -51,4 +51,7 @@ def labels_from_losses(evidence: Evidence) -> tuple[Tokens, Tokens] | None:
         return None
     expected = evidence.moved(evidence.ids_n, 1, fill=0)[tokens]
     right = fits[np.arange(len(tokens)), expected]
+    if right.all():
+        # Then they explain nothing.
+        return None
     return tokens, np.where(right, expected, fits.argmax(-1))

@@ -8,9 +8,10 @@ from harness.conformance.document import (
     release_records,
     write,
 )
-from harness.conformance.examined import Examined, Request, examine
+from harness.conformance.examined import Examined, examine
 from harness.conformance.findings import findings
 from harness.conformance.page import by_library, page, summary
+from harness.conformance.pools import Request
 from harness.conformance.sweep import Release, sweep
 
 __all__ = [

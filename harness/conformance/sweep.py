@@ -7,14 +7,9 @@ from harness.candidates import load
 from harness.candidates.known import bugs
 from harness.candidates.published import Published
 from harness.compare import Comparison
-from harness.conformance.examined import (
-    Pools,
-    Request,
-    as_listed,
-    can_show,
-    of_each_sp,
-    what_it_takes,
-)
+from harness.conformance.drawn import what_it_takes
+from harness.conformance.examined import as_listed, can_show, of_each_sp
+from harness.conformance.pools import Pools, Request
 from harness.conformance.tally import Tally
 
 

@@ -18,8 +18,13 @@ from harness.candidates.known import bugs
 from harness.candidates.published import BadFolder, Library, libraries
 from harness.case import parse
 from harness.cli import main
-from harness.conformance import page, read
+from harness.compare import Verdict
+from harness.conformance import Request, page, read
+from harness.conformance.failures import WRONG_ALONE, blamed, smallest
+from harness.conformance.pools import Pools
+from harness.conformance.tally import Tally
 from harness.ranks.pool import NotAtHome, RankPool
+from harness.run import evaluate
 from properties.candidates.toy import KNOWN, make
 
 SMALL = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
@@ -41,10 +46,10 @@ def outside(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch)
     patch.setenv(FOLDER, str(folder / "environments"))
     patch.setenv("PIP_NO_INDEX", "1")
     patch.setenv("PIP_FIND_LINKS", str(folder / "wheels"))
-    patch.setattr("harness.conformance.examined.SPS", (2,))
-    patch.setattr("harness.conformance.examined.MOST_RANKS", 2)
+    patch.setattr("harness.conformance.drawn.SPS", (2,))
+    patch.setattr("harness.conformance.drawn.MOST_RANKS", 2)
     patch.setattr("harness.conformance.examined.SMOKE", 5)
-    patch.setattr("harness.conformance.examined.SHRINK_SECONDS", 2.0)
+    patch.setattr("harness.conformance.failures.SHRINK_SECONDS", 2.0)
     libraries.cache_clear()
     yield folder
     libraries.cache_clear()
@@ -224,3 +229,42 @@ def test_what_is_not_pinned_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(text)
     with pytest.raises(BadFolder, match="is not an exact pin"):
         assert Library("toy", "toywiring", tmp_path).requirements
+
+
+ALONE = """
+from harness.candidates.native import LocalDialect
+
+class Scaled(LocalDialect):
+    name = "scaled"
+
+    def __init__(self, *sps):
+        self.sps = sps
+
+    def backward(self, loss):
+        super().backward(loss * (2 if self.sp in self.sps else 1))
+
+    def run(self, case, rank, emit):
+        self.sp = case.sp
+        super().run(case, rank, emit)
+
+SHARED, ALWAYS = Scaled(2), Scaled(1, 2)
+"""
+
+
+def test_a_batch_that_is_wrong_alone_is_not_held_against_what_is_shared(
+    tmp_path: Path, harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "alone.py").write_text(ALONE)
+    pools = Pools("", Request())
+    monkeypatch.setattr(pools, "of", lambda _ranks: harness_pool)
+    shared, always = (
+        blamed(evaluate(parse(SMALL), f"{tmp_path}/alone.py:{name}", harness_pool), pools)
+        for name in ("SHARED", "ALWAYS")
+    )
+    assert shared.verdict is Verdict.DIVERGED
+    assert (always.verdict, always.reason) == (Verdict.UNSUPPORTED, WRONG_ALONE)
+    # Nor is it made smaller until nothing is shared any more.
+    tally = Tally()
+    tally.add(shared)
+    ((small, count),) = smallest(tally, pools)
+    assert (small.case.sp, count) == (2, 1)

@@ -1,0 +1,87 @@
+"""The cases that a candidate is examined on."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+from harness.candidates.published import Published
+from harness.case import Case, Dtype, InvalidCase, LossContract, Model
+from harness.conformance.pools import Request
+from harness.search import generate
+from harness.strategies import cases
+
+DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "bf16")
+SPS = (2, 4)
+MOST_RANKS = 4
+# Enough to tell what a candidate takes.
+PROBED = 400
+# A candidate that refuses most of what is drawn is asked about no more than this many times.
+DRAWN_AT_MOST = 6
+
+
+def what_it_takes(candidate: Published, seed: int) -> dict[str, list[str]]:
+    """The finest dtype, and the loss contracts and architectures, of which it takes any case."""
+    probe = cases(
+        sps=(1, *SPS),
+        max_ranks=MOST_RANKS,
+        dtypes=DTYPES,
+        architectures=get_args(Model),
+        max_steps=1,
+    )
+    taken = [c for c in generate(probe, PROBED, seed) if candidate.supports(c) is None]
+    fields: dict[str, Sequence[Any]] = {
+        "dtype": DTYPES,
+        "loss": get_args(LossContract),
+        "model": get_args(Model),
+    }
+    found = {
+        name: [value for value in values if any(getattr(c, name) == value for c in taken)]
+        for name, values in fields.items()
+    }
+    found["dtype"] = found["dtype"][:1]
+    return found
+
+
+def drawn(
+    candidate: Published, takes: dict[str, list[Any]], sp: int, count: int, request: Request
+) -> Iterator[Case]:
+    """Cases until so many of them can be run, in the order of the ranks that they need."""
+    if not all(takes.values()):
+        return
+    strategy = cases(
+        sps=(sp,),
+        dps=(1,) if sp == 1 else (1, 2),
+        max_ranks=MOST_RANKS,
+        dtypes=takes["dtype"],
+        losses=takes["loss"],
+        architectures=takes["model"],
+    )
+    chosen, left = list[Case](), count
+    for case in generate(strategy, DRAWN_AT_MOST * count, request.seed):
+        chosen.append(case)
+        left -= candidate.supports(case) is None
+        if not left:
+            break
+    yield from sorted(chosen, key=lambda case: case.ranks)
+
+
+def by_sp(
+    candidate: Published, takes: dict[str, list[Any]], request: Request
+) -> Iterator[tuple[int, Iterator[Case]]]:
+    """Generated cases for each sp."""
+    for sp in SPS:
+        yield sp, drawn(candidate, takes, sp, request.count, request)
+
+
+def on_meshes(goldens: Iterable[Case], takes: dict[str, list[Any]]) -> Iterator[Case]:
+    """Each golden's batch at every sp, in the dtype that the candidate takes."""
+    found = []
+    for golden in goldens:
+        for sp in SPS:
+            try:
+                case = replace(golden, sp=sp, dtype=takes["dtype"][0])
+            except InvalidCase:
+                continue
+            if case.ranks <= MOST_RANKS:
+                found.append(case)
+    yield from sorted(found, key=lambda case: case.ranks)

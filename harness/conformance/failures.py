@@ -1,0 +1,53 @@
+"""What a failure comes to: whose it is, and its smallest case."""
+
+from dataclasses import replace
+
+from harness.case import Case
+from harness.compare import Comparison, Verdict, unsupported
+from harness.conformance.pools import Pools
+from harness.conformance.tally import Tally
+from harness.fresh import confirmed
+from harness.known import recognised
+from harness.reduce import reduce
+from harness.run import verdict_only
+
+SHRINK_SECONDS = 20.0
+WRONG_ALONE = "wrong at sp 1 as well: its model rounds more than plain training does"
+
+
+def blamed(seen: Comparison, pools: Pools) -> Comparison:
+    """The same, unless its batch is wrong at sp 1 as well: then nothing shared is to blame."""
+    if seen.verdict is not Verdict.DIVERGED or seen.case.sp == 1:
+        return seen
+    alone = replace(seen.case, sp=1)
+    if verdict_only(alone, seen.candidate, pools.of(alone.ranks)).verdict is Verdict.DIVERGED:
+        return unsupported(seen.case, seen.candidate, WRONG_ALONE)
+    return seen
+
+
+def smallest(tally: Tally, pools: Pools) -> list[tuple[Comparison, int]]:
+    """One failure of each kind, a divergence shrunk, and seen on ranks that ran nothing before."""
+    return [(_shrunk(first, pools), count) for first, count in tally.first.values()]
+
+
+def _shrunk(first: Comparison, pools: Pools) -> Comparison:
+    if first.verdict is not Verdict.DIVERGED:
+        return first
+    found = reduce(
+        first,
+        lambda case: _still_shared(case, first, pools),
+        seconds=SHRINK_SECONDS,
+    )
+    case = found.smallest.case
+    small = confirmed(case, first, pools.of(case.ranks))
+    # On the way down one may slip into another fault, which is listed.
+    if small is None or recognised(small).verdict is Verdict.KNOWN:
+        return first
+    return small
+
+
+def _still_shared(case: Case, first: Comparison, pools: Pools) -> Comparison:
+    """What a smaller case comes to, if it still says anything of what ranks share."""
+    if case.sp == 1 < first.case.sp:
+        return unsupported(case, first.candidate, "sp=1: nothing is shared")
+    return verdict_only(case, first.candidate, pools.of(case.ranks))
