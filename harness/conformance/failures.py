@@ -40,10 +40,11 @@ def _shrunk(first: Comparison, pools: Pools) -> Comparison:
     )
     case = found.smallest.case
     small = confirmed(case, first, pools.of(case.ranks))
-    # On the way down one may slip into another fault, which is listed.
-    if small is None or recognised(small).verdict is Verdict.KNOWN:
+    if small is None:
         return first
-    return small
+    # On the way down one may slip into another fault, which is listed by what itself looks like.
+    itself = replace(small, looks=tuple(look for look in small.looks if not look.larger))
+    return first if recognised(itself).verdict is Verdict.KNOWN else small
 
 
 def _still_shared(case: Case, first: Comparison, pools: Pools) -> Comparison:
