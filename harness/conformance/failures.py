@@ -5,22 +5,25 @@ from dataclasses import replace
 from harness.case import Case
 from harness.compare import Comparison, Verdict, unsupported
 from harness.conformance.pools import Pools
-from harness.conformance.tally import Tally
+from harness.conformance.tally import Tally, name_of
 from harness.fresh import confirmed
 from harness.known import recognised
 from harness.reduce import reduce
-from harness.run import verdict_only
+from harness.run import evaluate, verdict_only
 
 SHRINK_SECONDS = 20.0
 WRONG_ALONE = "wrong at sp 1 as well: its model rounds more than plain training does"
 
 
 def blamed(seen: Comparison, pools: Pools) -> Comparison:
-    """The same, unless its batch is wrong at sp 1 as well: then nothing shared is to blame."""
+    """The same, unless rounding alone makes its batch wrong at sp 1: nothing shared is to blame.
+
+    What is wrong there by more than rounding is kept: it may be the library's.
+    """
     if seen.verdict is not Verdict.DIVERGED or seen.case.sp == 1:
         return seen
     alone = replace(seen.case, sp=1)
-    if verdict_only(alone, seen.candidate, pools.of(alone.ranks)).verdict is Verdict.DIVERGED:
+    if name_of(evaluate(alone, seen.candidate, pools.of(alone.ranks))) == "low-precision":
         return unsupported(seen.case, seen.candidate, WRONG_ALONE)
     return seen
 

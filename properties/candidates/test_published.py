@@ -251,18 +251,20 @@ SHARED, ALWAYS = Scaled(2), Scaled(1, 2)
 """
 
 
-def test_a_batch_that_is_wrong_alone_is_not_held_against_what_is_shared(
+def test_a_batch_that_is_rounded_too_much_alone_is_not_held_against_what_is_shared(
     tmp_path: Path, harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "alone.py").write_text(ALONE)
     pools = Pools("", Request())
     monkeypatch.setattr(pools, "of", lambda _ranks: harness_pool)
-    shared, always = (
-        blamed(evaluate(parse(SMALL), f"{tmp_path}/alone.py:{name}", harness_pool), pools)
-        for name in ("SHARED", "ALWAYS")
-    )
-    assert shared.verdict is Verdict.DIVERGED
-    assert (always.verdict, always.reason) == (Verdict.UNSUPPORTED, WRONG_ALONE)
+    case = parse(SMALL)
+    names = (f"{tmp_path}/alone.py:SHARED", f"{tmp_path}/alone.py:ALWAYS", "mutants.B134")
+    failures = [evaluate(case, name, harness_pool) for name in names]
+    assert {failure.verdict for failure in failures} == {Verdict.DIVERGED}
+    shared, always, coarse = (blamed(failure, pools) for failure in failures)
+    # By more than rounding it may be the library that is wrong on one rank too.
+    assert shared.verdict is always.verdict is Verdict.DIVERGED
+    assert (coarse.verdict, coarse.reason) == (Verdict.UNSUPPORTED, WRONG_ALONE)
     # Nor is it made smaller until nothing is shared any more.
     tally = Tally()
     tally.add(shared)
