@@ -6,7 +6,7 @@ exchange, and then nothing else is asked.
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,15 +17,14 @@ from harness.candidates.published import Published
 from harness.case import Case
 from harness.compare import Comparison
 from harness.conformance.drawn import by_sp, drawn, on_meshes, what_it_takes
-from harness.conformance.failures import blamed, smallest
+from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools, Request
+from harness.conformance.stage import judged
 from harness.conformance.tally import Tally, name_of
-from harness.known import listed, recognised
-from harness.run import evaluate, evaluate_all
+from harness.known import listed
+from harness.run import evaluate
 
 SMOKE = 25
-# Each costs a launch of ranks; after so many the rest of a stage would tell nothing new.
-MOST_FAULTS = 16
 
 
 @dataclass(slots=True)
@@ -61,7 +60,7 @@ def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examine
     found.packages = Environment(candidate.library, version).installed
     found.version = Environment(candidate.library, version).release
     with Pools(found.home, request) as pools:
-        smoke = _stage(drawn(candidate, takes, 1, SMOKE, request), name, pools)
+        smoke = judged(drawn(candidate, takes, 1, SMOKE, request), name, pools)
         found.stages["sp 1"] = smoke
         if smoke.first:
             found.failures = smallest(smoke, pools)
@@ -82,9 +81,9 @@ def _go_on(
     request: Request,
 ) -> None:
     name, takes = candidate.name, found.takes
-    found.stages["goldens"] = _stage(on_meshes(goldens.values(), takes), name, pools)
+    found.stages["goldens"] = judged(on_meshes(goldens.values(), takes), name, pools)
     for sp, asked in by_sp(candidate, takes, request):
-        found.stages[f"sp {sp}"] = _stage(asked, name, pools)
+        found.stages[f"sp {sp}"] = judged(asked, name, pools)
     for tally in found.stages.values():
         found.failures += smallest(tally, pools)
     for bug in bugs(candidate.library):
@@ -110,23 +109,7 @@ def of_each_sp(
 ) -> Tally:
     """Generated cases at every sp."""
     asked = [case for _, cases in by_sp(candidate, takes, request) for case in cases]
-    return _stage(asked, candidate.name, pools)
-
-
-def _stage(asked: Iterable[Case], name: str, pools: Pools) -> Tally:
-    tally = Tally()
-    by_ranks: dict[int, list[Case]] = {}
-    for case in asked:
-        by_ranks.setdefault(case.ranks, []).append(case)
-    for ranks, batch in by_ranks.items():
-        faults = 0
-        for comparison in evaluate_all(((case, name) for case in batch), pools.of(ranks)):
-            seen = blamed(recognised(comparison), pools)
-            tally.add(seen)
-            faults += comparison.fault is not None
-            if faults == MOST_FAULTS:
-                break
-    return tally
+    return judged(asked, candidate.name, pools)
 
 
 def totals(stages: Mapping[str, Tally]) -> Counter[str]:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from harness.compare import Verdict
 from harness.conformance import Request, page, read
 from harness.conformance.failures import WRONG_ALONE, blamed, smallest
 from harness.conformance.pools import Pools
+from harness.conformance.stage import judged
 from harness.conformance.tally import Tally
 from harness.ranks.pool import NotAtHome, RankPool
 from harness.run import evaluate
@@ -131,7 +133,7 @@ def test_the_list_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> 
         "version": "1.0",
         "installed": True,
         "others": ["1.1"],
-        "candidates": ["toy.step", "toy.twice"],
+        "candidates": ["toy.step", "toy.twice", "toy.fussy"],
     }
 
 
@@ -168,7 +170,10 @@ def test_a_script_needs_only_the_library(installed: Path) -> None:
 def test_the_table_tells_known_new_and_our_own_mistakes_apart(installed: Path) -> None:
     out, goldens = installed / "out", ["--goldens", "golden"]
     # The wiring of one of the two is wrong at sp 1, which is a fault and no finding.
-    assert main(["conformance", "toy", "--cases", "8", "--out", str(out), *goldens]) == 3
+    assert (
+        main(["conformance", "toy.step", "toy.twice", "--cases", "8", "--out", str(out), *goldens])
+        == 3
+    )
     found = read(out)["candidates"]
     step, twice = found["toy.step"], found["toy.twice"]
     assert twice["wiring"] == "at sp 1 it is not plain training"
@@ -190,6 +195,25 @@ def test_the_table_tells_known_new_and_our_own_mistakes_apart(installed: Path) -
     text = (out / "conformance.md").read_text()
     assert text == page(read(out))
     assert "| `toy.step` | 1.0 |" in text
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.conformance.stage.MOST_FAULTS", 1)
+    # Nothing else is under way when the first one comes back.
+    monkeypatch.setattr("harness.run.AHEAD", 1)
+    fussy, right = parse(SMALL.replace("heads=2/2", "heads=2/1")), parse(SMALL)
+    refused = replace(fussy, loss="row-mean")
+    with Pools(home("toy.fussy"), Request()) as pools:
+        tally = judged([fussy, fussy, refused, fussy, right, right], "toy.fussy", pools)
+        assert tally.known == {"heads": 1}
+        assert tally.refused == {"heads, listed": 2, "loss=row-mean": 1}
+        assert tally.verdicts["EQUAL"] + tally.verdicts["WITHIN"] == 2
+        two_rows = parse(SMALL.replace("rows=2:11", "rows=2:11,2:11"))
+        ended = judged([two_rows, right, right], "toy.fussy", pools)
+        assert ended.verdicts == {"FAULT": 1}
 
 
 def looks(record: dict[str, Any]) -> dict[str, str]:

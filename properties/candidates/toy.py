@@ -14,7 +14,7 @@ def refuses(case):
     return "dtype=bf16: too coarse for a toy" if case.dtype == "bf16" else None
 
 
-LIMITS = {"step": refuses, "twice": refuses}
+LIMITS = {"step": refuses, "twice": refuses, "fussy": refuses}
 """
 
 CANDIDATE = '''
@@ -46,7 +46,18 @@ class Twice(LocalDialect):
         super().backward(loss * 2)
 
 
-STEPS = {"step": Toy().run, "twice": Twice().run}
+class Fussy(LocalDialect):
+    """Stops where it should have said beforehand that it cannot."""
+
+    name = "fussy"
+
+    def run(self, case, rank, emit):
+        if len(case.rows) > 1 or case.kv_heads < case.sp:
+            raise RuntimeError("one row, and heads for everyone")
+        super().run(case, rank, emit)
+
+
+STEPS = {"step": Toy().run, "twice": Twice().run, "fussy": Fussy().run}
 '''
 
 KNOWN = """
@@ -75,6 +86,19 @@ fixed = ""
 link = ""
 where = "toylib/__init__.py:1"
 says = "It is listed, and nobody can see it."
+
+[[bug]]
+key = "heads"
+candidate = ["fussy"]
+looks = ["crashed"]
+when = ["kv heads < sp"]
+line = "case/1 rows=2:11 heads=2/1 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
+golden = "none-of-ours"
+since = "1.0"
+fixed = ""
+link = ""
+where = "toylib/__init__.py:1"
+says = "It does not repeat heads, and does not say so."
 """
 
 
