@@ -73,7 +73,7 @@ def by_library(results: Results) -> list[tuple[str, ...]]:
         found.setdefault(each["release"], []).append(each)
     verdicts = ("cases", "passed", "known", "diverged", "fault", "unsupported")
     lines: list[tuple[str, ...]] = [("library", "release", "steps", *verdicts, "bugs seen")]
-    for release, examined in found.items():
+    for examined in found.values():
         counts = sum((_all(each, "verdicts") for each in examined), Counter[str]())
         bugs = {key for each in examined for key in each["listed"] if key not in each["stale"]}
         refused = counts["UNSUPPORTED"]
@@ -83,32 +83,42 @@ def by_library(results: Results) -> list[tuple[str, ...]]:
             sum(counts[verdict] for verdict in PASSED),
             *(counts[verdict] for verdict in ("KNOWN", "DIVERGED", "FAULT")),
         )
-        name, version = release.partition("@")[0], examined[0]["version"]
+        name, version = _library(examined[0]), examined[0]["version"]
         share = f"{100 * refused / max(counts.total(), 1):.0f} %"
         lines.append((name, version, *map(str, numbers), share, str(len(bugs))))
     return lines
 
 
 def _corners(found: Mapping[str, Any]) -> str:
-    """By situation: how many cases were judged, and whose did not pass."""
+    """By situation and library: how many cases did not pass, of those that were judged."""
     judged: dict[str, Counter[str]] = {}
     failed: dict[str, Counter[str]] = {}
-    for name, each in found.items():
+    for each in found.values():
+        library = _library(each)
         for stage in each["stages"].values():
             for corner, counts in stage["corners"].items():
                 bad = sum(count for verdict, count in counts.items() if verdict not in PASSED)
-                judged.setdefault(corner, Counter())[name] += sum(counts.values())
-                failed.setdefault(corner, Counter())[name] += bad
-    rows = []
-    for corner, counts in judged.items():
-        whose = [
-            f"`{name}` {bad} of {counts[name]}" for name, bad in failed[corner].items() if bad
-        ]
-        rows.append((corner, str(counts.total()), ", ".join(whose) or "none"))
-    if not rows:
+                judged.setdefault(corner, Counter())[library] += sum(counts.values())
+                failed.setdefault(corner, Counter())[library] += bad
+    if not judged:
         return ""
-    text = "## By situation\n\nA case is in several. What did not pass includes what is known.\n\n"
-    return text + table(("corner", "cases", "did not pass"), rows)
+    libraries = list(dict.fromkeys(map(_library, found.values())))
+    rows = [
+        (
+            corner,
+            str(counts.total()),
+            *(
+                f"{failed[corner][name]} of {counts[name]}" if counts[name] else "none"
+                for name in libraries
+            ),
+        )
+        for corner, counts in judged.items()
+    ]
+    text = (
+        "## By situation\n\nHow many cases did not pass, known ones included, of those that were "
+        "judged. A case is in several.\n\n"
+    )
+    return text + table(("situation", "judged", *libraries), rows)
 
 
 def _kinds(found: Mapping[str, Any]) -> str:
@@ -206,6 +216,11 @@ def _packages(found: Mapping[str, Any]) -> str:
         pins = ", ".join(f"{name} {version}" for name, version in packages.items())
         lines.append(f"- {release}: {pins}\n")
     return "## Installed\n\n" + "".join(lines) if lines else ""
+
+
+def _library(each: Mapping[str, Any]) -> str:
+    name: str = each["release"].partition("@")[0]
+    return name
 
 
 def _all(each: Mapping[str, Any], what: str) -> Counter[str]:
