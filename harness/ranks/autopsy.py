@@ -4,13 +4,12 @@ import re
 import time
 from dataclasses import replace
 from textwrap import shorten
-from typing import Any
 
-from harness.ranks.collectives import GATE, Collective, first_disagreement, heard
+from harness.ranks.collectives import GATE, Collective, first_disagreement
 from harness.ranks.launch import Launch
+from harness.ranks.reports import ask
 from harness.ranks.torchrun import ending
 from harness.ranks.trouble import Trouble
-from harness.ranks.wire import encode
 from harness.trace import Fault, Kind
 
 # How long living ranks get to say where they are, and then torchrun to say how a dead one ended.
@@ -32,12 +31,12 @@ def autopsy(
     `keys` are those that ranks had reached when the trouble began.
     """
     root = troubles[0]
-    reports = _reports(launch)
+    reports, _ = ask(launch, PATIENCE)
     # Other hosts have been asked only now.
     there = range(launch.order.ranks, launch.size)
     keys = [*keys[: launch.order.ranks], *map(launch.progress, there)]
-    logs = {rank: _collectives(report) for rank, report in reports.items()}
-    stacks = {rank: str(report.get("stack", "")) for rank, report in reports.items()}
+    logs = {rank: report.collectives for rank, report in reports.items()}
+    stacks = {rank: report.stack for rank, report in reports.items()}
     stacks |= {rank: stack for rank in launch.links if (stack := _crash(launch, rank))}
     raised = {t.rank: t for t in reversed(troubles) if t.rank is not None and t.stack}
     stacks |= {rank: trouble.stack for rank, trouble in raised.items()}
@@ -130,33 +129,11 @@ def _first_death(launch: Launch, node: int) -> tuple[int, str] | None:
     return (launch.order.ranks_of(node)[int(found[2])], ending(int(found[1]))) if found else None
 
 
-def _reports(launch: Launch) -> dict[int, dict[str, Any]]:
-    asked = {rank for rank in launch.links if launch.send(rank, encode("report"))}
-    reports: dict[int, dict[str, Any]] = {}
-    nodes = launch.nodes.ask() if launch.nodes else set()
-    until = time.monotonic() + PATIENCE
-    while (nodes or asked - set(reports)) and (left := until - time.monotonic()) > 0:
-        for event in launch.events(left):
-            if event.rank is not None and event.frame and event.frame.kind == "report":
-                reports[event.rank] = event.frame.header
-            elif event.rank is not None and event.frame is None:
-                asked.discard(event.rank)
-    return reports
-
-
 def _crash(launch: Launch, rank: int) -> str:
     """Where the main thread was when this rank's process crashed, innermost call last."""
     threads = launch.read(f"crash.{rank}").split("most recent call first):\n")
     calls = threads[-1].partition("\n\n")[0].splitlines() if len(threads) > 1 else []
     return "\n".join(reversed(calls))
-
-
-def _collectives(report: dict[str, Any]) -> list[Collective]:
-    try:
-        return heard(report.get("collectives", []))
-    except (TypeError, ValueError, OverflowError):
-        # Who lies about this as well is known well enough without it.
-        return []
 
 
 def _pending(log: list[Collective]) -> list[Collective]:

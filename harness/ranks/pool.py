@@ -8,6 +8,7 @@
 5. What happens to an idle rank is a fault of the next case: nothing may go wrong unseen.
 6. A rank that is done with the oldest case may fail in a later one before its peers are done.
    The oldest is then not to blame: a fresh launch takes all of them again, one at a time.
+7. A rank that still imports a library when its time is up is starting, and may take as long.
 """
 
 import itertools
@@ -24,6 +25,7 @@ from harness.ranks.launch import Launch
 from harness.ranks.link import Event
 from harness.ranks.nodes import Nodes
 from harness.ranks.placement import Placement
+from harness.ranks.reports import ask
 from harness.ranks.ticket import Ticket, take_in
 from harness.ranks.trouble import Trouble
 from harness.ranks.wire import encode
@@ -33,6 +35,8 @@ DEADLINE = 20.0
 START_DEADLINE = 180.0
 # One rank's trouble becomes its peers' within moments: wait for theirs, then name the first.
 GRACE, LONGEST_GRACE, POLL = 0.3, 2.0, 0.02
+# How long those who are late get to say that they still import.
+ASKING = 1.0
 
 
 class TooFewRanks(ValueError):
@@ -69,6 +73,8 @@ class RankPool:
         self._runs = itertools.count(1)
         # Since when we have been waiting for the launch, or for the oldest case.
         self._since = 0.0
+        # The same, but for what was added because something was still on its way up.
+        self._begun = 0.0
         self._one_by_one = False
 
     def __enter__(self) -> Self:
@@ -218,7 +224,7 @@ class RankPool:
         self.start()
         self._feed()
         # Not since the case was submitted: while nobody listened, no rank could be heard.
-        self._since = time.monotonic()
+        self._since = self._begun = time.monotonic()
 
     def _new_troubles(self) -> list[Trouble]:
         """What comes next; of what comes at once, nothing comes a second time."""
@@ -237,7 +243,28 @@ class RankPool:
         if not was_ready:
             text = f"not all ranks were up within {allowed:g} s: {self._launch.missing()}"
             return [Trouble(Kind.START, text, late=True)]
-        return [Trouble(Kind.HUNG, f"gave no answer within {allowed:g} s", late=True)]
+        return self._late()
+
+    def _late(self) -> list[Trouble]:
+        """Whoever still imports is on its way up, and has the time for that; others are stuck."""
+        assert self._launch is not None
+        reports, events = ask(self._launch, ASKING)
+        troubles, ticket = self._take_in(events), self._waiting[0]
+        if troubles or ticket.complete:
+            return troubles
+        importing = {
+            rank: reports[rank].importing
+            for rank in range(ticket.case.ranks)
+            if rank in reports and reports[rank].importing
+        }
+        if not importing:
+            return [Trouble(Kind.HUNG, f"gave no answer within {self.deadline:g} s", late=True)]
+        if time.monotonic() - self._begun < self.start_deadline:
+            self._since = time.monotonic()
+            return []
+        rank, module = min(importing.items())
+        text = f"still imported {module} after {self.start_deadline:g} s"
+        return [Trouble(Kind.START, text, rank, late=True)]
 
     def _take_in(self, events: list[Event]) -> list[Trouble]:
         taken = [take_in(event, self._waiting, up=self.is_ready) for event in events]

@@ -50,8 +50,9 @@ def take_in(event: Event, waiting: Sequence[Ticket], *, up: bool) -> Trouble | N
     if frame is None:
         return Trouble(Kind.PROTOCOL, f"talks garbage: {event.broken}", event.rank)
     try:
-        if frame.kind == "ready":
-            link.ready = True
+        if frame.kind in ("ready", "report"):
+            # A report answers a question that nobody asks any more.
+            link.ready = link.ready or frame.kind == "ready"
             return None
         return _answer(event.rank or 0, frame, waiting)
     except ProtocolError as error:

@@ -26,6 +26,7 @@ from harness.ranks.wire import Frame, FrameReader, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
 TOKEN, ENDPOINT = "HARNESS_TOKEN", "HARNESS_ENDPOINT"
 
@@ -72,13 +73,19 @@ class Controller:
     def report(self) -> bytes:
         """What the main thread is doing, for a controller that has lost patience."""
         frames = sys._current_frames()  # noqa: SLF001 - documented, for debuggers
-        stack = traceback.format_stack(frames.get(threading.main_thread().ident or 0))
+        frame = frames.get(threading.main_thread().ident or 0)
+        stack = traceback.format_stack(frame)
         logged: list[tuple[object, ...]] = []
         try:
             logged = told(self.collectives())
         except Exception as error:  # noqa: BLE001 - the stack is worth having without the log
             stack.append(f"no log of collectives: {type(error).__name__}: {error}")
-        return encode("report", stack="".join(stack[-12:]), collectives=logged)
+        return encode(
+            "report",
+            stack="".join(stack[-12:]),
+            importing=being_imported(frame),
+            collectives=logged,
+        )
 
     def leave(self) -> NoReturn:
         """The controller is gone. Nothing may outlive it: no file, and no child of ours."""
@@ -86,6 +93,17 @@ class Controller:
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
+
+
+def being_imported(frame: "FrameType | None") -> str:
+    """The module that was asked for first, of those whose import is under way."""
+    name = ""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "_find_and_load" and code.co_filename.startswith("<frozen importlib"):
+            name = str(frame.f_locals["name"])
+        frame = frame.f_back
+    return name
 
 
 def main() -> None:

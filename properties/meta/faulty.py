@@ -9,6 +9,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -86,6 +91,24 @@ def talk_garbage(_rank: Rank, _emit: Emit) -> None:
     controller().send(os.urandom(4096))
 
 
+class SlowLibrary(MetaPathFinder, Loader):
+    """What takes its time to import, once."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self.name, self.seconds = name, seconds
+
+    def find_spec(self, fullname: str, *_where: object) -> ModuleSpec | None:
+        return spec_from_loader(fullname, self) if fullname == self.name else None
+
+    def exec_module(self, _module: ModuleType) -> None:
+        time.sleep(self.seconds)
+
+
+def import_slowly(name: str, seconds: float) -> None:
+    sys.meta_path.insert(0, SlowLibrary(name, seconds))
+    import_module(name)
+
+
 class RaisesThenDies(LocalDialect):
     """Rank 0 raises; a moment later rank 1 is killed."""
 
@@ -132,6 +155,12 @@ class PeersDiffer(LocalDialect):
 SLEEPS = Faulty("sleeps", 1, before=sleep)
 RANK_0_SLEEPS = Faulty("rank-0-sleeps", 0, before=sleep)
 LATE = Faulty("late", 1, after=lambda _rank, _emit: time.sleep(1))
+IMPORTS_SLOWLY = Faulty(
+    "imports-slowly", 1, before=lambda _rank, _emit: import_slowly("slow", 5.5)
+)
+NEVER_IMPORTED = Faulty(
+    "never-imported", 1, before=lambda _rank, _emit: import_slowly("endless", FOR_EVER)
+)
 SPINS = Faulty("spins", 1, before=spin)
 DEAF = Faulty("deaf", 1, before=turn_deaf)
 RAISES = Faulty("raises", 1, before=raise_as_planned)

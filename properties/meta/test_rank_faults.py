@@ -89,6 +89,23 @@ def test_a_rank_that_never_gets_anywhere_is_named_with_its_stack(
     assert "in check_peers\n" in fault.stacks[0]
 
 
+def test_a_rank_that_imports_a_library_is_not_called_stuck(pool: RankPool) -> None:
+    started = time.monotonic()
+    assert is_right(CASE, pool.run(CASE, faulty("IMPORTS_SLOWLY")))
+    assert time.monotonic() - started > DEADLINE, "nobody had to wait for it"
+
+
+def test_an_import_that_never_ends_is_no_collective_that_waits(
+    fault_of: Expect, pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "deadline", 2.0)
+    monkeypatch.setattr(pool, "start_deadline", 3.0)
+    fault = fault_of(faulty("NEVER_IMPORTED"))
+    assert (fault.kind, fault.rank) == (Kind.START, 1)
+    assert fault.summary == "rank 1 still imported endless after 3 s"
+    assert "in exec_module" in fault.stacks[1]
+
+
 def test_an_exception_is_reported_with_its_own_stack(fault_of: Expect) -> None:
     fault = fault_of(faulty("RAISES"))
     assert (fault.kind, fault.rank) == (Kind.RAISED, 1)
