@@ -1,4 +1,4 @@
-"""Before a candidate is blamed, plain training is asked a second time."""
+"""Before a candidate is blamed, plain training is asked again."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def strays_by(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "row_by_row", witness)
 
 
-def test_a_candidate_is_blamed_only_after_plain_training_was_asked_twice(
+def test_a_candidate_is_blamed_only_after_plain_training_was_asked_again(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidate = f"{PLANTED}:STRAYS"
@@ -71,13 +71,33 @@ def test_a_candidate_is_blamed_only_after_plain_training_was_asked_twice(
     strays_by(-4e-12, monkeypatch)
     forgiven = run.evaluate(CASE, candidate, harness_pool)
     assert forgiven.verdict is Verdict.WITHIN
-    assert forgiven.asked_twice
-    assert not run.evaluate(CASE, "native-local", harness_pool).asked_twice
+    assert forgiven.asked_again
+    assert not run.evaluate(CASE, "native-local", harness_pool).asked_again
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # The gradient of q strays 6 times as far as the formula of attention would have it.
+        "case/1 rows=4:1111 heads=2/2 layers=1 vocab=4 sp=2 dp=1 dim=4 dtype=fp32 seed=77",
+        # The only loss there is was right to the last bit by luck, fused or not.
+        "case/1 rows=2:11 heads=2/2 layers=1 vocab=4 sp=2 dp=1 dim=4 dtype=fp32 seed=69",
+    ],
+)
+def test_fused_attention_is_not_held_against_a_library(
+    line: str, harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidate = f"{PLANTED}:FUSES"
+    found = run.evaluate(parse(line), candidate, harness_pool)
+    assert found.verdict is Verdict.WITHIN
+    assert found.asked_again
+    monkeypatch.setattr(run, "otherwise_rounded", lambda _case: ())
+    assert run.evaluate(parse(line), candidate, harness_pool).verdict is Verdict.DIVERGED
 
 
 def test_whether_a_run_is_traced_changes_no_verdict(harness_pool: RankPool) -> None:
     # Of what is emitted only when it is traced, a bf16 model errs far more than of its losses.
-    case = parse("case/1 rows=4:0110 heads=4/2 layers=1 vocab=8 sp=2 dim=2 dtype=bf16 seed=830")
+    case = parse("case/1 rows=4:0110 heads=4/2 layers=1 vocab=8 sp=2 dim=2 dtype=bf16 seed=97")
     found = {}
     for traced in (False, True):
         outcome = run.begin(case, "mutants.B134", harness_pool, traced=traced)

@@ -1,6 +1,7 @@
 """The judgement: budgets, elements, the first divergence, and what it looks like."""
 
 from harness.compare.agreement import agree, doubt, identical, total
+from harness.compare.budget import A_ROUNDING_AWAY
 from harness.compare.compare import compare, faulted, unsupported
 from harness.compare.comparison import Comparison, Divergence, KeyResult, Look
 from harness.compare.differing import Differing
@@ -12,6 +13,7 @@ from harness.compare.vacuity import exchanged
 from harness.verdict import Verdict
 
 __all__ = [
+    "A_ROUNDING_AWAY",
     "NUDGES",
     "Change",
     "Comparison",

@@ -29,10 +29,11 @@ All factors were measured: see `TIMES`, and docs/tolerances.md.
 In fp64 the baseline is the oracle and has no error of its own. There the whole chain, forward,
 backward and reduction, must hold to a fixed 1e-12 of the slice.
 
-A rare case multiplies roundings by more than that allows. So before anybody is blamed, in any
-dtype, plain training is asked a second time, row by row, and what it says then counts as a second
-baseline. In fp64 the two must not differ by more than CONDITIONING times the budget: one of them
-would be wrong.
+A rare case multiplies roundings by more than that allows, or plain training was exact by luck. So
+before anybody is blamed, in any dtype, it is asked again, row by row, below fp64 also with fused
+attention, and in fp32 once more from weights A_ROUNDING_AWAY; all that it says counts as further
+baselines. In fp64 the two must not differ by more than CONDITIONING times the budget: one
+of them would be wrong.
 
 A gradient that is zero in exact arithmetic, as the oracle shows, has no magnitude to be measured
 by: kernels leave a few roundings of the largest gradient in it, and so many are allowed.
@@ -51,6 +52,10 @@ ZERO = 1e-14
 
 # Half a unit in the last place, relative.
 ROUNDING = {"fp64": 2.0**-53, "fp32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.0**-12}
+
+# In fp32: weights are of the order of one, and half of them are rounded to a neighbour. Over 120
+# cases plain training from there erred 1.3 times as much.
+A_ROUNDING_AWAY = 2.0**-25
 
 # A tensor that is zero by mistake has strayed by 1.0 of itself, one that is halved by 0.5. What
 # may stray that far cannot be judged; in a run that is to pass, that is so for few gradients.
@@ -92,12 +97,11 @@ class Reduced:
 
 Budget = Exact | Reduced
 
-# fp64 has the factor of fp32; it counts only where plain training was asked twice. The others were
+# fp64 has the factor of fp32; it counts only where plain training was asked again. The others were
 # chosen by measurement, somewhat above the largest multiple in 1300 generated cases of each dtype,
 # sp 1 to 4, dp 1 and 2, both dialects. fp32 needs more than half precisions: there nearly all
 # error comes from the order of sums, which is what differs, while in bf16 and fp16 it comes from
-# storing intermediate tensors, which both paths do alike. Where a budget is exceeded all the same,
-# plain training is asked for its error a second time, row by row, before anybody is blamed.
+# storing intermediate tensors, which both paths do alike.
 TIMES = {"fp64": 16.0, "fp32": 16.0, "bf16": 8.0, "fp16": 8.0}
 TIMES_ON_THE_WHOLE = {"fp32": 8.0, "bf16": 4.0, "fp16": 4.0}
 UNITS = {"fp64": 16.0, "fp32": 8.0, "bf16": 1.0, "fp16": 1.0}

@@ -65,7 +65,7 @@ class Comparison:
     verdict: Verdict
     reason: str = ""
     # Whether plain training had to be asked a second time.
-    asked_twice: bool = False
+    asked_again: bool = False
     first: Divergence | None = None
     findings: tuple[Finding, ...] = ()
     keys: tuple[KeyResult, ...] = ()

@@ -48,8 +48,8 @@ class Tally:
 
     verdicts: Counter[str] = field(default_factory=Counter)
     elements: int = 0
-    # Cases in which plain training was asked twice, and what it then said decided for a pass.
-    asked_twice: int = 0
+    # Cases in which plain training was asked again, and what it then said decided for a pass.
+    asked_again: int = 0
     # By dtype.
     used: dict[str, Histogram] = field(default_factory=dict)
     # Records of the first failure in each shard, shrunk; the smallest first.
@@ -61,7 +61,7 @@ class Tally:
         self.verdicts[comparison.verdict.name] += 1
         self.elements += comparison.elements
         if comparison.verdict.passed:
-            self.asked_twice += comparison.asked_twice
+            self.asked_again += comparison.asked_again
             # What equals plain training bit by bit adds nothing to plain training's own error.
             used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
             self.used.setdefault(comparison.case.dtype, Histogram()).add(used)
@@ -75,7 +75,7 @@ class Tally:
         return Tally(
             verdicts,
             self.elements + other.elements,
-            self.asked_twice + other.asked_twice,
+            self.asked_again + other.asked_again,
             used,
             failures,
         )
@@ -102,7 +102,7 @@ class Tally:
             "cases": self.cases,
             "verdicts": dict(self.verdicts),
             "elements": self.elements,
-            "asked_twice": self.asked_twice,
+            "asked_again": self.asked_again,
             "used": self.most,
             "histogram": {dtype: asdict(histogram) for dtype, histogram in self.used.items()},
             "failures": self.failures,
@@ -113,13 +113,13 @@ class Tally:
         used = {dtype: Histogram(**each) for dtype, each in record["histogram"].items()}
         failures = sorted(record["failures"], key=_size)
         verdicts = Counter(record["verdicts"])
-        return cls(verdicts, record["elements"], record["asked_twice"], used, failures)
+        return cls(verdicts, record["elements"], record["asked_again"], used, failures)
 
     def is_sound(self) -> bool:
         """Whether every case that passed is in a histogram, and every failure explained."""
         counted = [count for histogram in self.used.values() for count in histogram.counts]
         return (
-            _are_counts(self.elements, self.asked_twice, *self.verdicts.values(), *counted)
+            _are_counts(self.elements, self.asked_again, *self.verdicts.values(), *counted)
             and len(counted) == len(BUCKETS) * len(self.used)
             and sum(counted) == sum(self.verdicts[name] for name in PASSING)
             and all(type(failure["explanation"]) is str for failure in self.failures)
