@@ -238,7 +238,7 @@ class RankPool:
         if left > 0:
             if self.is_ready and not was_ready:
                 self._feed()
-                self._since = time.monotonic()
+                self._since = self._begun = time.monotonic()
             return []
         if not was_ready:
             text = f"not all ranks were up within {allowed:g} s: {self._launch.missing()}"
