@@ -59,11 +59,12 @@ def _since(library: Library, bug: Bug) -> str:
 
 
 def _seen(library: Library, bug: Bug, results: Results) -> Mapping[str, Any] | None:
-    """What it came to where it was last run and seen."""
-    names = {f"{library.name}.{key}" for key in bug.candidate}
-    found = [each for name, each in results["candidates"].items() if name in names]
-    for name, versions in results["releases"].items():
-        found += versions.values() if name in names else []
+    """What it came to in the first of its entries where it was seen."""
+    candidates, releases = results["candidates"], results["releases"]
+    found: list[Mapping[str, Any]] = []
+    for name in (f"{library.name}.{key}" for key in bug.candidate):
+        found += [candidates[name]] if name in candidates else []
+        found += releases.get(name, {}).values()
     for each in found:
         listed: Mapping[str, Any] | None = each["listed"].get(bug.key)
         if listed and listed["looks"] in bug.looks:
