@@ -33,7 +33,6 @@ def ticket() -> Ticket:
 @pytest.mark.parametrize(
     ("kind", "header"),
     [
-        ("report", {}),
         ("stop", {}),
         ("finished", {}),
         ("finished", FINISHED | {"run": True}),
@@ -58,6 +57,14 @@ def test_an_ill_formed_answer_is_garbage(
     assert trouble
     assert (trouble.kind, trouble.rank) == (Kind.PROTOCOL, 0)
     assert not ticket.complete
+
+
+def test_a_report_that_comes_too_late_is_no_answer_and_no_trouble(
+    link: Link, ticket: Ticket
+) -> None:
+    assert take_in(Event(link, Frame("report", {}, b"")), [ticket], up=True) is None
+    assert link.ready
+    assert not ticket.fragments
 
 
 def test_an_answer_counts_once_and_for_its_own_run_only(link: Link, ticket: Ticket) -> None:
