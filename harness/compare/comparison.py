@@ -64,7 +64,7 @@ class Comparison:
     candidate: str
     verdict: Verdict
     reason: str = ""
-    # Whether plain training had to be asked a second time.
+    # Whether plain training had to be asked again.
     asked_again: bool = False
     first: Divergence | None = None
     findings: tuple[Finding, ...] = ()
