@@ -11,7 +11,7 @@ from harness.conformance.document import (
 from harness.conformance.examined import Examined, examine
 from harness.conformance.findings import findings
 from harness.conformance.page import by_library, page, summary
-from harness.conformance.pools import Request
+from harness.conformance.request import Request
 from harness.conformance.sweep import Release, sweep
 
 __all__ = [

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from harness.candidates.published import Published
 from harness.case import Case, Dtype, InvalidCase, LossContract, Model
-from harness.conformance.pools import Request
+from harness.conformance.request import Request
 from harness.search import generate
 from harness.strategies import cases
 

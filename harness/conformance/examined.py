@@ -18,8 +18,9 @@ from harness.case import Case
 from harness.compare import Comparison
 from harness.conformance.drawn import by_sp, drawn, on_meshes, what_it_takes
 from harness.conformance.failures import smallest
-from harness.conformance.pools import Pools, Request
-from harness.conformance.stage import judged
+from harness.conformance.pools import Pools
+from harness.conformance.request import Request
+from harness.conformance.stage import tallied
 from harness.conformance.tally import Tally, name_of
 from harness.known import listed
 from harness.run import evaluate
@@ -60,7 +61,7 @@ def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examine
     found.packages = Environment(candidate.library, version).installed
     found.version = Environment(candidate.library, version).release
     with Pools(found.home, request) as pools:
-        smoke = judged(drawn(candidate, takes, 1, SMOKE, request), name, pools)
+        smoke = tallied(drawn(candidate, takes, 1, SMOKE, request), name, pools)
         found.stages["sp 1"] = smoke
         if smoke.first:
             found.failures = smallest(smoke, pools)
@@ -81,9 +82,9 @@ def _go_on(
     request: Request,
 ) -> None:
     name, takes = candidate.name, found.takes
-    found.stages["goldens"] = judged(on_meshes(goldens.values(), takes), name, pools)
+    found.stages["goldens"] = tallied(on_meshes(goldens.values(), takes), name, pools)
     for sp, asked in by_sp(candidate, takes, request):
-        found.stages[f"sp {sp}"] = judged(asked, name, pools)
+        found.stages[f"sp {sp}"] = tallied(asked, name, pools)
     for tally in found.stages.values():
         found.failures += smallest(tally, pools)
     for bug in bugs(candidate.library):
@@ -109,7 +110,7 @@ def of_each_sp(
 ) -> Tally:
     """Generated cases at every sp."""
     asked = [case for _, cases in by_sp(candidate, takes, request) for case in cases]
-    return judged(asked, candidate.name, pools)
+    return tallied(asked, candidate.name, pools)
 
 
 def totals(stages: Mapping[str, Tally]) -> Counter[str]:

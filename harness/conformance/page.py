@@ -178,8 +178,9 @@ def _refused(found: Mapping[str, Any]) -> str:
     if not rows:
         return ""
     return (
-        "## What is unsupported\n\nRefused beforehand, and never counted as passed.\n\n"
-        + table(("candidate", "reason", "cases"), rows)
+        "## What is unsupported\n\n"
+        "Refused beforehand, or left out because a listed fault was seen often enough; never "
+        "counted as passed.\n\n" + table(("candidate", "reason", "cases"), rows)
     )
 
 

@@ -1,22 +1,10 @@
-"""What is asked of every candidate, and the ranks to ask it of."""
+"""The ranks that a candidate is asked on."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Self
 
-from harness.ranks.placement import Placement
+from harness.conformance.request import Request
 from harness.ranks.pool import RankPool
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked of every candidate."""
-
-    # Generated cases for each sp.
-    count: int = 100
-    seed: int = 0
-    placement: Placement = field(default_factory=Placement)
-    deadline: float = 60.0
 
 
 class Pools:

@@ -18,7 +18,7 @@ from harness.situations.needs import lacking
 MOST_FAULTS = 16
 
 
-def judged(asked: Iterable[Case], name: str, pools: Pools) -> Tally:
+def tallied(asked: Iterable[Case], name: str, pools: Pools) -> Tally:
     """Every case on as many ranks as it needs.
 
     A listed fault that was seen often enough is no longer asked for. One that nobody listed may be

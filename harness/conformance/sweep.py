@@ -9,7 +9,8 @@ from harness.candidates.published import Published
 from harness.compare import Comparison
 from harness.conformance.drawn import what_it_takes
 from harness.conformance.examined import as_listed, can_show, of_each_sp
-from harness.conformance.pools import Pools, Request
+from harness.conformance.pools import Pools
+from harness.conformance.request import Request
 from harness.conformance.tally import Tally
 
 

@@ -27,6 +27,8 @@ class Link:
     ready: bool = False
     # Whether we still listen.
     heard: bool = True
+    # How many reports it owes us.
+    asked: int = 0
 
     @property
     def is_stranger(self) -> bool:

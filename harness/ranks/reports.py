@@ -22,18 +22,22 @@ class Report:
 def ask(launch: Launch, patience: float) -> tuple[dict[int, Report], list[Event]]:
     """The answers that come in time, and what else came meanwhile."""
     asked = {rank for rank in launch.links if launch.send(rank, encode("report"))}
+    for rank in asked:
+        launch.links[rank].asked += 1
     reports: dict[int, Report] = {}
     others: list[Event] = []
     nodes = launch.nodes.ask() if launch.nodes else set()
     until = time.monotonic() + patience
     while (nodes or asked - set(reports)) and (left := until - time.monotonic()) > 0:
         for event in launch.events(left):
-            if event.rank is not None and event.frame and event.frame.kind == "report":
-                reports[event.rank] = _read(event.frame)
+            link, frame = event.link, event.frame
+            if link and link.rank is not None and link.asked and frame and frame.kind == "report":
+                link.asked -= 1
+                reports[link.rank] = _read(frame)
                 continue
             others.append(event)
-            if event.rank is not None and event.frame is None:
-                asked.discard(event.rank)
+            if link and link.rank is not None and frame is None:
+                asked.discard(link.rank)
     return reports, others
 
 

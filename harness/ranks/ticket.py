@@ -49,14 +49,17 @@ def take_in(event: Event, waiting: Sequence[Ticket], *, up: bool) -> Trouble | N
         return Trouble(Kind.DIED if link.ready else Kind.START, event.broken, event.rank)
     if frame is None:
         return Trouble(Kind.PROTOCOL, f"talks garbage: {event.broken}", event.rank)
-    try:
-        if frame.kind in ("ready", "report"):
-            # A report answers a question that nobody asks any more.
-            link.ready = link.ready or frame.kind == "ready"
-            return None
-        return _answer(event.rank or 0, frame, waiting)
-    except ProtocolError as error:
-        return Trouble(Kind.PROTOCOL, f"talks garbage: {error}", event.rank)
+    if frame.kind == "ready":
+        link.ready = True
+    elif frame.kind == "report" and link.asked:
+        # It comes when nobody waits for it any more.
+        link.asked -= 1
+    else:
+        try:
+            return _answer(event.rank or 0, frame, waiting)
+        except ProtocolError as error:
+            return Trouble(Kind.PROTOCOL, f"talks garbage: {error}", event.rank)
+    return None
 
 
 def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | None:

@@ -23,7 +23,7 @@ from harness.compare import Verdict
 from harness.conformance import Request, page, read
 from harness.conformance.failures import WRONG_ALONE, blamed, smallest
 from harness.conformance.pools import Pools
-from harness.conformance.stage import judged
+from harness.conformance.stage import tallied
 from harness.conformance.tally import Tally
 from harness.ranks.pool import NotAtHome, RankPool
 from harness.run import evaluate
@@ -207,12 +207,12 @@ def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage
     fussy, right = parse(SMALL.replace("heads=2/2", "heads=2/1")), parse(SMALL)
     refused = replace(fussy, loss="row-mean")
     with Pools(home("toy.fussy"), Request()) as pools:
-        tally = judged([fussy, fussy, refused, fussy, right, right], "toy.fussy", pools)
+        tally = tallied([fussy, fussy, refused, fussy, right, right], "toy.fussy", pools)
         assert tally.known == {"heads": 1}
         assert tally.refused == {"heads, listed": 2, "loss=row-mean": 1}
         assert tally.verdicts["EQUAL"] + tally.verdicts["WITHIN"] == 2
         two_rows = parse(SMALL.replace("rows=2:11", "rows=2:11,2:11"))
-        ended = judged([two_rows, right, right], "toy.fussy", pools)
+        ended = tallied([two_rows, right, right], "toy.fussy", pools)
         assert ended.verdicts == {"FAULT": 1}
 
 

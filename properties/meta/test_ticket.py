@@ -33,6 +33,7 @@ def ticket() -> Ticket:
 @pytest.mark.parametrize(
     ("kind", "header"),
     [
+        ("report", {}),
         ("stop", {}),
         ("finished", {}),
         ("finished", FINISHED | {"run": True}),
@@ -62,9 +63,14 @@ def test_an_ill_formed_answer_is_garbage(
 def test_a_report_that_comes_too_late_is_no_answer_and_no_trouble(
     link: Link, ticket: Ticket
 ) -> None:
-    assert take_in(Event(link, Frame("report", {}, b"")), [ticket], up=True) is None
-    assert link.ready
+    late = Event(link, Frame("report", {}, b""))
+    link.asked = 1
+    assert take_in(late, [ticket], up=True) is None
     assert not ticket.fragments
+    # It was asked once.
+    trouble = take_in(late, [ticket], up=True)
+    assert trouble
+    assert trouble.kind is Kind.PROTOCOL
 
 
 def test_an_answer_counts_once_and_for_its_own_run_only(link: Link, ticket: Ticket) -> None:

@@ -1,0 +1,16 @@
+"""What is asked of every candidate."""
+
+from dataclasses import dataclass, field
+
+from harness.ranks.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """How many cases, from which seed, and on what."""
+
+    # Generated cases for each sp.
+    count: int = 100
+    seed: int = 0
+    placement: Placement = field(default_factory=Placement)
+    deadline: float = 60.0
