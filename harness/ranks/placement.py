@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     import torch
 
-PLACEMENT = "HARNESS_PLACEMENT"
+# Where ranks are told their devices, and where they meet.
+PLACEMENT, MEETING = "HARNESS_PLACEMENT", "HARNESS_MEETING"
 # NCCL takes several ranks on one GPU only when told to, and then without NVLS. Each collective
 # must leave room for those of the other ranks, or all of them wait for ever.
 SHARED_GPU = {
@@ -69,5 +70,11 @@ def settle(local: int) -> "torch.device":
     # Told its device, a transport connects at once, and a barrier knows what to wait on. That of
     # gloo waits on the host.
     own = None if placement.transport == "gloo" else device
-    dist.init_process_group(placement.transport, device_id=own)
+    dist.init_process_group(
+        placement.transport,
+        init_method=os.environ[MEETING],
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        device_id=own,
+    )
     return device
