@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness.ranks.endings import ending_of
+
 ADDRESS, CONTROLLER = "HARNESS_SOCKET", "HARNESS_CONTROLLER"
 
 # A process that survives SIGKILL for longer is stuck in the kernel: nothing else will help.
@@ -47,7 +49,7 @@ def _marked(address: str) -> Iterator[int]:
 def _watch(controller: int, address: str) -> None:
     with contextlib.suppress(ProcessLookupError):
         # Not a pipe: a fork of the controller would keep it open.
-        handle = os.pidfd_open(controller)
+        handle = ending_of(controller)
         # If it ended before we looked, the number may be somebody else's by now.
         if os.getppid() == controller:
             select.select([handle], [], [])

@@ -14,6 +14,7 @@ import harness
 from harness.candidates import interpreter
 from harness.ranks import worker
 from harness.ranks.collectives import ENVIRONMENT
+from harness.ranks.endings import ending_of
 from harness.ranks.leash import ADDRESS, CONTROLLER, sweep
 from harness.ranks.placement import MEETING, PLACEMENT, Placement
 from harness.ranks.wire import Frame
@@ -153,8 +154,14 @@ class Torchrun:
         except BaseException:
             self._discard()
             raise
-        # Readable once torchrun has ended.
-        self.handle = os.pidfd_open(self.process.pid)
+        try:
+            # Readable once torchrun has ended.
+            self.handle = ending_of(self.process.pid)
+        except BaseException:
+            kill_group(self.process.pid)
+            self.process.wait()
+            self._discard()
+            raise
 
     def read(self, name: str) -> str:
         """What `torchrun.NODE` or a rank wrote: `log.RANK`, `progress.RANK` or `crash.RANK`."""

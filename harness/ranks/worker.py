@@ -71,10 +71,9 @@ class Controller:
             self.leave()
 
     def report(self) -> bytes:
-        """What the main thread is doing, for a controller that has lost patience."""
-        frames = sys._current_frames()  # noqa: SLF001 - documented, for debuggers
-        frame = frames.get(threading.main_thread().ident or 0)
-        stack = traceback.format_stack(frame)
+        """What every thread is doing, for a controller that has lost patience."""
+        frames = frames_of_threads()
+        stack = stacks(frames)
         logged: list[tuple[object, ...]] = []
         try:
             logged = told(self.collectives())
@@ -82,8 +81,8 @@ class Controller:
             stack.append(f"no log of collectives: {type(error).__name__}: {error}")
         return encode(
             "report",
-            stack="".join(stack[-12:]),
-            importing=being_imported(frame),
+            stack="".join(stack),
+            importing=next(filter(None, map(being_imported, frames.values())), ""),
             collectives=logged,
         )
 
@@ -93,6 +92,35 @@ class Controller:
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
+
+
+def frames_of_threads() -> dict[str, "FrameType"]:
+    """Where each thread is but the one that asks: the main one, and behind it torch's own.
+
+    Those run backward on a GPU, and then the main one only waits for them.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread()
+    found = {
+        names.get(ident, f"torch's {ident}"): frame
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - documented, for debuggers
+        if ident != threading.get_ident()
+    }
+
+    def place(name: str) -> int:
+        # A thread that Python did not start is a dummy to it, once it has looked.
+        return 1 if name == main.name else 2 * name.startswith(("torch's", "Dummy"))
+
+    return {name: found[name] for name in sorted(found, key=place)}
+
+
+def stacks(frames: dict[str, "FrameType"]) -> list[str]:
+    """The last calls of each; threads are named where there are several."""
+    lines: list[str] = []
+    for name, frame in frames.items():
+        lines += [f"  thread {name}\n"] if len(frames) > 1 else []
+        lines += traceback.format_stack(frame)[-12:]
+    return lines
 
 
 def being_imported(frame: "FrameType | None") -> str:
@@ -123,7 +151,9 @@ def main() -> None:
     from harness.candidates import STOOD_IN, load
     from harness.case import parse
     from harness.ranks.exchanges import Exchanges
+    from harness.ranks.hardware import described, made, warm_up
     from harness.ranks.mesh import Meshes
+    from harness.ranks.messages import refuse_over_gloo
     from harness.ranks.payload import pack
     from harness.ranks.placement import settle
     from harness.ranks.recorder import Recorder
@@ -132,9 +162,12 @@ def main() -> None:
     meshes, exchanges = Meshes(index, device), Exchanges()
     progress = os.open(controller.folder / f"progress.{index}", os.O_RDWR | os.O_CREAT)
     controller.collectives = log
+    if device.type != "cpu":
+        refuse_over_gloo()
+        warm_up(device)
     # torchrun ends all ranks when one dies; from now on they stay to say where they were.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    controller.send(encode("ready", device=str(device), torch=torch.__version__))
+    controller.send(encode("ready", hardware=described(device)))
 
     gate = dist.barrier(async_op=True)
     while True:
@@ -147,6 +180,7 @@ def main() -> None:
             index, case.tokens, traced=bool(frame.header["traced"]), progress=progress
         )
         called, started, traced = exchanges.called, time.time_ns(), recorder.traced
+        before = made(device)
         try:
             candidate = load(frame.text("candidate"))
             seat = meshes.seat(case.dp, case.sp)
@@ -156,7 +190,7 @@ def main() -> None:
             # No rank begins a case before all have left the one before it, so that a collective
             # too many can never meet one of the next case. They have left while this one packs.
             gate = dist.barrier(group=seat.gate, async_op=True)
-            described, payload = pack(fragments)
+            items, payload = pack(fragments)
         except Exception as error:  # noqa: BLE001 - the controller judges it
             controller.send(
                 encode(
@@ -178,7 +212,8 @@ def main() -> None:
                 "finished",
                 payload,
                 run=run,
-                fragments=described,
+                fragments=items,
+                idle=device.type != "cpu" and made(device) == before,
                 collectives=entered,
                 log=logged,
                 stood_in=sorted(STOOD_IN),
