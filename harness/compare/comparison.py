@@ -63,6 +63,7 @@ class Comparison:
     case: Case
     candidate: str
     verdict: Verdict
+    # Why there is no other verdict; of a divergence, what could not be asked before blaming.
     reason: str = ""
     # Whether plain training had to be asked again.
     asked_again: bool = False
