@@ -23,6 +23,7 @@ def judged(
     baseline: Trace,
     answer: Assembly,
     device: str,
+    *,
     source: str = "the padded reference",
 ) -> Comparison:
     """Compare; where that diverges, once more with all the error that plain training makes.

@@ -46,12 +46,8 @@ def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparis
         elif isinstance(answer, Fault):
             yield name, faulted(case, candidate, answer)
         else:
-            yield (
-                name,
-                blame.judged(
-                    case, candidate, stored, stored, answer, pool.hardware, "what is stored"
-                ),
-            )
+            told = case, candidate, stored, stored, answer, pool.hardware
+            yield name, blame.judged(*told, source="what is stored")
 
 
 @dataclass(kw_only=True)
