@@ -46,9 +46,8 @@ def judged(
     if case.dtype != "fp64":
         again = [row_by_row(case, TORCH_DTYPES[case.dtype]), *otherwise_rounded(case), *there]
     comparison = compare(case, candidate, oracle, [baseline, *again], answer)
-    if comparison.verdict is Verdict.DIVERGED:
-        comparison = replace(comparison, reason=missing)
-    return replace(comparison, asked_again=True)
+    unasked = missing if comparison.verdict is Verdict.DIVERGED else ""
+    return replace(comparison, asked_again=True, unasked=unasked)
 
 
 @lru_cache(maxsize=256)

@@ -63,10 +63,11 @@ class Comparison:
     case: Case
     candidate: str
     verdict: Verdict
-    # Why there is no other verdict; of a divergence, what could not be asked before blaming.
     reason: str = ""
     # Whether plain training had to be asked again.
     asked_again: bool = False
+    # Where it should have been asked before this divergence was told, and why it could not.
+    unasked: str = ""
     first: Divergence | None = None
     findings: tuple[Finding, ...] = ()
     keys: tuple[KeyResult, ...] = ()

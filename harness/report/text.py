@@ -52,8 +52,8 @@ def _divergence_lines(comparison: Comparison) -> list[str]:
     then = _consequences(comparison)
     if then:
         lines.append(f"  then    {then}")
-    if comparison.reason:
-        lines.append(f"  but     {comparison.reason}")
+    if comparison.unasked:
+        lines.append(f"  but     {comparison.unasked}")
     return lines
 
 
