@@ -31,6 +31,11 @@ class Placement:
         """What kind of device it is."""
         return self.devices[0].partition(":")[0]
 
+    @property
+    def hardware(self) -> str:
+        """One of those that compute, as torch calls it: what is only pretended is the CPU."""
+        return "cpu" if self.device == "pretend" else self.devices[0]
+
     def __str__(self) -> str:
         return f"{','.join(self.devices)} {self.transport} {self.sharing}"
 
@@ -51,13 +56,11 @@ def settle(local: int) -> "torch.device":
     import torch
     from torch import distributed as dist
 
+    from harness import precision
+
     placement = Placement.read(os.environ[PLACEMENT])
     device = torch.device(placement.devices[local % len(placement.devices)])
-    # What a dtype promises also holds on hardware that is faster without.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    precision.keep()
     if device.type == "cpu":
         torch.set_num_threads(1)
         # For half precisions oneDNN would compile, and keep, a kernel for every shape it meets.

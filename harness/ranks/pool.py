@@ -74,6 +74,7 @@ class RankPool:
     ) -> None:
         self.size, self.placement, self.home = size, placement or Placement(), home
         self.device, self.transport = self.placement.device, self.placement.transport
+        self.hardware = self.placement.hardware
         self.deadline, self.start_deadline = deadline, start_deadline
         self._nodes = nodes
         self.launches = 0

@@ -57,6 +57,8 @@ def _divergence_lines(comparison: Comparison) -> list[str]:
     then = _consequences(comparison)
     if then:
         lines.append(f"  then    {then}")
+    if comparison.unasked:
+        lines.append(f"  but     {comparison.unasked}")
     return lines
 
 

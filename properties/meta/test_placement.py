@@ -9,6 +9,7 @@ import torch
 from torch import distributed as dist
 
 from harness.ranks.placement import PLACEMENT, Placement, settle
+from harness.ranks.pool import RankPool
 
 Settled = Callable[[str, int], dict[str, Any]]
 
@@ -17,6 +18,16 @@ def test_a_placement_reads_as_it_was_written() -> None:
     placement = Placement(("cuda:2", "cuda:3"), "nccl", 2)
     assert Placement.read(str(placement)) == placement
     assert placement.device == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("devices", "hardware"),
+    [(("cpu",), "cpu"), (("pretend",), "cpu"), (("cuda:2", "cuda:3"), "cuda:2")],
+)
+def test_plain_training_beside_ranks_is_computed_on_hardware_of_theirs(
+    devices: tuple[str, ...], hardware: str
+) -> None:
+    assert Placement(devices).hardware == RankPool(1, Placement(devices)).hardware == hardware
 
 
 def test_only_ranks_that_share_a_gpu_over_nccl_are_told_how() -> None:
