@@ -20,7 +20,7 @@ from harness.commands import (
     mutants,
     repro,
 )
-from harness.commands.options import FAULT, USAGE, UsageError, print_json
+from harness.commands.options import FAULT, STOPPED, USAGE, UsageError, print_json
 
 COMMANDS = {
     "check": check,
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAULT
     except KeyboardInterrupt:
         print("harness: interrupted; every rank is stopped", file=sys.stderr)  # noqa: T201
-        return 130
+        return STOPPED
     return status
 
 

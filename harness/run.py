@@ -33,7 +33,7 @@ def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
 def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on everything that a candidate emits, also where it does not diverge."""
     outcome = begin(case, candidate, pool, traced=True)
-    comparison = judge(case, candidate, outcome, pool.hardware, traced=True)
+    comparison = judge(case, candidate, outcome, pool.computes_on, traced=True)
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
     comparison = replace(comparison, logs=pool.logs())
@@ -49,7 +49,7 @@ def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on the required keys alone: what shrinking asks hundreds of times."""
-    return judge(case, candidate, begin(case, candidate, pool), pool.hardware)
+    return judge(case, candidate, begin(case, candidate, pool), pool.computes_on)
 
 
 def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[Comparison]:
@@ -63,7 +63,7 @@ def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[C
             if not under_way:
                 return
             case, candidate, outcome = under_way.popleft()
-            comparison = judge(case, candidate, outcome, pool.hardware)
+            comparison = judge(case, candidate, outcome, pool.computes_on)
             if comparison.verdict is Verdict.DIVERGED:
                 # What is under way must be in before the ranks can be asked again about this one.
                 under_way = deque((c, name, _settled(later)) for c, name, later in under_way)

@@ -57,7 +57,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> RankPool:
     """Ranks that are taken for ranks of that GPU."""
-    monkeypatch.setattr(harness_pool, "hardware", GPU)
+    monkeypatch.setattr(harness_pool, "computes_on", GPU)
     return harness_pool
 
 
@@ -70,7 +70,7 @@ def test_what_hardware_costs_plain_training_is_not_held_against_a_candidate(
     assert found.verdict is Verdict.WITHIN, explain(found)
     assert found.asked_again
     assert found.used < 0.1
-    monkeypatch.setattr(pool, "hardware", "cpu")
+    monkeypatch.setattr(pool, "computes_on", "cpu")
     assert verdict_only(parse(line), RIGHT, pool).verdict is Verdict.DIVERGED
 
 
@@ -97,7 +97,7 @@ def test_no_device_is_asked_while_nobody_would_be_blamed(
 ) -> None:
     assert verdict_only(CASE, "native-local", pool).verdict.passed
     assert asked == []
-    monkeypatch.setattr(pool, "hardware", "cpu")
+    monkeypatch.setattr(pool, "computes_on", "cpu")
     assert verdict_only(CASE, "mutants.B14", pool).verdict is Verdict.DIVERGED
     assert asked == []
 
@@ -105,7 +105,7 @@ def test_no_device_is_asked_while_nobody_would_be_blamed(
 def test_where_a_device_fails_the_verdict_stands_and_says_so(
     pool: RankPool, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "hardware", BROKEN)
+    monkeypatch.setattr(pool, "computes_on", BROKEN)
     comparison = verdict_only(parse(LINES[0]), RIGHT, pool)
     assert comparison.verdict is Verdict.DIVERGED
     assert asked.count(BROKEN) == 2

@@ -46,7 +46,7 @@ def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparis
         elif isinstance(answer, Fault):
             yield name, faulted(case, candidate, answer)
         else:
-            told = case, candidate, stored, stored, answer, pool.hardware
+            told = case, candidate, stored, stored, answer, pool.computes_on
             yield name, blame.judged(*told, source="what is stored")
 
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
+from harness.ranks.messages import refuse_over_gloo
+
 # Told by torch where it was built with CUDA, and nowhere else.
 DRIVER = "_cuda_getDriverVersion"
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -18,7 +20,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 def described(device: torch.device) -> dict[str, str]:
     """Everything on and below the device that a result may depend on."""
-    found = {"torch": torch.__version__}
+    found = {"torch": str(torch.__version__)}
     if device.type == "cpu":
         return found
     found[device.type] = torch.get_device_module(device).get_device_name(device)
@@ -62,6 +64,13 @@ def made(device: torch.device) -> int:
     return int(torch.accelerator.memory_stats(device)["allocation.all.allocated"])
 
 
+def make_ready(device: torch.device) -> None:
+    """What a device needs besides, before the first case."""
+    if device.type != "cpu":
+        refuse_over_gloo()
+        warm_up(device)
+
+
 def warm_up(device: torch.device) -> None:
     """Have libraries loaded, kernels found and buffers pinned before any case is timed.
 
@@ -74,7 +83,7 @@ def warm_up(device: torch.device) -> None:
         attended_MTH = F.scaled_dot_product_attention(q_MTH, q_MTH, q_MTH, is_causal=True)
         logits_TV = attended_MTH.transpose(0, 1).flatten(1) @ table.weight.mT
         loss = F.cross_entropy(logits_TV.float(), torch.arange(4, device=device))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         gradient = table.weight.grad
         assert isinstance(gradient, Tensor)
         gradient.to("cpu", non_blocking=True)

@@ -79,7 +79,7 @@ def main() -> None:
     controller, address = int(os.environ.pop(CONTROLLER)), os.environ[ADDRESS]
     threading.Thread(target=_tell_of_the_dead, daemon=True).start()
     threading.Thread(target=_watch, args=(controller, address), daemon=True).start()
-    # Its events name this host in full, for nobody; where no name server answers, that takes minutes.
+    # Its events name this host in full, for nobody; where no name server answers, for minutes.
     socket.getfqdn = lambda name="": name or socket.gethostname()
     from torch.distributed.run import main as torchrun
 

@@ -20,7 +20,7 @@ class NotOverGloo(ValueError):
 
 
 def refuse_over_gloo() -> None:
-    """From now on, in this process, each raises where its group is gloo's and its tensor a GPU's."""
+    """From now on each raises where its group is gloo's and its tensor is on a GPU."""
     for name in METHODS:
         setattr(dist.ProcessGroup, name, _refused(getattr(dist.ProcessGroup, name), name))
 

@@ -32,7 +32,7 @@ class Placement:
         return self.devices[0].partition(":")[0]
 
     @property
-    def hardware(self) -> str:
+    def computes_on(self) -> str:
         """One of those that compute, as torch calls it: what is only pretended is the CPU."""
         return "cpu" if self.device == "pretend" else self.devices[0]
 

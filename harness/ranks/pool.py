@@ -74,7 +74,7 @@ class RankPool:
     ) -> None:
         self.size, self.placement, self.home = size, placement or Placement(), home
         self.device, self.transport = self.placement.device, self.placement.transport
-        self.hardware = self.placement.hardware
+        self.computes_on = self.placement.computes_on
         self.deadline, self.start_deadline = deadline, start_deadline
         self._nodes = nodes
         self.launches = 0

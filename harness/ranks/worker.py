@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, NoReturn
 from harness.ranks.collectives import Collective, log, told
 from harness.ranks.dial import dial
 from harness.ranks.leash import ADDRESS
+from harness.ranks.threads import being_imported, frames_of_threads, stacks
 from harness.ranks.wire import Frame, FrameReader, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
 TOKEN, ENDPOINT = "HARNESS_TOKEN", "HARNESS_ENDPOINT"
 
@@ -94,46 +94,6 @@ class Controller:
         os._exit(1)
 
 
-def frames_of_threads() -> dict[str, "FrameType"]:
-    """Where each thread is but the one that asks: the main one, and behind it torch's own.
-
-    Those run backward on a GPU, and then the main one only waits for them.
-    """
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    main = threading.main_thread()
-    found = {
-        names.get(ident, f"torch's {ident}"): frame
-        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - documented, for debuggers
-        if ident != threading.get_ident()
-    }
-
-    def place(name: str) -> int:
-        # A thread that Python did not start is a dummy to it, once it has looked.
-        return 1 if name == main.name else 2 * name.startswith(("torch's", "Dummy"))
-
-    return {name: found[name] for name in sorted(found, key=place)}
-
-
-def stacks(frames: dict[str, "FrameType"]) -> list[str]:
-    """The last calls of each; threads are named where there are several."""
-    lines: list[str] = []
-    for name, frame in frames.items():
-        lines += [f"  thread {name}\n"] if len(frames) > 1 else []
-        lines += traceback.format_stack(frame)[-12:]
-    return lines
-
-
-def being_imported(frame: "FrameType | None") -> str:
-    """The module that was asked for first, of those whose import is under way."""
-    name = ""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "_find_and_load" and code.co_filename.startswith("<frozen importlib"):
-            name = str(frame.f_locals["name"])
-        frame = frame.f_back
-    return name
-
-
 def main() -> None:
     index, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     if os.getpgrp() != os.getpid():
@@ -145,15 +105,13 @@ def main() -> None:
     # Native code that aborts leaves no other word of where it was called from.
     faulthandler.enable((controller.folder / f"crash.{index}").open("w"))
 
-    import torch
     from torch import distributed as dist
 
     from harness.candidates import STOOD_IN, load
     from harness.case import parse
     from harness.ranks.exchanges import Exchanges
-    from harness.ranks.hardware import described, made, warm_up
+    from harness.ranks.hardware import described, made, make_ready
     from harness.ranks.mesh import Meshes
-    from harness.ranks.messages import refuse_over_gloo
     from harness.ranks.payload import pack
     from harness.ranks.placement import settle
     from harness.ranks.recorder import Recorder
@@ -162,9 +120,7 @@ def main() -> None:
     meshes, exchanges = Meshes(index, device), Exchanges()
     progress = os.open(controller.folder / f"progress.{index}", os.O_RDWR | os.O_CREAT)
     controller.collectives = log
-    if device.type != "cpu":
-        refuse_over_gloo()
-        warm_up(device)
+    make_ready(device)
     # torchrun ends all ranks when one dies; from now on they stay to say where they were.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     controller.send(encode("ready", hardware=described(device)))

@@ -21,8 +21,8 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     from harness.golden.provenance import commit, fingerprint
     from harness.golden.recorded import record
 
-    place = Path(options.out)
-    if place.is_dir() and any(place.iterdir()):
+    folder = Path(options.out)
+    if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"--out={options.out}: is not empty; name a new folder")
     load(options.candidate)
     with open_pool(options, options.ranks, [options.candidate]) as pool:
@@ -33,12 +33,14 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
         recorded, left_out = record(
             goldens, options.candidate, options.dtype, made, checked_out, pool
         )
-    Store(place).write(as_files(recorded))
+    Store(folder).write(as_files(recorded))
     if options.json:
-        print_json({"recorded": sorted(recorded), "left_out": left_out, "made": made, "placement": place})
+        print_json(
+            {"recorded": sorted(recorded), "left_out": left_out, "made": made, "placement": place}
+        )
         return PASSED
     lines = [f"{name}: left out, {why}" for name, why in left_out.items()]
-    for line in (*lines, f"{len(recorded)} of {len(goldens)} goldens recorded in {place}"):
+    for line in (*lines, f"{len(recorded)} of {len(goldens)} goldens recorded in {folder}"):
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
     return PASSED
 
