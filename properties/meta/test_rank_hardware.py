@@ -14,27 +14,19 @@ MAPS = """7f1 r-xp 00000000 08:01 42 /usr/lib/libc.so.6
 """
 
 
-@pytest.fixture
-def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library in this process that says it is NCCL 2.30.7."""
-
-    def version(code: ctypes.c_int) -> None:
-        ctypes.cast(ctypes.pointer(code), ctypes.POINTER(ctypes.c_int)).contents.value = 23_007
-
-    monkeypatch.setattr(Path, "read_text", lambda _: MAPS)
-    monkeypatch.setattr(ctypes, "byref", lambda code: code)
-    monkeypatch.setattr(
-        ctypes,
-        "CDLL",
-        lambda name: {"/opt/newer/libnccl.so.2": SimpleNamespace(ncclGetVersion=version)}[name],
-    )
-    loaded_nccl.cache_clear()
-
-
-def test_the_nccl_that_is_loaded_is_asked_and_not_the_one_torch_was_compiled_with(
-    loaded: None,
+@pytest.mark.parametrize("preloaded", [True, False])
+def test_the_nccl_that_is_called_is_asked_and_not_the_one_torch_was_compiled_with(
+    preloaded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del loaded
+    def tell(code: ctypes.c_int) -> None:
+        code.value = 23_007
+
+    library = SimpleNamespace(ncclGetVersion=tell)
+    found = {None: library if preloaded else object(), "/opt/newer/libnccl.so.2": library}
+    monkeypatch.setattr(Path, "read_text", lambda _: "" if preloaded else MAPS)
+    monkeypatch.setattr(ctypes, "CDLL", found.__getitem__)
+    monkeypatch.setattr(ctypes, "byref", lambda code: code)
+    loaded_nccl.cache_clear()
     assert loaded_nccl() == (2, 30, 7)
     loaded_nccl.cache_clear()
 
