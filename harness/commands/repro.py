@@ -82,7 +82,8 @@ def _case(options: argparse.Namespace) -> int:
             shown.bisect_layers(pool)
         if options.shrink and shown.failed:
             shown.shrink(pool)
-    return _answer(shown, options)
+        place = pool.place
+    return _answer(shown, options, place)
 
 
 def _campaign(options: argparse.Namespace) -> int:
@@ -105,12 +106,13 @@ def _campaign(options: argparse.Namespace) -> int:
             if options.bisect_layer and found.failed:
                 found.bisect_layers(pool)
             found.keep(pool, request)
-    return _answer(found, options)
+        place = pool.place
+    return _answer(found, options, place)
 
 
-def _answer(found: "Shown | Passed", options: argparse.Namespace) -> int:
+def _answer(found: "Shown | Passed", options: argparse.Namespace, place: dict[str, str]) -> int:
     if options.json:
-        print_json(found.record())
+        print_json({**found.record(), "placement": place})
     else:
         print(found.text())  # noqa: T201 - the answer
     return status_of(found.verdict)

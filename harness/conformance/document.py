@@ -64,6 +64,7 @@ def examined_record(found: Examined) -> dict[str, Any]:
         "listed": _listed(found.listed),
         "stale": found.stale,
         "packages": found.packages,
+        "placement": found.placement,
         "seconds": found.seconds,
     }
 

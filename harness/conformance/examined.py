@@ -47,6 +47,7 @@ class Examined:
     stale: list[str] = field(default_factory=list)
     version: str = ""
     packages: dict[str, str] = field(default_factory=dict)
+    placement: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -70,6 +71,7 @@ def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examine
             found.wiring = "nothing that was drawn at sp 1 could be run"
         else:
             _go_on(found, candidate, goldens, pools, request)
+        found.placement = pools.place
     found.seconds = round(time.monotonic() - started, 1)
     return found
 

@@ -278,7 +278,13 @@ LAYERS: dict[str, set[str]] = {
         "rich",
     },
     "harness.commands": {"harness.campaign", "harness.case"},
-    "harness.cli": {"harness", "harness.campaign", "harness.case", "harness.commands"},
+    "harness.cli": {
+        "harness",
+        "harness.campaign",
+        "harness.case",
+        "harness.commands",
+        "harness.report.text",
+    },
     "harness.plugin": {"pytest"},
     "harness.plugin.blob": {"hypothesis"},
 }
