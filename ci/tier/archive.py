@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MOST_BYTES = 8 << 20
-# The most valuable first; then bundles of what failed, then whatever else there is.
-VALUE = (".md", ".tsv", ".json", ".xml", ".txt")
+# Where bundles of what failed go.
+FAILURES = "failures"
+# The most valuable first; whatever is in a folder of the run's comes after them.
+VALUE = (".md", ".tsv", ".json", ".xml", FAILURES, ".txt")
 # What a gzip of a tar has for each file besides what is in it, and for the list of what is not.
 PER_FILE, LIST = 1 << 10, 1 << 16
 
@@ -27,20 +29,22 @@ class Part:
     @property
     def value(self) -> int:
         """Less is more."""
-        folder, suffix = self.name.rpartition("/")[0], Path(self.name).suffix
-        if folder:
-            return len(VALUE) + (not folder.startswith("failures"))
-        return VALUE.index(suffix) if suffix in VALUE else len(VALUE)
+        folder, _, file = self.name.partition("/")
+        kind = folder if file else Path(folder).suffix
+        return VALUE.index(kind) if kind in VALUE else len(VALUE)
 
 
 def pack(folder: Path, failures: Path, since: float, most: int = MOST_BYTES) -> bytes:
     """What a run left in its folder, and what failed since it began, as a .tar.gz."""
-    kept = sorted(_parts(folder, failures, since), key=lambda part: (part.value, part.size))
+    kept: list[Part] = []
     left_out: dict[str, int] = {}
-    while sum(part.size for part in kept) > most - LIST:
-        # The largest of the least valuable.
-        part = kept.pop()
-        left_out[part.name] = len(part.content)
+    room = most - LIST
+    for part in sorted(_parts(folder, failures, since), key=lambda part: (part.value, part.size)):
+        if part.size > room:
+            left_out[part.name] = len(part.content)
+            continue
+        kept.append(part)
+        room -= part.size
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for part in kept:
@@ -64,7 +68,7 @@ def _parts(folder: Path, failures: Path, since: float) -> Iterator[Part]:
     for bundle in failures.glob("*"):
         if bundle.stat().st_mtime >= since:
             for file in bundle.glob("*"):
-                yield _part(f"failures/{file.relative_to(failures)}", file)
+                yield _part(f"{FAILURES}/{file.relative_to(failures)}", file)
 
 
 def _part(name: str, file: Path) -> Part:

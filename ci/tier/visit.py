@@ -107,7 +107,6 @@ class Visit:
             else:
                 note.status = "left out"
                 note.why = f"{max(left, 0):.0f} s were left, and it needs {step.least}"
-            self._keep()
 
     def _lack(self, step: Step) -> str:
         """Why a step says nothing here."""
@@ -126,7 +125,7 @@ class Visit:
         shortened = f"{seconds:.0f} of its {step.most} s" if seconds < step.most else ""
         note.why = ", ".join(filter(None, [f"{cases} cases" if step.sized else "", shortened]))
         print(f"== {step.name}{note.why and f': {note.why}'}", flush=True)
-        self._write_notes()
+        self._keep()
         began = time.monotonic()
         command = step.command(
             device=self.device,
@@ -171,13 +170,10 @@ class Visit:
     def _text(self, step: Step) -> Path:
         return self.out / f"{step.name}.txt"
 
-    def _write_notes(self) -> None:
-        lines = (f"{n.name}\t{n.status}\t{n.seconds}\t{n.why}\n" for n in self.notes)
-        replace(self.out / "steps.tsv", "".join(lines).encode())
-
     def _keep(self, *, last: bool = False) -> None:
         """All that is known, where nothing can take it away."""
-        self._write_notes()
+        lines = (f"{n.name}\t{n.status}\t{n.seconds}\t{n.why}\n" for n in self.notes)
+        replace(self.out / "steps.tsv", "".join(lines).encode())
         # Only the last page is for the page of a job.
         quiet = {} if last else {"GITHUB_STEP_SUMMARY": "", "GITHUB_ACTIONS": ""}
         subprocess.run(
