@@ -25,7 +25,7 @@ def main() -> int:
         return 0
     out, names = place(options.words)
     if out.exists():
-        sys.exit(f"ci/gpu: {out} is there already; name a new folder")
+        refuse(f"{out} is there already; name a new folder")
     limit = options.limit or (VISIT if PLANS.keys() & set(names) else float("inf"))
     for number in ENDS:
         signal.signal(number, interrupt)
@@ -55,10 +55,15 @@ def read() -> argparse.Namespace:
     parser.add_argument("--archive", type=Path, metavar="FILE")
     parser.add_argument("--list", action="store_true", help="show the plans and the steps")
     options = parser.parse_intermixed_args()
-    unknown = [word for word in options.words[1:] if word not in NAMES]
-    if unknown:
-        parser.error(f"{unknown[0]}: is no step and no plan; --list shows them")
+    for word in options.words[1:]:
+        if word not in NAMES:
+            refuse(f"{word}: is no step and no plan; --list shows them")
     return options
+
+
+def refuse(why: str) -> NoReturn:
+    print(f"ci/gpu: {why}", file=sys.stderr)
+    sys.exit(2)
 
 
 def place(words: list[str]) -> tuple[Path, list[str]]:
@@ -79,7 +84,7 @@ def bring(wheels: Path, python: str, to: str) -> None:
     command = [*(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps")]
     done = subprocess.run([*command, "--target", to, *wheels.glob("*.whl")], check=False)
     if done.returncode:
-        sys.exit(2)
+        refuse(f"{wheels}: cannot be unpacked")
 
 
 def interrupt(number: int, _frame: FrameType | None) -> NoReturn:
