@@ -103,12 +103,19 @@ def machine(document: dict[str, Any]) -> str:
 
 
 def attention(document: dict[str, Any]) -> str:
-    """How much each kernel can do, and whether torch chooses well."""
-    tried = Counter(each["kernel"] for each in document["attention"])
-    failed = Counter(each["kernel"] for each in document["attention"] if each["error"])
-    each = [f"{name} {count - failed[name]} of {count}" for name, count in tried.items()]
-    broken = document["broken"] and f"; then {document['broken']}"
-    return f"{', '.join(each)}{broken}"
+    """How much each kernel can do; and by dtype what torch takes by itself, and how far it is off."""
+    tried, failed = (
+        Counter(each["kernel"] for each in document["attention"] if each["error"] or not only)
+        for only in (False, True)
+    )
+    parts = [f"{name} {count - failed[name]} of {count}" for name, count in tried.items()]
+    own = [each for each in document["attention"] if "took" in each]
+    for dtype in dict.fromkeys(each["dtype"] for each in own):
+        its = [each for each in own if each["dtype"] == dtype]
+        off = max((each["off"] for each in its if each["off"] is not None), default=0.0)
+        taken = counts(Counter(each["took"] for each in its))
+        parts.append(f"in {dtype} torch takes {taken}, off by {off:.1g}")
+    return "; ".join(filter(None, [*parts, document["broken"]]))
 
 
 def collectives(document: dict[str, Any]) -> str:
