@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tier.steps import PLANS, STEPS, VISIT, chosen
+from tier.steps import ANY, PLANS, STEPS, VISIT, chosen
 from tier.visit import Interrupted, Visit
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +26,9 @@ def main() -> int:
     out, names = place(options.words)
     if out.exists():
         refuse(f"{out} is there already; name a new folder")
+    device = os.environ.get("DEVICE", "cuda")
+    if device not in ANY:
+        refuse(f"DEVICE={device}: use one of {', '.join(ANY)}")
     limit = options.limit or (VISIT if PLANS.keys() & set(names) else float("inf"))
     for number in ENDS:
         signal.signal(number, interrupt)
@@ -34,7 +37,7 @@ def main() -> int:
             out=out,
             archive=options.archive or out / "gpu-results.tar.gz",
             python=os.environ.get("PYTHON", sys.executable),
-            device=os.environ.get("DEVICE", "cuda"),
+            device=device,
             deadline=options.deadline,
             most_cases=int(os.environ.get("CASES", "0")),
             limit=limit,
@@ -95,4 +98,7 @@ def interrupt(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Interrupted as end:
+        sys.exit(128 + end.args[0])

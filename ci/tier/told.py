@@ -40,9 +40,10 @@ def campaign(document: dict[str, Any]) -> str:
         f"{name} {counts(tally['verdicts'])}, used {tally['used']:.2g}"
         for name, tally in document["candidates"].items()
     )
-    before = document.get("seconds of", {}).items()
-    parts = [f"{what} {took:.1f} s" for what, took in before]
-    return "; ".join([f"{document['cases']} cases{rate}: {'; '.join(each)}", *parts])
+    ended = [f"ended by {document['ended']}"] if document.get("ended") else []
+    before = [f"{what} {took:.1f} s" for what, took in document.get("seconds of", {}).items()]
+    found = f"{document['cases']} cases{rate}: {'; '.join(each)}"
+    return "; ".join([found, *ended, *before])
 
 
 def power(document: dict[str, Any]) -> str:
@@ -103,7 +104,7 @@ def machine(document: dict[str, Any]) -> str:
 
 
 def attention(document: dict[str, Any]) -> str:
-    """How much each kernel can do; and by dtype what torch takes by itself, and how far it is off."""
+    """How much each kernel can do; by dtype what torch takes by itself, and how far it is off."""
     tried, failed = (
         Counter(each["kernel"] for each in document["attention"] if each["error"] or not only)
         for only in (False, True)

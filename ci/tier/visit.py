@@ -132,7 +132,7 @@ class Visit:
             out=str(self.out),
             deadline=f"{self.deadline:g}",
             cases=str(cases),
-            require="" if self.device == "cpu" else f"--harness-require={self.device}",
+            require="--harness-require=cuda" if self.device == "cuda" else "",
         )
         printed = self.out / f"{step.name}.{step.ending}"
         status = child.run(
