@@ -1,6 +1,7 @@
 """`check`: the notebook's batch, then generated cases, then whatever failed, shrunk."""
 
 import hashlib
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,20 +21,31 @@ from harness.plan import plan
 from harness.ranks.pool import RankPool
 from harness.report.live import Live
 from harness.report.record import comparison_record
-from harness.report.summary import Summary, Tally
+from harness.report.summary import INTERRUPTED, LIMIT, Summary, Tally
 from harness.report.table import say, show
 from harness.report.text import explain
 from harness.run import evaluate_all, verdict_only
-from harness.search import generate, shrink, worth_shrinking
+from harness.search import SHRINK_SECONDS, generate, shrink, worth_shrinking
 from harness.situations import SITUATIONS, situations_of
 from harness.strategies import cases
 
 __all__ = ["Request", "check", "draw", "smallest"]
 
 
-def check(request: Request, pool: RankPool, console: Console, shard: Shard = WHOLE) -> Summary:
-    """Judge every candidate; each stops at its first failure, which is then shrunk and kept."""
+def check(
+    request: Request,
+    pool: RankPool,
+    console: Console,
+    shard: Shard = WHOLE,
+    limit: float = math.inf,
+) -> Summary:
+    """Judge every candidate; each stops at its first failure, which is then shrunk and kept.
+
+    After `limit` seconds no case is begun any more. A Ctrl-C ends it as well, and what was judged
+    until then is told all the same.
+    """
     started = time.monotonic()
+    until = started + limit
     pool.start()
     batch = draw(request, pool.size)
     part = shard.part(batch)
@@ -41,32 +53,54 @@ def check(request: Request, pool: RankPool, console: Console, shard: Shard = WHO
         console.print(notebook_text(batch[0]), markup=False, highlight=False)
     summary = _nothing_yet(request, shard, batch, pool.size)
     with Live(console, len(part), len(SITUATIONS)) as live:
-        met: Case | None = None
-        for comparison in map(recognised, evaluate_all(_jobs(part, summary), pool)):
-            tally = summary.tallies[comparison.candidate]
-            if tally.failure is not None:
-                continue
-            tally.add(comparison)
-            if comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED):
-                tally.failure = comparison
-            # Once for all candidates, and not where none of them could run the case.
-            if comparison.verdict is not Verdict.UNSUPPORTED and comparison.case is not met:
-                met = comparison.case
-                summary.situations.update(situations_of(met))
-            summary.cases = max(tally.cases for tally in summary.tallies.values())
-            live.update(summary.cases, _met(summary))
-        for tally in summary.tallies.values():
-            if tally.failure is not None and worth_shrinking(tally.failure):
-                live.update(summary.cases, _met(summary), f"shrinking {tally.failure.candidate}")
-                tally.failure = smallest(tally.failure, batch, request, pool, shard)
+        try:
+            _judge(part, summary, pool, live, until)
+            for tally in summary.tallies.values():
+                if tally.failure is not None and worth_shrinking(tally.failure):
+                    live.update(
+                        summary.cases, _met(summary), f"shrinking {tally.failure.candidate}"
+                    )
+                    seconds = min(SHRINK_SECONDS, until - time.monotonic())
+                    tally.failure = smallest(tally.failure, batch, request, pool, shard, seconds)
+        except KeyboardInterrupt:
+            summary.ended = INTERRUPTED
     summary.seconds = round(time.monotonic() - started, 3)
     show(summary, console)
-    for tally in summary.tallies.values():
-        if tally.failure is not None:
-            place = keep(tally.failure, pool, campaign=request, shard=shard)
-            tally.failures.append({**comparison_record(tally.failure), "bundle": place})
-            say(console, f"\n{explain(tally.failure)}\n  bundle  {place}")
+    _keep(summary, pool, console, shard)
     return summary
+
+
+def _judge(part: list[Case], summary: Summary, pool: RankPool, live: Live, until: float) -> None:
+    met: Case | None = None
+    for comparison in map(recognised, evaluate_all(_jobs(part, summary, until), pool)):
+        tally = summary.tallies[comparison.candidate]
+        if tally.failure is not None:
+            continue
+        tally.add(comparison)
+        if comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED):
+            tally.failure = comparison
+        # Once for all candidates, and not where none of them could run the case.
+        if comparison.verdict is not Verdict.UNSUPPORTED and comparison.case is not met:
+            met = comparison.case
+            summary.situations.update(situations_of(met))
+        summary.cases = max(tally.cases for tally in summary.tallies.values())
+        summary.placement = pool.place
+        live.update(summary.cases, _met(summary))
+
+
+def _keep(summary: Summary, pool: RankPool, console: Console, shard: Shard) -> None:
+    """Write a bundle of each failure, and tell it; once, where ranks could not even start."""
+    told: dict[int, str] = {}
+    for tally in summary.tallies.values():
+        failure = tally.failure
+        if failure is None:
+            continue
+        # Ranks that do not come up have one fault for everybody.
+        same = id(failure.fault or failure)
+        if same not in told:
+            told[same] = keep(failure, pool, campaign=summary.request, shard=shard)
+            say(console, f"\n{explain(failure)}\n  bundle  {told[same]}")
+        tally.failures.append({**comparison_record(failure), "bundle": told[same]})
 
 
 def draw(request: Request, ranks: int) -> list[Case]:
@@ -105,10 +139,14 @@ def _nothing_yet(request: Request, shard: Shard, batch: list[Case], ranks: int) 
     )
 
 
-def _jobs(part: list[Case], summary: Summary) -> Iterator[tuple[Case, str]]:
-    for case in part:
+def _jobs(part: list[Case], summary: Summary, until: float) -> Iterator[tuple[Case, str]]:
+    for number, case in enumerate(part):
         going = [name for name, tally in summary.tallies.items() if tally.failure is None]
         if not going:
+            return
+        # The first case is always judged: a run of nothing would tell nothing.
+        if number and time.monotonic() > until:
+            summary.ended = LIMIT
             return
         yield from ((case, candidate) for candidate in going)
 
@@ -123,6 +161,7 @@ def smallest(
     request: Request,
     pool: RankPool,
     shard: Shard = WHOLE,
+    seconds: float = SHRINK_SECONDS,
 ) -> Comparison:
     """The failure shrunk, and then looked at closely."""
     # Of the cases before this one, those of this shard passed: the candidate stopped here. Those
@@ -134,6 +173,7 @@ def smallest(
         failure,
         lambda case: verdict_only(case, failure.candidate, pool),
         passed=frozenset(batch[: batch.index(failure.case)]),
+        seconds=seconds,
     )
     # Where whoever replays it will see it: on ranks that ran nothing before.
     again = confirmed(small.case, failure, pool)

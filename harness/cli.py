@@ -1,8 +1,10 @@
 """The command line. Heavy imports wait until a command runs: `--help` needs no torch."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import harness
 from harness.campaign import EmptyShard
@@ -18,7 +20,7 @@ from harness.commands import (
     mutants,
     repro,
 )
-from harness.commands.options import USAGE, UsageError
+from harness.commands.options import FAULT, STOPPED, USAGE, UsageError, print_json
 
 COMMANDS = {
     "check": check,
@@ -36,15 +38,32 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status says how it went."""
     options = build_parser().parse_args(arguments)
+    obey_signals()
     try:
         status: int = options.run(options)
     except _bad_input() as error:
         print(f"harness: {' '.join(str(error).splitlines())}", file=sys.stderr)  # noqa: T201 - a command speaks
         return USAGE
+    except _no_start() as error:
+        from harness.report.text import explain_no_start
+
+        print(explain_no_start(error.fault), file=sys.stderr)  # noqa: T201
+        if options.json:
+            print_json({"verdict": "FAULT", "fault": error.fault.summary})
+        return FAULT
     except KeyboardInterrupt:
         print("harness: interrupted; every rank is stopped", file=sys.stderr)  # noqa: T201
-        return 130
+        return STOPPED
     return status
+
+
+def obey_signals() -> None:
+    """Ctrl-C and a runner that stops us end a command in order, also in the background.
+
+    A shell has what it starts there ignore Ctrl-C, and a runner's time limit may send just that.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -57,6 +76,11 @@ def build_parser() -> argparse.ArgumentParser:
         command.add(its)
         its.set_defaults(run=command.run)
     return parser
+
+
+def _no_start() -> tuple[type[Any], ...]:
+    loaded = sys.modules.get("harness.ranks.pool")
+    return (loaded.CannotStart,) if loaded else ()
 
 
 def _bad_input() -> tuple[type[Exception], ...]:

@@ -42,7 +42,7 @@ def examine() -> dict[str, Any]:
         },
         "kernels": {kernel: _kernel(kernel) for kernel in KERNELS},
         "processes": {
-            "pidfd": _yes() if hasattr(os, "pidfd_open") else _no("needs Linux 5.3"),
+            "pidfd": _pidfd(),
             "flight recorder": _flight_recorder(),
         },
     }
@@ -89,6 +89,14 @@ def _kernel(kernel: str) -> dict[str, Any]:
         return _yes()
     lacks = lacking(kernel)
     return _no(f"lacks {' and '.join(lacks)}") if lacks else _yes("in bf16 and fp16, on CUDA")
+
+
+def _pidfd() -> dict[str, Any]:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        return _no(f"{error.strerror}; the harness looks after its processes 20 times a second")
+    return _yes()
 
 
 def _flight_recorder() -> dict[str, Any]:

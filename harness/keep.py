@@ -9,6 +9,9 @@ from harness.ranks.pool import RankPool
 from harness.report import DEFAULT_FOLDER, Origin, write_bundle
 from harness.report.origin import versions
 
+# Of a pool's place, what a bundle has in fields of its own.
+PLACED = {"device", "devices", "transport", "ranks"}
+
 
 def keep(
     comparison: Comparison,
@@ -21,6 +24,7 @@ def keep(
     folder: Path = DEFAULT_FOLDER,
 ) -> str:
     """Write its bundle; where that is, or why there is none."""
+    place = pool.place
     origin = Origin(
         device=pool.device,
         transport=pool.transport,
@@ -28,17 +32,9 @@ def keep(
         campaign={**asdict(campaign), "shard": str(shard)} if campaign else None,
         test=test,
         blob=blob,
-        versions=versions() | _processor(pool.device),
+        versions=versions() | {name: place[name] for name in place.keys() - PLACED},
     )
     try:
         return str(write_bundle(comparison, folder, origin))
-    except OSError as error:
-        return f"could not be written: {error}"
-
-
-def _processor(device: str) -> dict[str, str]:
-    if device == "cpu":
-        return {}
-    import torch
-
-    return {device: torch.get_device_module(device).get_device_name()}
+    except Exception as error:  # noqa: BLE001 - the failure itself must still be told
+        return f"could not be written: {type(error).__name__}: {error}"

@@ -6,25 +6,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from math import copysign
 
 import torch
 
+from harness import blame
 from harness.anomaly import name_divergence, name_fault
 from harness.candidates import load, resolve
 from harness.case import Case
-from harness.compare import (
-    A_ROUNDING_AWAY,
-    Comparison,
-    Look,
-    Verdict,
-    compare,
-    doubt,
-    faulted,
-    unsupported,
-)
+from harness.compare import Comparison, Look, Verdict, faulted, unsupported
 from harness.ranks.pool import RankPool
-from harness.reference import TORCH_DTYPES, reference, rowwise
+from harness.reference import TORCH_DTYPES, reference
 from harness.trace import Assembly, Fault, Kind, Trace
 
 # How many cases the ranks may have in hand while the controller computes references.
@@ -41,7 +32,8 @@ def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on everything that a candidate emits, also where it does not diverge."""
-    comparison = judge(case, candidate, begin(case, candidate, pool, traced=True), traced=True)
+    outcome = begin(case, candidate, pool, traced=True)
+    comparison = judge(case, candidate, outcome, pool.computes_on, traced=True)
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
     comparison = replace(comparison, logs=pool.logs())
@@ -57,7 +49,7 @@ def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on the required keys alone: what shrinking asks hundreds of times."""
-    return judge(case, candidate, begin(case, candidate, pool))
+    return judge(case, candidate, begin(case, candidate, pool), pool.computes_on)
 
 
 def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[Comparison]:
@@ -71,7 +63,7 @@ def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[C
             if not under_way:
                 return
             case, candidate, outcome = under_way.popleft()
-            comparison = judge(case, candidate, outcome)
+            comparison = judge(case, candidate, outcome, pool.computes_on)
             if comparison.verdict is Verdict.DIVERGED:
                 # What is under way must be in before the ranks can be asked again about this one.
                 under_way = deque((c, name, _settled(later)) for c, name, later in under_way)
@@ -94,24 +86,6 @@ def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]
     return oracle, reference(case, TORCH_DTYPES[case.dtype], traced=traced)
 
 
-row_by_row = lru_cache(maxsize=256)(rowwise)
-
-
-@lru_cache(maxsize=256)
-def otherwise_rounded(case: Case) -> list[Trace]:
-    """Plain training with fused attention, which a library may have whatever the case has.
-
-    In fp32 once more from weights a rounding away: what was exact by luck is not so again. Half
-    precisions did without in every case that was tried, and it would let larger mistakes pass.
-    """
-    fused, dtype = replace(case, kernel="sdpa"), TORCH_DTYPES[case.dtype]
-    cases = [fused]
-    if case.dtype == "fp32":
-        # Towards zero, since a nudge has a limit.
-        cases.append(replace(fused, nudge=case.nudge - copysign(A_ROUNDING_AWAY, case.nudge)))
-    return [reference(each, dtype) for each in cases]
-
-
 def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Outcome:
     """Have the ranks run a case; the outcomes of several come in the order they were begun."""
     try:
@@ -131,8 +105,13 @@ def _settled(outcome: Outcome) -> Outcome:
     return lambda: answer
 
 
-def judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False) -> Comparison:
-    """Compare an outcome with plain training, computed here and now."""
+def judge(
+    case: Case, candidate: str, outcome: Outcome, device: str, *, traced: bool = False
+) -> Comparison:
+    """Compare an outcome with plain training, computed here and now.
+
+    `device` is what the ranks computed on; before a candidate is blamed, it is asked as well.
+    """
     # The references come first, while the ranks work.
     oracle, baseline = reference_traces(case, traced=traced)
     answer = outcome()
@@ -140,7 +119,7 @@ def judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False)
         return unsupported(case, candidate, answer)
     if isinstance(answer, Fault):
         return replace(_named(faulted(case, candidate, answer)), logs=answer.logs)
-    comparison = _compared(case, candidate, oracle, baseline, answer)
+    comparison = blame.judged(case, candidate, oracle, baseline, answer, device)
     if comparison.verdict is Verdict.DIVERGED and traced:
         looks = name_divergence(comparison, oracle, answer.trace)
         return replace(comparison, looks=looks)
@@ -150,24 +129,6 @@ def judge(case: Case, candidate: str, outcome: Outcome, *, traced: bool = False)
 def _named(comparison: Comparison) -> Comparison:
     fault = comparison.fault
     return replace(comparison, looks=(name_fault(fault),)) if fault else comparison
-
-
-def _compared(
-    case: Case, candidate: str, oracle: Trace, baseline: Trace, answer: Assembly
-) -> Comparison:
-    comparison = compare(case, candidate, oracle, [baseline], answer)
-    if comparison.verdict is not Verdict.DIVERGED:
-        return comparison
-    # Before a candidate is blamed: are the references right, and was plain training exact by luck?
-    witness = row_by_row(case)
-    why = doubt(oracle.only(witness), witness)
-    if why:
-        summary = f"the padded reference and the row-wise oracle disagree: {why}"
-        return faulted(case, candidate, Fault(kind=Kind.REFERENCE, summary=summary))
-    again = [witness]
-    if case.dtype != "fp64":
-        again = [row_by_row(case, TORCH_DTYPES[case.dtype]), *otherwise_rounded(case)]
-    return replace(compare(case, candidate, oracle, [baseline, *again], answer), asked_again=True)
 
 
 def _closer(seen: Comparison, pool: RankPool) -> Comparison:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness import run
+from harness import blame, run
 from harness.case import Case, parse
 from harness.compare import Verdict, compare, doubt
 from harness.compare.elementwise import measure_noise
@@ -59,7 +59,7 @@ def strays_by(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def witness(case: Case, dtype: torch.dtype = torch.float64) -> Trace:
         return strayed(rowwise(case, dtype), share)
 
-    monkeypatch.setattr(run, "row_by_row", witness)
+    monkeypatch.setattr(blame, "row_by_row", witness)
 
 
 def test_a_candidate_is_blamed_only_after_plain_training_was_asked_again(
@@ -94,7 +94,7 @@ def test_fused_attention_is_not_held_against_a_library(
     found = run.evaluate(parse(line), candidate, harness_pool)
     assert found.verdict is Verdict.WITHIN
     assert found.asked_again
-    monkeypatch.setattr(run, "otherwise_rounded", lambda _case: ())
+    monkeypatch.setattr(blame, "otherwise_rounded", lambda _case: ())
     assert run.evaluate(parse(line), candidate, harness_pool).verdict is Verdict.DIVERGED
 
 
@@ -105,7 +105,7 @@ def test_whether_a_run_is_traced_changes_no_verdict(sp: int, harness_pool: RankP
     found = {}
     for traced in (False, True):
         outcome = run.begin(case, "mutants.B134", harness_pool, traced=traced)
-        comparison = run.judge(case, "mutants.B134", outcome, traced=traced)
+        comparison = run.judge(case, "mutants.B134", outcome, "cpu", traced=traced)
         found[traced] = {
             (result.key, result.wrong, result.used)
             for result in comparison.keys

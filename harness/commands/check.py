@@ -1,8 +1,11 @@
 """`check`: judge candidates on generated cases."""
 
 import argparse
+import math
 
 from harness.commands.options import (
+    STOPPED,
+    UsageError,
     campaign_options,
     open_pool,
     pool_options,
@@ -30,6 +33,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="K/N",
         help="examine only the K-th of N disjoint parts; `merge` puts them together",
     )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="begin no case after so long, and tell what was judged; default: none",
+    )
     campaign_options(parser, cases=100)
     step_options(parser)
     pool_options(parser)
@@ -38,16 +48,19 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     request, ranks = read_request(options)
     shard = read_shard(options.shard, request.count)
+    if not options.limit > 0:
+        raise UsageError(f"--limit={options.limit:g}: use a number of seconds above zero")
 
     from rich.console import Console
 
     from harness.candidates import load
     from harness.check import check
+    from harness.report.summary import INTERRUPTED
 
     for candidate in request.candidates:
         load(candidate)
     with open_pool(options, ranks, request.candidates) as pool:
-        summary = check(request, pool, Console(stderr=options.json), shard)
+        summary = check(request, pool, Console(stderr=options.json), shard, options.limit)
     if options.json:
         print_json(summary.record())
-    return status_of(summary.verdict)
+    return STOPPED if summary.ended == INTERRUPTED else status_of(summary.verdict)

@@ -65,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
         for pool in pools:
             pool.start()
         batch = draw(request, ranks)
+        for pool in pools:
+            pool.require_ready()
         chosen = [mutants.BANK[key] for key in keys if key in mutants.BANK]
         variants = [benign.BANK[key] for key in keys if key in benign.BANK]
         shrink = (
@@ -73,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         with Watch(console, len(chosen) + len(variants)) as watch:
             power = measure(chosen, variants, batch, pools, shrink, watch)
         show(power, console)
-        document = power.record()
+        document = {**power.record(), "placement": pools[0].place}
         if options.rivals:
             rivalry = contest(chosen, batch, pools[0])
             show_rivalry(rivalry, console)

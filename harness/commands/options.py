@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from harness.ranks.pool import RankPool
 
 PASSED, DIVERGED, USAGE, FAULT = 0, 1, 2, 3
+# As a shell has it of who was ended by Ctrl-C.
+STOPPED = 130
 
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 

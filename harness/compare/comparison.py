@@ -66,6 +66,8 @@ class Comparison:
     reason: str = ""
     # Whether plain training had to be asked again.
     asked_again: bool = False
+    # Where it should have been asked before this divergence was told, and why it could not.
+    unasked: str = ""
     first: Divergence | None = None
     findings: tuple[Finding, ...] = ()
     keys: tuple[KeyResult, ...] = ()

@@ -19,6 +19,7 @@ def vacuity(
     return (
         _nothing_examined(results)
         or _weak(results)
+        or _elsewhere(assembly)
         or _not_parallel(case, assembly)
         or _boundary_unseen(case, oracle_nll, assembly.trace["nll"])
     )
@@ -40,6 +41,13 @@ def _weak(results: Sequence[KeyResult]) -> str:
     if finest > SLACK_THAT_SEES_HALF:
         return "plain training strays so far that no gradient can be told from half of it"
     return ""
+
+
+def _elsewhere(assembly: Assembly) -> str:
+    if not assembly.idle:
+        return ""
+    ranks = ", ".join(map(str, assembly.idle))
+    return f"rank {ranks} has a device of its own, and its step computed nothing there"
 
 
 def _not_parallel(case: Case, assembly: Assembly) -> str:

@@ -136,7 +136,9 @@ def try_benign(variant: Benign, cases: Iterable[Case], pool: RankPool) -> Trial:
 
 
 def is_failure(comparison: Comparison) -> bool:
-    return comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED)
+    """Ranks that cannot even run say nothing about what they were to run."""
+    failed = comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED)
+    return failed and worth_shrinking(comparison)
 
 
 def size_of(case: Case) -> str:

@@ -1,8 +1,8 @@
 """Where tensors come from: what may move their last bits."""
 
-import importlib.metadata
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +10,18 @@ import torch
 
 import harness
 
-# Told by torch where it was built with CUDA, and nowhere else.
-DRIVER = "_cuda_getDriverVersion"
 # Raised when goldens are made in another way than before.
 GENERATOR = "1"
 
 
-def fingerprint(device: str = "cpu") -> dict[str, str]:
-    """Versions, platform and processor."""
-    made = {
+# Which ranks they were, and where those of one pool went, moves no bit.
+SAME_ANYWHERE = ("devices", "ranks")
+
+
+def fingerprint(place: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Versions, platform and processor, and where ranks computed; here, where none did."""
+    there = place or {"device": "cpu"}
+    return {
         "generator": GENERATOR,
         "harness": harness.__version__,
         "python": platform.python_version(),
@@ -26,11 +29,8 @@ def fingerprint(device: str = "cpu") -> dict[str, str]:
         "numpy": np.__version__,
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        "device": device,
+        **{name: what for name, what in there.items() if name not in SAME_ANYWHERE},
     }
-    if device == "cuda":
-        made |= _gpu()
-    return made
 
 
 def commit(folder: Path) -> str:
@@ -46,18 +46,3 @@ def commit(folder: Path) -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return found.stdout.strip()
-
-
-def _gpu() -> dict[str, str]:
-    try:
-        flash = importlib.metadata.version("flash-attn")
-    except importlib.metadata.PackageNotFoundError:
-        flash = "none"
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "driver": str(getattr(torch._C, DRIVER)()),  # noqa: SLF001 - nowhere else
-        "cuda": str(torch.version.cuda),
-        "cudnn": str(torch.backends.cudnn.version()),
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-        "flash-attn": flash,
-    }

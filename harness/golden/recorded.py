@@ -94,4 +94,4 @@ def _run(case: Case, candidate: str, pool: RankPool) -> tuple[Comparison, Trace]
         for key in outcome.trace:
             # Which rank held a row is not for keeping.
             trace.put(key, replace(outcome.trace[key], owners=None))
-    return judge(case, candidate, lambda: outcome), trace
+    return judge(case, candidate, lambda: outcome, pool.computes_on), trace

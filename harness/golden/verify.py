@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from harness import blame
 from harness.case import Case
-from harness.compare import Comparison, Verdict, compare, faulted, unsupported
+from harness.compare import Comparison, Verdict, faulted, unsupported
 from harness.golden.contents import Golden
 from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
@@ -29,7 +30,7 @@ def jobs(
 
 
 def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparison]]:
-    """Run and compare, in order; nothing is computed here that could be wrong."""
+    """Run and compare, in order; nothing is computed here unless somebody would be blamed."""
     coming = iter(asked)
     under_way: deque[tuple[Job, Outcome]] = deque()
     while True:
@@ -45,7 +46,8 @@ def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparis
         elif isinstance(answer, Fault):
             yield name, faulted(case, candidate, answer)
         else:
-            yield name, compare(case, candidate, stored, [stored], answer)
+            told = case, candidate, stored, stored, answer, pool.computes_on
+            yield name, blame.judged(*told, source="what is stored")
 
 
 @dataclass(kw_only=True)

@@ -57,21 +57,13 @@ def harness_candidate(pytestconfig: pytest.Config) -> str:
 @pytest.fixture(scope="session")
 def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
     """Ranks that stay up for the whole session; they start with the first case."""
-    from harness.ranks.device import NoPlace, choose
+    from harness.plugin.place import place
+    from harness.ranks.device import NoPlace
     from harness.ranks.pool import RankPool
 
-    option = pytestconfig.getoption
-    ranks: int = option("--harness-ranks")
-    # A worker of xdist, or the only one there is.
-    its = getattr(pytestconfig, "workerinput", {"workerid": "gw0", "workercount": 1})
+    ranks: int = pytestconfig.getoption("--harness-ranks")
     try:
-        placement = choose(
-            option("--harness-device"),
-            option("--harness-transport"),
-            ranks,
-            worker=int(its["workerid"].removeprefix("gw")),
-            workers=its["workercount"],
-        )
+        placement = place(pytestconfig, ranks)
     except NoPlace as error:
         pytest.fail(f"--harness-{error}", pytrace=False)
     with RankPool(ranks, placement, deadline=option("--harness-deadline")) as pool:

@@ -130,10 +130,28 @@ def _first_death(launch: Launch, node: int) -> tuple[int, str] | None:
 
 
 def _crash(launch: Launch, rank: int) -> str:
-    """Where the main thread was when this rank's process crashed, innermost call last."""
-    threads = launch.read(f"crash.{rank}").split("most recent call first):\n")
-    calls = threads[-1].partition("\n\n")[0].splitlines() if len(threads) > 1 else []
-    return "\n".join(reversed(calls))
+    """Where this rank's process was when it crashed, innermost call last.
+
+    Of the main thread, and behind it of the one that crashed if that was another: backward on a
+    GPU runs in threads of its own.
+    """
+    return told_by_crash(launch.read(f"crash.{rank}"))
+
+
+def told_by_crash(text: str) -> str:
+    """What faulthandler wrote, as a stack; the main thread is the last in it."""
+    threads = [part for part in text.split("\n\n") if "(most recent call first):\n" in part]
+    if not threads:
+        return ""
+    current = next((each for each in threads if each.startswith("Current")), threads[-1])
+    lines = _calls(threads[-1])
+    if current is not threads[-1]:
+        lines += ["  the thread that crashed", *_calls(current)]
+    return "\n".join(lines)
+
+
+def _calls(thread: str) -> list[str]:
+    return thread.rstrip().splitlines()[:0:-1]
 
 
 def _pending(log: list[Collective]) -> list[Collective]:

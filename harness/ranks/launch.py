@@ -1,12 +1,12 @@
 """One torchrun on each host and the sockets of its ranks; started, watched, killed as a unit."""
 
 import contextlib
-import os
 import secrets
 import selectors
 import socket
 
 from harness.ranks.dial import same
+from harness.ranks.endings import ending_of
 from harness.ranks.link import Event, Link
 from harness.ranks.nodes import Nodes
 from harness.ranks.placement import Placement
@@ -141,7 +141,7 @@ class Launch:
             return
         # It may have ended already; then its socket will say so.
         with contextlib.suppress(ProcessLookupError):
-            link.process = os.pidfd_open(link.pid)
+            link.process = ending_of(link.pid)
             self._selector.register(link.process, selectors.EVENT_READ, link)
 
     def _drop(self, link: Link) -> None:

@@ -10,11 +10,14 @@ import os
 import select
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from harness.ranks.endings import ending_of
 
 ADDRESS, CONTROLLER = "HARNESS_SOCKET", "HARNESS_CONTROLLER"
 
@@ -46,7 +49,7 @@ def _marked(address: str) -> Iterator[int]:
 def _watch(controller: int, address: str) -> None:
     with contextlib.suppress(ProcessLookupError):
         # Not a pipe: a fork of the controller would keep it open.
-        handle = os.pidfd_open(controller)
+        handle = ending_of(controller)
         # If it ended before we looked, the number may be somebody else's by now.
         if os.getppid() == controller:
             select.select([handle], [], [])
@@ -76,6 +79,8 @@ def main() -> None:
     controller, address = int(os.environ.pop(CONTROLLER)), os.environ[ADDRESS]
     threading.Thread(target=_tell_of_the_dead, daemon=True).start()
     threading.Thread(target=_watch, args=(controller, address), daemon=True).start()
+    # Its events name this host in full, for nobody; where no name server answers, for minutes.
+    socket.getfqdn = lambda name="": name or socket.gethostname()
     from torch.distributed.run import main as torchrun
 
     torchrun()

@@ -25,6 +25,8 @@ class Link:
     # Readable once the process has ended, also when a child of its keeps the socket open.
     process: int | None = None
     ready: bool = False
+    # What it runs on, in its own words.
+    hardware: dict[str, str] = field(default_factory=dict)
     # Whether we still listen.
     heard: bool = True
     # How many reports it owes us.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     import torch
 
-PLACEMENT = "HARNESS_PLACEMENT"
+# Where ranks are told their devices, and where they meet.
+PLACEMENT, MEETING = "HARNESS_PLACEMENT", "HARNESS_MEETING"
 # NCCL takes several ranks on one GPU only when told to, and then without NVLS. Each collective
 # must leave room for those of the other ranks, or all of them wait for ever.
 SHARED_GPU = {
@@ -30,6 +31,11 @@ class Placement:
         """What kind of device it is."""
         return self.devices[0].partition(":")[0]
 
+    @property
+    def computes_on(self) -> str:
+        """One of those that compute, as torch calls it: what is only pretended is the CPU."""
+        return "cpu" if self.device == "pretend" else self.devices[0]
+
     def __str__(self) -> str:
         return f"{','.join(self.devices)} {self.transport} {self.sharing}"
 
@@ -50,13 +56,11 @@ def settle(local: int) -> "torch.device":
     import torch
     from torch import distributed as dist
 
+    from harness import precision
+
     placement = Placement.read(os.environ[PLACEMENT])
     device = torch.device(placement.devices[local % len(placement.devices)])
-    # What a dtype promises also holds on hardware that is faster without.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    precision.keep()
     if device.type == "cpu":
         torch.set_num_threads(1)
         # For half precisions oneDNN would compile, and keep, a kernel for every shape it meets.
@@ -69,5 +73,11 @@ def settle(local: int) -> "torch.device":
     # Told its device, a transport connects at once, and a barrier knows what to wait on. That of
     # gloo waits on the host.
     own = None if placement.transport == "gloo" else device
-    dist.init_process_group(placement.transport, device_id=own)
+    dist.init_process_group(
+        placement.transport,
+        init_method=os.environ[MEETING],
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        device_id=own,
+    )
     return device

@@ -8,7 +8,8 @@
 5. What happens to an idle rank is a fault of the next case: nothing may go wrong unseen.
 6. A rank that is done with the oldest case may fail in a later one before its peers are done.
    The oldest is then not to blame: a fresh launch takes all of them again, one at a time.
-7. A rank that still imports a library when its time is up is starting, and may take as long.
+7. Ranks that do not come up at all are told once: every case behind has the same fault, at once.
+8. A rank that still imports a library when its time is up is starting, and may take as long.
 """
 
 import itertools
@@ -47,6 +48,14 @@ class NotAtHome(ValueError):
     """The candidate needs ranks that run in an environment of its own."""
 
 
+class CannotStart(RuntimeError):
+    """Ranks do not come up, whatever they are asked; the fault says why."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.summary)
+        self.fault = fault
+
+
 class RankPool:
     """`size` ranks that serve every (dp, sp) with dp * sp <= size.
 
@@ -65,6 +74,7 @@ class RankPool:
     ) -> None:
         self.size, self.placement, self.home = size, placement or Placement(), home
         self.device, self.transport = self.placement.device, self.placement.transport
+        self.computes_on = self.placement.computes_on
         self.deadline, self.start_deadline = deadline, start_deadline
         self._nodes = nodes
         self.launches = 0
@@ -76,6 +86,8 @@ class RankPool:
         # The same, but for what was added because something was still on its way up.
         self._begun = 0.0
         self._one_by_one = False
+        # Why ranks cannot come up at all. They would not the next time either, after as long.
+        self._unable: Fault | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -87,13 +99,35 @@ class RankPool:
 
     def start(self) -> None:
         """Begin launching, without waiting; the first case does it otherwise."""
-        if self._launch is None:
+        if self._launch is None and self._unable is None:
             self._launch = Launch(self.size, self.placement, self._nodes, self.home)
             self.launches += 1
 
     def wait_until_ready(self) -> Fault | None:
         """Block until every rank is up, or say why one is not."""
         return self._wait(lambda: self.is_ready)
+
+    def require_ready(self) -> None:
+        """The same, for those who can say nothing without ranks: `CannotStart` if one is not."""
+        fault = self.wait_until_ready()
+        if fault:
+            raise CannotStart(fault)
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Where ranks run, over what, and as far as they are up on which hardware."""
+        found = {
+            "device": self.device,
+            "devices": ", ".join(self.placement.devices),
+            "transport": self.transport,
+            "ranks": str(self.size),
+        }
+        for link in self._launch.links.values() if self._launch else ():
+            for name, what in link.hardware.items():
+                # Ranks of different hardware are told apart.
+                known = found.get(name, what)
+                found[name] = known if what in known else f"{known}, {what}"
+        return found
 
     @property
     def is_ready(self) -> bool:
@@ -131,6 +165,7 @@ class RankPool:
         if isinstance(assembly, Assembly):
             assembly.collectives, assembly.stood_in = ticket.collectives, ticket.stood_in
             assembly.out_of_step = first_disagreement(ticket.logs)
+            assembly.idle = tuple(sorted(ticket.idle))
         return assembly
 
     def run(self, case: Case, candidate: str, *, traced: bool = False) -> Assembly | Fault:
@@ -144,6 +179,7 @@ class RankPool:
         """Stop every rank. The pool can be used again; it then starts afresh."""
         launch, self._launch = self._launch, None
         self._waiting.clear()
+        self._unable = None
         if launch is not None:
             launch.kill()
 
@@ -198,7 +234,7 @@ class RankPool:
     def _wait(self, until: Callable[[], bool]) -> Fault | None:
         try:
             self._begin()
-            while not until():
+            while self._unable is None and not until():
                 assert self._launch is not None
                 found = self._new_troubles()
                 if not found:
@@ -211,9 +247,11 @@ class RankPool:
                     self._begin()
                     continue
                 fault = self._fault(troubles, keys)
+                if not self.is_ready:
+                    self._unable = fault
                 self.kill()
                 return fault
-            return None
+            return self._unable
         except BaseException:
             # Ctrl-C, most likely: leave nothing behind, not even for the caller to close.
             self._waiting.clear()

@@ -26,6 +26,8 @@ class Ticket:
     collectives: dict[str, int] = field(default_factory=dict)
     # What rank 0 has a stand-in for.
     stood_in: tuple[str, ...] = ()
+    # Ranks on a device on which they computed nothing.
+    idle: set[int] = field(default_factory=set)
     # What each rank entered, one by one, where it is traced.
     logs: dict[int, list[Collective]] = field(default_factory=dict)
 
@@ -37,6 +39,7 @@ class Ticket:
         """As if no rank had ever had it."""
         self.run = 0
         self.fragments.clear()
+        self.idle.clear()
         self.logs.clear()
 
 
@@ -49,16 +52,16 @@ def take_in(event: Event, waiting: Sequence[Ticket], *, up: bool) -> Trouble | N
         return Trouble(Kind.DIED if link.ready else Kind.START, event.broken, event.rank)
     if frame is None:
         return Trouble(Kind.PROTOCOL, f"talks garbage: {event.broken}", event.rank)
-    if frame.kind == "ready":
-        link.ready = True
-    elif frame.kind == "report" and link.asked:
-        # It comes when nobody waits for it any more.
-        link.asked -= 1
-    else:
-        try:
+    try:
+        if frame.kind == "ready":
+            link.ready, link.hardware = True, frame.texts("hardware")
+        elif frame.kind == "report" and link.asked:
+            # It comes when nobody waits for it any more.
+            link.asked -= 1
+        else:
             return _answer(event.rank or 0, frame, waiting)
-        except ProtocolError as error:
-            return Trouble(Kind.PROTOCOL, f"talks garbage: {error}", event.rank)
+    except ProtocolError as error:
+        return Trouble(Kind.PROTOCOL, f"talks garbage: {error}", event.rank)
     return None
 
 
@@ -83,6 +86,8 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
         )
     log = _log(frame.header.get("log", []))
     ticket.fragments[rank] = unpack(frame.header.get("fragments"), frame.payload)
+    if frame.header.get("idle") is True:
+        ticket.idle.add(rank)
     if rank == 0:
         ticket.collectives = _counts(frame.header.get("collectives"))
         ticket.stood_in = _names(frame.header.get("stood_in", []))

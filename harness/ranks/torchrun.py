@@ -14,13 +14,17 @@ import harness
 from harness.candidates import interpreter
 from harness.ranks import worker
 from harness.ranks.collectives import ENVIRONMENT
+from harness.ranks.endings import ending_of
 from harness.ranks.leash import ADDRESS, CONTROLLER, sweep
-from harness.ranks.placement import PLACEMENT, Placement
+from harness.ranks.placement import MEETING, PLACEMENT, Placement
 from harness.ranks.wire import Frame
 from harness.ranks.worker import ENDPOINT, TOKEN
 
 # The end of a file is enough for whoever reads it on another host.
 TAIL = 1 << 14
+LOOPBACK = "127.0.0.1"
+# Where it is not said, a transport asks for the host's own name for every new group.
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +62,14 @@ class Order:
     def ranks_of(self, node: int) -> range:
         return range(node * self.ranks, (node + 1) * self.ranks)
 
-    @property
-    def options(self) -> list[str]:
+    def options(self, folder: Path) -> list[str]:
         """In torchrun's words."""
-        meeting = ["--standalone"]
+        # On one host in a file: a port would be open to the network, and to reach one's own can
+        # take minutes where names lead nowhere.
+        meeting = [
+            *("--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file"),
+            *("--rdzv-endpoint", str(folder / "torchruns"), "--local-addr", LOOPBACK),
+        ]
         if self.nodes > 1:
             # Static: it is known which ranks are where, and no host looks up its own name.
             meeting = [
@@ -70,6 +78,14 @@ class Order:
                 *("--nnodes", str(self.nodes), "--node-rank", str(self.node)),
             ]
         return [*meeting, "--nproc-per-node", str(self.ranks), "--max-restarts", "0"]
+
+    @property
+    def seclusion(self) -> dict[str, str]:
+        """What keeps ranks of one host off the network: they meet in files, and talk over lo."""
+        if self.nodes > 1:
+            return {}
+        talk = {name: os.environ.get(name, "lo") for name in INTERFACES}
+        return talk | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
     @property
     def forks(self) -> bool:
@@ -107,18 +123,20 @@ class Torchrun:
         logs = ["--log-dir", str(self._folder / "logs"), "--redirects", "3"]
         command = [
             *(interpreter(self._order.home), "-m", "harness.ranks.leash"),
-            *self._order.options,
+            *self._order.options(self._folder),
             *logs,
             *self._order.program,
         ]
         environment = {
             **os.environ,
             **ENVIRONMENT,
+            **self._order.seclusion,
             **self._order.environment,
             ADDRESS: self.address,
             ENDPOINT: self._endpoint,
             CONTROLLER: str(os.getpid()),
             TOKEN: self._order.token,
+            MEETING: f"file://{self._folder}/ranks" if self._order.nodes == 1 else "env://",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(paths),
         }
@@ -136,8 +154,14 @@ class Torchrun:
         except BaseException:
             self._discard()
             raise
-        # Readable once torchrun has ended.
-        self.handle = os.pidfd_open(self.process.pid)
+        try:
+            # Readable once torchrun has ended.
+            self.handle = ending_of(self.process.pid)
+        except BaseException:
+            kill_group(self.process.pid)
+            self.process.wait()
+            self._discard()
+            raise
 
     def read(self, name: str) -> str:
         """What `torchrun.NODE` or a rank wrote: `log.RANK`, `progress.RANK` or `crash.RANK`."""

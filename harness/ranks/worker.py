@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, NoReturn
 from harness.ranks.collectives import Collective, log, told
 from harness.ranks.dial import dial
 from harness.ranks.leash import ADDRESS
+from harness.ranks.threads import being_imported, frames_of_threads, stacks
 from harness.ranks.wire import Frame, FrameReader, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
 TOKEN, ENDPOINT = "HARNESS_TOKEN", "HARNESS_ENDPOINT"
 
@@ -71,10 +71,9 @@ class Controller:
             self.leave()
 
     def report(self) -> bytes:
-        """What the main thread is doing, for a controller that has lost patience."""
-        frames = sys._current_frames()  # noqa: SLF001 - documented, for debuggers
-        frame = frames.get(threading.main_thread().ident or 0)
-        stack = traceback.format_stack(frame)
+        """What every thread is doing, for a controller that has lost patience."""
+        frames = frames_of_threads()
+        stack = stacks(frames)
         logged: list[tuple[object, ...]] = []
         try:
             logged = told(self.collectives())
@@ -82,8 +81,8 @@ class Controller:
             stack.append(f"no log of collectives: {type(error).__name__}: {error}")
         return encode(
             "report",
-            stack="".join(stack[-12:]),
-            importing=being_imported(frame),
+            stack="".join(stack),
+            importing=next(filter(None, map(being_imported, frames.values())), ""),
             collectives=logged,
         )
 
@@ -93,17 +92,6 @@ class Controller:
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
-
-
-def being_imported(frame: "FrameType | None") -> str:
-    """The module that was asked for first, of those whose import is under way."""
-    name = ""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "_find_and_load" and code.co_filename.startswith("<frozen importlib"):
-            name = str(frame.f_locals["name"])
-        frame = frame.f_back
-    return name
 
 
 def main() -> None:
@@ -117,12 +105,12 @@ def main() -> None:
     # Native code that aborts leaves no other word of where it was called from.
     faulthandler.enable((controller.folder / f"crash.{index}").open("w"))
 
-    import torch
     from torch import distributed as dist
 
     from harness.candidates import STOOD_IN, load
     from harness.case import parse
     from harness.ranks.exchanges import Exchanges
+    from harness.ranks.hardware import described, made, make_ready
     from harness.ranks.mesh import Meshes
     from harness.ranks.payload import pack
     from harness.ranks.placement import settle
@@ -132,9 +120,10 @@ def main() -> None:
     meshes, exchanges = Meshes(index, device), Exchanges()
     progress = os.open(controller.folder / f"progress.{index}", os.O_RDWR | os.O_CREAT)
     controller.collectives = log
+    make_ready(device)
     # torchrun ends all ranks when one dies; from now on they stay to say where they were.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    controller.send(encode("ready", device=str(device), torch=torch.__version__))
+    controller.send(encode("ready", hardware=described(device)))
 
     gate = dist.barrier(async_op=True)
     while True:
@@ -147,6 +136,7 @@ def main() -> None:
             index, case.tokens, traced=bool(frame.header["traced"]), progress=progress
         )
         called, started, traced = exchanges.called, time.time_ns(), recorder.traced
+        before = made(device)
         try:
             candidate = load(frame.text("candidate"))
             seat = meshes.seat(case.dp, case.sp)
@@ -156,7 +146,7 @@ def main() -> None:
             # No rank begins a case before all have left the one before it, so that a collective
             # too many can never meet one of the next case. They have left while this one packs.
             gate = dist.barrier(group=seat.gate, async_op=True)
-            described, payload = pack(fragments)
+            items, payload = pack(fragments)
         except Exception as error:  # noqa: BLE001 - the controller judges it
             controller.send(
                 encode(
@@ -178,7 +168,8 @@ def main() -> None:
                 "finished",
                 payload,
                 run=run,
-                fragments=described,
+                fragments=items,
+                idle=device.type != "cpu" and made(device) == before,
                 collectives=entered,
                 log=logged,
                 stood_in=sorted(STOOD_IN),

@@ -68,6 +68,12 @@ def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
         situations=situations,
         cases=sum(part.cases for part in parts),
         seconds=round(sum(part.seconds for part in parts), 3),
+        placement={
+            name: "; ".join(dict.fromkeys(part.placement.get(name, "none") for part in parts))
+            for name in dict.fromkeys(name for part in parts for name in part.placement)
+        },
+        # The more serious of two.
+        ended=min((part.ended for part in parts if part.ended), default=""),
     )
 
 

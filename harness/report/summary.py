@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from harness.campaign import Request
 from harness.case import parse
@@ -13,7 +13,10 @@ from harness.verdict import Verdict
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
-FORMAT = 2
+FORMAT = 3
+INTERRUPTED: Final = "interrupted"
+LIMIT: Final = "limit"
+Ended = Literal["", "interrupted", "limit"]
 # Verdicts as a document has them.
 OUTCOMES = tuple(verdict.name for verdict in Verdict)
 PASSING = tuple(verdict.name for verdict in Verdict if verdict.passed)
@@ -147,10 +150,14 @@ class Summary:
     situations: Counter[str]
     cases: int = 0
     seconds: float = 0.0
+    # Where ranks ran, and on what.
+    placement: dict[str, str] = field(default_factory=dict)
+    # Why not every case was judged, where somebody or --limit ended it before; or nothing.
+    ended: Ended = ""
 
     @property
     def verdict(self) -> str:
-        gaps = ["FAULT"] if self.missing else []
+        gaps = ["FAULT"] if self.missing or self.ended == INTERRUPTED else []
         return worst([*gaps, *(tally.verdict for tally in self.tallies.values())])
 
     def record(self) -> dict[str, Any]:
@@ -166,6 +173,8 @@ class Summary:
                 "examined": list(self.shards),
                 "missing": list(self.missing),
             },
+            "placement": self.placement,
+            "ended": self.ended,
             "verdict": self.verdict,
             "cases": self.cases,
             "seconds": self.seconds,
@@ -195,6 +204,8 @@ class Summary:
             situations=Counter(record["situations"]),
             cases=record["cases"],
             seconds=record["seconds"],
+            placement=dict(record["placement"]),
+            ended=record["ended"],
         )
         if summary.record() != record or not summary._is_sound():
             raise ValueError("the parts of the record contradict one another")
@@ -213,9 +224,11 @@ class Summary:
             and all(tally.is_sound() for tally in self.tallies.values())
             and max(examined) <= self.cases <= self._share()
             and max(self.situations.values(), default=0) <= self.cases
-            # Only a candidate that failed is spared the rest of its cases.
+            and self.ended in get_args(Ended)
+            # Only a candidate that failed is spared the rest of its cases, and who was stopped.
             and all(
-                tally.failures or tally.cases >= self._share() for tally in self.tallies.values()
+                self.ended or tally.failures or tally.cases >= self._share()
+                for tally in self.tallies.values()
             )
         )
 

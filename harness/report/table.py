@@ -8,8 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.report.summary import BUCKETS, OUTCOMES, Summary
+from harness.report.summary import BUCKETS, INTERRUPTED, LIMIT, OUTCOMES, Summary
 
+ENDED = {
+    INTERRUPTED: "interrupted before all was judged, which is no pass",
+    LIMIT: "the time of --limit was over",
+}
 # Between two columns of situations.
 GAP = 4
 
@@ -19,6 +23,13 @@ def show(summary: Summary, console: Console) -> None:
     console.print(_verdicts(summary))
     console.print(_errors(summary))
     console.print(_situations(summary, console.width))
+    place = dict(summary.placement)
+    if place:
+        ranks, devices, transport = (place.pop(name) for name in ("ranks", "devices", "transport"))
+        others = ", ".join(f"{name} {what}" for name, what in place.items() if name != "device")
+        say(console, f"\n{ranks} ranks on {devices} over {transport}; {others}")
+    if summary.ended:
+        console.print(Text(f"\n{ENDED[summary.ended]}; {summary.cases} cases were judged", "bold"))
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))

@@ -36,6 +36,11 @@ def explain(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
+def explain_no_start(fault: Fault) -> str:
+    """Why no case was run at all."""
+    return "\n".join(["FAULT     no rank can be asked anything", *_fault_lines(fault)])
+
+
 def replay(comparison: Comparison) -> str:
     """The command that shows it again."""
     candidate = shlex.quote(comparison.candidate)
@@ -52,6 +57,8 @@ def _divergence_lines(comparison: Comparison) -> list[str]:
     then = _consequences(comparison)
     if then:
         lines.append(f"  then    {then}")
+    if comparison.unasked:
+        lines.append(f"  but     {comparison.unasked}")
     return lines
 
 

@@ -43,6 +43,8 @@ class Assembly:
     collectives: dict[str, int] = field(default_factory=dict)
     # Packages that ranks had in plain torch instead.
     stood_in: tuple[str, ...] = ()
+    # Ranks on a device on which they computed nothing.
+    idle: tuple[int, ...] = ()
     # Where ranks of a traced run part in what they entered, though none of them hung; or nothing.
     out_of_step: str = ""
 

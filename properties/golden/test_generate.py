@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from harness.case import Case
 from harness.cli import main
 from harness.golden import examine
 from harness.golden.generate import compute
 from harness.golden.manifest import FILE
-from harness.trace import Entry, Trace
+from harness.trace import Trace
 from properties.golden.stores import CASES, on_disk, stored_in
+from properties.traces import scaled
 
 # The references differ by the same: as if the definition had changed, or a processor.
 Change = Callable[[float], None]
@@ -27,15 +29,11 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def references_times(monkeypatch: pytest.MonkeyPatch) -> Change:
     def change(times: float) -> None:
-        def scaled(case: object, *_: object) -> Trace:
-            trace = Trace()
-            honest = compute(case)  # type: ignore[arg-type]
-            for key in honest:
-                trace.put(key, Entry(times * honest[key].values, honest[key].tokens))
-            return trace
+        def off(case: Case, *_: object) -> Trace:
+            return scaled(compute(case), times)
 
-        monkeypatch.setattr("harness.golden.generate.compute", scaled)
-        monkeypatch.setattr("harness.golden.generate.rowwise", scaled)
+        monkeypatch.setattr("harness.golden.generate.compute", off)
+        monkeypatch.setattr("harness.golden.generate.rowwise", off)
 
     return change
 

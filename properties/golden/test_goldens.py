@@ -6,21 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from harness import blame
 from harness.candidates.bank import STAGES
 from harness.candidates.mutants import BANK
 from harness.cli import main
-from harness.compare import Change, Verdict, drift
+from harness.compare import Change, Comparison, Verdict, drift
 from harness.golden import Golden, Store, examine
 from harness.golden.generate import unconfirmed
 from harness.golden.tensors import tensor_bytes
 from harness.golden.verify import Tally, jobs, judged
 from harness.ranks.pool import RankPool
+from harness.reference import rowwise
 from harness.report import explain
 from harness.situations import SITUATIONS
-from harness.trace import Entry, Trace
 from properties.golden.stores import PLACE
+from properties.traces import scaled
 
 LARGEST = 5_000_000
+STRAYS = f"{Path(__file__).parent.parent / 'planted.py'}:STRAYS"
 # What is told by a run that does not come to its end, or examined nothing.
 FAULTS = {"collective-mismatch", "crashed", "vacuous"}
 
@@ -125,17 +128,38 @@ def test_the_layouts_that_show_and_hide_bugs_are_there(
     assert lengths in there
 
 
-def test_a_golden_whose_tensors_are_off_is_noticed(
-    goldens: dict[str, Golden], harness_pool: RankPool
+def against(golden: Golden, candidate: str, pool: RankPool) -> Comparison:
+    """How a candidate stands against one golden on its own mesh."""
+    case = golden.vector.case
+    ((_, comparison),) = judged([("one", case, candidate, golden.stored.trace)], pool)
+    return comparison
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"),
+    # The references themselves may differ by so much, and by so much they may not.
+    [(1e-10, Verdict.WITHIN), (1e-6, Verdict.FAULT)],
+)
+def test_a_golden_whose_tensors_are_off_is_noticed_and_no_candidate_blamed(
+    share: float, verdict: Verdict, goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:
-    name, golden = next(iter(goldens.items()))
-    trace = Trace()
-    for key in golden.stored.trace:
-        entry = golden.stored.trace[key]
-        trace.put(key, Entry(entry.values * (1 + 1e-10), entry.tokens))
-    changed = {name: replace(golden, stored=replace(golden.stored, trace=trace))}
-    assert "the padded reference differs" in dict(unconfirmed(changed))[name]
-    ((_, comparison),) = judged(
-        list(jobs(changed, ("native-local",), (golden.vector.case.sp,), 4))[:1], harness_pool
-    )
-    assert comparison.verdict is Verdict.DIVERGED
+    golden = goldens["two-equal-rows"]
+    off = scaled(golden.stored.trace, 1 + share)
+    changed = replace(golden, stored=replace(golden.stored, trace=off))
+    assert "the padded reference differs" in dict(unconfirmed({"one": changed}))["one"]
+    comparison = against(changed, "native-local", harness_pool)
+    assert comparison.verdict is verdict, explain(comparison)
+    said = "what is stored and the row-wise oracle disagree: "
+    assert (said in explain(comparison)) == (verdict is Verdict.FAULT)
+
+
+def test_another_reference_is_asked_before_a_candidate_is_blamed(
+    goldens: dict[str, Golden], harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden = goldens["two-equal-rows"]
+    assert against(golden, STRAYS, harness_pool).verdict is Verdict.DIVERGED
+    witness = scaled(rowwise(golden.vector.case), 1 - 4e-12)
+    monkeypatch.setattr(blame, "row_by_row", lambda *_: witness)
+    forgiven = against(golden, STRAYS, harness_pool)
+    assert forgiven.verdict is Verdict.WITHIN
+    assert forgiven.asked_again

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.ranks.autopsy import told_by_waiting
+from harness.ranks.autopsy import told_by_crash, told_by_waiting
 from harness.ranks.collectives import Collective
 from harness.ranks.trouble import Trouble
 from harness.trace import Kind
@@ -28,3 +28,30 @@ def test_the_rank_that_others_wait_for_is_named(
     trouble = told_by_waiting(ROOT, missing, logs)
     assert trouble.rank == rank
     assert trouble.text == told
+
+
+CRASHED = """Fatal Python error: Segmentation fault
+
+{first} 0x00007f98e6cfb6c0 (most recent call first):
+  File "step.py", line 7 in backward
+  File "torch.py", line 1 in run
+
+{last} 0x00007f98e828ab80 (most recent call first):
+  File "torch.py", line 2 in waits
+  File "step.py", line 9 in step
+
+Extension modules: numpy.core (total: 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "innermost"),
+    [("Current thread", "Thread", "in backward"), ("Thread", "Current thread", "in waits")],
+)
+def test_a_crash_is_told_by_the_main_thread_and_then_by_the_one_that_crashed(
+    first: str, last: str, innermost: str
+) -> None:
+    stack = told_by_crash(CRASHED.format(first=first, last=last))
+    assert stack.startswith('  File "step.py", line 9 in step\n')
+    assert stack.endswith(innermost)
+    assert told_by_crash("") == ""

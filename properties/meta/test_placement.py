@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from harness.ranks.placement import PLACEMENT, Placement, settle
+from harness.ranks.placement import MEETING, PLACEMENT, Placement, settle
+from harness.ranks.pool import RankPool
 
 Settled = Callable[[str, int], dict[str, Any]]
 
@@ -17,6 +18,18 @@ def test_a_placement_reads_as_it_was_written() -> None:
     placement = Placement(("cuda:2", "cuda:3"), "nccl", 2)
     assert Placement.read(str(placement)) == placement
     assert placement.device == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("devices", "hardware"),
+    [(("cpu",), "cpu"), (("pretend",), "cpu"), (("cuda:2", "cuda:3"), "cuda:2")],
+)
+def test_plain_training_beside_ranks_is_computed_on_hardware_of_theirs(
+    devices: tuple[str, ...], hardware: str
+) -> None:
+    assert (
+        Placement(devices).computes_on == RankPool(1, Placement(devices)).computes_on == hardware
+    )
 
 
 def test_only_ranks_that_share_a_gpu_over_nccl_are_told_how() -> None:
@@ -58,11 +71,16 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settled]:
             (torch.accelerator, "set_device_index", lambda index: done.update(index=index)),
             (
                 *(dist, "init_process_group"),
-                lambda transport, device_id: done.update(transport=transport, bound=device_id),
+                lambda transport, device_id, **_: done.update(
+                    transport=transport, bound=device_id
+                ),
             ),
         ):
             monkeypatch.setattr(place, name, said)
-        monkeypatch.setenv(PLACEMENT, placement)
+        for name, value in ((PLACEMENT, placement), (MEETING, "env://")):
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("RANK", str(local))
+        monkeypatch.setenv("WORLD_SIZE", "8")
         done["device"] = settle(local)
         return done
 

@@ -6,6 +6,9 @@ import pytest
 from hypothesis import given, settings
 
 from harness.case import Dtype
+from harness.plugin.needs import WANT
+from harness.plugin.place import place
+from harness.ranks.device import NoPlace
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.run import evaluate_all
@@ -15,10 +18,17 @@ from properties.metamorphic.layout import RESHARDED
 from properties.metamorphic.relation import Twins
 from properties.metamorphic.trial import check, check_it_kills, patient
 
+RANKS = 8
+
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(8) as pool:
+def pool(pytestconfig: pytest.Config, harness_pool: RankPool) -> Iterator[RankPool]:
+    """On the device of all other tests; only some kinds can be shared by so many ranks."""
+    try:
+        placement = place(pytestconfig, RANKS)
+    except NoPlace as error:
+        pytest.skip(f"{WANT}{harness_pool.device}: {error}")
+    with RankPool(RANKS, placement) as pool:
         yield pool
 
 

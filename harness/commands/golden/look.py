@@ -51,12 +51,14 @@ def verify(options: argparse.Namespace) -> int:
         pool.start()
         # While the ranks are coming up.
         doubted = dict(unconfirmed(goldens))
+        pool.require_ready()
+        place = pool.place
         for name, comparison in judged(jobs(goldens, candidates, sps, pool.size), pool):
             tally.add(name, comparison)
         tally.look_closer(pool)
     tally.seconds = round(time.monotonic() - started, 3)
     if options.json:
-        print_json({**tally.record(), "unconfirmed": doubted})
+        print_json({**tally.record(), "unconfirmed": doubted, "placement": place})
     else:
         show_verified(tally, doubted, console(options))
     return DIVERGED if doubted else status_of(tally.verdict.name)

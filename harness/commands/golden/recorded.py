@@ -21,22 +21,26 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     from harness.golden.provenance import commit, fingerprint
     from harness.golden.recorded import record
 
-    place = Path(options.out)
-    if place.is_dir() and any(place.iterdir()):
+    folder = Path(options.out)
+    if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"--out={options.out}: is not empty; name a new folder")
     load(options.candidate)
     with open_pool(options, options.ranks, [options.candidate]) as pool:
-        made = fingerprint(pool.device)
+        pool.require_ready()
+        place = pool.place
+        made = fingerprint(place)
         checked_out = commit(Path(options.store))
         recorded, left_out = record(
             goldens, options.candidate, options.dtype, made, checked_out, pool
         )
-    Store(place).write(as_files(recorded))
+    Store(folder).write(as_files(recorded))
     if options.json:
-        print_json({"recorded": sorted(recorded), "left_out": left_out, "made": made})
+        print_json(
+            {"recorded": sorted(recorded), "left_out": left_out, "made": made, "placement": place}
+        )
         return PASSED
     lines = [f"{name}: left out, {why}" for name, why in left_out.items()]
-    for line in (*lines, f"{len(recorded)} of {len(goldens)} goldens recorded in {place}"):
+    for line in (*lines, f"{len(recorded)} of {len(goldens)} goldens recorded in {folder}"):
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
     return PASSED
 
@@ -51,9 +55,11 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
     from harness.golden.table import show_compared
 
     with open_pool(options, options.ranks) as pool:
-        found = list(compared(goldens, fingerprint(pool.device), pool))
+        pool.require_ready()
+        place = pool.place
+        found = list(compared(goldens, fingerprint(place), pool))
     if options.json:
-        print_json({"goldens": [_told(*each) for each in found]})
+        print_json({"goldens": [_told(*each) for each in found], "placement": place})
     else:
         show_compared(found, Console())
     changed = any(change is Change.SEMANTIC for _, change, _, _ in found)

@@ -1,0 +1,91 @@
+"""What a rank computes on: what it is, whether a step used it, and all of it touched once."""
+
+import ctypes
+import re
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from harness.ranks.messages import refuse_over_gloo
+
+# Told by torch where it was built with CUDA, and nowhere else.
+DRIVER = "_cuda_getDriverVersion"
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def described(device: torch.device) -> dict[str, str]:
+    """Everything on and below the device that a result may depend on."""
+    found = {"torch": str(torch.__version__)}
+    if device.type == "cpu":
+        return found
+    found[device.type] = torch.get_device_module(device).get_device_name(device)
+    if device.type == "cuda" and torch.version.cuda:
+        nccl = loaded_nccl()
+        found |= {
+            "driver": str(getattr(torch._C, DRIVER)()),  # noqa: SLF001 - nowhere else
+            "cuda runtime": torch.version.cuda,
+            "cudnn": str(torch.backends.cudnn.version()),
+            "nccl": ".".join(map(str, nccl)) if nccl else "none",
+            "flash-attn": _flash_attention(),
+        }
+    return found
+
+
+def _flash_attention() -> str:
+    try:
+        return version("flash-attn")
+    except PackageNotFoundError:
+        return "none"
+
+
+@cache
+def loaded_nccl() -> tuple[int, int, int] | None:
+    """The NCCL in this process: torch tells which one it was compiled with, whatever is loaded."""
+    maps = Path("/proc/self/maps").read_text()
+    library = re.search(r"/\S*libnccl\.so\S*", maps)
+    if library is None:
+        return None
+    code = ctypes.c_int()
+    ctypes.CDLL(library[0]).ncclGetVersion(ctypes.byref(code))
+    major, rest = divmod(code.value, 10_000)
+    minor, patch = divmod(rest, 100)
+    return major, minor, patch
+
+
+def made(device: torch.device) -> int:
+    """How often this process has asked for memory on its device; on a CPU nobody counts."""
+    if device.type == "cpu":
+        return 0
+    return int(torch.accelerator.memory_stats(device)["allocation.all.allocated"])
+
+
+def make_ready(device: torch.device) -> None:
+    """What a device needs besides, before the first case."""
+    if device.type != "cpu":
+        refuse_over_gloo()
+        warm_up(device)
+
+
+def warm_up(device: torch.device) -> None:
+    """Have libraries loaded, kernels found and buffers pinned before any case is timed.
+
+    On a cold disk, and for several processes on one device, that can outlast a case's deadline.
+    """
+    for dtype in DTYPES:
+        table = nn.Embedding(4, 8, device=device, dtype=dtype)
+        x_TD = F.rms_norm(table(torch.arange(4, device=device)), (8,))
+        q_MTH = (x_TD @ x_TD.mT @ x_TD).unflatten(1, (1, 8)).transpose(0, 1)
+        attended_MTH = F.scaled_dot_product_attention(q_MTH, q_MTH, q_MTH, is_causal=True)
+        logits_TV = attended_MTH.transpose(0, 1).flatten(1) @ table.weight.mT
+        loss = F.cross_entropy(logits_TV.float(), torch.arange(4, device=device))
+        loss.backward()
+        gradient = table.weight.grad
+        assert isinstance(gradient, Tensor)
+        gradient.to("cpu", non_blocking=True)
+    dist.all_reduce(torch.ones(1, device=device))
+    torch.accelerator.synchronize(device)

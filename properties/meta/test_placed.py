@@ -1,0 +1,53 @@
+"""What is to run on a device runs there: every pool of the tests that a GPU runner picks."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.plugin.place import place
+from harness.ranks import device
+
+ROOT = Path(__file__).parent.parent
+TIER = ("test_equivalence.py", "test_kernels.py", "metamorphic", "around", "step")
+POOL = "RankPool"
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    for path in (ROOT / name for name in TIER):
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            yield str(file.relative_to(ROOT)), file.read_text()
+
+
+def unplaced(source: str) -> list[str]:
+    """Pools that are not told where to run, and then run on the CPU."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return [
+        ast.unparse(call)
+        for call in calls
+        if ast.unparse(call.func).rpartition(".")[2] == POOL and len(call.args) < 2
+    ]
+
+
+def test_every_pool_is_told_where_to_run() -> None:
+    files = dict(sources())
+    assert sum(f"{POOL}(" in source for source in files.values()) >= 2
+    assert {name: found for name, source in files.items() if (found := unplaced(source))} == {}
+
+
+@pytest.mark.parametrize("planted", ["RankPool(8)", "pool.RankPool(8, deadline=60)"])
+def test_a_pool_that_is_not_told_is_seen(planted: str) -> None:
+    source = (ROOT / "metamorphic" / "test_more_ranks.py").read_text()
+    assert unplaced(f"{source}\n{planted}") == [planted]
+
+
+def test_a_larger_pool_is_placed_by_the_same_options(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(device, "choose", lambda *words, **_: asked.append(words))
+    monkeypatch.setattr(pytestconfig.option, "harness_device", "cuda")
+    monkeypatch.setattr(pytestconfig.option, "harness_transport", "gloo")
+    place(pytestconfig, 8)
+    assert asked == [("cuda", "gloo", 8)]

@@ -1,0 +1,128 @@
+"""Hardware that multiplies in TF32, made up: fp32 with ten bits of its mantissa.
+
+Fused attention in fp32 takes three such passes on some GPUs, each number in a high and a low part.
+One pass is what a switch lets matmuls do. What is emulated is the arithmetic, as a kernel does it
+in forward and backward; not the order of its sums.
+
+Legend: ... any leading dims, B rows, S tokens of one row, T all tokens of the stream, N or M query
+heads, K or C kv heads, H head dim.
+"""
+
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from harness.candidates import Emit, Rank
+from harness.candidates.native import LocalDialect, kernels
+from harness.candidates.native.attention import Segments
+from harness.case import Case
+from harness.reference import decoder
+
+DROPPED = 13  # of the 23 bits of a mantissa
+
+
+def short(x: Tensor) -> Tensor:
+    """To the nearest number in TF32, ties away from zero."""
+    half = 1 << DROPPED - 1
+    return (x.contiguous().view(torch.int32) + half >> DROPPED << DROPPED).view(torch.float32)
+
+
+def product(a: Tensor, b: Tensor, passes: int) -> Tensor:
+    """A matrix product in so many passes; sums are kept in fp32."""
+    high_a, high_b = short(a), short(b)
+    if passes == 1:
+        return high_a @ high_b
+    return short(a - high_a) @ high_b + high_a @ short(b - high_b) + high_a @ high_b
+
+
+class Attention(torch.autograd.Function):
+    """Softmax attention as fused kernels have it: backward begins with the sums of forward."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, passes: int
+    ) -> Tensor:
+        scores = product(q, k.mT, passes) * q.shape[-1] ** -0.5
+        scores = scores.masked_fill(~allowed, float("-inf"))
+        sums = scores.logsumexp(-1, keepdim=True)
+        out = product((scores - sums).exp(), v, passes)
+        ctx.save_for_backward(q, k, v, out, scores, sums)
+        ctx.passes = passes  # type: ignore[attr-defined]
+        return out
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, scores, sums = ctx.saved_tensors  # type: ignore[attr-defined]
+        passes: int = ctx.passes  # type: ignore[attr-defined]
+        weights = (scores - sums).exp()
+        slope = product(grad, v.mT, passes) - (grad * out).sum(-1, keepdim=True)
+        slope = weights * slope * q.shape[-1] ** -0.5
+        return (
+            product(slope, k, passes),
+            product(slope.mT, q, passes),
+            product(weights.mT, grad, passes),
+            None,
+            None,
+        )
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, passes: int) -> Tensor:
+    """Of tensors ...SNH and ...SKH, where each query may see some of the keys."""
+    shared = q.shape[-2] // k.shape[-2]
+    heads = (x.transpose(-2, -3) for x in (q, *(x.repeat_interleave(shared, -2) for x in (k, v))))
+    out: Tensor = Attention.apply(*heads, allowed, passes)  # type: ignore[no-untyped-call]
+    return out.transpose(-2, -3)
+
+
+def fused(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, allowed_BSS: Tensor) -> Tensor:
+    """What plain training has for fused attention on such hardware."""
+    return attention(q_BSNH, k_BSKH, v_BSKH, allowed_BSS[:, None], 3)
+
+
+class Multiply(torch.autograd.Function):
+    """x @ weight.T in one pass, and its gradients."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return product(x, weight.mT, 1)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors  # type: ignore[attr-defined]
+        return product(grad, weight, 1), product(grad.mT, x, 1)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A projection where matmuls may take the shortcut."""
+    out: Tensor = Multiply.apply(x, weight)  # type: ignore[no-untyped-call]
+    return out if bias is None else out + bias
+
+
+class Attends(LocalDialect):
+    """The native step with attention in so many passes, whatever kernel a case has."""
+
+    def __init__(self, passes: int) -> None:
+        self.name, self.passes = f"attends-in-{passes}", passes
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        def kernel(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
+            return attention(q_TMH, k_TCH, v_TCH, segments.allowed_TT, self.passes)
+
+        with patch.dict(kernels.KERNELS, {case.kernel: kernel}):
+            super().run(case, rank, emit)
+
+
+class Multiplies(LocalDialect):
+    """The native step with projections in TF32."""
+
+    name = "multiplies"
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        with patch.object(decoder, "linear", linear):
+            super().run(case, rank, emit)
+
+
+IN_THREE, IN_ONE, MULTIPLIES = Attends(3), Attends(1), Multiplies()
