@@ -86,7 +86,7 @@ VERIFIED = Verified(goldens=2, verdicts=Counter(WITHIN=9), seconds=3.0).record()
                 ],
                 "broken": "",
             },
-            "by itself 1 of 1; FLASH_ATTENTION 0 of 1; in bf16 torch takes 1 A, off by 0.5",
+            "by itself 1 of 1; FLASH_ATTENTION 0 of 1; in bf16 torch takes 1 MATH, off by 0.5",
         ),
         (
             {"collectives": {"reduce": {"bool": ""}, "send": {"bool": "hangs", "int64": ""}}},

@@ -17,7 +17,8 @@ class Step:
 
     name: str
     shows: str
-    # What Python is given: {device}, {out}, {deadline}, {cases} and {require} are filled in.
+    # What Python is given: {device}, {out}, {deadline}, {cases}, {limit} and {require} are filled
+    # in.
     words: str
     # Seconds; with less than `least` it is not begun.
     most: int
@@ -45,7 +46,7 @@ RANKS = "--device {device} --ranks 4 --json --deadline {deadline}"
 def _check(
     name: str, options: str, what: str, devices: tuple[str, ...] = ANY, module: str = ""
 ) -> Step:
-    words = f"-m harness check {RANKS} --cases {{cases}} {options}"
+    words = f"-m harness check {RANKS} --cases {{cases}} --limit {{limit}} {options}"
     return Step(f"check-{name}", f"generated cases pass {what}", words, 240, 45, devices, module)
 
 

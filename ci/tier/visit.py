@@ -21,6 +21,8 @@ FAILURES = Path(".harness", "failures")
 CASES = 300
 # A part of the limit, and seconds, for what comes after the last step: the less of them is kept.
 RESERVE = 0.05, 5.0
+# The part of its share after which a step of generated cases begins no other case.
+JUDGING = 0.8
 # With it, torch prefers every other fused attention to cuDNN's.
 WITHOUT_CUDNN = "TORCH_CUDNN_SDPA_DEPRIORITIZED"
 
@@ -132,6 +134,7 @@ class Visit:
             out=str(self.out),
             deadline=f"{self.deadline:g}",
             cases=str(cases),
+            limit=f"{JUDGING * seconds:.0f}",
             require="--harness-require=cuda" if self.device == "cuda" else "",
         )
         printed = self.out / f"{step.name}.{step.ending}"

@@ -62,11 +62,12 @@ def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
     from harness.ranks.pool import RankPool
 
     ranks: int = pytestconfig.getoption("--harness-ranks")
+    deadline: float = pytestconfig.getoption("--harness-deadline")
     try:
         placement = place(pytestconfig, ranks)
     except NoPlace as error:
         pytest.fail(f"--harness-{error}", pytrace=False)
-    with RankPool(ranks, placement, deadline=option("--harness-deadline")) as pool:
+    with RankPool(ranks, placement, deadline=deadline) as pool:
         yield pool
         pytestconfig.stash[TALLY]["launches"] += pool.launches
 
