@@ -218,10 +218,13 @@ def test_only_steps_that_are_named_are_run_and_a_folder_that_is_there_is_left_al
     assert "is there already; name a new folder" in again.said
 
 
-def test_a_word_that_is_no_step_and_no_plan_is_refused(tier: Tier) -> None:
+def test_what_is_no_step_no_plan_and_no_device_is_refused(tier: Tier) -> None:
     ran = tier("around", "zeroth")
     assert (ran.status, ran.asked) == (2, [])
     assert "zeroth: is no step and no plan" in ran.said
+    ran = tier("around", DEVICE="tpu")
+    assert (ran.status, ran.asked) == (2, [])
+    assert "DEVICE=tpu: use one of cuda, cpu, pretend" in ran.said
 
 
 def test_a_plan_is_run_within_its_limit_and_its_archive_goes_where_it_should(

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -53,21 +54,16 @@ def main() -> None:
 def combinations(device: str) -> Iterator[dict[str, Any]]:
     for dtype, size, mask, shared in product(TORCH_DTYPES, SIZES, MASKS, (False, True)):
         case = {"dtype": dtype, "head size": size, "mask": mask, "shared kv heads": shared}
-        q_MSH, k_CSH, v_CSH = heads(device, dtype, size, shared=shared)
-        exact = run(fused(mask), q_MSH.double(), k_CSH.double(), v_CSH.double(), SDPBackend.MATH)
-        for name, backend in {BY_ITSELF: None, **BACKENDS}.items():
-            yield {
-                **case,
-                "kernel": name,
-                **({} if backend else {"took": took(mask, q_MSH, k_CSH, v_CSH)}),
-                **tried(lambda: run(fused(mask), q_MSH, k_CSH, v_CSH, backend), exact),  # noqa: B023
-            }
+        inputs = heads(device, dtype, size, shared=shared)
+        exact = run(fused(mask), [x.double() for x in inputs], SDPBackend.MATH)
+        own = tried(partial(run, fused(mask), inputs), exact)
+        yield {**case, "kernel": BY_ITSELF, "took": took(mask, inputs), **own}
+        for name, backend in BACKENDS.items():
+            its = tried(partial(run, fused(mask), inputs, backend), exact)
+            yield {**case, "kernel": name, **its}
         if device == "cuda" and dtype in HALF and mask != "mask":
-            yield {
-                **case,
-                "kernel": "varlen",
-                **tried(lambda: run(rows(mask), q_MSH, k_CSH, v_CSH), exact),  # noqa: B023
-            }
+            its = tried(partial(run, rows(mask), inputs), exact)
+            yield {**case, "kernel": "varlen", **its}
 
 
 def heads(device: str, dtype: str, size: int, *, shared: bool) -> list[Tensor]:
@@ -108,14 +104,15 @@ def rows(mask: str) -> Attention:
     return attend
 
 
-def run(attend: Attention, *inputs: Any) -> list[Tensor]:
-    """The output and the gradients; the last of the inputs may be who has to do it."""
-    tensors = [x.detach().requires_grad_() for x in inputs if isinstance(x, Tensor)]
-    backend = inputs[-1]
-    with sdpa_kernel(backend) if isinstance(backend, SDPBackend) else nullcontext():
-        out = attend(*tensors)
+def run(
+    attend: Attention, inputs: list[Tensor], backend: SDPBackend | None = None
+) -> list[Tensor]:
+    """The output and the gradients, by one implementation or the one that torch takes."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    with sdpa_kernel(backend) if backend else nullcontext():
+        out = attend(*leaves)
         out.backward(torch.ones_like(out))
-    return [x.detach().double() for x in (out, *(x.grad for x in tensors)) if x is not None]
+    return [x.detach().double() for x in (out, *(x.grad for x in leaves)) if x is not None]
 
 
 def tried(attempt: Callable[[], list[Tensor]], exact: list[Tensor]) -> dict[str, Any]:
@@ -134,12 +131,12 @@ def tried(attempt: Callable[[], list[Tensor]], exact: list[Tensor]) -> dict[str,
     return {"error": "", "off": max(off)}
 
 
-def took(mask: str, q_MSH: Tensor, k_CSH: Tensor, v_CSH: Tensor) -> str:
+def took(mask: str, inputs: list[Tensor]) -> str:
     """Whom torch would choose: it says so only in private."""
     try:
         choose: Any = torch._fused_sdp_choice  # noqa: SLF001
-        leaves = [x.detach().requires_grad_() for x in (q_MSH, k_CSH, v_CSH)]
-        return SDPBackend(choose(*leaves, **arguments(mask, q_MSH, k_CSH))).name
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        return SDPBackend(choose(*leaves, **arguments(mask, *leaves[:2]))).name
     except (AttributeError, RuntimeError, ValueError) as error:
         return first_line(error)
 

@@ -17,8 +17,7 @@ class Step:
 
     name: str
     shows: str
-    # What Python is given: {device}, {out}, {deadline}, {cases}, {limit} and {require} are filled
-    # in.
+    # What Python is given; what `command` is told is filled in.
     words: str
     # Seconds; with less than `least` it is not begun.
     most: int
@@ -120,7 +119,7 @@ STEPS = (
            "installed", devices=CUDA, module="flash_attn"),
     _tests("kernels", "test_kernels.py", "attention kernels agree", 240),
     Step("mutants", "the check can fail here: a known bug of every stage is found and named",
-         f"-m harness mutants {RANKS} --cases 60 --only {BUGS}", 300, 60),
+         f"-m harness mutants {RANKS} --cases 60 --only {BUGS}", 450, 60),
     *_record("bf16"),
     Step("nccl", "one rank computes over NCCL itself",
          "-m harness check --device {device} --ranks 1 --sp 1 --dp 1 --transport nccl --cases 20 "
@@ -132,9 +131,9 @@ STEPS = (
     _long(4096, 90),
     _long(16384, 120),
     _long(65536, 240),
-    _tests("around", "around", "wrappers change nothing", 480),
-    _tests("equivalence", "test_equivalence.py", "sharded training is plain training", 480),
-    _tests("metamorphic", "metamorphic", "a step agrees with itself", 480),
+    _tests("around", "around", "wrappers change nothing", 900),
+    _tests("equivalence", "test_equivalence.py", "sharded training is plain training", 900),
+    _tests("metamorphic", "metamorphic", "a step agrees with itself", 900),
     *_record("fp16"),
     _long(131072, 300),
 )  # fmt: skip
