@@ -38,7 +38,8 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status says how it went."""
     options = build_parser().parse_args(arguments)
-    obey_signals()
+    if arguments is None:
+        obey_signals()
     try:
         status: int = options.run(options)
     except _bad_input() as error:

@@ -2,14 +2,21 @@
 
 import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness.cli import main
 from harness.ranks.pool import RankPool
 from properties.outside import DOUBLED
 
+ROOT = Path(__file__).parent.parent
 SMALL = ("--sp", "2,1", "--dp", "1", "--dtype", "fp64")
 
 
@@ -80,6 +87,90 @@ def test_a_corner_that_no_candidate_could_enter_was_not_met(
     both = json.loads(capsys.readouterr().out)
     refused = both["candidates"]["fussy.py:FUSSY"]["verdicts"]["UNSUPPORTED"]
     assert both["situations"]["several steps"] == refused
+
+
+NO_TORCH = "import os, sys\nif 'HARNESS_SOCKET' in os.environ: sys.modules['torch'] = None\n"
+
+
+@pytest.mark.parametrize(
+    "command", [("check", "--cases", "3", *SMALL), ("golden", "verify"), ("mutants", "--sp", "2")]
+)
+def test_ranks_that_cannot_start_are_told_once(
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_TORCH)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert main([*command, "--json"]) == 3
+    written = capsys.readouterr()
+    assert json.loads(written.out)["verdict"] == "FAULT"
+    assert written.err.count("torchrun ended, exit status 1") == 1
+
+
+TELLS = """
+from pathlib import Path
+from harness.candidates.native import LocalDialect
+
+class Tells(LocalDialect):
+    name = "tells"
+
+    def run(self, case, rank, emit):
+        super().run(case, rank, emit)
+        with Path("cases").open("a") as file:
+            file.write(f"{case}\\n")
+
+TELLS = Tells()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_check_that_is_stopped_tells_what_it_judged(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "tells.py").write_text(TELLS)
+    cases = tmp_path / "cases"
+    command = [sys.executable, "-m", "harness", "check", "--candidate", "tells.py:TELLS", "--json"]
+    # As a shell has it in the background: whoever is started there ignores Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with subprocess.Popen(
+        [*command, *SMALL, "--cases", "1500"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        signal.signal(signal.SIGINT, before)
+        until = time.monotonic() + 60
+        # More than are under way at once, each on up to two ranks.
+        while not cases.exists() or len(cases.read_text().splitlines()) < 20:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.send_signal(number)
+        document = json.loads(process.communicate(timeout=30)[0])
+    assert process.returncode == 130
+    assert (document["ended"], document["verdict"]) == ("interrupted", "FAULT")
+    tally = document["candidates"]["tells.py:TELLS"]
+    assert 0 < tally["cases"] == document["cases"] < 1500
+    assert tally["verdict"] in ("EQUAL", "WITHIN")
+
+
+def test_after_its_limit_a_check_begins_no_case_and_tells_what_it_judged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", "--cases", "1000", "--limit", "0.01", *SMALL, "--json"]) == 0
+    written = capsys.readouterr()
+    document = json.loads(written.out)
+    assert (document["ended"], document["cases"]) == ("limit", 1)
+    assert "the time of --limit was over; 1 case was judged" in written.err
+    assert document["placement"] == {
+        "device": "cpu",
+        "devices": "cpu",
+        "transport": "gloo",
+        "ranks": "2",
+        "torch": torch.__version__,
+    }
 
 
 def test_doctor_says_why_for_everything_that_will_not_run(

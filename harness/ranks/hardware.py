@@ -46,12 +46,15 @@ def _flash_attention() -> str:
 @cache
 def loaded_nccl() -> tuple[int, int, int] | None:
     """The NCCL in this process: torch tells which one it was compiled with, whatever is loaded."""
-    maps = Path("/proc/self/maps").read_text()
-    library = re.search(r"/\S*libnccl\.so\S*", maps)
-    if library is None:
-        return None
+    # What everybody here calls by that name; one that was preloaded comes before torch's own.
+    called = ctypes.CDLL(None)
+    if not hasattr(called, "ncclGetVersion"):
+        library = re.search(r"/\S*libnccl\.so\S*", Path("/proc/self/maps").read_text())
+        if library is None:
+            return None
+        called = ctypes.CDLL(library[0])
     code = ctypes.c_int()
-    ctypes.CDLL(library[0]).ncclGetVersion(ctypes.byref(code))
+    called.ncclGetVersion(ctypes.byref(code))
     major, rest = divmod(code.value, 10_000)
     minor, patch = divmod(rest, 100)
     return major, minor, patch

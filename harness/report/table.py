@@ -29,7 +29,10 @@ def show(summary: Summary, console: Console) -> None:
         others = ", ".join(f"{name} {what}" for name, what in place.items() if name != "device")
         say(console, f"\n{ranks} ranks on {devices} over {transport}; {others}")
     if summary.ended:
-        console.print(Text(f"\n{ENDED[summary.ended]}; {summary.cases} cases were judged", "bold"))
+        judged = (
+            "1 case was judged" if summary.cases == 1 else f"{summary.cases} cases were judged"
+        )
+        console.print(Text(f"\n{ENDED[summary.ended]}; {judged}", "bold"))
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))

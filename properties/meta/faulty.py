@@ -1,11 +1,13 @@
 """Candidates that misbehave on one rank, each in its own way; the other ranks are honest."""
 
+import _thread
 import ctypes
 import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,6 +53,14 @@ class Faulty:
 
 def sleep(_rank: Rank, _emit: Emit) -> None:
     time.sleep(FOR_EVER)
+
+
+def sleep_elsewhere(_rank: Rank, _emit: Emit) -> None:
+    """As in backward on a GPU: a thread that Python did not start, and the main one waits."""
+    done = threading.Lock()
+    done.acquire()
+    _thread.start_new_thread(sleep, (_rank, _emit))
+    done.acquire()
 
 
 def spin(_rank: Rank, _emit: Emit) -> None:
@@ -104,6 +114,12 @@ class SlowLibrary(MetaPathFinder, Loader):
         time.sleep(self.seconds)
 
 
+def import_elsewhere(_rank: Rank, _emit: Emit) -> None:
+    thread = threading.Thread(target=import_slowly, args=("slow_elsewhere", 5.5))
+    thread.start()
+    thread.join()
+
+
 def import_slowly(name: str, seconds: float) -> None:
     sys.meta_path.insert(0, SlowLibrary(name, seconds))
     import_module(name)
@@ -153,6 +169,8 @@ class PeersDiffer(LocalDialect):
 
 
 SLEEPS = Faulty("sleeps", 1, before=sleep)
+SLEEPS_ELSEWHERE = Faulty("sleeps-elsewhere", 1, before=sleep_elsewhere)
+IMPORTS_ELSEWHERE = Faulty("imports-elsewhere", 1, before=import_elsewhere)
 RANK_0_SLEEPS = Faulty("rank-0-sleeps", 0, before=sleep)
 LATE = Faulty("late", 1, after=lambda _rank, _emit: time.sleep(1))
 IMPORTS_SLOWLY = Faulty(

@@ -156,6 +156,11 @@ def test_a_rank_that_cannot_start_is_named_with_the_end_of_its_output(
         assert (fault.kind, fault.summary) == (Kind.START, summary)
         assert log in fault.log
         assert left_behind(address) == []
+        # Told once: the next case does not wait for it again.
+        started = time.monotonic()
+        assert pool.run(CASE, "native-local") is fault
+        assert time.monotonic() - started < 1
+        assert pool.launches == 1
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Every way in which a rank can fail is a named fault, in time, and leaves nothing behind."""
 
+import errno
 import os
 import select
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.case import Case, parse
+from harness.ranks import torchrun
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
 
@@ -89,9 +91,20 @@ def test_a_rank_that_never_gets_anywhere_is_named_with_its_stack(
     assert "in check_peers\n" in fault.stacks[0]
 
 
-def test_a_rank_that_imports_a_library_is_not_called_stuck(pool: RankPool) -> None:
+def test_a_thread_that_is_not_pythons_own_is_told_last_as_the_one_that_is_waited_for(
+    fault_of: Expect,
+) -> None:
+    fault = fault_of(faulty("SLEEPS_ELSEWHERE"))
+    assert (fault.kind, fault.rank) == (Kind.HUNG, 1)
+    main, _, other = fault.stacks[1].partition("  thread torch's ")
+    assert "in sleep_elsewhere\n" in main
+    assert "in sleep\n" in other
+
+
+@pytest.mark.parametrize("name", ["IMPORTS_SLOWLY", "IMPORTS_ELSEWHERE"])
+def test_a_rank_that_imports_a_library_is_not_called_stuck(pool: RankPool, name: str) -> None:
     started = time.monotonic()
-    assert is_right(CASE, pool.run(CASE, faulty("IMPORTS_SLOWLY")))
+    assert is_right(CASE, pool.run(CASE, faulty(name)))
     assert time.monotonic() - started > DEADLINE, "nobody had to wait for it"
 
 
@@ -233,6 +246,39 @@ def test_a_rank_killed_while_idle_is_a_fault_of_the_next_case(
     assert (fault.kind, fault.rank) == (Kind.DIED, 1)
     assert fault.summary == "rank 1 died, killed by SIGKILL"
     assert fault.last_key == "between cases"
+
+
+def test_a_death_is_told_alike_where_the_kernel_has_no_handles_for_processes(
+    monkeypatch: pytest.MonkeyPatch, address_of: AddressOf, left_behind: Leftovers
+) -> None:
+    def refuses(_pid: int) -> int:
+        raise OSError(errno.ENOSYS, "no such call")
+
+    monkeypatch.setattr(os, "pidfd_open", refuses)
+    with RankPool(2) as pool:
+        assert is_right(CASE, pool.run(CASE, "native-local"))
+        address = address_of(pool.pids()[0])
+        os.kill(pool.pids()[2], signal.SIGKILL)
+        fault = pool.run(CASE, "native-local")
+    assert isinstance(fault, Fault)
+    assert (fault.kind, fault.summary) == (Kind.DIED, "rank 1 died, killed by SIGKILL")
+    assert left_behind(address) == []
+
+
+def test_a_torchrun_that_cannot_be_watched_is_not_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+
+    def refuses(pid: int) -> int:
+        seen.append(pid)
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(torchrun, "ending_of", refuses)
+    with RankPool(2) as pool, pytest.raises(OSError, match="too many open files"):
+        pool.start()
+    (pid,) = seen
+    assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.usefixtures("own_processes")
