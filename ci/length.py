@@ -115,15 +115,21 @@ def measure(tokens: int, device: str) -> dict[str, Any]:
     }
 
 
-def measured(device: str) -> list[dict[str, Any]]:
-    """Each size in a process of its own, twice as many tokens every time."""
-    tokens, found = SHORTEST, []
-    while tokens <= LONGEST[device]:
+def measured(device: str, only: int = 0) -> list[dict[str, Any]]:
+    """Each size in a process of its own, twice as many tokens every time; or one size only."""
+    tokens, found = only or SHORTEST, []
+    while tokens <= (only or LONGEST[device]):
         command = [sys.executable, __file__, str(tokens), device]
         run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         found.append(json.loads(run.stdout))
         tokens *= 2
     return found
+
+
+def document(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """For programs; of a single size nothing is known of how it grows."""
+    lines = {whose: growth(found, whose) for whose in WHOSE if len(found) > 1}
+    return {"sizes": found, "growth": lines}
 
 
 def growth(found: list[dict[str, Any]], whose: str) -> dict[str, Any]:
@@ -146,7 +152,7 @@ def show(found: list[dict[str, Any]]) -> None:
     for each in found:
         table.add_row(f"{each['tokens']:,}", f"{each['seconds']:.0f}")
     console.print(table)
-    for whose in WHOSE:
+    for whose in WHOSE if len(found) > 1 else ():
         line, most = growth(found, whose), max(each[whose] for each in found)
         table = Table("tokens", "MB", "MB more per 1,000", f"peak of the {whose}", box=None)
         for each, more in zip(found, [None, *line["from each size to the next"]], strict=True):

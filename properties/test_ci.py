@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,6 +16,8 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from tier.shares import FEWEST
+from tier.steps import PLANS, STEPS
 
 from harness.candidates.bank import STAGES
 from harness.candidates.mutants import BANK
@@ -24,18 +27,29 @@ ROOT = Path(__file__).parent.parent
 CI = ROOT / "ci"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
 
-# In the place of an interpreter: notes what it is asked for, and of that does what is in ci only.
+# In the place of an interpreter: runs the tier itself, and of that only notes what is asked for.
 INTERPRETER = """#!{python}
 import json, os, sys
 
+if sys.argv[1] == "ci/gpu.py":
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 with open({notes!r}, "a") as notes:
     print(json.dumps(sys.argv[1:]), file=notes)
-if sys.argv[1] == "ci/summary":
-    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 if {fails!r} in sys.argv:
     print("one golden is damaged", file=sys.stderr)
     sys.exit(4)
 """
+
+
+# What steps are told where nothing is asked for besides.
+VALUES = {
+    "device": "cuda",
+    "out": "out",
+    "deadline": "30",
+    "cases": "300",
+    "limit": "192",
+    "require": "--harness-require=cuda",
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,11 @@ class Run:
     out: Path
     # What the interpreter was asked for.
     asked: list[list[str]]
+
+    @property
+    def steps(self) -> list[str]:
+        lines = (self.out / "steps.tsv").read_text().splitlines()
+        return [line.partition("\t")[0] for line in lines]
 
     @property
     def page(self) -> str:
@@ -84,7 +103,8 @@ def wanting(tool: str) -> str:
 
 
 def test_shellcheck_has_nothing_to_say_of_the_scripts() -> None:
-    scripts = [file for file in CI.iterdir() if "bash" in file.read_text().partition("\n")[0]]
+    files = [file for file in CI.iterdir() if file.is_file()]
+    scripts = [file for file in files if "bash" in file.read_text().partition("\n")[0]]
     assert len(scripts) > 6
     told = subprocess.run(
         [
@@ -138,6 +158,10 @@ def is_understood(words: list[str], config: pytest.Config) -> bool:
         return False
     if words[1:3] == ["-m", "harness"]:
         build_parser().parse_args(words[3:])
+    elif words[1:2] == ["ci/tier/probe.py"]:
+        build_parser().parse_args(["check", *words[2:]])
+    elif name == "python" and words[1].startswith("ci/"):
+        return (ROOT / words[1]).is_file()
     elif name == "ci/check":
         build_parser().parse_args(["check", *words[1:]])
     elif name == "ci/test" or words[1:3] == ["-m", "pytest"]:
@@ -162,20 +186,16 @@ def test_the_campaign_of_a_night_is_the_one_that_is_shown() -> None:
         assert re.findall(what, shown) == re.findall(what, night) != []
 
 
-def test_what_the_gpu_tier_asks_for_is_understood(tier: Tier, pytestconfig: pytest.Config) -> None:
-    ran = tier(DEVICE="cuda")
-    commands = [["python", *words] for words in ran.asked if words[0] == "-m"]
-    assert len(commands) > 10
+def test_what_the_gpu_tier_asks_for_is_understood(pytestconfig: pytest.Config) -> None:
+    commands = [["python", *step.command(**VALUES)] for step in STEPS]
     assert [words for words in commands if not is_understood(words, pytestconfig)] == []
-    assert ran.status == 0, ran.said
 
 
-def test_the_gpu_tier_judges_300_cases_for_each_dtype_and_kernel_and_bugs_of_every_stage(
-    tier: Tier,
-) -> None:
-    asked = [build_parser().parse_args(words[2:]) for words in tier().asked if "harness" in words]
-    checks = {(o.dtype, o.kernel): o for o in asked if hasattr(o, "shard")}
-    anywhere = {(dtype, "eager,sdpa") for dtype in ("bf16", "fp32", "fp64")}
+def test_the_gpu_tier_judges_cases_for_each_dtype_and_kernel_and_bugs_of_every_stage() -> None:
+    commands = [step.command(**VALUES) for step in STEPS]
+    asked = [build_parser().parse_args(words[2:]) for words in commands if "harness" in words]
+    checks = {(o.dtype, o.kernel): o for o in asked if hasattr(o, "shard") and o.cases > 20}
+    anywhere = {(dtype, "eager,sdpa") for dtype in ("bf16", "fp16", "fp32", "fp64")}
     assert checks.keys() == anywhere | {("bf16,fp16", kernel) for kernel in ("varlen", "flash")}
     assert all(
         (each.cases, each.ranks, each.device) == (300, 4, "cuda") for each in checks.values()
@@ -187,6 +207,10 @@ def test_the_gpu_tier_judges_300_cases_for_each_dtype_and_kernel_and_bugs_of_eve
 def test_a_step_that_fails_is_told_and_the_others_are_run(tier: Tier) -> None:
     ran = tier(fails="golden", GITHUB_ACTIONS="true")
     assert ran.status == 4
+    # With all of them, as it is where nothing limits it.
+    assert [words for words in ran.asked if words[0] != "-c"] == [
+        step.command(**VALUES | {"out": str(ran.out)}) for step in STEPS
+    ]
     assert re.search(
         r"^\| golden \| \*\*4\*\* \| \d+ \| one golden is damaged \|$", ran.page, re.MULTILINE
     )
@@ -195,22 +219,47 @@ def test_a_step_that_fails_is_told_and_the_others_are_run(tier: Tier) -> None:
     assert (ran.out.parent / "job").read_text() == ran.page
 
 
-def test_every_step_is_explained(tier: Tier) -> None:
-    page = (ROOT / "docs" / "gpu.md").read_text()
-    named = re.findall(r"`(.*?)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)))
-    noted = (tier().out / "steps.tsv").read_text().splitlines()
-    assert sorted(named) == sorted(line.partition("\t")[0] for line in noted)
-
-
 def test_only_steps_that_are_named_are_run_and_a_folder_that_is_there_is_left_alone(
     tier: Tier,
 ) -> None:
     ran = tier("around", "doctor")
-    lines = (ran.out / "steps.tsv").read_text().splitlines()
-    assert [line.partition("\t")[0] for line in lines] == ["doctor", "around"]
+    assert ran.steps == ["doctor", "around"]
     again = tier("doctor")
     assert (again.status, again.asked) == (2, ran.asked)
     assert "is there already; name a new folder" in again.said
+
+
+def test_what_is_no_step_no_plan_and_no_device_is_refused(tier: Tier) -> None:
+    ran = tier("around", "zeroth")
+    assert (ran.status, ran.asked) == (2, [])
+    assert "zeroth: is no step and no plan" in ran.said
+    ran = tier("around", DEVICE="tpu")
+    assert (ran.status, ran.asked) == (2, [])
+    assert "DEVICE=tpu: use one of cuda, cpu, pretend" in ran.said
+
+
+def test_a_plan_is_run_within_its_limit_and_its_archive_goes_where_it_should(
+    tier: Tier, tmp_path: Path
+) -> None:
+    ran = tier("second", "--limit", "100", "--archive", str(tmp_path / "all.tar.gz"))
+    assert ran.status == 0, ran.said
+    assert ran.steps == ["probe", *PLANS["second"]]
+    with tarfile.open(tmp_path / "all.tar.gz") as tar:
+        assert {"summary.md", "steps.tsv"} <= set(tar.getnames())
+    (fewer,) = (words for words in ran.asked if "fp64" in words)
+    assert fewer[fewer.index("--cases") + 1] == str(FEWEST)
+
+
+def test_what_there_is_to_run_is_listed() -> None:
+    listed = subprocess.run(
+        [CI / "gpu", "--list"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHON": sys.executable},
+    ).stdout
+    assert all(re.search(rf"^{name} ", listed, re.MULTILINE) for name in PLANS)
+    assert all(re.search(rf"^{step.name} .*{step.shows}", listed, re.MULTILINE) for step in STEPS)
 
 
 def test_wheels_are_brought_along_for_one_run(tier: Tier, tmp_path: Path) -> None:

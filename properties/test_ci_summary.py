@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from length import document
 
 from harness.campaign import Request
 from harness.detection import Power
@@ -72,6 +73,52 @@ VERIFIED = Verified(goldens=2, verdicts=Counter(WITHIN=9), seconds=3.0).record()
             "2 goldens, changes: 1 drift, 1 none",
         ),
         (
+            {
+                "attention": [
+                    {
+                        "kernel": "by itself",
+                        "dtype": "bf16",
+                        "took": "MATH",
+                        "error": "",
+                        "off": 0.5,
+                    },
+                    {"kernel": "FLASH_ATTENTION", "dtype": "bf16", "error": "no", "off": None},
+                ],
+                "broken": "",
+            },
+            "by itself 1 of 1; FLASH_ATTENTION 0 of 1; in bf16 torch takes 1 MATH, off by 0.5",
+        ),
+        (
+            {"collectives": {"reduce": {"bool": ""}, "send": {"bool": "hangs", "int64": ""}}},
+            "work: reduce; send not: hangs",
+        ),
+        (
+            document(
+                [
+                    {
+                        "tokens": 4096,
+                        "verdict": "WITHIN",
+                        "seconds": 9.1,
+                        "largest rank": 1e4,
+                        "controller": 2e4,
+                    }
+                ]
+            ),
+            "4,096 tokens WITHIN, 9 s, 10,000 MB a rank, 20,000 MB in the controller",
+        ),
+        (
+            {"sp 2": {"harness, cases/s": 9.0, "bare loop on the same ranks, cases/s": 12.0}},
+            "sp 2: 9.0 cases/s, bare loop 12.0",
+        ),
+        (
+            {
+                "score": SCORE,
+                "placement": {"device": "cuda:0", "transport": "gloo"},
+                "versions": {"torch": "2.11.0+cu130"},
+            },
+            "12 named right; device cuda:0, transport gloo, torch 2.11.0+cu130",
+        ),
+        (
             {"recorded": ["a"], "left_out": {"b": "is big"}},
             "1 goldens recorded, left out: b is big",
         ),
@@ -87,7 +134,8 @@ def test_a_document_is_told_in_one_line(
 def test_what_a_machine_has_and_lacks_is_told(tmp_path: Path) -> None:
     (tmp_path / "doctor.json").write_text(json.dumps(examine()))
     said = summarize(tmp_path)
-    assert f"| torch {torch.__version__}; devices cpu" in said
+    assert "| devices cpu" in said
+    assert f"; torch {torch.__version__} |" in said
     assert "xpu not: torch finds no XPU device" in said
 
 
@@ -102,6 +150,15 @@ def test_a_test_that_failed_is_annotated_where_it_begins(tmp_path: Path) -> None
     said = summarize(tmp_path, GITHUB_ACTIONS="true")
     assert "| tests |  |  | 2 tests: 1 failed, 1 passed |" in said
     assert "::error file=test_mine.py,line=4,title=test_two::AssertionError: oh" in said
+
+
+def test_steps_that_were_not_run_are_shown_and_are_no_failures(tmp_path: Path) -> None:
+    lines = ["nccl\tleft out\t\tnot on cpu", "golden\trunning\t\t30 s", "rate\twaiting\t\t"]
+    (tmp_path / "steps.tsv").write_text("\n".join(lines))
+    said = summarize(tmp_path, GITHUB_ACTIONS="true")
+    assert "| nccl | left out |  | not on cpu |\n| golden | running |  | 30 s |\n" in said
+    assert "| rate | waiting |  |  |" in said
+    assert "::error" not in said
 
 
 def test_a_step_that_was_cut_off_says_so_and_half_a_document_is_none(tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption("--harness-ranks", type=int, default=4, metavar="N", help="ranks in the pool")
     group.addoption("--harness-device", default="auto", choices=("auto", "cpu", *needs.DEVICES))
     group.addoption("--harness-transport", default="auto", choices=("auto", "gloo", "nccl"))
+    group.addoption(
+        "--harness-deadline", type=float, default=20.0, metavar="SECONDS", help="per case"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,11 +62,12 @@ def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
     from harness.ranks.pool import RankPool
 
     ranks: int = pytestconfig.getoption("--harness-ranks")
+    deadline: float = pytestconfig.getoption("--harness-deadline")
     try:
         placement = place(pytestconfig, ranks)
     except NoPlace as error:
         pytest.fail(f"--harness-{error}", pytrace=False)
-    with RankPool(ranks, placement) as pool:
+    with RankPool(ranks, placement, deadline=deadline) as pool:
         yield pool
         pytestconfig.stash[TALLY]["launches"] += pool.launches
 

@@ -1,0 +1,149 @@
+"""Which fused attention runs on a device, forward and backward, and how far off it is.
+
+    python ci/tier/attention.py cuda
+
+tries, for each dtype, head size, mask and with shared kv heads or without, each of torch's own
+implementations and the one that torch takes by itself; then torch's kernel for rows end to end.
+It prints JSON. What is tried has the shapes that the harness gives: see `kernels.py`.
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from harness.candidates.native.attention import Segments
+from harness.candidates.native.kernels import varlen
+from harness.reference import TORCH_DTYPES
+
+SIZES = (4, 8, 16, 32, 64, 128)
+MASKS = ("causal", "window", "mask")
+TOKENS, HEADS, KV_HEADS = 37, 4, 2
+BY_ITSELF = "by itself"
+BACKENDS = {
+    name: getattr(SDPBackend, name)
+    for name in ("MATH", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION")
+}
+HALF = ("bf16", "fp16")
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def main() -> None:
+    found: list[dict[str, Any]] = []
+    broken = ""
+    try:
+        # What came before an exception stays.
+        found.extend(combinations(sys.argv[1]))
+    except torch.AcceleratorError as error:
+        # After this one the device says nothing but this.
+        broken = first_line(error)
+    raised = [each for each in found if each["error"] and each["kernel"] == BY_ITSELF]
+    print(json.dumps({"attention": found, "raised": raised, "broken": broken}, indent=1))
+
+
+def combinations(device: str) -> Iterator[dict[str, Any]]:
+    for dtype, size, mask, shared in product(TORCH_DTYPES, SIZES, MASKS, (False, True)):
+        case = {"dtype": dtype, "head size": size, "mask": mask, "shared kv heads": shared}
+        inputs = heads(device, dtype, size, shared=shared)
+        exact = run(fused(mask), [x.double() for x in inputs], SDPBackend.MATH)
+        own = tried(partial(run, fused(mask), inputs), exact)
+        yield {**case, "kernel": BY_ITSELF, "took": took(mask, inputs), **own}
+        for name, backend in BACKENDS.items():
+            its = tried(partial(run, fused(mask), inputs, backend), exact)
+            yield {**case, "kernel": name, **its}
+        if device == "cuda" and dtype in HALF and mask != "mask":
+            its = tried(partial(run, rows(mask), inputs), exact)
+            yield {**case, "kernel": "varlen", **its}
+
+
+def heads(device: str, dtype: str, size: int, *, shared: bool) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(1, count, TOKENS, size, generator=generator).to(device, TORCH_DTYPES[dtype])
+        for count in (HEADS, KV_HEADS if shared else HEADS, KV_HEADS if shared else HEADS)
+    ]
+
+
+def arguments(mask: str, q_MSH: Tensor, k_CSH: Tensor) -> dict[str, Any]:
+    whole_SS = torch.ones(TOKENS, TOKENS, dtype=torch.bool, device=q_MSH.device).tril()
+    kinds = {"causal": None, "window": whole_SS.triu(-4), "mask": whole_SS}
+    return {
+        "attn_mask": kinds[mask],
+        "is_causal": mask == "causal",
+        "enable_gqa": q_MSH.shape[1] != k_CSH.shape[1],
+    }
+
+
+def fused(mask: str) -> Attention:
+    def attend(q_MSH: Tensor, k_CSH: Tensor, v_CSH: Tensor) -> Tensor:
+        options = arguments(mask, q_MSH, k_CSH)
+        return F.scaled_dot_product_attention(q_MSH, k_CSH, v_CSH, **options)
+
+    return attend
+
+
+def rows(mask: str) -> Attention:
+    """As one row of a stream."""
+
+    def attend(q_MSH: Tensor, k_CSH: Tensor, v_CSH: Tensor) -> Tensor:
+        ends = torch.tensor([0, TOKENS], dtype=torch.int32, device=q_MSH.device)
+        segments = Segments(ends, 5 if mask == "window" else None)
+        q_TMH, k_TCH, v_TCH = (x[0].transpose(0, 1) for x in (q_MSH, k_CSH, v_CSH))
+        return varlen(q_TMH, k_TCH, v_TCH, segments).transpose(0, 1)[None]
+
+    return attend
+
+
+def run(
+    attend: Attention, inputs: list[Tensor], backend: SDPBackend | None = None
+) -> list[Tensor]:
+    """The output and the gradients, by one implementation or the one that torch takes."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    with sdpa_kernel(backend) if backend else nullcontext():
+        out = attend(*leaves)
+        out.backward(torch.ones_like(out))
+    return [x.detach().double() for x in (out, *(x.grad for x in leaves)) if x is not None]
+
+
+def tried(attempt: Callable[[], list[Tensor]], exact: list[Tensor]) -> dict[str, Any]:
+    """How far off, as a share of the largest number that is right; or how it failed."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            pairs = zip(attempt(), exact, strict=True)
+            off = [float((one - other).abs().max() / other.abs().max()) for one, other in pairs]
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what is wanted is to know it
+            # Why none would do, torch tells in warnings.
+            why = sorted({str(warning.message).partition(" (")[0] for warning in told})
+            return {"error": first_line(error), "off": None, "why": why}
+    return {"error": "", "off": max(off)}
+
+
+def took(mask: str, inputs: list[Tensor]) -> str:
+    """Whom torch would choose: it says so only in private."""
+    try:
+        choose: Any = torch._fused_sdp_choice  # noqa: SLF001
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        return SDPBackend(choose(*leaves, **arguments(mask, *leaves[:2]))).name
+    except (AttributeError, RuntimeError, ValueError) as error:
+        return first_line(error)
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+if __name__ == "__main__":
+    main()

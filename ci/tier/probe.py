@@ -1,0 +1,56 @@
+"""How soon ranks are up, and how many cases they judge in a second then: `check`, on warm ranks.
+
+It takes the options of `check`, and prints its document with the seconds of what came before.
+"""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+from rich.console import Console
+
+from harness.check import check
+from harness.cli import build_parser
+from harness.commands.options import open_pool, print_json, read_request, status_of
+
+
+def main() -> int:
+    options = build_parser().parse_args(["check", *sys.argv[1:]])
+    request, ranks = read_request(options)
+    console, silence = Console(stderr=True), Console(quiet=True)
+    with open_pool(options, ranks, request.candidates) as pool:
+        moments = [time.monotonic()]
+        pool.start()
+        fault = pool.wait_until_ready()
+        if fault:
+            sys.exit(f"no ranks: {fault.summary}\n{fault.log}")
+        moments.append(time.monotonic())
+        # Kernels are loaded, and libraries begin, with the first of each dtype.
+        for dtype in request.dtypes:
+            check(replace(request, count=1, dtypes=(dtype,)), pool, silence)
+            moments.append(time.monotonic())
+        summary = check(request, pool, console)
+        used = memory()
+    parts = ["ranks", *(f"first case in {dtype}" for dtype in request.dtypes)]
+    taken = [round(later - earlier, 2) for earlier, later in pairwise(moments)]
+    document = summary.record()
+    document["seconds of"] = dict(zip(parts, taken, strict=True))
+    document["MB of each GPU process"] = used
+    print_json(document)
+    return status_of(summary.verdict)
+
+
+def memory() -> dict[str, int]:
+    """By process, what the driver says they hold; nothing where there is none."""
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout
+        return {pid: int(used) for pid, used in (line.split(", ") for line in told.splitlines())}
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

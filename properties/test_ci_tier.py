@@ -1,0 +1,32 @@
+"""What is asked of a machine is answered, whatever the answer is."""
+
+from itertools import islice
+
+from tier import attention, collectives, machine
+
+
+def test_what_a_process_takes_or_how_it_failed_is_told() -> None:
+    took = machine.seconds("pass")
+    assert isinstance(took, float)
+    assert 0 < took < machine.PATIENCE
+    assert machine.seconds("raise OSError('no such name')") == "OSError: no such name"
+    assert machine.pidfd() == "works"
+    assert machine.memory()["MemTotal"] > 0
+    assert machine.free("/nowhere") == "[Errno 2] No such file or directory: '/nowhere'"
+
+
+def test_attention_is_tried_one_kernel_after_the_other() -> None:
+    own, plain, *others = islice(attention.combinations("cpu"), 1 + len(attention.BACKENDS))
+    assert (own["kernel"], own["took"], own["error"]) == ("by itself", "FLASH_ATTENTION", "")
+    assert own["off"] < 1e-12
+    assert (plain["kernel"], plain["off"]) == ("MATH", 0.0)
+    (cudnn,) = (each for each in others if each["kernel"] == "CUDNN_ATTENTION")
+    assert cudnn["error"].startswith("RuntimeError: No viable backend")
+
+
+def test_a_collective_that_ends_its_ranks_is_told_with_those_before_it() -> None:
+    names = [("all_reduce", "bfloat16"), ("nothing", "bool"), ("send", "")]
+    summed, ended = collectives.pair("cpu", names)
+    assert summed == ("all_reduce", "bfloat16", "")
+    assert ended[:2] == ("nothing", "bool")
+    assert ended[2].endswith("KeyError: 'nothing'")
