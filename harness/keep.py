@@ -5,6 +5,7 @@ from pathlib import Path
 
 from harness.campaign import WHOLE, Request, Shard
 from harness.compare import Comparison
+from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
 from harness.report import DEFAULT_FOLDER, Origin, write_bundle
 from harness.report.origin import versions
@@ -28,7 +29,7 @@ def keep(
         campaign={**asdict(campaign), "shard": str(shard)} if campaign else None,
         test=test,
         blob=blob,
-        versions=versions() | _processor(pool.device),
+        versions=versions() | _processor(pool.placement),
     )
     try:
         return str(write_bundle(comparison, folder, origin))
@@ -36,9 +37,10 @@ def keep(
         return f"could not be written: {error}"
 
 
-def _processor(device: str) -> dict[str, str]:
-    if device == "cpu":
+def _processor(placement: Placement) -> dict[str, str]:
+    if placement.on_cpu:
         return {}
     import torch
 
+    device = placement.device
     return {device: torch.get_device_module(device).get_device_name()}

@@ -64,7 +64,13 @@ def pool_options(
         metavar="N",
         help=f"default: {ranks or 'as many as are needed'}",
     )
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "npu", "xpu"))
+    parser.add_argument(
+        "--device",
+        default="auto",
+        choices=("auto", "cpu", "cuda", "npu", "xpu", "pretend"),
+        help="pretend: a GPU that is not there, computed on the CPU; it finds tensors on the wrong "
+        "device, and nothing else of CUDA",
+    )
     parser.add_argument(
         "--transport",
         default="auto",

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     import torch
 
 PLACEMENT = "HARNESS_PLACEMENT"
+# A GPU that is not there, computed on the CPU; only its ranks know it as cuda:0.
+PRETEND = "pretend"
 # NCCL takes several ranks on one GPU only when told to, and then without NVLS. Each collective
 # must leave room for those of the other ranks, or all of them wait for ever.
 SHARED_GPU = {
@@ -30,6 +32,11 @@ class Placement:
         """What kind of device it is."""
         return self.devices[0].partition(":")[0]
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether no driver is needed."""
+        return self.device in ("cpu", PRETEND)
+
     def __str__(self) -> str:
         return f"{','.join(self.devices)} {self.transport} {self.sharing}"
 
@@ -51,7 +58,9 @@ def settle(local: int) -> "torch.device":
     from torch import distributed as dist
 
     placement = Placement.read(os.environ[PLACEMENT])
-    device = torch.device(placement.devices[local % len(placement.devices)])
+    pretended = placement.device == PRETEND
+    name = "cpu" if pretended else placement.devices[local % len(placement.devices)]
+    device = torch.device(name)
     # What a dtype promises also holds on hardware that is faster without.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
@@ -70,4 +79,8 @@ def settle(local: int) -> "torch.device":
     # gloo waits on the host.
     own = None if placement.transport == "gloo" else device
     dist.init_process_group(placement.transport, device_id=own)
+    if pretended:
+        from harness.pretend import begin
+
+        return begin()
     return device
