@@ -115,7 +115,7 @@ def otherwise_rounded(case: Case) -> list[Trace]:
 def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Outcome:
     """Have the ranks run a case; the outcomes of several come in the order they were begun."""
     try:
-        reason = load(candidate).supports(case)
+        reason = load(candidate).supports(case) or pool.placement.refuses(case)
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its own fault
         trace = traceback.format_exc()
         said = f"supports() raised {type(error).__name__}: {error}"

@@ -192,6 +192,7 @@ def open_pool(
     from harness.candidates import home, interpreter
     from harness.ranks.device import NoPlace, choose
     from harness.ranks.nodes import CannotListen, Nodes
+    from harness.ranks.placement import PRETEND, REAL, no_pretence
     from harness.ranks.pool import RankPool
 
     if not 0 < options.deadline < 1e6:
@@ -201,6 +202,11 @@ def open_pool(
             f"--nodes={options.nodes}: use at least 2, together with --endpoint HOST:PORT, or "
             "leave both out"
         )
+    if options.device == PRETEND:
+        for option, real in REAL.items():
+            for word in getattr(options, option, "").split(","):
+                if word in real:
+                    raise UsageError(f"--{no_pretence(option, word)}")
     if ranks % options.nodes:
         raise UsageError(f"--ranks={ranks}: use a multiple of --nodes={options.nodes}")
     homes = {home(candidate) for candidate in candidates} - {""}

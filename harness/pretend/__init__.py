@@ -7,9 +7,4 @@ of the GPU, a GPU of another number. Nothing of how a GPU computes is seen.
 from harness.pretend.machine import begin
 from harness.pretend.tensor import made
 
-UNSEEN = (
-    "pretended GPU: which device tensors are on was seen, and nothing of CUDA's numerics, kernels, "
-    "streams, memory or autocast, of NCCL, inductor or FSDP"
-)
-
-__all__ = ["UNSEEN", "begin", "made"]
+__all__ = ["begin", "made"]

@@ -4,12 +4,20 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from harness.case import Case
+
 if TYPE_CHECKING:
     import torch
 
 PLACEMENT = "HARNESS_PLACEMENT"
 # A GPU that is not there, computed on the CPU; only its ranks know it as cuda:0.
 PRETEND = "pretend"
+UNSEEN = (
+    "pretended GPU: seen was on which device each tensor is, and nothing of CUDA: no numerics, "
+    "kernels, streams, memory, autocast, NCCL, inductor or FSDP"
+)
+# Of a case, what comes to nothing without a real one.
+REAL = {"wrapper": ("fsdp",), "kernel": ("varlen", "flash"), "compiled": (True,)}
 # NCCL takes several ranks on one GPU only when told to, and then without NVLS. Each collective
 # must leave room for those of the other ranks, or all of them wait for ever.
 SHARED_GPU = {
@@ -37,6 +45,18 @@ class Placement:
         """Whether no driver is needed."""
         return self.device in ("cpu", PRETEND)
 
+    @property
+    def unseen(self) -> str:
+        """What a case that passes here says nothing about."""
+        return UNSEEN if self.device == PRETEND else ""
+
+    def refuses(self, case: Case) -> str | None:
+        """None, or why these ranks cannot run a case."""
+        if self.device != PRETEND:
+            return None
+        asked = ((field, getattr(case, field)) for field in REAL)
+        return next((no_pretence(*each) for each in asked if each[1] in REAL[each[0]]), None)
+
     def __str__(self) -> str:
         return f"{','.join(self.devices)} {self.transport} {self.sharing}"
 
@@ -50,6 +70,11 @@ class Placement:
         """What a rank has to know of it."""
         shared = self.transport == "nccl" and self.sharing > 1
         return {PLACEMENT: str(self)} | (SHARED_GPU if shared else {})
+
+
+def no_pretence(field: str, value: object) -> str:
+    """Why it is not run on a pretended GPU."""
+    return f"{field}={value}: needs a GPU that is there; use --device cuda, or go without"
 
 
 def settle(local: int) -> "torch.device":

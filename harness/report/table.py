@@ -19,6 +19,8 @@ def show(summary: Summary, console: Console) -> None:
     console.print(_verdicts(summary))
     console.print(_errors(summary))
     console.print(_situations(summary, console.width))
+    if summary.unseen:
+        say(console, f"\n{summary.unseen}")
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))
