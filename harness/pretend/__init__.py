@@ -4,7 +4,7 @@ What is found is what torch refuses on a real one: two devices in one operation,
 of the GPU, a GPU of another number. Nothing of how a GPU computes is seen.
 """
 
-from harness.pretend.machine import begin
+from harness.pretend.machine import begin, pretended
 from harness.pretend.tensor import made
 
-__all__ = ["begin", "made"]
+__all__ = ["begin", "made", "pretended"]

@@ -1,6 +1,9 @@
 """A process that finds one GPU."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
+from unittest import mock
 
 import torch
 
@@ -28,12 +31,17 @@ class Event(Stream):
 
 # What torch is to answer; what it asks nobody knows, and is not answered.
 CUDA = {
+    "Event": Event,
+    "Stream": Stream,
     "_lazy_init": None,
     "current_device": DEVICE.index,
+    "current_stream": lambda *_: Stream(),
+    "default_stream": lambda *_: Stream(),
     "device_count": 1,
     "empty_cache": None,
     "get_device_capability": (8, 0),
     "get_device_name": "pretended GPU",
+    "get_rng_state": lambda *_: torch.get_rng_state(),
     "is_available": True,
     "is_bf16_supported": True,
     "is_current_stream_capturing": False,
@@ -45,11 +53,14 @@ CUDA = {
     "memory_allocated": 0,
     "reset_peak_memory_stats": None,
     "set_device": None,
+    "set_rng_state": lambda state, *_: torch.set_rng_state(state),
+    "stream": lambda *_: Stream(),
     "synchronize": None,
 }
 ACCELERATOR = {
     "current_accelerator": torch.device("cuda"),
     "current_device_index": DEVICE.index,
+    "current_stream": lambda *_: Stream(),
     "device_count": 1,
     "is_available": True,
     "set_device_index": None,
@@ -57,26 +68,34 @@ ACCELERATOR = {
 }
 
 
+@contextmanager
+def pretended() -> Iterator[torch.device]:
+    """This process has a GPU: this one."""
+    flag = torch._C._only_lift_cpu_tensors()  # noqa: SLF001
+    swap = torch.__future__.get_swap_module_params_on_conversion()
+    with ExitStack() as stack:
+        for module, answers in ((torch.cuda, CUDA), (torch.accelerator, ACCELERATOR)):
+            for name, answer in answers.items():
+                stack.enter_context(mock.patch.object(module, name, said(answer)))
+        # Or else `torch.tensor` would copy to a device where nobody sees it.
+        stack.callback(torch._C._set_only_lift_cpu_tensors, flag)  # noqa: SLF001
+        torch._C._set_only_lift_cpu_tensors(True)  # noqa: SLF001
+        # A parameter that is moved stays the same object, as it does on a GPU.
+        stack.callback(torch.__future__.set_swap_module_params_on_conversion, swap)
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        stack.enter_context(Operations())
+        stack.enter_context(Calls())
+        yield DEVICE
+
+
+FOR_GOOD = ExitStack()
+
+
 def begin() -> torch.device:
-    """For as long as it lives this process has a GPU: this one."""
-    for module, answers in ((torch.cuda, CUDA), (torch.accelerator, ACCELERATOR)):
-        for name, answer in answers.items():
-            setattr(module, name, lambda *_, answer=answer, **__: answer)
-    for name, function in {
-        "Event": Event,
-        "Stream": Stream,
-        "current_stream": lambda *_: Stream(),
-        "default_stream": lambda *_: Stream(),
-        "stream": lambda *_: Stream(),
-        "get_rng_state": lambda *_: torch.get_rng_state(),
-        "set_rng_state": lambda state, *_: torch.set_rng_state(state),
-    }.items():
-        setattr(torch.cuda, name, function)
-    torch.accelerator.current_stream = lambda *_: Stream()
-    # Or else `torch.tensor` would copy to a device where nobody sees it.
-    torch._C._set_only_lift_cpu_tensors(True)  # noqa: SLF001
-    # A parameter that is moved stays the same object, as it does on a GPU.
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    Operations().__enter__()
-    Calls().__enter__()
-    return DEVICE
+    """From here on this process has a GPU."""
+    return FOR_GOOD.enter_context(pretended())
+
+
+def said(answer: Any) -> Any:
+    """A function of its own for each: torch tells functions apart by who they are."""
+    return answer if callable(answer) else lambda *_, **__: answer

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -52,11 +53,20 @@ class Calls(TorchFunctionMode):
             if func is Tensor.new_tensor:
                 like = {"dtype": args[0].dtype, "device": DEVICE}
                 return torch.tensor(*args[1:], **like | kwargs)
+            if func in (Tensor.__getitem__, Tensor.__setitem__):
+                args[1] = with_tensors(args[1])
             if func is Tensor.to:
                 # What is there already stays as it is, and that torch decides by what it finds.
                 args = [UNDERNEATH if value == DEVICE else value for value in args]
                 kwargs = {k: UNDERNEATH if v == DEVICE else v for k, v in kwargs.items()}
         return func(*args, **kwargs)
+
+
+def with_tensors(index: Any) -> Any:
+    """The same index: torch would put lists of numbers where it finds the tensor."""
+    if isinstance(index, tuple):
+        return tuple(map(with_tensors, index))
+    return torch.tensor(index) if isinstance(index, list | range | np.ndarray) else index
 
 
 def numbered(value: Any) -> Any:
