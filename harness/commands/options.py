@@ -68,7 +68,7 @@ def pool_options(
         "--device",
         default="auto",
         choices=("auto", "cpu", "cuda", "npu", "xpu", "pretend"),
-        help="pretend: a GPU that is not there, computed on the CPU; it finds tensors on the wrong "
+        help="pretend: a GPU that is not there, computed on the CPU; finds tensors on the wrong "
         "device, and nothing else of CUDA",
     )
     parser.add_argument(
@@ -185,6 +185,15 @@ def _words(option: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(text.split(","))
 
 
+def _refuse_pretence(options: argparse.Namespace) -> None:
+    from harness.ranks.placement import PRETEND, REAL, no_pretence
+
+    for option, real in REAL.items():
+        for word in getattr(options, option, "").split(","):
+            if options.device == PRETEND and word in real:
+                raise UsageError(f"--{no_pretence(option, word)}")
+
+
 def open_pool(
     options: argparse.Namespace, ranks: int, candidates: Collection[str] = ()
 ) -> "RankPool":
@@ -192,7 +201,6 @@ def open_pool(
     from harness.candidates import home, interpreter
     from harness.ranks.device import NoPlace, choose
     from harness.ranks.nodes import CannotListen, Nodes
-    from harness.ranks.placement import PRETEND, REAL, no_pretence
     from harness.ranks.pool import RankPool
 
     if not 0 < options.deadline < 1e6:
@@ -202,13 +210,9 @@ def open_pool(
             f"--nodes={options.nodes}: use at least 2, together with --endpoint HOST:PORT, or "
             "leave both out"
         )
-    if options.device == PRETEND:
-        for option, real in REAL.items():
-            for word in getattr(options, option, "").split(","):
-                if word in real:
-                    raise UsageError(f"--{no_pretence(option, word)}")
     if ranks % options.nodes:
         raise UsageError(f"--ranks={ranks}: use a multiple of --nodes={options.nodes}")
+    _refuse_pretence(options)
     homes = {home(candidate) for candidate in candidates} - {""}
     if len(homes) > 1:
         raise UsageError(

@@ -83,7 +83,7 @@ def pretended() -> Iterator[torch.device]:
         # A parameter that is moved stays the same object, as it does on a GPU.
         stack.callback(torch.__future__.set_swap_module_params_on_conversion, swap)
         torch.__future__.set_swap_module_params_on_conversion(True)
-        stack.enter_context(Operations())
+        stack.enter_context(Operations())  # type: ignore[no-untyped-call]
         stack.enter_context(Calls())
         yield DEVICE
 

@@ -41,25 +41,31 @@ class Calls(TorchFunctionMode):
         kwargs = {name: numbered(value) for name, value in kwargs.items() if name != "pin_memory"}
         if func in NOTHING:
             return args[0]
-        if func == SET_DATA and isinstance(args[1], Pretended) > isinstance(args[0], Pretended):
-            return move(*args)
+        if func is Tensor.cuda:
+            stated = [*args[1:2], kwargs.pop("device", None), DEVICE]
+            func, args = Tensor.to, [args[0], next(each for each in stated if each is not None)]
+        if func is Tensor.to:
+            return brought(*args, **kwargs)
         if func in (torch.tensor, torch.as_tensor) and args and isinstance(args[0], list | tuple):
             args[0] = values(args[0])
-        if func is Tensor.cuda:
-            func, args = Tensor.to, [args[0], numbered("cuda")]
-        if func is Tensor.to and type(args[-1]) is int:
-            args[-1] = numbered(f"cuda:{args[-1]}")
+        if func == SET_DATA and isinstance(args[1], Pretended) > isinstance(args[0], Pretended):
+            return move(*args)
         if args and isinstance(args[0], Pretended):
             if func is Tensor.new_tensor:
-                like = {"dtype": args[0].dtype, "device": DEVICE}
-                return torch.tensor(*args[1:], **like | kwargs)
+                alike = {"dtype": args[0].dtype, "device": DEVICE}
+                return torch.tensor(*args[1:], **alike | kwargs)
             if func in (Tensor.__getitem__, Tensor.__setitem__):
                 args[1] = with_tensors(args[1])
-            if func is Tensor.to:
-                # What is there already stays as it is, and that torch decides by what it finds.
-                args = [UNDERNEATH if value == DEVICE else value for value in args]
-                kwargs = {k: UNDERNEATH if v == DEVICE else v for k, v in kwargs.items()}
         return func(*args, **kwargs)
+
+
+def brought(tensor: Tensor, *where: Any, **options: Any) -> Tensor:
+    """`Tensor.to`; what is there already stays as it is, which torch decides by what it finds."""
+    where = tuple(numbered(f"cuda:{each}") if type(each) is int else each for each in where)
+    if isinstance(tensor, Pretended):
+        where = tuple(UNDERNEATH if each == DEVICE else each for each in where)
+        options = {name: UNDERNEATH if each == DEVICE else each for name, each in options.items()}
+    return tensor.to(*where, **options)
 
 
 def with_tensors(index: Any) -> Any:

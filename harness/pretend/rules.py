@@ -56,9 +56,7 @@ def among(tensors: Iterable[object], wanted: object) -> bool:
     return any(tensor is wanted for tensor in tensors)
 
 
-def is_written(
-    tensor: Tensor, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool:
+def is_written(tensor: Tensor, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the operation changes it in place."""
     arguments = func._schema.arguments  # noqa: SLF001 - what torch's own subclasses read
     named = {argument.name: value for argument, value in zip(arguments, args, strict=False)}

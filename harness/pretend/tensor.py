@@ -1,7 +1,7 @@
 """A tensor that says it is on a GPU, and is computed on the CPU.
 
-To torch it is on `meta`, since autograd asks a driver about every tensor on `cuda`. Whoever asks in
-Python is told `cuda:0`.
+To torch it is on `meta`, since autograd asks a driver about every tensor on `cuda`. Whoever asks
+in Python is told `cuda:0`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,10 +16,12 @@ DEVICE = torch.device("cuda", 0)
 # What torch, in C++, takes it for; what is asked for there means the GPU as well.
 UNDERNEATH = torch.device("meta")
 CPU = torch.device("cpu")
-SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
+# Untyped, since torch declares as attributes what are properties.
+BASE: Any = Tensor
+SET_DATA = BASE.data.__set__
 
 
-class Pretended(Tensor):
+class Pretended(BASE):  # type: ignore[misc]
     """Said to be on the GPU; `held` has the numbers."""
 
     held: Tensor
@@ -28,8 +30,8 @@ class Pretended(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001 - as documented
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> Self:
-        made: Self = Tensor._make_wrapper_subclass(
+    def __new__(cls: type[Self], held: Tensor) -> Self:
+        made: Self = Tensor._make_wrapper_subclass(  # noqa: SLF001 - as documented
             cls,
             held.shape,
             strides=held.stride(),
@@ -59,7 +61,7 @@ class Pretended(Tensor):
 
     @property
     def data(self) -> Tensor:
-        apart: Tensor = Tensor.data.__get__(self)  # type: ignore[attr-defined]
+        apart: Tensor = BASE.data.__get__(self)
         return apart
 
     @data.setter
@@ -72,14 +74,14 @@ class Pretended(Tensor):
 
     @property
     def grad(self) -> Tensor | None:
-        gradient: Tensor | None = Tensor.grad.__get__(self)  # type: ignore[attr-defined]
+        gradient: Tensor | None = BASE.grad.__get__(self)
         return gradient
 
     @grad.setter
     def grad(self, other: Tensor | None) -> None:
         if other is not None and other.device != DEVICE:
             raise NotOnTheDevice("Tensor.grad", DEVICE, other.device)
-        Tensor.grad.__set__(self, other)  # type: ignore[attr-defined]
+        BASE.grad.__set__(self, other)
 
     def get_device(self) -> int:
         return DEVICE.index
@@ -103,7 +105,7 @@ class Pretended(Tensor):
         assert isinstance(copied, Tensor)
         return copied
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self) -> str:
         return f"{repr(self.held)[:-1]}, device='{DEVICE}')"
 
     def __format__(self, spec: str) -> str:

@@ -103,6 +103,7 @@ LAYERS: dict[str, set[str]] = {
         "torch",
         *PROCESSES,
     },
+    "harness.pretend": {"numpy", "torch"},
     "harness.golden": {
         "harness.compare",
         "harness.situations",
@@ -318,6 +319,7 @@ LATE: dict[str, set[str]] = {
         "rich",
     },
     "harness.keep": {"torch"},
+    "harness.ranks": {"harness.pretend"},
     "harness.plugin": {
         "harness.plugin.blob",
         "harness.case",
