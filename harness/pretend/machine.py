@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
-from unittest import mock
 
 import torch
 
@@ -76,7 +75,8 @@ def pretended() -> Iterator[torch.device]:
     with ExitStack() as stack:
         for module, answers in ((torch.cuda, CUDA), (torch.accelerator, ACCELERATOR)):
             for name, answer in answers.items():
-                stack.enter_context(mock.patch.object(module, name, said(answer)))
+                stack.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, said(answer))
         # Or else `torch.tensor` would copy to a device where nobody sees it.
         stack.callback(torch._C._set_only_lift_cpu_tensors, flag)  # noqa: SLF001
         torch._C._set_only_lift_cpu_tensors(True)  # noqa: SLF001

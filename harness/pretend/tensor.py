@@ -16,6 +16,7 @@ DEVICE = torch.device("cuda", 0)
 # What torch, in C++, takes it for; what is asked for there means the GPU as well.
 UNDERNEATH = torch.device("meta")
 CPU = torch.device("cpu")
+NEST = (list, tuple)
 # Untyped, since torch declares as attributes what are properties.
 BASE: Any = Tensor
 SET_DATA = BASE.data.__set__
@@ -138,14 +139,15 @@ def computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What an operation makes of these, on the device where CUDA would make it."""
     tensors = list(tensors_in((*args, *kwargs.values())))
     theirs = [tensor for tensor in tensors if not isinstance(tensor, Pretended)]
-    if len(theirs) < len(tensors):
+    there = len(theirs) < len(tensors)
+    if there and (theirs or func.namespace == "c10d"):
         refuse(func, args, kwargs, theirs, DEVICE)
     # An operation in place gives back what it was given.
     known = {id(holding(tensor)): tensor for tensor in tensors}
-    asked = kwargs.get("device")
-    there = len(theirs) < len(tensors) if asked is None else asked.type != "cpu"
-    held_args, held_kwargs = values((args, kwargs))
-    answer = func(*held_args, **held_kwargs)
+    if kwargs.get("device") is not None:
+        there = kwargs["device"].type != "cpu"
+    held = {name: values(value) for name, value in kwargs.items()}
+    answer = func(*values(args), **held)
 
     def said(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -172,14 +174,12 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
             yield value
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, NEST):
             yield from tensors_in(value)
 
 
 def mapped(change: Callable[[Any], Any], value: Any) -> Any:
     """The same nest with every leaf changed."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, NEST):
         return type(value)([mapped(change, each) for each in value])
-    if isinstance(value, dict):
-        return {name: mapped(change, each) for name, each in value.items()}
     return change(value)

@@ -20,9 +20,6 @@ class Mistake(NamedTuple):
 
 
 MISTAKES = {
-    "all columns": Mistake(
-        "torch.tensor(stream, device=rank.device)", "torch.tensor(stream)", f"aten.cat: {TWO}"
-    ),
     "ids": Mistake("model(ids, ", "model(ids.cpu(), ", f"aten.embedding: {TWO}"),
     "positions": Mistake(
         "ids, positions, attend,", "ids, positions.cpu(), attend,", f"aten.mul: {TWO}"
@@ -51,11 +48,6 @@ MISTAKES = {
         "            dist.all_reduce(whole := parameter.grad.cpu(), group=rank.world)\n"
         "            parameter.grad = whole\n",
         f"Tensor.grad: {TWO}",
-    ),
-    "token numbers": Mistake(
-        "emit(key, x, numbers)",
-        "emit(key, x, torch.from_numpy(numbers.numpy()))",
-        "can't convert cuda:0 device type tensor to numpy",
     ),
 }
 
