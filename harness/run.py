@@ -115,11 +115,13 @@ def otherwise_rounded(case: Case) -> list[Trace]:
 def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Outcome:
     """Have the ranks run a case; the outcomes of several come in the order they were begun."""
     try:
-        reason = load(candidate).supports(case) or pool.placement.refuses(case)
+        reason = load(candidate).supports(case)
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its own fault
         trace = traceback.format_exc()
         said = f"supports() raised {type(error).__name__}: {error}"
         return lambda: Fault(kind=Kind.RAISED, summary=said, stacks={0: trace})
+    if reason is None:
+        reason = pool.placement.refuses(case)
     if reason is not None:
         return lambda: str(reason)
     pool.submit(case, resolve(candidate), traced=traced)

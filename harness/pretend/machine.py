@@ -20,6 +20,9 @@ class Stream:
 
     def __exit__(self, *_: object) -> None: ...
 
+    def query(self) -> bool:
+        return True
+
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
 

@@ -102,8 +102,7 @@ class Pretended(BASE):  # type: ignore[misc]
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        copied = memo.setdefault(id(self), like(self, self.detach().clone()))
-        assert isinstance(copied, Tensor)
+        memo[id(self)] = copied = like(self, self.detach().clone())
         return copied
 
     def __repr__(self) -> str:
