@@ -51,7 +51,7 @@ def check(
     part = shard.part(batch)
     if shard.number == 1:
         console.print(notebook_text(batch[0]), markup=False, highlight=False)
-    summary = _nothing_yet(request, shard, batch, pool.size)
+    summary = _nothing_yet(request, shard, batch, pool.size, pool.placement.unseen)
     with Live(console, len(part), len(SITUATIONS)) as live:
         try:
             _judge(part, summary, pool, live, until)
@@ -122,7 +122,9 @@ def _strategy(request: Request, ranks: int) -> SearchStrategy[Case]:
     )
 
 
-def _nothing_yet(request: Request, shard: Shard, batch: list[Case], ranks: int) -> Summary:
+def _nothing_yet(
+    request: Request, shard: Shard, batch: list[Case], ranks: int, unseen: str
+) -> Summary:
     return Summary(
         request=request,
         ranks=ranks,
@@ -130,6 +132,7 @@ def _nothing_yet(request: Request, shard: Shard, batch: list[Case], ranks: int) 
             "harness": harness.__version__,
             **{package: version(package) for package in ("hypothesis", "torch")},
         },
+        unseen=unseen,
         size=len(batch),
         drawn=hashlib.sha256("\n".join(map(str, batch)).encode()).hexdigest()[:16],
         of=shard.of,

@@ -94,6 +94,8 @@ def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -
         trace = traceback.format_exc()
         said = f"supports() raised {type(error).__name__}: {error}"
         return lambda: Fault(kind=Kind.RAISED, summary=said, stacks={0: trace})
+    if reason is None:
+        reason = pool.placement.refuses(case)
     if reason is not None:
         return lambda: str(reason)
     pool.submit(case, resolve(candidate), traced=traced)

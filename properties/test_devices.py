@@ -72,6 +72,8 @@ GPU_4 = "cuda:0,cuda:1,cuda:2,cuda:3"
         ("npu", 3, "auto", "auto", "cpu gloo 1"),
         ("xpu", 4, "xpu", "auto", f"{NPU_4.replace('npu', 'xpu')} xccl 1"),
         ("xpu", 1, "auto", "auto", "cpu gloo 1"),
+        ("none", 0, "pretend", "auto", "pretend:0 gloo 4"),
+        ("cuda", 8, "pretend", "gloo", "pretend:0 gloo 4"),
     ],
 )
 def test_four_ranks_go_where_they_can(
@@ -90,6 +92,7 @@ def test_four_ranks_go_where_they_can(
         ("mps", 1, "cuda", "gloo", f"device=cuda: torch {torch.__version__} finds no CUDA"),
         ("none", 0, "auto", "nccl", "transport=nccl: carries nothing between CPUs; use gloo"),
         ("cuda", 8, "cpu", "nccl", "transport=nccl: carries nothing between CPUs; use gloo"),
+        ("none", 0, "pretend", "nccl", "transport=nccl: carries nothing between CPUs; use gloo"),
         ("npu", 8, "npu", "gloo", "transport=gloo: carries nothing between npus; use auto"),
         ("npu", 8, "npu", "nccl", "transport=nccl: carries nothing between npus; use auto"),
         ("npu", 8, "auto", "nccl", "transport=nccl: carries nothing between npus; use auto"),
@@ -152,7 +155,7 @@ def test_a_workers_ranks_stay_on_its_devices(machine: Machine) -> None:
 
 def test_every_device_can_be_asked_for_by_name() -> None:
     assert tuple(TRANSPORTS) == needs.DEVICES
-    for device in ("auto", "cpu", *TRANSPORTS):
+    for device in ("auto", "cpu", *TRANSPORTS, "pretend"):
         assert build_parser().parse_args(["check", "--device", device]).device == device
 
 

@@ -66,7 +66,13 @@ def pool_options(
         metavar="N",
         help=f"default: {ranks or 'as many as are needed'}",
     )
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "npu", "xpu"))
+    parser.add_argument(
+        "--device",
+        default="auto",
+        choices=("auto", "cpu", "cuda", "npu", "xpu", "pretend"),
+        help="pretend: a GPU that is not there, computed on the CPU; finds tensors on the wrong "
+        "device, and nothing else of CUDA",
+    )
     parser.add_argument(
         "--transport",
         default="auto",
@@ -181,6 +187,15 @@ def _words(option: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(text.split(","))
 
 
+def _refuse_pretence(options: argparse.Namespace) -> None:
+    from harness.ranks.placement import PRETEND, REAL, no_pretence
+
+    for option, real in REAL.items():
+        for word in getattr(options, option, "").split(","):
+            if options.device == PRETEND and word in real:
+                raise UsageError(f"--{no_pretence(option, word)}")
+
+
 def open_pool(
     options: argparse.Namespace, ranks: int, candidates: Collection[str] = ()
 ) -> "RankPool":
@@ -199,6 +214,7 @@ def open_pool(
         )
     if ranks % options.nodes:
         raise UsageError(f"--ranks={ranks}: use a multiple of --nodes={options.nodes}")
+    _refuse_pretence(options)
     homes = {home(candidate) for candidate in candidates} - {""}
     if len(homes) > 1:
         raise UsageError(

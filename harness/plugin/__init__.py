@@ -36,7 +36,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         help="built-in name, path/to/file.py:NAME or package.module:NAME",
     )
     group.addoption("--harness-ranks", type=int, default=4, metavar="N", help="ranks in the pool")
-    group.addoption("--harness-device", default="auto", choices=("auto", "cpu", *needs.DEVICES))
+    group.addoption(
+        "--harness-device", default="auto", choices=("auto", "cpu", *needs.DEVICES, "pretend")
+    )
     group.addoption("--harness-transport", default="auto", choices=("auto", "gloo", "nccl"))
     group.addoption(
         "--harness-deadline", type=float, default=20.0, metavar="SECONDS", help="per case"

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import distributed as dist
 
-from harness.ranks.placement import Placement
+from harness.ranks.placement import PRETEND, Placement
 from harness.ranks.shared_gpu import why_not
 
 # Every accelerator we know, and what carries collectives between ranks that have one each.
@@ -48,10 +48,10 @@ def choose(
     if device == "auto":
         # What cannot be shared, and was not asked for, is left alone.
         device = kind if kind == "cuda" or len(mine) == ranks else "cpu"
-    if device == "cpu":
+    if device in ("cpu", PRETEND):
         if transport not in ("auto", "gloo"):
             raise NoPlace("transport", transport, "carries nothing between CPUs; use gloo")
-        return Placement()
+        return Placement() if device == "cpu" else Placement((f"{PRETEND}:0",), sharing=ranks)
     if device != kind:
         why = f"torch {torch.__version__} finds no {device.upper()} device; use cpu"
         raise NoPlace("device", device, why)

@@ -5,6 +5,7 @@ import re
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,9 @@ from torch.nn import functional as F
 
 from harness.ranks.messages import refuse_over_gloo
 
-# Told by torch where it was built with CUDA, and nowhere else.
-DRIVER = "_cuda_getDriverVersion"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -23,20 +25,34 @@ def described(device: torch.device) -> dict[str, str]:
     found = {"torch": str(torch.__version__)}
     if device.type == "cpu":
         return found
-    found[device.type] = torch.get_device_module(device).get_device_name(device)
-    if device.type == "cuda" and torch.version.cuda:
-        nccl = loaded_nccl()
-        found |= {
-            "driver": str(getattr(torch._C, DRIVER)()),  # noqa: SLF001 - nowhere else
-            "cuda runtime": torch.version.cuda,
-            "cudnn": str(torch.backends.cudnn.version()),
-            "nccl": ".".join(map(str, nccl)) if nccl else "none",
-            "flash-attn": _flash_attention(),
+    name = torch.get_device_module(device).get_device_name
+    asked: dict[str, Callable[[], object]] = {device.type: lambda: name(device)}
+    if device.type == "cuda":
+        asked |= {
+            "driver": driver,
+            "cuda runtime": lambda: torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version,
+            "nccl": lambda: ".".join(map(str, loaded_nccl() or ("none",))),
+            "flash-attn": flash_attention,
         }
+    for what, ask in asked.items():
+        try:
+            found[what] = str(ask())
+        except Exception as error:  # noqa: BLE001 - nobody is to be kept from computing by it
+            found[what] = f"unknown, {type(error).__name__}"
     return found
 
 
-def _flash_attention() -> str:
+def driver() -> str:
+    """The newest CUDA that the driver runs; `OSError` where there is none."""
+    code = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(code))
+    major, minor = divmod(code.value, 1000)
+    return f"{major}.{minor // 10}"
+
+
+def flash_attention() -> str:
+    """Which release is installed, if any."""
     try:
         return version("flash-attn")
     except PackageNotFoundError:

@@ -4,11 +4,21 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from harness.case import Case
+
 if TYPE_CHECKING:
     import torch
 
 # Where ranks are told their devices, and where they meet.
 PLACEMENT, MEETING = "HARNESS_PLACEMENT", "HARNESS_MEETING"
+# A GPU that is not there, computed on the CPU; only its ranks know it as cuda:0.
+PRETEND = "pretend"
+UNSEEN = (
+    "pretended GPU: seen was on which device each tensor is, and nothing of CUDA: no numerics, "
+    "kernels, streams, memory, autocast, NCCL, inductor or FSDP"
+)
+# Of a case, what comes to nothing without a real one.
+REAL = {"wrapper": ("fsdp",), "kernel": ("varlen", "flash"), "compiled": (True,)}
 # NCCL takes several ranks on one GPU only when told to, and then without NVLS. Each collective
 # must leave room for those of the other ranks, or all of them wait for ever.
 SHARED_GPU = {
@@ -34,7 +44,24 @@ class Placement:
     @property
     def computes_on(self) -> str:
         """One of those that compute, as torch calls it: what is only pretended is the CPU."""
-        return "cpu" if self.device == "pretend" else self.devices[0]
+        return "cpu" if self.on_cpu else self.devices[0]
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether no driver is needed."""
+        return self.device in ("cpu", PRETEND)
+
+    @property
+    def unseen(self) -> str:
+        """What a case that passes here says nothing about."""
+        return UNSEEN if self.device == PRETEND else ""
+
+    def refuses(self, case: Case) -> str | None:
+        """None, or why these ranks cannot run a case."""
+        if self.device != PRETEND:
+            return None
+        asked = ((field, getattr(case, field)) for field in REAL)
+        return next((no_pretence(*each) for each in asked if each[1] in REAL[each[0]]), None)
 
     def __str__(self) -> str:
         return f"{','.join(self.devices)} {self.transport} {self.sharing}"
@@ -51,6 +78,11 @@ class Placement:
         return {PLACEMENT: str(self)} | (SHARED_GPU if shared else {})
 
 
+def no_pretence(field: str, value: object) -> str:
+    """Why it is not run on a pretended GPU."""
+    return f"{field}={value}: needs a GPU that is there; use --device cuda, or go without"
+
+
 def settle(local: int) -> "torch.device":
     """Take the device of this rank, as its environment says, and meet the other ranks."""
     import torch
@@ -59,7 +91,9 @@ def settle(local: int) -> "torch.device":
     from harness import precision
 
     placement = Placement.read(os.environ[PLACEMENT])
-    device = torch.device(placement.devices[local % len(placement.devices)])
+    pretended = placement.device == PRETEND
+    name = "cpu" if pretended else placement.devices[local % len(placement.devices)]
+    device = torch.device(name)
     precision.keep()
     if device.type == "cpu":
         torch.set_num_threads(1)
@@ -80,4 +114,8 @@ def settle(local: int) -> "torch.device":
         world_size=int(os.environ["WORLD_SIZE"]),
         device_id=own,
     )
+    if pretended:
+        from harness.pretend import begin
+
+        return begin()
     return device

@@ -90,7 +90,7 @@ class Order:
     @property
     def forks(self) -> bool:
         """Whether torchrun forks the ranks: not where they have drivers of devices to start."""
-        return Placement.read(self.environment[PLACEMENT]).device == "cpu"
+        return Placement.read(self.environment[PLACEMENT]).on_cpu
 
     @property
     def program(self) -> list[str]:

@@ -137,6 +137,8 @@ class Summary:
     # No case of the campaign needs more of them.
     ranks: int
     versions: dict[str, str]
+    # What cannot be seen where it ran; nothing in particular in most places.
+    unseen: str = ""
     # How many cases the campaign has: at most as many as were asked for, because none is twice.
     size: int
     # A digest of every case of the campaign, in order: shards of one campaign agree on it.
@@ -166,6 +168,7 @@ class Summary:
             "format": FORMAT,
             "campaign": {k: list(v) if type(v) is tuple else v for k, v in campaign.items()},
             "versions": self.versions,
+            **({"unseen": self.unseen} if self.unseen else {}),
             "size": self.size,
             "drawn": self.drawn,
             "shards": {
@@ -195,6 +198,7 @@ class Summary:
             ranks=campaign.pop("ranks"),
             request=Request(**campaign),
             versions=dict(record["versions"]),
+            unseen=record.get("unseen", ""),
             size=record["size"],
             drawn=record["drawn"],
             of=shards["of"],

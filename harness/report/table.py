@@ -33,6 +33,8 @@ def show(summary: Summary, console: Console) -> None:
             "1 case was judged" if summary.cases == 1 else f"{summary.cases} cases were judged"
         )
         console.print(Text(f"\n{ENDED[summary.ended]}; {judged}", "bold"))
+    if summary.unseen:
+        say(console, f"\n{summary.unseen}")
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))

@@ -105,6 +105,7 @@ LAYERS: dict[str, set[str]] = {
         "torch",
         *PROCESSES,
     },
+    "harness.pretend": {"numpy", "torch"},
     "harness.golden": {
         "harness.compare",
         "harness.situations",
@@ -283,7 +284,6 @@ LAYERS: dict[str, set[str]] = {
         "harness.campaign",
         "harness.case",
         "harness.commands",
-        "harness.report.text",
     },
     "harness.plugin": {"pytest"},
     "harness.plugin.blob": {"hypothesis"},
@@ -334,7 +334,8 @@ LATE: dict[str, set[str]] = {
         "harness.situations",
         "rich",
     },
-    "harness.keep": {"torch"},
+    "harness.cli": {"harness.report"},
+    "harness.ranks": {"harness.pretend"},
     "harness.plugin": {
         "harness.plugin.blob",
         "harness.case",

@@ -1,0 +1,86 @@
+"""What is done without a tensor of the GPU, and may want one."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.pretend.tensor import DEVICE, SET_DATA, UNDERNEATH, Pretended, computed, move, values
+
+# All memory is as good, and all work is done.
+NOTHING = (Tensor.pin_memory, Tensor.record_stream)
+
+
+class Operations(TorchDispatchMode):
+    """Those that make a tensor, and those that copy one to the GPU."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Which is imported for that, for two seconds.
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return computed(func, args, kwargs or {})
+
+
+class Calls(TorchFunctionMode):
+    """The same calls of torch in words for which it asks no driver."""
+
+    def __torch_function__(
+        self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.device:
+            return func(*args, **kwargs)
+        args = [numbered(value) for value in args]
+        kwargs = {name: numbered(value) for name, value in kwargs.items() if name != "pin_memory"}
+        if func in NOTHING:
+            return args[0]
+        if func is Tensor.cuda:
+            stated = [*args[1:2], kwargs.pop("device", None), DEVICE]
+            func, args = Tensor.to, [args[0], next(each for each in stated if each is not None)]
+        if func is Tensor.to:
+            return brought(*args, **kwargs)
+        if func in (torch.tensor, torch.as_tensor) and args and isinstance(args[0], list | tuple):
+            args[0] = values(args[0])
+        if func == SET_DATA and isinstance(args[1], Pretended) > isinstance(args[0], Pretended):
+            return move(*args)
+        if args and isinstance(args[0], Pretended):
+            if func is Tensor.new_tensor:
+                alike = {"dtype": args[0].dtype, "device": DEVICE}
+                return torch.tensor(*args[1:], **alike | kwargs)
+            if func in (Tensor.__getitem__, Tensor.__setitem__):
+                args[1] = with_tensors(args[1])
+        return func(*args, **kwargs)
+
+
+def brought(tensor: Tensor, *where: Any, **options: Any) -> Tensor:
+    """`Tensor.to`; what is there already stays as it is, which torch decides by what it finds."""
+    where = tuple(numbered(f"cuda:{each}") if type(each) is int else each for each in where)
+    if isinstance(tensor, Pretended):
+        where = tuple(UNDERNEATH if each == DEVICE else each for each in where)
+        options = {name: UNDERNEATH if each == DEVICE else each for name, each in options.items()}
+    return tensor.to(*where, **options)
+
+
+def with_tensors(index: Any) -> Any:
+    """The same index: torch would put lists of numbers where it finds the tensor."""
+    if isinstance(index, tuple):
+        return tuple(map(with_tensors, index))
+    return torch.tensor(index) if isinstance(index, list | range | np.ndarray) else index
+
+
+def numbered(value: Any) -> Any:
+    """A device with its number, which only a driver could tell torch."""
+    if isinstance(value, str) and value.startswith("cuda"):
+        value = torch.device(value)
+    if not isinstance(value, torch.device) or value.type != "cuda":
+        return value
+    if value.index not in (None, DEVICE.index):
+        raise RuntimeError(f"{value}: invalid device ordinal; this rank has {DEVICE}")
+    return DEVICE

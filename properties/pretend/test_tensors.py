@@ -1,0 +1,195 @@
+"""What a tensor of a pretended GPU does, and what torch does to it, as on a real one."""
+
+import copy
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.utils.checkpoint import checkpoint
+
+from harness.case import parse
+from harness.pretend import made, pretended
+from harness.reference import TORCH_DTYPES, reference
+
+TWO = "expected all tensors to be on the same device, but got cuda:0 and cpu"
+CASE = parse("case/1 rows=5:11011,4:1111:left,1:1 heads=4/2 layers=2 vocab=11 window=3 steps=2")
+
+
+@pytest.fixture
+def gpu() -> Iterator[torch.device]:
+    with pretended() as device:
+        yield device
+
+
+@pytest.fixture
+def x(gpu: torch.device) -> Tensor:
+    return torch.arange(6.0, device=gpu).view(2, 3)
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[None]:
+    """A group of this process only."""
+    dist.init_process_group(
+        "gloo",
+        store=dist.HashStore(),  # type: ignore[attr-defined]
+        rank=0,
+        world_size=1,
+    )
+    yield
+    dist.destroy_process_group()
+
+
+def by_default() -> Tensor:
+    with torch.device("cuda"):
+        return torch.zeros(2)
+
+
+MAKES: dict[str, Callable[[], Tensor]] = {
+    "a factory": lambda: torch.zeros(2, device="cuda"),
+    "a list": lambda: torch.tensor([1.0, 2.0], device="cuda"),
+    "a copy": lambda: torch.zeros(2).to("cuda:0"),
+    "a number": lambda: torch.zeros(2).to(0),
+    "a method": lambda: torch.zeros(2).pin_memory().cuda(non_blocking=True),
+    "a likeness": lambda: torch.zeros(2, device="cuda").new_tensor([1.0]),
+    "a default": by_default,
+    "a module": lambda: nn.Linear(2, 2).cuda().weight,
+    "a module made there": lambda: nn.Linear(2, 2, device="cuda").weight,
+}
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("way", MAKES)
+def test_there_are_many_ways_to_the_gpu(way: str) -> None:
+    before = made()
+    there = MAKES[way]()
+    assert (str(there.device), there.is_cuda, there.get_device()) == ("cuda:0", True, 0)
+    assert made() > before
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
+    "a product": (lambda x: x @ torch.ones(3, 2), f"aten.mm: {TWO}"),
+    "a sum": (lambda x: x + torch.ones(3), f"aten.add: {TWO}"),
+    "a sum on the CPU": (lambda x: torch.zeros(()).add_(x.sum()), f"aten.add_: {TWO}"),
+    "a list": (lambda x: torch.stack([x[0, 0], torch.tensor(1.0)]), f"aten.stack: {TWO}"),
+    "a table": (
+        lambda x: nn.functional.embedding(torch.tensor([0]), x), f"aten.embedding: {TWO}",
+    ),
+    "an index of a CPU tensor": (
+        lambda x: torch.zeros(6)[x.long().flatten()], f"aten.index: {TWO}",
+    ),
+    "values by index": (
+        lambda x: x.index_put_((torch.tensor([0]),), torch.ones(1, 3)), f"aten.index_put_: {TWO}",
+    ),
+    "a gradient": (lambda x: setattr(x, "grad", torch.ones(2, 3)), f"Tensor.grad: {TWO}"),
+    "numpy": (lambda x: x.numpy(), "can't convert cuda:0 device type tensor to numpy"),
+    "an array": (np.asarray, "can't convert cuda:0 device type tensor to numpy"),
+    "another GPU": (lambda x: x.to("cuda:1"), "cuda:1: invalid device ordinal"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_two_devices_do_not_go_together(x: Tensor, what: str) -> None:
+    act, said = REFUSED[what]
+    with pytest.raises((RuntimeError, TypeError), match=said.replace("(", r"\(")):
+        act(x)
+
+
+def on_a_stream(x: Tensor) -> Tensor:
+    with torch.cuda.stream(torch.cuda.Stream()):
+        doubled = x * 2
+    torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+    torch.cuda.synchronize()
+    return doubled
+
+
+TAKEN: dict[str, Callable[[Tensor], object]] = {
+    "a number": lambda x: x * torch.tensor(2.0),
+    "a number to fill with": lambda x: x.masked_fill(x > 2, torch.tensor(0.0)),
+    "an index": lambda x: x[torch.tensor([1])],
+    "an index in a list": lambda x: x[[1, 0], :],
+    "a mask": lambda x: x[torch.tensor([True, False])],
+    "values": lambda x: x.index_put_((torch.tensor([1]),), torch.tensor(7.0)),
+    "a copy": lambda x: x.copy_(torch.ones(2, 3)),
+    "a copy back": lambda x: torch.zeros(2, 3).copy_(x),
+    "a part of a buffer": lambda x: torch.zeros(3).index_fill_(
+        0, torch.tensor([1]), x[1, 1].item()
+    ),
+    "numbers in a list": lambda x: torch.tensor([x[1, 1], 2.0]),
+    "a view in place": lambda x: x.clone().t_().add_(1),
+    "an update of a part": lambda x: x[0].add_(1),
+    "a list": lambda x: torch.tensor(x.tolist()),
+    "text": lambda x: torch.tensor(float(f"{x[1, 1]:.1f}")),
+    "a stream": on_a_stream,
+    "checkpoints": lambda x: checkpoint(torch.square, x, use_reentrant=False),
+    "map": torch.vmap(torch.square),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_what_a_gpu_takes_is_computed_as_on_the_cpu(x: Tensor, what: str) -> None:
+    given = x.cpu()
+    found, expected = TAKEN[what](x), TAKEN[what](given.clone())
+    assert isinstance(found, Tensor)
+    assert isinstance(expected, Tensor)
+    assert torch.equal(found.cpu(), expected)
+
+
+def test_a_model_that_is_moved_keeps_its_parameters(gpu: torch.device) -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model[1].weight = model[0].weight
+    optimizer = torch.optim.AdamW(model.parameters())
+    assert model.to(gpu)[0].weight is model.cuda()[1].weight
+    before = copy.deepcopy(model)[0].weight
+    model(torch.ones(1, 2, device=gpu)).sum().backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    weight = model[0].weight
+    assert isinstance(before, Tensor)
+    assert isinstance(weight, Tensor)
+    assert not torch.equal(before, weight)
+    weight.data = weight.data.cpu()
+    assert weight.device.type == "cpu"
+    weight.data = weight.data.to(gpu)
+    assert weight.is_cuda
+    assert weight.to(gpu) is weight
+
+
+@pytest.mark.filterwarnings("ignore:.* is deprecated:FutureWarning")
+@pytest.mark.usefixtures("alone")
+def test_gloo_carries_collectives(x: Tensor) -> None:
+    received = torch.empty_like(x)
+    dist.all_to_all_single(received, x)
+    assert torch.equal(received, x)
+    dist.all_reduce(received)
+    dist.broadcast(received, 0)
+    dist.reduce(received, 0)
+    pieces = [torch.empty_like(x)]
+    dist.all_gather(pieces, x)
+    dist.gather(x, pieces)
+    dist.scatter(received, pieces)
+    dist.all_gather_into_tensor(received, x)
+    dist.reduce_scatter_tensor(received, x)
+    assert torch.equal(received, x)
+    with pytest.raises(RuntimeError, match=rf"c10d.alltoall_base_: {TWO}"):
+        dist.all_to_all_single(torch.empty(2, 3), x)
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16"])
+def test_plain_training_is_the_same_there(dtype: str) -> None:
+    here = reference(CASE, TORCH_DTYPES[dtype], traced=True)
+    before = made()
+    with pretended() as gpu:
+        there = reference(CASE, TORCH_DTYPES[dtype], traced=True, device=str(gpu))
+    assert made() > before + 500
+    assert list(there) == list(here)
+    assert all(np.array_equal(there[key].values, here[key].values) for key in here)
+
+
+def test_it_is_gone_afterwards() -> None:
+    with pretended():
+        assert torch.cuda.is_available()
+    assert torch.zeros(1).device.type == "cpu"
+    assert torch.cuda.is_available() is (torch.cuda.device_count() > 0)
