@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.utils.checkpoint import checkpoint
 
 from harness.case import parse
 from harness.pretend import made, pretended
@@ -123,7 +122,6 @@ TAKEN: dict[str, Callable[[Tensor], object]] = {
     "a list": lambda x: torch.tensor(x.tolist()),
     "text": lambda x: torch.tensor(float(f"{x[1, 1]:.1f}")),
     "a stream": on_a_stream,
-    "checkpoints": lambda x: checkpoint(torch.square, x, use_reentrant=False),
     "map": torch.vmap(torch.square),
 }
 
@@ -140,15 +138,16 @@ def test_what_a_gpu_takes_is_computed_as_on_the_cpu(x: Tensor, what: str) -> Non
 def test_a_model_that_is_moved_keeps_its_parameters(gpu: torch.device) -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     model[1].weight = model[0].weight
-    optimizer = torch.optim.AdamW(model.parameters())
     assert model.to(gpu)[0].weight is model.cuda()[1].weight
     before = copy.deepcopy(model)[0].weight
     model(torch.ones(1, 2, device=gpu)).sum().backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
     weight = model[0].weight
     assert isinstance(before, Tensor)
     assert isinstance(weight, Tensor)
+    assert weight.grad is not None
+    with torch.no_grad():
+        weight -= weight.grad
     assert not torch.equal(before, weight)
     weight.data = weight.data.cpu()
     assert weight.device.type == "cpu"
