@@ -1,7 +1,9 @@
 """What `ci/gpu` was asked for, and with what."""
 
 import argparse
+import lzma
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +44,7 @@ def main() -> int:
             most_cases=int(os.environ.get("CASES", "0")),
             limit=limit,
             paths=(brought, str(ROOT)),
+            nccl=unpacked(Path(packed), brought) if (packed := os.environ.get("NCCL")) else "",
         )
         if os.environ.get("WHEELS"):
             bring(Path(os.environ["WHEELS"]), visit.python, brought)
@@ -88,6 +91,17 @@ def bring(wheels: Path, python: str, to: str) -> None:
     done = subprocess.run([*command, "--target", to, *wheels.glob("*.whl")], check=False)
     if done.returncode:
         refuse(f"{wheels}: cannot be unpacked")
+
+
+def unpacked(packed: Path, folder: str) -> str:
+    """The library that `ci/nccl` packed."""
+    library = Path(folder, "libnccl.so.2")
+    try:
+        with lzma.open(packed) as source, library.open("wb") as file:
+            shutil.copyfileobj(source, file)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        refuse(f"NCCL={packed}: cannot be unpacked: {error}")
+    return str(library)
 
 
 def interrupt(number: int, _frame: FrameType | None) -> NoReturn:

@@ -207,10 +207,11 @@ def test_the_gpu_tier_judges_cases_for_each_dtype_and_kernel_and_bugs_of_every_s
 def test_a_step_that_fails_is_told_and_the_others_are_run(tier: Tier) -> None:
     ran = tier(fails="golden", GITHUB_ACTIONS="true")
     assert ran.status == 4
-    # With all of them, as it is where nothing limits it.
+    # With all of them, as it is where nothing limits it and no other NCCL was brought along.
     assert [words for words in ran.asked if words[0] != "-c"] == [
-        step.command(**VALUES | {"out": str(ran.out)}) for step in STEPS
+        step.command(**VALUES | {"out": str(ran.out)}) for step in STEPS if not step.nccl
     ]
+    assert "| nccl-shared | left out |  | no other NCCL was brought along" in ran.page
     assert re.search(
         r"^\| golden \| \*\*4\*\* \| \d+ \| one golden is damaged \|$", ran.page, re.MULTILINE
     )

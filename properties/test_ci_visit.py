@@ -3,13 +3,16 @@
 import contextlib
 import io
 import json
+import lzma
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -274,3 +277,45 @@ def test_what_is_too_large_is_left_out_of_the_archive_and_listed(tmp_path: Path)
         assert json.loads(listing.read()) == {"check.txt": 90_000, "bf16/vectors/one.json": 40_000}
     kinds = ["summary.md", "check.json", "failures/new/failure.json", "tests.txt", "left-out.json"]
     assert kept == kinds
+
+
+def test_an_nccl_that_was_brought_along_is_preloaded_where_it_is_needed_and_nowhere_else(
+    tmp_path: Path, program: Program
+) -> None:
+    told = "import os; print(os.environ.get('LD_PRELOAD', 'torch has its own'))"
+    needs, other = program("needs", told, nccl=True), program("other", told)
+    asked = visit(tmp_path)
+    # Any library will do: this one is there already.
+    asked.nccl = "libc.so.6"
+    assert asked.run([needs, other]) == 0
+    said = [(tmp_path / "out" / f"{name}.json").read_text() for name in ("needs", "other")]
+    assert said == ["libc.so.6\n", "torch has its own\n"]
+
+
+FATBIN, ENTRY = struct.Struct("<IHHQ"), struct.Struct("<HHIQIIHHI")
+
+
+def kernels_for(*gpus: int) -> bytes:
+    """As a compiler packs them: 64 bytes for each GPU, full of its number."""
+    entries = b"".join(
+        ENTRY.pack(2, 257, ENTRY.size, 64, 0, 0, 0, 0, gpu) + bytes([gpu]) * 64 for gpu in gpus
+    )
+    return FATBIN.pack(0xBA55ED50, 1, FATBIN.size, len(entries)) + entries
+
+
+def test_a_library_is_packed_with_the_kernels_of_one_gpu_only(tmp_path: Path) -> None:
+    # The second looks like kernels, and is none.
+    before = b"code" + FATBIN.pack(0xBA55ED50, 7, 7, 7) + b"data"
+    library = before + kernels_for(80, 90, 100) + b"more" + kernels_for(90)
+    wheel, packed_in = tmp_path / "nccl.whl", tmp_path / "libnccl.so.2.xz"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("nvidia/nccl/lib/libnccl.so.2", library)
+    command = [sys.executable, str(ROOT / "ci" / "nccl"), str(wheel)]
+    subprocess.run([*command, "90", str(packed_in)], check=True, capture_output=True)
+    emptied = library
+    for other in (80, 100):
+        emptied = emptied.replace(bytes([other]) * 64, bytes(64))
+    assert lzma.decompress(packed_in.read_bytes()) == emptied
+    refused = subprocess.run([*command, "75", str(packed_in)], check=False, capture_output=True)
+    assert refused.returncode == 1
+    assert refused.stderr.decode().endswith("nccl.whl: has no kernels for sm_75\n")

@@ -26,6 +26,8 @@ class Step:
     devices: tuple[str, ...] = ANY
     # A module that is not always installed.
     module: str = ""
+    # Whether it is run with the NCCL that was brought along, and is nothing without.
+    nccl: bool = False
     # Where its standard output goes: a document for programs, or text.
     ending: str = "json"
 
@@ -124,6 +126,9 @@ STEPS = (
     Step("nccl", "one rank computes over NCCL itself",
          "-m harness check --device {device} --ranks 1 --sp 1 --dp 1 --transport nccl --cases 20 "
          "--deadline {deadline} --json", 120, 30, CUDA),
+    Step("nccl-shared", "two ranks share one GPU over the NCCL that was brought along",
+         "-m harness check --device {device} --ranks 2 --sp 2 --dp 1 --transport nccl --cases 20 "
+         "--deadline {deadline} --json", 180, 60, CUDA, nccl=True),
     _check("fp16", "--dtype fp16", "in fp16"),
     Step("rate", "cases per second against a bare loop on the same ranks",
          "ci/bench --rate --cases 20 --rounds 3 --device {device} --json", 240, 60,
@@ -144,11 +149,11 @@ PLANS = {
     "first": ("packages", "doctor", "machine", "first-cases", "probe", "attention", "collectives"),
     "second": ("golden", "check-fp64", "check-bf16"),
     "third": ("check-fp32", "check-varlen", "check-flash", "kernels"),
-    "fourth": ("mutants", "record-bf16", "again-bf16", "nccl", "check-fp16"),
+    "fourth": ("mutants", "record-bf16", "again-bf16", "nccl", "nccl-shared"),
     "fifth": ("rate", "long-4096", "long-16384", "long-65536"),
     "sixth": ("around",),
     "seventh": ("equivalence", "metamorphic"),
-    "eighth": ("record-fp16", "again-fp16", "long-131072"),
+    "eighth": ("check-fp16", "record-fp16", "again-fp16", "long-131072"),
 }
 
 

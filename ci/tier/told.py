@@ -24,7 +24,8 @@ def in_short(document: dict[str, Any]) -> str:
 
 def placed(document: dict[str, Any]) -> str:
     """Where it was computed and by which torch, if it says so."""
-    where = {**document.get("placement", {}), "torch": document.get("versions", {}).get("torch")}
+    versions, place = document.get("versions", {}), document.get("placement", {})
+    where = {**place, "torch": place.get("torch") or versions.get("torch")}
     return ", ".join(f"{name} {listed(value)}" for name, value in where.items() if value)
 
 

@@ -62,6 +62,8 @@ class Visit:
     limit: float
     # Where modules are looked for first.
     paths: tuple[str, ...]
+    # A library that takes the place of torch's own NCCL in steps that need it, or nothing.
+    nccl: str = ""
     notes: list[Note] = field(default_factory=list)
     pace: Pace | None = None
 
@@ -114,6 +116,8 @@ class Visit:
         """Why a step says nothing here."""
         if self.device not in step.devices:
             return f"not on {self.device}, only on {' and '.join(step.devices)}"
+        if step.nccl and not self.nccl:
+            return "no other NCCL was brought along, see NCCL"
         if step.module:
             code = f"from importlib.util import find_spec; exit(not find_spec({step.module!r}))"
             command = [self.python, "-c", code]
@@ -139,7 +143,11 @@ class Visit:
         )
         printed = self.out / f"{step.name}.{step.ending}"
         status = child.run(
-            [self.python, *command], seconds, self.environment, printed, self._text(step)
+            [self.python, *command],
+            seconds,
+            self.environment | ({"LD_PRELOAD": self.nccl} if step.nccl else {}),
+            printed,
+            self._text(step),
         )
         took = time.monotonic() - began
         note.status, note.seconds = str(status), f"{took:.0f}"
