@@ -166,6 +166,15 @@ class Launch:
             return False
         return True
 
+    @property
+    def hardware(self) -> dict[str, str]:
+        """What ranks run on, in their own words; where these differ, all of them."""
+        told: dict[str, list[str]] = {}
+        for link in self.links.values():
+            for name, what in link.hardware.items():
+                told.setdefault(name, []).append(what)
+        return {name: ", ".join(dict.fromkeys(each)) for name, each in told.items()}
+
     def missing(self) -> str:
         """What has not come up yet."""
         if self.nodes and self.nodes.missing:

@@ -88,6 +88,8 @@ class RankPool:
         self._one_by_one = False
         # Why ranks cannot come up at all. They would not the next time either, after as long.
         self._unable: Fault | None = None
+        # What ranks said of it that are gone.
+        self._hardware: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -115,19 +117,15 @@ class RankPool:
 
     @property
     def place(self) -> dict[str, str]:
-        """Where ranks run, over what, and as far as they are up on which hardware."""
-        found = {
+        """Where ranks run, over what, and as far as one was ever up on which hardware."""
+        return {
             "device": self.device,
             "devices": ", ".join(self.placement.devices),
             "transport": self.transport,
             "ranks": str(self.size),
+            **self._hardware,
+            **(self._launch.hardware if self._launch else {}),
         }
-        for link in self._launch.links.values() if self._launch else ():
-            for name, what in link.hardware.items():
-                # Ranks of different hardware are told apart.
-                known = found.get(name, what)
-                found[name] = known if what in known else f"{known}, {what}"
-        return found
 
     @property
     def is_ready(self) -> bool:
@@ -177,7 +175,7 @@ class RankPool:
 
     def close(self) -> None:
         """Stop every rank. The pool can be used again; it then starts afresh."""
-        launch, self._launch = self._launch, None
+        launch = self._let_go()
         self._waiting.clear()
         self._unable = None
         if launch is not None:
@@ -185,11 +183,17 @@ class RankPool:
 
     def kill(self) -> None:
         """End every process at once; cases under way will go to a fresh launch."""
-        launch, self._launch = self._launch, None
+        launch = self._let_go()
         for ticket in self._waiting:
             ticket.take_back()
         if launch is not None:
             launch.kill()
+
+    def _let_go(self) -> Launch | None:
+        launch, self._launch = self._launch, None
+        if launch is not None:
+            self._hardware |= launch.hardware
+        return launch
 
     def pids(self) -> list[int]:
         """torchrun, then its ranks in order."""
