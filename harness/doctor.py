@@ -33,6 +33,7 @@ def examine() -> dict[str, Any]:
         "machine": {"system": platform.platform(), "cores": os.cpu_count()},
         "devices": {
             "cpu": _yes(),
+            "pretend": _yes("computed on the CPU; finds tensors on the wrong device"),
             **{device: _device(device, kind, count) for device in TRANSPORTS},
         },
         "transports": {

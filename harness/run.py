@@ -130,7 +130,10 @@ def judge(
 
 def _named(comparison: Comparison) -> Comparison:
     fault = comparison.fault
-    return replace(comparison, looks=(name_fault(fault),)) if fault else comparison
+    # Ranks that never came up look like nothing that a step does.
+    if fault is None or fault.kind is Kind.START:
+        return comparison
+    return replace(comparison, looks=(name_fault(fault),))
 
 
 def _closer(seen: Comparison, pool: RankPool) -> Comparison:

@@ -23,11 +23,8 @@ def show(summary: Summary, console: Console) -> None:
     console.print(_verdicts(summary))
     console.print(_errors(summary))
     console.print(_situations(summary, console.width))
-    place = dict(summary.placement)
-    if place:
-        ranks, devices, transport = (place.pop(name) for name in ("ranks", "devices", "transport"))
-        others = ", ".join(f"{name} {what}" for name, what in place.items() if name != "device")
-        say(console, f"\n{ranks} ranks on {devices} over {transport}; {others}")
+    if summary.placement:
+        say(console, f"\n{_place(dict(summary.placement))}")
     if summary.ended:
         judged = (
             "1 case was judged" if summary.cases == 1 else f"{summary.cases} cases were judged"
@@ -38,6 +35,14 @@ def show(summary: Summary, console: Console) -> None:
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))
+
+
+def _place(place: dict[str, str]) -> str:
+    ranks, devices, transport, _ = (
+        place.pop(name) for name in ("ranks", "devices", "transport", "device")
+    )
+    hardware = "".join(f", {name} {what}" for name, what in place.items())
+    return f"{ranks} ranks on {devices} over {transport}{hardware}"
 
 
 def show_failures(summary: Summary, console: Console) -> None:

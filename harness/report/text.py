@@ -5,7 +5,7 @@ import shlex
 from harness.anomaly import ANOMALIES
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict, exchanged
-from harness.trace import GRADIENT, Fault, Finding, Misfit
+from harness.trace import GRADIENT, Fault, Finding, Kind, Misfit
 
 INDENT = "\n          "
 
@@ -148,4 +148,6 @@ def _fault_lines(fault: Fault) -> list[str]:
             lines.append(f"  stack   {INDENT.join([f'of rank {rank}', *frames])}")
     if fault.log:
         lines.append(f"  log     {INDENT.join(fault.log.splitlines()[-6:])}")
+    if fault.kind is Kind.START:
+        lines.append("  next    python -m harness doctor, which says what can run here")
     return lines

@@ -1,13 +1,17 @@
 """What a rank says of its hardware."""
 
 import ctypes
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import distributed as dist
+from torch.nn import functional as F
 
-from harness.ranks.hardware import described, loaded_nccl
+from harness.pretend import pretended
+from harness.ranks.hardware import DTYPES, described, loaded_nccl, made, warm_up
 
 MAPS = """7f1 r-xp 00000000 08:01 42 /usr/lib/libc.so.6
 7f2 r-xp 00000000 08:01 43 /opt/newer/libnccl.so.2
@@ -40,3 +44,39 @@ def test_without_nccl_there_is_no_version(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_on_a_cpu_the_build_of_torch_is_all_there_is_to_tell() -> None:
     assert described(torch.device("cpu")) == {"torch": torch.__version__}
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A group of this process only."""
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_kernel_that_raises_keeps_no_rank_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[torch.dtype] = []
+
+    def raises(query: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+        tried.append(query.dtype)
+        raise RuntimeError("No valid execution plans built.")
+
+    with pretended() as device:
+        before = made(device)
+        warm_up(device)
+        assert made(device) > before
+        monkeypatch.setattr(F, "scaled_dot_product_attention", raises)
+        warm_up(device)
+    assert tried == list(DTYPES)
+
+
+def test_what_a_driver_does_not_tell_keeps_no_rank_from_starting() -> None:
+    with pretended() as device:
+        found = described(device)
+    assert found["cuda"] == "pretended GPU"
+    assert found["driver"].startswith("unknown, ") or found["driver"][0].isdigit()
+    assert found["torch"] == torch.__version__
