@@ -95,8 +95,8 @@ def _kernel(kernel: str) -> dict[str, Any]:
 def _pidfd() -> dict[str, Any]:
     try:
         os.close(os.pidfd_open(os.getpid()))
-    except OSError as error:
-        return _no(f"{error.strerror}; the harness looks after its processes 20 times a second")
+    except (AttributeError, OSError) as error:
+        return _no(f"{error}; the harness looks after its processes 20 times a second")
     return _yes()
 
 

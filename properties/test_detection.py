@@ -4,11 +4,13 @@ import contextlib
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from harness.candidates.bank import Benign
+from harness.candidates.benign import BANK as VARIANTS
 from harness.candidates.mutants import BANK
 from harness.case import Case, parse
 from harness.check import Request, draw, smallest
@@ -58,6 +60,20 @@ def test_a_survivor_is_said_and_fails_the_score(harness_pool: RankPool) -> None:
     power = measure([BANK["B01"]], [], aligned, [harness_pool])
     assert not power.passed
     assert "mutants.B01 survives 2 cases: Every rank takes" in printed(power)
+
+
+def test_ranks_that_cannot_start_find_no_bug_and_spare_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif 'HARNESS_SOCKET' in os.environ: sys.modules['torch'] = None\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    cases = [parse("case/1 rows=4:1111 sp=2")] * 3
+    with RankPool(2) as pool:
+        power = measure([BANK["B14"]], [next(iter(VARIANTS.values()))], cases, [pool])
+    assert (power.killed, len(power.flagged)) == ([], 1)
+    assert not power.passed
 
 
 def test_a_wrong_name_is_said_and_fails_the_score(

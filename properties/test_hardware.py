@@ -3,7 +3,9 @@
 Some GPUs compute it so in fp32. Nothing here has been run on one: see `properties/tf32.py`.
 """
 
+import math
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -126,6 +128,23 @@ def test_a_device_on_which_fp64_comes_out_otherwise_is_at_fault_itself(
     assert fault.kind is Kind.REFERENCE
     said = f"the padded reference and plain training on {GPU} disagree: "
     assert fault.summary.startswith(said)
+
+
+@pytest.mark.parametrize("factor", [1.01, math.nan])
+def test_a_device_that_strays_far_excuses_nobody(
+    pool: RankPool, monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    def there(case: Case, dtype: torch.dtype, *, device: str = "cpu") -> Trace:
+        trace = reference(case, dtype)
+        return trace if device == "cpu" else scaled(trace, factor)
+
+    monkeypatch.setattr(blame, "reference", there)
+    # Nothing may be remembered of what this device says.
+    monkeypatch.setattr(pool, "computes_on", f"cuda:{factor}")
+    fault = verdict_only(replace(CASE, dtype="fp32"), "mutants.B14", pool).fault
+    assert fault is not None
+    assert fault.kind is Kind.REFERENCE
+    assert f"plain training on cuda:{factor} strays by " in fault.summary
 
 
 def test_plain_training_takes_no_shortcut_on_a_device_and_leaves_switches_as_they_were(

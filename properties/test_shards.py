@@ -19,6 +19,7 @@ from harness.case import Case, parse
 from harness.check import check
 from harness.cli import main
 from harness.compare import Comparison, Verdict
+from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
 from harness.report.merge import merge
 from harness.report.summary import Summary
@@ -34,7 +35,8 @@ REQUEST = Request(
     seed=3,
 )
 NO_POOL = cast(
-    "RankPool", SimpleNamespace(size=2, device="cpu", transport="gloo", start=lambda: None)
+    "RankPool",
+    SimpleNamespace(size=2, placement=Placement(), place={}, start=lambda: None),
 )
 Job = tuple[Case, str]
 

@@ -47,6 +47,8 @@ def main() -> None:
     except torch.AcceleratorError as error:
         # After this one the device says nothing but this.
         broken = first_line(error)
+    except KeyboardInterrupt:
+        broken = "cut off"
     raised = [each for each in found if each["error"] and each["kernel"] == BY_ITSELF]
     print(json.dumps({"attention": found, "raised": raised, "broken": broken}, indent=1))
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -39,12 +39,14 @@ def main() -> None:
         return
     found: dict[str, dict[str, str]] = {name: {} for name in COLLECTIVES}
     names = [(name, dtype) for name in COLLECTIVES for dtype in DTYPES]
-    while names:
-        *told, (last, dtype, why) = pair(device, names)
-        for name, its, error in (*told, (last, dtype, why)):
-            found[name][its] = error
-        # What ended the ranks would do so again.
-        names = [each for each in names[len(told) + 1 :] if each[0] != last]
+    # Cut off, it says what it knows.
+    with suppress(KeyboardInterrupt):
+        while names:
+            *told, (last, dtype, why) = pair(device, names)
+            for name, its, error in (*told, (last, dtype, why)):
+                found[name][its] = error
+            # What ended the ranks would do so again.
+            names = [each for each in names[len(told) + 1 :] if each[0] != last]
     print(json.dumps({"collectives": found}, indent=1))
 
 

@@ -107,9 +107,9 @@ STEPS = (
          f"ci/tier/probe.py {RANKS} --cases 20 --dtype fp64,fp32,bf16,fp16", 180),
     Step("attention", "which fused attention runs, forward and backward, by dtype, head size, "
          "mask and shared kv heads, how far it is off, and which one torch takes by itself",
-         "ci/tier/attention.py {device}", 120, devices=REAL),
+         "ci/tier/attention.py {device}", 120, 60, REAL),
     Step("collectives", "which collectives gloo carries between two ranks on the device, by dtype",
-         "ci/tier/collectives.py {device}", 150, devices=REAL),
+         "ci/tier/collectives.py {device}", 150, 60, REAL),
     Step("golden", "the stored cases come out right on every mesh of four ranks",
          f"-m harness golden verify {RANKS}", 180, 30),
     _check("fp64", "--dtype fp64", "in fp64, in either dialect"),

@@ -190,9 +190,9 @@ def _words(option: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:
 def _refuse_pretence(options: argparse.Namespace) -> None:
     from harness.ranks.placement import PRETEND, REAL, no_pretence
 
-    for option, real in REAL.items():
+    for option in ("wrapper", "kernel"):
         for word in getattr(options, option, "").split(","):
-            if options.device == PRETEND and word in real:
+            if options.device == PRETEND and word in REAL[option]:
                 raise UsageError(f"--{no_pretence(option, word)}")
 
 

@@ -1,7 +1,7 @@
 """The judgement: budgets, elements, the first divergence, and what it looks like."""
 
 from harness.compare.agreement import agree, doubt, identical, total
-from harness.compare.budget import A_ROUNDING_AWAY
+from harness.compare.budget import A_ROUNDING_AWAY, STRAIN
 from harness.compare.compare import compare, faulted, unsupported
 from harness.compare.comparison import Comparison, Divergence, KeyResult, Look
 from harness.compare.differing import Differing
@@ -9,12 +9,14 @@ from harness.compare.drift import Change, Drift, drift
 from harness.compare.elementwise import alike
 from harness.compare.scale import Scale
 from harness.compare.slope import NUDGES, slope_misfit
+from harness.compare.strain import strain
 from harness.compare.vacuity import exchanged
 from harness.verdict import Verdict
 
 __all__ = [
     "A_ROUNDING_AWAY",
     "NUDGES",
+    "STRAIN",
     "Change",
     "Comparison",
     "Differing",
@@ -33,6 +35,7 @@ __all__ = [
     "faulted",
     "identical",
     "slope_misfit",
+    "strain",
     "total",
     "unsupported",
 ]

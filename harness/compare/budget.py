@@ -63,6 +63,10 @@ MOST_SLACK = 0.8
 SLACK_THAT_SEES_HALF = 0.4
 MOST_WEAK = 0.25
 
+# Plain training on the device of a candidate may stray by so many budgets; by more, the device is
+# at fault itself. Attention in three passes of TF32, emulated, strays by 2.
+STRAIN = 8.0
+
 # What is compared for a description is already known to differ. A fit is clean, and two numbers
 # are alike, when what is left is small beside them; it decides how a failure is called, never
 # whether it is one.

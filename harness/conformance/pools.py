@@ -17,8 +17,6 @@ class Pools:
         self._where, self._request = where, request
         self._stack = ExitStack()
         self._pools: dict[int, RankPool] = {}
-        # Where the last of them runs; nowhere before there is one.
-        self.place: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -35,6 +33,9 @@ class Pools:
                 deadline=self._request.deadline,
             )
             self._pools[ranks] = self._stack.enter_context(pool)
-            pool.require_ready()
-            self.place = pool.place
         return self._pools[ranks]
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Where the last of them runs; nowhere before there is one."""
+        return [{}, *(pool.place for pool in self._pools.values())][-1]

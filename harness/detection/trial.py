@@ -71,7 +71,8 @@ def try_mutant(
     for comparison in evaluate_all(((case, mutant.candidate.name) for case in cases), pool):
         judged += 1
         verdicts[comparison.verdict.name] += 1
-        if is_failure(comparison):
+        # Ranks that cannot even run have not found it.
+        if is_failure(comparison) and worth_shrinking(comparison):
             if not failures:
                 to_first = judged, time.monotonic() - started
             failures.append(comparison)
@@ -136,9 +137,7 @@ def try_benign(variant: Benign, cases: Iterable[Case], pool: RankPool) -> Trial:
 
 
 def is_failure(comparison: Comparison) -> bool:
-    """Ranks that cannot even run say nothing about what they were to run."""
-    failed = comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED)
-    return failed and worth_shrinking(comparison)
+    return comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED)
 
 
 def size_of(case: Case) -> str:

@@ -53,6 +53,7 @@ CUDA = {
     "manual_seed_all": None,
     "max_memory_allocated": 0,
     "memory_allocated": 0,
+    "memory_stats": lambda *_: {"allocation.all.allocated": made()},
     "reset_peak_memory_stats": None,
     "set_device": None,
     "set_rng_state": lambda state, *_: torch.set_rng_state(state),
@@ -65,7 +66,6 @@ ACCELERATOR = {
     "current_stream": lambda *_: Stream(),
     "device_count": 1,
     "is_available": True,
-    "memory_stats": lambda *_: {"allocation.all.allocated": made()},
     "set_device_index": None,
     "synchronize": None,
 }

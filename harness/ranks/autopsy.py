@@ -1,6 +1,7 @@
 """What happened to the ranks, asked of the living and read from the dead."""
 
 import re
+import signal
 import time
 from dataclasses import replace
 from textwrap import shorten
@@ -16,6 +17,7 @@ from harness.trace import Fault, Kind
 # Both together stay within the time that a fault may take after its deadline.
 PATIENCE = 2.0
 LINE = 120
+TOLD_TO_LEAVE = ending(-signal.SIGTERM)
 
 
 def autopsy(
@@ -88,12 +90,14 @@ def _told_by_torchrun(launch: Launch, root: Trouble) -> Trouble:
     """How a rank died; while they start also which one, where we do not know it better."""
     of_rank = (root.rank or 0) // launch.order.ranks
     every = range(launch.order.nodes)
-    until = time.monotonic() + PATIENCE
+    until, of_those_told = time.monotonic() + PATIENCE, root
     while time.monotonic() < until:
         if root.kind is Kind.START:
-            # The first of a node: the others were told to leave.
             for rank, how in filter(None, (_first_death(launch, node) for node in every)):
-                return replace(root, rank=rank, text=f"died while starting, {how}")
+                told = replace(root, rank=rank, text=f"died while starting, {how}")
+                if how != TOLD_TO_LEAVE:
+                    return told
+                of_those_told = told
         else:
             for pid, how in _deaths(launch, of_rank):
                 if root.rank is not None and pid == launch.links[root.rank].pid:
@@ -102,7 +106,7 @@ def _told_by_torchrun(launch: Launch, root: Trouble) -> Trouble:
             launch.nodes.ask()
         time.sleep(0.02)
         launch.events(0)
-    return root
+    return of_those_told
 
 
 def _deaths(launch: Launch, node: int) -> list[tuple[int, str]]:
@@ -119,10 +123,11 @@ def _first_death(launch: Launch, node: int) -> tuple[int, str] | None:
         for rank, link in launch.links.items()
         if rank in launch.order.ranks_of(node)
     }
-    deaths = _deaths(launch, node)
-    if deaths and deaths[0][0] in ranks:
-        pid, how = deaths[0]
-        return ranks[pid], how
+    deaths = [(ranks[pid], how) for pid, how in _deaths(launch, node) if pid in ranks]
+    if deaths:
+        # When one has died, torchrun tells the others to leave; on a busy machine these may be
+        # seen first.
+        return next((death for death in deaths if death[1] != TOLD_TO_LEAVE), deaths[0])
     # One that never connected is known to torchrun, which takes its time to say so.
     said = launch.read(f"torchrun.{node}")
     found = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: ", said)

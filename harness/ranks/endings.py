@@ -12,13 +12,14 @@ def ending_of(pid: int) -> int:
     """A descriptor that becomes readable once the process has ended; `ProcessLookupError` if there
     is none.
 
-    Some kernels, as those of sandboxes, have no handles for processes: then somebody looks.
+    Some kernels, as those of sandboxes, have no handles for processes, and some builds of Python
+    do not ask for them: then somebody looks.
     """
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
         raise
-    except OSError:
+    except (AttributeError, OSError):
         os.kill(pid, 0)
         end, told = os.pipe()
         threading.Thread(target=_look, args=(pid, told), daemon=True).start()
@@ -28,6 +29,8 @@ def ending_of(pid: int) -> int:
 def _look(pid: int, told: int) -> None:
     while _is_running(pid):
         time.sleep(POLL)
+    # A word, and not just an end: a fork of ours may hold the other end open.
+    os.write(told, b".")
     os.close(told)
 
 

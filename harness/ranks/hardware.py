@@ -30,7 +30,7 @@ def described(device: torch.device) -> dict[str, str]:
     asked: dict[str, Callable[[], object]] = {device.type: lambda: name(device)}
     if device.type == "cuda":
         asked |= {
-            "driver": driver,
+            "cuda driver": driver,
             "cuda runtime": lambda: torch.version.cuda,
             "cudnn": torch.backends.cudnn.version,
             "nccl": lambda: ".".join(map(str, loaded_nccl() or ("none",))),
@@ -77,11 +77,14 @@ def loaded_nccl() -> tuple[int, int, int] | None:
     return major, minor, patch
 
 
-def made(device: torch.device) -> int:
-    """How often this process has asked for memory on its device; on a CPU nobody counts."""
-    if device.type == "cpu":
+def allocations(device: torch.device) -> int:
+    """How often this process has asked for memory on its device; 0 where nobody counts.
+
+    After the warm-up it is more. Some allocators do not count, nor do devices other than CUDA's.
+    """
+    if device.type != "cuda":
         return 0
-    return int(torch.accelerator.memory_stats(device)["allocation.all.allocated"])
+    return int(torch.cuda.memory_stats(device).get("allocation.all.allocated", 0))
 
 
 def make_ready(device: torch.device) -> None:

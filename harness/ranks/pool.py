@@ -86,8 +86,9 @@ class RankPool:
         # The same, but for what was added because something was still on its way up.
         self._begun = 0.0
         self._one_by_one = False
-        # Why ranks cannot come up at all. They would not the next time either, after as long.
+        # Why ranks cannot come up. They would not the next time either, after as long.
         self._unable: Fault | None = None
+        self._came_up, self._failed_starts = False, 0
         # What ranks said of it that are gone.
         self._hardware: dict[str, str] = {}
 
@@ -252,7 +253,10 @@ class RankPool:
                     continue
                 fault = self._fault(troubles, keys)
                 if not self.is_ready:
-                    self._unable = fault
+                    self._failed_starts += 1
+                    # What came up before may have met a busy machine this once.
+                    if not self._came_up or self._failed_starts > 1:
+                        self._unable = fault
                 self.kill()
                 return fault
             return self._unable
@@ -279,6 +283,7 @@ class RankPool:
             return troubles
         if left > 0:
             if self.is_ready and not was_ready:
+                self._came_up, self._failed_starts = True, 0
                 self._feed()
                 self._since = self._begun = time.monotonic()
             return []

@@ -110,7 +110,7 @@ def main() -> None:
     from harness.candidates import STOOD_IN, load
     from harness.case import parse
     from harness.ranks.exchanges import Exchanges
-    from harness.ranks.hardware import described, made, make_ready
+    from harness.ranks.hardware import allocations, described, make_ready
     from harness.ranks.mesh import Meshes
     from harness.ranks.payload import pack
     from harness.ranks.placement import settle
@@ -136,13 +136,15 @@ def main() -> None:
             index, case.tokens, traced=bool(frame.header["traced"]), progress=progress
         )
         called, started, traced = exchanges.called, time.time_ns(), recorder.traced
-        before = made(device)
+        before = allocations(device)
         try:
             candidate = load(frame.text("candidate"))
             seat = meshes.seat(case.dp, case.sp)
             gate.wait()
             candidate.run(case, seat.rank, recorder)
             fragments = recorder.fragments()
+            # Before the gate, which may ask for memory as well.
+            idle = 0 < before == allocations(device)
             # No rank begins a case before all have left the one before it, so that a collective
             # too many can never meet one of the next case. They have left while this one packs.
             gate = dist.barrier(group=seat.gate, async_op=True)
@@ -169,7 +171,7 @@ def main() -> None:
                 payload,
                 run=run,
                 fragments=items,
-                idle=device.type != "cpu" and made(device) == before,
+                idle=idle,
                 collectives=entered,
                 log=logged,
                 stood_in=sorted(STOOD_IN),

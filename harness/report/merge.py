@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness.report.summary import FORMAT, Summary, Tally
+from harness.report.summary import FORMAT, INTERRUPTED, LIMIT, Summary, Tally
 
 
 class BadDocument(ValueError):
@@ -50,6 +50,7 @@ def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
                 )
             holders[shard] = name
     parts = [summary for _, summary in documents]
+    ended = {part.ended for part in parts}
     situations = Counter(dict.fromkeys(first.situations, 0))
     for part in parts:
         situations.update(part.situations)
@@ -73,8 +74,7 @@ def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
             name: "; ".join(dict.fromkeys(part.placement.get(name, "none") for part in parts))
             for name in dict.fromkeys(name for part in parts for name in part.placement)
         },
-        # The more serious of two.
-        ended=min((part.ended for part in parts if part.ended), default=""),
+        ended=next((why for why in (INTERRUPTED, LIMIT) if why in ended), ""),
     )
 
 

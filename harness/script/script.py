@@ -24,7 +24,7 @@ AROUND = ("NAME", "LINE", "CASES")
 
 HEAD = '''"""Plain training, and a sequence-parallel step that should come to the same.
 
-    torchrun --standalone --nproc-per-node {ranks} THIS_FILE
+    torchrun --standalone --local-addr 127.0.0.1 --nproc-per-node {ranks} THIS_FILE
 
 Needs torch, numpy{needs}. Prints where the two part first, and exits with 1 if they do.
 

@@ -14,7 +14,7 @@ import pytest
 from harness.case import parse
 from harness.ranks import worker
 from harness.ranks.pool import RankPool
-from harness.trace import Fault, Kind
+from harness.trace import Assembly, Fault, Kind
 
 HERE = Path(__file__).parent
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
@@ -161,6 +161,22 @@ def test_a_rank_that_cannot_start_is_named_with_the_end_of_its_output(
         assert pool.run(CASE, "native-local") is fault
         assert time.monotonic() - started < 1
         assert pool.launches == 1
+
+
+def test_ranks_that_came_up_before_may_fail_to_start_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, summary, _ = TROUBLE_AT_START["no torchrun"]
+    (tmp_path / "sitecustomize.py").write_text(f"import os, sys, time\n{code}\n")
+    with RankPool(2) as pool:
+        assert isinstance(pool.run(CASE, "native-local"), Assembly)
+        pool.kill()
+        with monkeypatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(tmp_path))
+            fault = pool.run(CASE, "native-local")
+        assert isinstance(fault, Fault)
+        assert fault.summary == summary
+        assert isinstance(pool.run(CASE, "native-local"), Assembly)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from harness.pretend import pretended
-from harness.ranks.hardware import DTYPES, described, loaded_nccl, made, warm_up
+from harness.ranks.hardware import DTYPES, allocations, described, loaded_nccl, warm_up
 
 MAPS = """7f1 r-xp 00000000 08:01 42 /usr/lib/libc.so.6
 7f2 r-xp 00000000 08:01 43 /opt/newer/libnccl.so.2
@@ -66,9 +66,9 @@ def test_a_kernel_that_raises_keeps_no_rank_from_starting(
         raise RuntimeError("No valid execution plans built.")
 
     with pretended() as device:
-        before = made(device)
+        before = allocations(device)
         warm_up(device)
-        assert made(device) > before
+        assert allocations(device) > before
         monkeypatch.setattr(F, "scaled_dot_product_attention", raises)
         warm_up(device)
     assert tried == list(DTYPES)
@@ -78,5 +78,5 @@ def test_what_a_driver_does_not_tell_keeps_no_rank_from_starting() -> None:
     with pretended() as device:
         found = described(device)
     assert found["cuda"] == "pretended GPU"
-    assert found["driver"].startswith("unknown, ") or found["driver"][0].isdigit()
+    assert found["cuda driver"].startswith("unknown, ") or found["cuda driver"][0].isdigit()
     assert found["torch"] == torch.__version__
