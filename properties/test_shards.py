@@ -36,7 +36,14 @@ REQUEST = Request(
 )
 NO_POOL = cast(
     "RankPool",
-    SimpleNamespace(size=2, placement=Placement(), place={}, start=lambda: None),
+    SimpleNamespace(
+        size=2,
+        device="cpu",
+        transport="gloo",
+        placement=Placement(),
+        place={},
+        start=lambda: None,
+    ),
 )
 Job = tuple[Case, str]
 
