@@ -1,5 +1,6 @@
 """When a process of ours ends, as something that can be waited for like a socket."""
 
+import contextlib
 import os
 import threading
 import time
@@ -29,8 +30,9 @@ def ending_of(pid: int) -> int:
 def _look(pid: int, told: int) -> None:
     while _is_running(pid):
         time.sleep(POLL)
-    # A word, and not just an end: a fork of ours may hold the other end open.
-    os.write(told, b".")
+    # A word, and not just an end: a fork of ours may hold this one open. Perhaps nobody listens.
+    with contextlib.suppress(BrokenPipeError):
+        os.write(told, b".")
     os.close(told)
 
 
