@@ -35,6 +35,11 @@ LINES = (
     "case/1 rows=1:1,3:111 heads=1/1 layers=2 vocab=5 sp=1 dim=4 kernel=sdpa dtype=fp32",
     "case/1 rows=8:10100000,8:10100000 heads=4 vocab=5 sp=2 dim=4 window=2 dtype=fp32 seed=44561",
 )
+# Its tokens see nobody but themselves: the gradient of queries is zero, but for rounding.
+ALONE = (
+    "case/1 rows=1:1:left,5:00001,1:1:left heads=4/4 layers=2 vocab=16 sp=4 dim=4 window=1 "
+    "micro=2 loss=micro-mean dtype=fp32 seed=675"
+)
 RIGHT = f"{FILE}:IN_THREE"
 CASE = parse("case/1 rows=5:11111,3:111 sp=2")
 
@@ -74,6 +79,14 @@ def test_what_hardware_costs_plain_training_is_not_held_against_a_candidate(
     assert found.used < 0.1
     monkeypatch.setattr(pool, "computes_on", "cpu")
     assert verdict_only(parse(line), RIGHT, pool).verdict is Verdict.DIVERGED
+
+
+@pytest.mark.usefixtures("asked")
+def test_of_a_gradient_that_is_zero_as_much_may_be_left_as_plain_training_leaves(
+    pool: RankPool,
+) -> None:
+    found = verdict_only(parse(ALONE), RIGHT, pool)
+    assert found.verdict is Verdict.WITHIN, explain(found)
 
 
 @pytest.mark.usefixtures("asked")
