@@ -99,7 +99,7 @@ def _told_by_torchrun(launch: Launch, root: Trouble) -> Trouble:
                     return told
                 of_those_told = told
         else:
-            for pid, how in _deaths(launch, of_rank):
+            for pid, how in _deaths(launch.read(f"torchrun.{of_rank}")):
                 if root.rank is not None and pid == launch.links[root.rank].pid:
                     return replace(root, text=f"{root.text}, {how}")
         if launch.nodes:
@@ -109,29 +109,38 @@ def _told_by_torchrun(launch: Launch, root: Trouble) -> Trouble:
     return of_those_told
 
 
-def _deaths(launch: Launch, node: int) -> list[tuple[int, str]]:
-    """Processes of a node in the order in which they died, and how, from its leash."""
-    said = launch.read(f"torchrun.{node}")
+def _first_death(launch: Launch, node: int) -> tuple[int, str] | None:
+    of_node = launch.order.ranks_of(node)
+    connected = {link.pid: rank for rank, link in launch.links.items() if rank in of_node}
+    return first_death(launch.read(f"torchrun.{node}"), connected, of_node)
+
+
+def first_death(said: str, connected: dict[int, int], of_node: range) -> tuple[int, str] | None:
+    """Which rank of a node died first, and how, from what its torchrun and its leash said.
+
+    When one has died, torchrun tells the others to leave; these may be the only ones that ever
+    connected, and on a busy machine be seen first.
+    """
+    silent = [rank for rank in of_node if rank not in connected.values()]
+    deaths = [
+        (connected[pid] if pid in connected else silent[0], how)
+        for pid, how in _deaths(said)
+        if pid in connected or len(silent) == 1
+    ]
+    culprit = next((death for death in deaths if death[1] != TOLD_TO_LEAVE), None)
+    if culprit:
+        return culprit
+    # Of several that never connected torchrun knows the first, and takes its time to say so.
+    found = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: ", said)
+    if found:
+        return of_node[int(found[2])], ending(int(found[1]))
+    return deaths[0] if deaths else None
+
+
+def _deaths(said: str) -> list[tuple[int, str]]:
+    """Processes in the order in which they died, and how, from their leash."""
     found = re.findall(r"^process (\d+) ended with (-?\d+)$", said, re.MULTILINE)
     return [(int(pid), ending(int(code))) for pid, code in found]
-
-
-def _first_death(launch: Launch, node: int) -> tuple[int, str] | None:
-    """Which rank of a node died first, and how."""
-    ranks = {
-        link.pid: rank
-        for rank, link in launch.links.items()
-        if rank in launch.order.ranks_of(node)
-    }
-    deaths = [(ranks[pid], how) for pid, how in _deaths(launch, node) if pid in ranks]
-    if deaths:
-        # When one has died, torchrun tells the others to leave; on a busy machine these may be
-        # seen first.
-        return next((death for death in deaths if death[1] != TOLD_TO_LEAVE), deaths[0])
-    # One that never connected is known to torchrun, which takes its time to say so.
-    said = launch.read(f"torchrun.{node}")
-    found = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: ", said)
-    return (launch.order.ranks_of(node)[int(found[2])], ending(int(found[1]))) if found else None
 
 
 def _crash(launch: Launch, rank: int) -> str:
