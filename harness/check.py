@@ -65,6 +65,7 @@ def check(
         except KeyboardInterrupt:
             summary.ended = INTERRUPTED
     summary.seconds = round(time.monotonic() - started, 3)
+    summary.placement = pool.place
     show(summary, console)
     _keep(summary, pool, console, shard)
     return summary
@@ -84,7 +85,6 @@ def _judge(part: list[Case], summary: Summary, pool: RankPool, live: Live, until
             met = comparison.case
             summary.situations.update(situations_of(met))
         summary.cases = max(tally.cases for tally in summary.tallies.values())
-        summary.placement = pool.place
         live.update(summary.cases, _met(summary))
 
 

@@ -136,7 +136,7 @@ def tried(attempt: Callable[[], list[Tensor]], exact: list[Tensor]) -> dict[str,
 def took(mask: str, inputs: list[Tensor]) -> str:
     """Whom torch would choose: it says so only in private."""
     try:
-        choose: Any = torch._fused_sdp_choice  # noqa: SLF001
+        choose: Any = torch._fused_sdp_choice  # noqa: SLF001 - there is no public way
         leaves = [x.detach().requires_grad_() for x in inputs]
         return SDPBackend(choose(*leaves, **arguments(mask, *leaves[:2]))).name
     except (AttributeError, RuntimeError, ValueError) as error:

@@ -36,8 +36,8 @@ candidate ran on; all that it says counts as further baselines. In fp64 no two c
 differ by more than CONDITIONING times the budget: one of them would be wrong.
 
 A gradient that is zero in exact arithmetic, as the oracle shows, has no magnitude to be measured
-by: kernels leave a few roundings of the largest gradient in it, and so many are allowed, or
-`times` what plain training itself leaves in it.
+by: kernels leave a few roundings of the largest gradient in it. So many are allowed, and on top of
+them what plain training itself leaves in it.
 """
 
 import re

@@ -154,10 +154,10 @@ def _allowed(
     magnitude = _per_slice(np.abs(oracle))
     kind_largest = noise.largest.get(kind_of(key), 0.0)
     if magnitude.max(initial=0.0) <= ZERO * kind_largest:
-        # As much as kernels leave of the largest, or what plain training's own have left.
+        # As much as kernels leave of the largest, and what plain training's own have left.
         left = max(float(np.abs(baseline - oracle).max(initial=0.0)) for baseline in baselines)
         few = UNITS[dtype] * ROUNDING[dtype] * kind_largest
-        return np.full_like(magnitude, max(few, TIMES[dtype] * left))
+        return np.full_like(magnitude, few + left)
     if dtype == "fp64" and not noise.usual:
         # Nobody but the oracle was asked: it has no error of its own.
         return FP64_RELATIVE * magnitude + ZERO * kind_largest

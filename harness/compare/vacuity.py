@@ -47,7 +47,7 @@ def _elsewhere(assembly: Assembly) -> str:
     if not assembly.idle:
         return ""
     ranks = ", ".join(map(str, assembly.idle))
-    return f"rank {ranks} has a device of its own, and its step computed nothing there"
+    return f"no tensor was made on the device of rank {ranks}: the step computed elsewhere"
 
 
 def _not_parallel(case: Case, assembly: Assembly) -> str:

@@ -1,24 +1,16 @@
-"""What a rank computes on: what it is, whether a step used it, and all of it touched once."""
+"""What a rank computes on, and whether it was used, as drivers and libraries tell it."""
 
 import ctypes
 import re
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
-from torch import distributed as dist
-from torch.nn import functional as F
-
-from harness.ranks.messages import refuse_over_gloo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def described(device: torch.device) -> dict[str, str]:
@@ -85,37 +77,3 @@ def allocations(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
     return int(torch.cuda.memory_stats(device).get("allocation.all.allocated", 0))
-
-
-def make_ready(device: torch.device) -> None:
-    """What a device needs besides, before the first case."""
-    if device.type != "cpu":
-        refuse_over_gloo()
-        warm_up(device)
-
-
-def warm_up(device: torch.device) -> None:
-    """Have libraries loaded, kernels found and buffers pinned before any case is timed.
-
-    On a cold disk, and for several processes on one device, that can outlast a case's deadline.
-    """
-    for dtype in DTYPES:
-        # What cannot run here is for a case to find.
-        with suppress(RuntimeError):
-            _small_step(device, dtype)
-    dist.all_reduce(torch.ones(1, device=device))
-    torch.accelerator.synchronize(device)
-
-
-def _small_step(device: torch.device, dtype: torch.dtype) -> None:
-    """A bit of everything that a model does -> T tokens, D hidden dims, M heads, V words."""
-    table = nn.Embedding(4, 8, device=device, dtype=dtype)
-    x_TD = F.rms_norm(table(torch.arange(4, device=device)), (8,))
-    # As kernels want it, with a batch of one.
-    q_MTH = (x_TD @ x_TD.mT @ x_TD).unflatten(1, (1, 8)).transpose(0, 1)[None]
-    attended_MTH = F.scaled_dot_product_attention(q_MTH, q_MTH, q_MTH, is_causal=True)[0]
-    logits_TV = attended_MTH.transpose(0, 1).flatten(1) @ table.weight.mT
-    F.cross_entropy(logits_TV.float(), torch.arange(4, device=device)).backward()
-    gradient = table.weight.grad
-    assert isinstance(gradient, Tensor)
-    gradient.to("cpu", non_blocking=True)

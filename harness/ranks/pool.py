@@ -86,9 +86,10 @@ class RankPool:
         # The same, but for what was added because something was still on its way up.
         self._begun = 0.0
         self._one_by_one = False
-        # Why ranks cannot come up. They would not the next time either, after as long.
+        # How often they may still fail to come up, and the fault of the last time. It is told of
+        # every case from then on: the next start would fail as well, after as long.
+        self._failures_left = 1
         self._unable: Fault | None = None
-        self._came_up, self._failed_starts = False, 0
         # What ranks said of it that are gone.
         self._hardware: dict[str, str] = {}
 
@@ -178,7 +179,7 @@ class RankPool:
         """Stop every rank. The pool can be used again; it then starts afresh."""
         launch = self._let_go()
         self._waiting.clear()
-        self._unable = None
+        self._failures_left, self._unable = 1, None
         if launch is not None:
             launch.kill()
 
@@ -253,10 +254,8 @@ class RankPool:
                     continue
                 fault = self._fault(troubles, keys)
                 if not self.is_ready:
-                    self._failed_starts += 1
-                    # What came up before may have met a busy machine this once.
-                    if not self._came_up or self._failed_starts > 1:
-                        self._unable = fault
+                    self._failures_left -= 1
+                    self._unable = None if self._failures_left else fault
                 self.kill()
                 return fault
             return self._unable
@@ -283,7 +282,8 @@ class RankPool:
             return troubles
         if left > 0:
             if self.is_ready and not was_ready:
-                self._came_up, self._failed_starts = True, 0
+                # Who came up before may fail once: that may be a busy machine.
+                self._failures_left = 2
                 self._feed()
                 self._since = self._begun = time.monotonic()
             return []

@@ -79,13 +79,13 @@ class Order:
             ]
         return [*meeting, "--nproc-per-node", str(self.ranks), "--max-restarts", "0"]
 
-    @property
-    def seclusion(self) -> dict[str, str]:
-        """What keeps ranks of one host off the network: they meet in files, and talk over lo."""
+    def meeting(self, folder: Path) -> dict[str, str]:
+        """How ranks find each other: those of one host in a file, and they talk over loopback."""
         if self.nodes > 1:
-            return {}
+            return {MEETING: "env://"}
         talk = {name: os.environ.get(name, "lo") for name in INTERFACES}
-        return talk | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        secluded = {MEETING: f"file://{folder}/ranks", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        return talk | secluded
 
     @property
     def forks(self) -> bool:
@@ -130,13 +130,12 @@ class Torchrun:
         environment = {
             **os.environ,
             **ENVIRONMENT,
-            **self._order.seclusion,
+            **self._order.meeting(self._folder),
             **self._order.environment,
             ADDRESS: self.address,
             ENDPOINT: self._endpoint,
             CONTROLLER: str(os.getpid()),
             TOKEN: self._order.token,
-            MEETING: f"file://{self._folder}/ranks" if self._order.nodes == 1 else "env://",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(paths),
         }

@@ -110,11 +110,12 @@ def main() -> None:
     from harness.candidates import STOOD_IN, load
     from harness.case import parse
     from harness.ranks.exchanges import Exchanges
-    from harness.ranks.hardware import allocations, described, make_ready
+    from harness.ranks.hardware import allocations, described
     from harness.ranks.mesh import Meshes
     from harness.ranks.payload import pack
     from harness.ranks.placement import settle
     from harness.ranks.recorder import Recorder
+    from harness.ranks.warm_up import make_ready
 
     device = settle(local)
     meshes, exchanges = Meshes(index, device), Exchanges()

@@ -168,7 +168,7 @@ class Summary:
             "format": FORMAT,
             "campaign": {k: list(v) if type(v) is tuple else v for k, v in campaign.items()},
             "versions": self.versions,
-            **({"unseen": self.unseen} if self.unseen else {}),
+            "unseen": self.unseen,
             "size": self.size,
             "drawn": self.drawn,
             "shards": {
@@ -198,7 +198,7 @@ class Summary:
             ranks=campaign.pop("ranks"),
             request=Request(**campaign),
             versions=dict(record["versions"]),
-            unseen=record.get("unseen", ""),
+            unseen=record["unseen"],
             size=record["size"],
             drawn=record["drawn"],
             of=shards["of"],

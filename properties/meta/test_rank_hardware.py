@@ -11,7 +11,8 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from harness.pretend import pretended
-from harness.ranks.hardware import DTYPES, allocations, described, loaded_nccl, warm_up
+from harness.ranks.hardware import allocations, described, loaded_nccl
+from harness.ranks.warm_up import DTYPES, warm_up
 
 MAPS = """7f1 r-xp 00000000 08:01 42 /usr/lib/libc.so.6
 7f2 r-xp 00000000 08:01 43 /opt/newer/libnccl.so.2

@@ -140,7 +140,7 @@ def test_a_step_that_computes_elsewhere_is_vacuous(pool: RankPool, tmp_path: Pat
     comparison = evaluate(PADDED, f"{file}:MINE", pool)
     assert comparison.fault is not None
     assert comparison.fault.kind is Kind.VACUOUS
-    assert "rank 0, 1 has a device of its own, and its step computed nothing there" in explain(
+    assert "no tensor was made on the device of rank 0, 1: the step computed elsewhere" in explain(
         comparison
     )
 
