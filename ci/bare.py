@@ -15,7 +15,7 @@ import torch
 from torch import distributed as dist
 
 from harness.candidates import Emit, Rank
-from harness.candidates.native import GatherDialect, LocalDialect
+from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.case import Case, parse
 from harness.reference import TORCH_DTYPES, Decoder
 

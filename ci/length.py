@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.candidates import Emit, Rank
-from harness.candidates.native import LocalDialect
+from harness.candidates.own.native import LocalDialect
 from harness.case import Case, Row
 from harness.compare import compare
 from harness.ranks.device import choose

@@ -4,11 +4,8 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import harness
-from harness.campaign import EmptyShard
-from harness.case import InvalidCase
 from harness.commands import (
     candidates,
     check,
@@ -20,7 +17,8 @@ from harness.commands import (
     mutants,
     repro,
 )
-from harness.commands.options import FAULT, STOPPED, USAGE, UsageError, print_json
+from harness.commands.options import FAULT, STOPPED, USAGE, NoRanks, print_json
+from harness.refusal import BadInput
 
 COMMANDS = {
     "check": check,
@@ -42,15 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         obey_signals()
     try:
         status: int = options.run(options)
-    except _bad_input() as error:
+    except BadInput as error:
         print(f"harness: {' '.join(str(error).splitlines())}", file=sys.stderr)  # noqa: T201 - a command speaks
         return USAGE
-    except _no_start() as error:
-        from harness.report.text import explain_no_start
-
-        print(explain_no_start(error.fault), file=sys.stderr)  # noqa: T201
+    except NoRanks as error:
+        print(error, file=sys.stderr)  # noqa: T201
         if options.json:
-            print_json({"verdict": "FAULT", "fault": error.fault.summary})
+            print_json({"verdict": "FAULT", "fault": error.summary})
         return FAULT
     except KeyboardInterrupt:
         print("harness: interrupted; every rank is stopped", file=sys.stderr)  # noqa: T201
@@ -77,28 +73,3 @@ def build_parser() -> argparse.ArgumentParser:
         command.add(its)
         its.set_defaults(run=command.run)
     return parser
-
-
-def _no_start() -> tuple[type[Any], ...]:
-    loaded = sys.modules.get("harness.ranks.pool")
-    return (loaded.CannotStart,) if loaded else ()
-
-
-def _bad_input() -> tuple[type[Exception], ...]:
-    errors: list[type[Exception]] = [UsageError, InvalidCase, EmptyShard]
-    for module, name in (
-        ("candidates.environment", "CannotInstall"),
-        ("candidates.environment", "NotInstalled"),
-        ("candidates.published", "BadFolder"),
-        ("candidates.registry", "UnknownCandidate"),
-        ("ranks.node", "Refused"),
-        ("ranks.pool", "NotAtHome"),
-        ("ranks.pool", "TooFewRanks"),
-        ("conformance.document", "BadResults"),
-        ("report.bundle", "BadBundle"),
-        ("report.merge", "BadDocument"),
-    ):
-        loaded = sys.modules.get(f"harness.{module}")
-        if loaded:
-            errors.append(getattr(loaded, name))
-    return tuple(errors)

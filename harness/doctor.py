@@ -11,8 +11,8 @@ from rich.table import Table
 from torch import distributed as dist
 
 import harness
-from harness.candidates.native.kernels import KERNELS
-from harness.candidates.native.usable import REQUIRED, lacking
+from harness.candidates.own.native.kernels import KERNELS
+from harness.candidates.own.native.usable import REQUIRED, lacking
 from harness.ranks.device import TRANSPORTS, found
 from harness.ranks.placement import Placement
 from harness.ranks.shared_gpu import why_not

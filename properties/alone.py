@@ -11,8 +11,8 @@ from hypothesis.strategies import SearchStrategy, tuples
 
 from harness.candidates import resolve
 from harness.case import Case
+from harness.generation import cases
 from harness.ranks.pool import RankPool
-from harness.strategies import cases
 from harness.trace import Assembly, Fault
 from properties.metamorphic.content import CONTENT
 from properties.metamorphic.layout import LAYOUT

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from harness.candidates.native import GatherDialect
+from harness.candidates.own.native import GatherDialect
 
 AT_ONCE = 100
 

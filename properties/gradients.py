@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from harness.candidates.native import LocalDialect
+from harness.candidates.own.native import LocalDialect
 from harness.candidates.protocol import Rank
 from harness.reference import Decoder
 

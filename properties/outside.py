@@ -1,7 +1,7 @@
 """A candidate as somebody outside the project keeps it, in a file of its own."""
 
 DOUBLED = """
-from harness.candidates.native import LocalDialect
+from harness.candidates.own.native import LocalDialect
 
 class Doubled(LocalDialect):
     name = "doubled"

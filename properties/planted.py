@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from harness.candidates import Emit, Rank
-from harness.candidates.native import LocalDialect
+from harness.candidates.own.native import LocalDialect
 from harness.case import Case
 from harness.reference.decoder import Decoder
 

@@ -8,10 +8,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from harness.anomaly import ANOMALIES, name_divergence, name_fault
-from harness.candidates.mutants import BANK
+from harness.candidates.own.mutants import BANK
 from harness.case import Case, parse
 from harness.compare import Verdict, compare
+from harness.diagnosis import ANOMALIES, name_divergence, name_fault
 from harness.plan import plan
 from harness.reference import reference
 from harness.trace import Assembly, Entry, Fault, Kind, Trace

@@ -10,16 +10,17 @@ import pytest
 from safetensors.numpy import load_file
 
 import harness
-from harness.campaign import Request, Shard
+from harness.campaign.request import Request, Shard, origin
 from harness.case import parse
 from harness.compare import Comparison, KeyResult, Look, Verdict, faulted
 from harness.compare.differing import MOST_BYTES as MOST_TENSORS
 from harness.compare.differing import Kept
-from harness.keep import keep
+from harness.failure.bundle import mark_of, read_bundle, write_bundle
+from harness.failure.bundle.keep import keep
+from harness.failure.bundle.read import MOST_BYTES, RECORD, TENSORS
+from harness.judge import evaluate
 from harness.ranks.pool import RankPool
-from harness.report import explain, mark_of, read_bundle, write_bundle
-from harness.report.bundle import MOST_BYTES, RECORD, TENSORS
-from harness.run import evaluate
+from harness.report import explain
 from harness.trace import Fault, Finding, Kind, Misfit
 from properties.bundles import CASE, FILES, LINE, made_by_hand, wrong
 
@@ -30,7 +31,7 @@ REQUEST = Request(
     count=7, seed=5,
 )  # fmt: skip
 LOUD = """
-from harness.candidates.native import LocalDialect
+from harness.candidates.own.native import LocalDialect
 
 class Loud(LocalDialect):
     name = "loud"
@@ -57,8 +58,7 @@ def test_a_divergence_is_kept_with_everything_that_is_known_of_it(
         keep(
             replace(diverged, before=(CASE, CASE)),
             harness_pool,
-            campaign=REQUEST,
-            shard=Shard(2, 3),
+            campaign=origin(REQUEST, Shard(2, 3)),
             test="test_it.py::test_it",
             blob="@reproduce_failure('1', b'2')",
             folder=tmp_path / "kept",
@@ -73,13 +73,13 @@ def test_a_divergence_is_kept_with_everything_that_is_known_of_it(
     assert record["first"]["key"] == "labels"
     assert record["mark"]["root"] == record["looks"][0]["name"] == "label-rolled-locally"
     assert record["left_out"] == []
-    origin = record["origin"]
-    assert origin["campaign"]["seed"] == 5
-    assert origin["campaign"]["sps"] == [2, 1]
-    assert origin["campaign"]["shard"] == "2/3"
-    assert (origin["device"], origin["transport"], origin["ranks"]) == ("cpu", "gloo", 4)
-    assert (origin["test"], origin["blob"][:18]) == ("test_it.py::test_it", "@reproduce_failure")
-    assert origin["versions"].keys() >= {
+    seen_in = record["origin"]
+    assert seen_in["campaign"]["seed"] == 5
+    assert seen_in["campaign"]["sps"] == [2, 1]
+    assert seen_in["campaign"]["shard"] == "2/3"
+    assert (seen_in["device"], seen_in["transport"], seen_in["ranks"]) == ("cpu", "gloo", 4)
+    assert (seen_in["test"], seen_in["blob"][:18]) == ("test_it.py::test_it", "@reproduce_failure")
+    assert seen_in["versions"].keys() >= {
         *("harness", "python", "torch", "numpy", "hypothesis", "platform")
     }
     said = explain(replace(diverged, before=(CASE, CASE)))

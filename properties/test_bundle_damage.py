@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from harness.compare import Look
-from harness.report import BadBundle, Origin, read_bundle, write_bundle
-from harness.report.bundle import RECORD, TENSORS
+from harness.failure.bundle import BadBundle, Origin, read_bundle, write_bundle
+from harness.failure.bundle.read import RECORD, TENSORS
 from properties.bundles import CASE, LINE, made_by_hand
 from properties.fuzzing import fuzz, mutate
 

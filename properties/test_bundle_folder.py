@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.keep import keep
+from harness.failure.bundle import find_bundle, read_bundle, write_bundle
+from harness.failure.bundle.folder import LEFTOVER_SECONDS, put
+from harness.failure.bundle.keep import keep
 from harness.ranks.pool import RankPool
-from harness.report import find_bundle, read_bundle, write_bundle
-from harness.report.folder import LEFTOVER_SECONDS, put
 from properties.bundles import CASE, made_by_hand
 
 
@@ -41,7 +41,7 @@ KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from harness.report import read_bundle, write_bundle
+from harness.failure.bundle import read_bundle, write_bundle
 from properties.bundles import FILES, made_by_hand
 
 folder, moments, found = Path(sys.argv[1]), random.Random(0), 0
@@ -87,7 +87,7 @@ def test_a_bundle_takes_the_place_of_the_one_before_also_without_an_exchange(
 ) -> None:
     for n, way in enumerate(("renameat2", "rename")):
         if way == "rename":
-            monkeypatch.setattr("harness.report.folder._exchange", lambda *_: False)
+            monkeypatch.setattr("harness.failure.bundle.folder._exchange", lambda *_: False)
         place = put({"a": b"%d" % n}, "x", tmp_path)
         place = put({"b": b"%d" % n}, "x", tmp_path)
         assert [file.name for file in place.iterdir()] == ["b"]

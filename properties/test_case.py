@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.case import Case, InvalidCase, Row, from_padded, from_record, parse, to_record
-from harness.strategies import cases
+from harness.generation import cases
 
 
 @st.composite

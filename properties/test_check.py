@@ -54,7 +54,7 @@ def test_a_fault_has_exit_status_3(
 
 
 FUSSY = """
-from harness.candidates.native import LocalDialect
+from harness.candidates.own.native import LocalDialect
 
 class Fussy(LocalDialect):
     name = "fussy"
@@ -111,7 +111,7 @@ def test_ranks_that_cannot_start_are_told_once(
 
 TELLS = """
 from pathlib import Path
-from harness.candidates.native import LocalDialect
+from harness.candidates.own.native import LocalDialect
 
 class Tells(LocalDialect):
     name = "tells"

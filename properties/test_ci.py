@@ -20,7 +20,7 @@ from tier.shares import FEWEST
 from tier.steps import PLANS, STEPS
 
 from harness.candidates.bank import STAGES
-from harness.candidates.mutants import BANK
+from harness.candidates.own.mutants import BANK
 from harness.cli import build_parser
 
 ROOT = Path(__file__).parent.parent

@@ -12,11 +12,11 @@ import pytest
 import torch
 from length import document
 
-from harness.campaign import Request
+from harness.campaign.request import Request
+from harness.campaign.summary import Summary, Tally
 from harness.detection import Power
 from harness.doctor import examine
 from harness.golden.verify import Tally as Verified
-from harness.report.summary import Summary, Tally
 
 SUMMARY = Path(__file__).parent.parent / "ci" / "summary"
 

@@ -16,7 +16,7 @@ CANDIDATES = {
     "leaves.py": "import sys; sys.exit(0)",
     "empty.py": "",
     "idle.py": "class Idle:\n    name = 'idle'\n    def supports(self, case): ...\nIDLE = Idle()",
-    "kind.py": "from harness.candidates.native import GatherDialect as Kind",
+    "kind.py": "from harness.candidates.own.native import GatherDialect as Kind",
 }
 
 
@@ -157,7 +157,7 @@ def test_a_bad_option_of_check_is_refused(
 def test_more_shards_than_distinct_cases_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("harness.check.generate", lambda *_: [])
+    monkeypatch.setattr("harness.campaign.check.generate", lambda *_: [])
     monkeypatch.setattr("harness.ranks.pool.RankPool.start", lambda _: None)
     said = refused(capsys, "check", "--cases", "9", "--shard", "2/3")
     assert said == "--shard=2/3: distinct cases=1 are too few for 3 shards"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
 from harness.candidates import resolve
-from harness.candidates.native.rows import sampler
+from harness.candidates.own.native.rows import sampler
 from harness.case import parse
 from harness.ranks.mesh import groups, place
 from harness.ranks.pool import RankPool

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from harness.campaign.check import draw
+from harness.campaign.request import Request
 from harness.candidates.bank import Benign
-from harness.candidates.benign import BANK as VARIANTS
-from harness.candidates.mutants import BANK
+from harness.candidates.own.benign import BANK as VARIANTS
+from harness.candidates.own.mutants import BANK
 from harness.case import Case, parse
-from harness.check import Request, draw, smallest
 from harness.cli import main
 from harness.commands.options import read_keys
-from harness.detection import Power, contest, measure, show, show_rivalry
+from harness.detection import Power, measure, show
+from harness.failure.smallest import smallest
 from harness.ranks.pool import RankPool
-from harness.rivals import RIVALS
 
 REQUEST = Request(
     candidates=("native-gather",),
@@ -113,7 +114,7 @@ def test_a_failing_case_is_shrunk_where_that_is_asked_for(
         [],
         batch,
         [harness_pool],
-        lambda found, pool: smallest(found, batch, REQUEST, pool),
+        lambda found, pool: smallest(found, pool).smallest,
     )
     case = parse(power.mutants[0].case)
     assert case.tokens <= case.sp + 2
@@ -125,21 +126,6 @@ def test_a_crash_does_not_spoil_what_comes_after_it(
 ) -> None:
     power = measure([BANK["B94"], BANK["B83"]], [], batch, [harness_pool])
     assert [trial.named for trial in power.mutants] == ["crashed", "denominator-wrong-count"]
-
-
-def test_rules_of_others_are_scored_on_the_same_mutants(
-    harness_pool: RankPool, batch: list[Case]
-) -> None:
-    few = [rival for rival in RIVALS if rival.name in ("accelerate", "yunchang")]
-    rivalry = contest([BANK["B24"], BANK["B94"]], batch[:2], harness_pool, few)
-    by_name = {standing.name: standing for standing in rivalry.standings}
-    # One misreports the loss, the other crashes, which nobody can miss.
-    assert by_name["this harness"].on_generated == ["B24", "B94"]
-    assert by_name["accelerate"].on_generated == ["B94"]
-    assert by_name["this harness"].false_alarms == []
-    out = io.StringIO()
-    show_rivalry(rivalry, Console(file=out, width=200))
-    assert "feifeibear/long-context-attention: test/test_hybrid_attn.py" in out.getvalue()
 
 
 @pytest.fixture

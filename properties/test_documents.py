@@ -9,11 +9,12 @@ import pytest
 from hypothesis import settings
 from rich.console import Console
 
-from harness.check import Request, check
+from harness.campaign.check import check
+from harness.campaign.request import Request
+from harness.campaign.summary import PASSING
 from harness.cli import build_parser, main
 from harness.commands.options import read_shard
 from harness.ranks.pool import RankPool
-from harness.report.summary import PASSING
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

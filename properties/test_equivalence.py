@@ -7,13 +7,13 @@ from hypothesis import given
 
 from harness.case import Case, Dtype, parse
 from harness.compare import Verdict
+from harness.generation import cases, generate
+from harness.generation.situations import SITUATIONS, situations_of
+from harness.generation.strategies import steer
+from harness.judge import evaluate_all
 from harness.plugin import Evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from harness.run import evaluate_all
-from harness.search import generate
-from harness.situations import SITUATIONS, situations_of
-from harness.strategies import cases, steer
 from harness.trace import Assembly
 
 DIALECTS = ("native-gather", "native-local")

@@ -9,9 +9,10 @@ from harness.case import parse
 from harness.cli import main
 from harness.commands.options import DIVERGED, PASSED
 from harness.compare import Comparison, Look, Verdict
-from harness.fresh import on_fresh_ranks, with_what_it_needs
+from harness.failure.bundle import read_bundle, write_bundle
+from harness.failure.confirm import on_fresh_ranks, with_what_it_needs
 from harness.ranks.pool import RankPool
-from harness.report import explain, read_bundle, write_bundle
+from harness.report import explain
 
 # Remembers from the first model of its process how many query heads share one kv head.
 REMEMBERS = "mutants.B48"

@@ -12,16 +12,14 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from harness import blame
 from harness.case import Case, parse
 from harness.compare import Verdict
-from harness.precision import SHORTCUTS, kept
+from harness.generation import cases, generate
+from harness.judge import blame, evaluate_all, verdict_only
 from harness.ranks.pool import RankPool
+from harness.ranks.precision import SHORTCUTS, kept
 from harness.reference import padded, reference
 from harness.report import explain
-from harness.run import evaluate_all, verdict_only
-from harness.search import generate
-from harness.strategies import cases
 from harness.trace import Kind, Trace
 from properties import tf32
 from properties.traces import scaled

@@ -15,16 +15,16 @@ from torch import Tensor
 from torch.nn.attention import varlen
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.candidates.native.attention import Segments
-from harness.candidates.native.kernels import KERNELS
-from harness.candidates.native.usable import lacking
+from harness.candidates.own.native.attention import Segments
+from harness.candidates.own.native.kernels import KERNELS
+from harness.candidates.own.native.usable import lacking
 from harness.case import Case, Dtype, Kernel, parse
 from harness.compare import Comparison, Verdict
 from harness.compare.elementwise import judge, measure_noise
+from harness.generation import cases
 from harness.plugin import Evaluate
 from harness.reference.weights import TORCH_DTYPES
 from harness.report import explain
-from harness.strategies import cases
 from harness.trace.trace import Values
 from properties import standins
 from properties.standins import STANDINS, in_place, varlen_attn, varlen_attn_of_2_11

@@ -17,12 +17,12 @@ from torch.utils._pytree import tree_leaves
 
 from harness.case import Case, Dtype, Kernel, parse
 from harness.compare import Verdict, agree
+from harness.generation import cases
 from harness.plugin import Evaluate
 from harness.reference import TORCH_DTYPES, reference
 from harness.reference.attention import fused
 from harness.reference.padded import LOGITS_AT_ONCE
 from harness.report import explain
-from harness.strategies import cases
 from harness.trace import Trace
 
 CHUNKED = f"{Path(__file__).with_name('chunked.py')}:CHUNKED"

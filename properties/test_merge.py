@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from harness.campaign import Request
+from harness.campaign.merge import merge
+from harness.campaign.request import Request
+from harness.campaign.summary import Summary, Tally
+from harness.campaign.table import show
 from harness.case import parse
 from harness.cli import main
 from harness.compare import Comparison, KeyResult, Verdict
-from harness.report.merge import merge
-from harness.report.summary import Summary, Tally
-from harness.report.table import show
 
 CASE = parse("case/1 rows=2:11")
 

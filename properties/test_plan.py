@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 
 from harness.case import Case, parse
+from harness.generation import cases
 from harness.plan import Stream, plan
-from harness.strategies import cases
 
 
 def tokens_of(case: Case, stream: Stream) -> list[int]:

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from harness.campaign.check import check
+from harness.campaign.request import Request
 from harness.case import Dtype
-from harness.check import Request, check
 from harness.cli import main
 from harness.compare import Comparison, Verdict
+from harness.generation import cases, generate
+from harness.judge import evaluate_all
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from harness.run import evaluate_all
-from harness.search import generate
-from harness.strategies import cases
 
 SECONDS = 60
 # Fault: what its explanation says.

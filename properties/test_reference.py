@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 from harness.case import Case, Dtype, LossContract, Row, parse
 from harness.compare import agree
+from harness.generation import cases
+from harness.generation.strategies import LOSSES
 from harness.reference import TORCH_DTYPES, reference, rowwise, seeded_weights
 from harness.reference.attention import visible
 from harness.reference.padded import pad
-from harness.strategies import LOSSES, cases
 from harness.trace import GRADIENT, Trace
 
 TYPICAL = parse(

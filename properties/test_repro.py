@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.campaign import Request
+from harness.campaign.check import draw
+from harness.campaign.request import Request
 from harness.case import Case, parse
-from harness.check import draw
 from harness.cli import main
 from harness.commands.options import DIVERGED, PASSED, USAGE
 from harness.compare import Comparison, Look, Verdict, faulted
+from harness.failure.bundle import Origin, read_bundle, write_bundle
+from harness.failure.replay import again
+from harness.failure.smallest import smallest
+from harness.judge import evaluate, verdict_only
 from harness.ranks.pool import RankPool
-from harness.replay import again, shrunk
-from harness.report import Origin, read_bundle, write_bundle
-from harness.run import evaluate, verdict_only
 from harness.trace import Fault, Kind
 
 CASE = parse("case/1 rows=5:11111,2:11 heads=2 vocab=16 sp=2 dim=4")
@@ -37,7 +38,7 @@ DRAWN = ["--sp", "2,1", "--dp", "1", "--dtype", "fp64", "--cases", "6", "--ranks
 def own_pool(harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands use the session's ranks instead of their own, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.report.bundle.elsewhere", lambda: tmp_path / "elsewhere")
+    monkeypatch.setattr("harness.failure.bundle.read.elsewhere", lambda: tmp_path / "elsewhere")
     for command in ("check", "repro"):
         monkeypatch.setattr(
             f"harness.commands.{command}.open_pool",
@@ -221,9 +222,10 @@ def test_what_shrinks_after_another_case_still_needs_it(
         verdict = Verdict.DIVERGED if before == (CASE,) else Verdict.EQUAL
         return Comparison(case=case, candidate=candidate, verdict=verdict, before=before)
 
-    for module in ("fresh", "replay"):
-        monkeypatch.setattr(f"harness.{module}.on_fresh_ranks", fresh)
-    found = shrunk(fresh(LARGER, "native-local", harness_pool, (CASE,)), harness_pool)
+    for module in ("confirm", "smallest"):
+        monkeypatch.setattr(f"harness.failure.{module}.on_fresh_ranks", fresh)
+
+    found = smallest(fresh(LARGER, "native-local", harness_pool, (CASE,)), harness_pool)
     assert found.finished
     assert found.smallest.case.tokens == 1
     assert found.smallest.before == (CASE,)
@@ -259,8 +261,8 @@ def test_a_script_is_written_before_anything_runs(
         assert Path("it.py").read_text() == f"{CASE}, native-local, [{LARGER!r}]"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.script.standalone", written)
-    monkeypatch.setattr("harness.replay.run_before", run)
+    monkeypatch.setattr("harness.failure.script.standalone", written)
+    monkeypatch.setattr("harness.failure.replay.run_before", run)
     words = (LARGER, CASE, "--candidate", "native-local", "--script", "it.py")
     assert repro(*words)[0] == 130
     status, said = repro(*words)
@@ -286,7 +288,7 @@ def test_a_script_is_written_before_anything_runs(
 def test_what_makes_no_sense_together_is_refused(
     words: list[object], said: str, repro: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.replay.run_before", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr("harness.failure.replay.run_before", lambda *_: pytest.fail("it was run"))
     status, refusal = repro(*words)
     assert status == USAGE
     assert refusal.startswith(f"harness: {said}")

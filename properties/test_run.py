@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from harness import blame, run
 from harness.case import Case, parse
 from harness.compare import Verdict, compare, doubt
 from harness.compare.elementwise import measure_noise
+from harness.judge import blame
+from harness.judge.judge import begin, evaluate, evaluate_all, judge
 from harness.ranks.pool import RankPool
 from harness.reference import reference, rowwise
 from harness.trace import Assembly, Entry, Kind, Trace, is_required
@@ -66,13 +67,13 @@ def test_a_candidate_is_blamed_only_after_plain_training_was_asked_again(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidate = f"{PLANTED}:STRAYS"
-    alone = run.evaluate(CASE, candidate, harness_pool)
+    alone = evaluate(CASE, candidate, harness_pool)
     assert alone.verdict is Verdict.DIVERGED
     strays_by(-4e-12, monkeypatch)
-    forgiven = run.evaluate(CASE, candidate, harness_pool)
+    forgiven = evaluate(CASE, candidate, harness_pool)
     assert forgiven.verdict is Verdict.WITHIN
     assert forgiven.asked_again
-    assert not run.evaluate(CASE, "native-local", harness_pool).asked_again
+    assert not evaluate(CASE, "native-local", harness_pool).asked_again
 
 
 @pytest.mark.parametrize(
@@ -91,11 +92,11 @@ def test_fused_attention_is_not_held_against_a_library(
     line: str, harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidate = f"{PLANTED}:FUSES"
-    found = run.evaluate(parse(line), candidate, harness_pool)
+    found = evaluate(parse(line), candidate, harness_pool)
     assert found.verdict is Verdict.WITHIN
     assert found.asked_again
     monkeypatch.setattr(blame, "otherwise_rounded", lambda _case: ())
-    assert run.evaluate(parse(line), candidate, harness_pool).verdict is Verdict.DIVERGED
+    assert evaluate(parse(line), candidate, harness_pool).verdict is Verdict.DIVERGED
 
 
 @pytest.mark.parametrize("sp", [1, 2])
@@ -104,8 +105,8 @@ def test_whether_a_run_is_traced_changes_no_verdict(sp: int, harness_pool: RankP
     case = parse(f"case/1 rows=4:0110 heads=4/2 layers=1 vocab=8 sp={sp} dim=2 dtype=bf16 seed=97")
     found = {}
     for traced in (False, True):
-        outcome = run.begin(case, "mutants.B134", harness_pool, traced=traced)
-        comparison = run.judge(case, "mutants.B134", outcome, "cpu", traced=traced)
+        outcome = begin(case, "mutants.B134", harness_pool, traced=traced)
+        comparison = judge(case, "mutants.B134", outcome, "cpu", traced=traced)
         found[traced] = {
             (result.key, result.wrong, result.used)
             for result in comparison.keys
@@ -138,9 +139,9 @@ def test_where_two_references_disagree_nobody_else_is_blamed(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidate = "mutants.B14"
-    assert run.evaluate(CASE, candidate, harness_pool).verdict is Verdict.DIVERGED
+    assert evaluate(CASE, candidate, harness_pool).verdict is Verdict.DIVERGED
     strays_by(1e-3, monkeypatch)
-    comparison = run.evaluate(CASE, candidate, harness_pool)
+    comparison = evaluate(CASE, candidate, harness_pool)
     assert comparison.verdict is Verdict.FAULT
     assert comparison.fault is not None
     assert comparison.fault.kind is Kind.REFERENCE
@@ -148,7 +149,7 @@ def test_where_two_references_disagree_nobody_else_is_blamed(
 
 def test_who_stops_listening_leaves_no_answers_behind(harness_pool: RankPool) -> None:
     other = parse("case/1 rows=5:11111,3:111 layers=2 sp=2")
-    for comparison in run.evaluate_all([(other, "native-local")] * 4, harness_pool):
+    for comparison in evaluate_all([(other, "native-local")] * 4, harness_pool):
         assert comparison.verdict.passed
         break
-    assert run.evaluate(CASE, "native-local", harness_pool).verdict.passed
+    assert evaluate(CASE, "native-local", harness_pool).verdict.passed

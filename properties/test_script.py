@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from harness.candidates import UnknownCandidate
-from harness.candidates.benign import BANK as BENIGN
-from harness.candidates.mutants import BANK as MUTANTS
+from harness.candidates.own.benign import BANK as BENIGN
+from harness.candidates.own.mutants import BANK as MUTANTS
 from harness.case import Case, parse
+from harness.failure.script import CannotStandAlone, standalone
+from harness.judge import verdict_only
 from harness.ranks.pool import RankPool
-from harness.run import verdict_only
-from harness.script import CannotStandAlone, standalone
 from harness.trace import Kind
 from properties.sources import imported, undefined
 
@@ -49,8 +49,8 @@ CROWDED = """\
 import torch.distributed
 import harness.reference as ref
 from harness.candidates import Emit, Rank
-from harness.candidates.native import LocalDialect as Base
-from harness.candidates.native.packing import Batch, Shard, Stream, shard as cut_stream
+from harness.candidates.own.native import LocalDialect as Base
+from harness.candidates.own.native.packing import Batch, Shard, Stream, shard as cut_stream
 from harness.case import Case
 from harness.reference.decoder import Decoder as Net
 
@@ -81,7 +81,7 @@ class Row(Base):
         return Net(case, ref.TORCH_DTYPES[case.dtype], rank.device)
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        from harness.candidates.native.packing import unpad, pad_to as padded
+        from harness.candidates.own.native.packing import unpad, pad_to as padded
 
         assert unpad is not padded
         return cut_stream(stream, case.pad_id, case.sp, rank.sp_index)
@@ -355,7 +355,8 @@ def test_what_is_done_before_a_library_is_imported_stays_before_it(tmp_path: Pat
 
 def test_writing_a_script_needs_no_torch() -> None:
     code = (
-        "import sys; from harness.case import parse; from harness.script import standalone; "
+        "import sys; from harness.case import parse; "
+        "from harness.failure.script import standalone; "
         f"standalone(parse('{SMALL}'), 'mutants.B14'); print('torch' in sys.modules)"
     )
     written = subprocess.run(

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from harness.campaign import WHOLE, EmptyShard, Request, Shard
+from harness.campaign.check import check
+from harness.campaign.merge import merge
+from harness.campaign.request import WHOLE, EmptyShard, Request, Shard
+from harness.campaign.summary import Summary
 from harness.case import Case, parse
-from harness.check import check
 from harness.cli import main
 from harness.compare import Comparison, Verdict
 from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
-from harness.report.merge import merge
-from harness.report.summary import Summary
 from properties.outside import DOUBLED
 
 REQUEST = Request(
@@ -60,7 +60,7 @@ def examined(
             verdict = Verdict.DIVERGED if case in wrong else Verdict.EQUAL
             yield Comparison(case=case, candidate=candidate, verdict=verdict)
 
-    monkeypatch.setattr("harness.check.evaluate_all", judge)
+    monkeypatch.setattr("harness.campaign.check.evaluate_all", judge)
     request = Request(
         candidates=("native-gather",), sps=(1, 2), dps=(1,), dtypes=("fp64",),
         losses=("token-mean",), count=count, seed=5,
@@ -89,27 +89,6 @@ def test_every_case_of_a_campaign_is_in_one_shard_of_it(
     assert len(set(whole)) == len(whole) == 10
     for number in range(1, of + 1):
         assert examined(monkeypatch, Shard(number, of), 10) == whole[number - 1 :: of]
-
-
-def test_shrinking_in_a_shard_runs_nothing_that_comes_before_the_failing_case(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)  # bundles go to the current folder
-    whole, again = examined(monkeypatch, WHOLE, 40), []
-
-    def judge(case: Case, candidate: str, _: RankPool) -> Comparison:
-        again.append(case)
-        return Comparison(case=case, candidate=candidate, verdict=Verdict.DIVERGED)
-
-    monkeypatch.setattr("harness.check.verdict_only", judge)
-    monkeypatch.setattr(
-        "harness.check.confirmed", lambda case, failure, pool: judge(case, failure.candidate, pool)
-    )
-    # The shard of every fifth case from the third on.
-    assert examined(monkeypatch, Shard(3, 5), 40, [whole[22]])[4] == whole[22]
-    assert again[0] == whole[22]
-    assert again[-1].tokens < whole[22].tokens
-    assert not set(again) & set(whole[:22])
 
 
 def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: RankPool) -> None:

@@ -4,13 +4,12 @@ from collections import Counter
 
 import pytest
 
+from harness.campaign.check import draw
 from harness.case import Case, parse
-from harness.check import draw
 from harness.cli import build_parser
 from harness.commands.options import read_request
-from harness.search import generate
-from harness.situations import SITUATIONS, situations_of
-from harness.strategies import cases
+from harness.generation import cases, generate
+from harness.generation.situations import SITUATIONS, situations_of
 
 # What `check` generates by default, and how often it has to be in each corner.
 CAMPAIGN = 2000

@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,11 +13,10 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from harness.case import Case, Row, Wrapper, parse
-from harness.compare import Comparison, Verdict
+from harness.generation import cases, generate
+from harness.generation.situations import situations_of
+from harness.generation.strategies import meshes, models, rows, steer, with_twins
 from harness.plan import plan
-from harness.search import generate, shrink
-from harness.situations import situations_of
-from harness.strategies import cases, meshes, models, rows, steer, with_twins
 
 SIMPLEST = "case/1 vocab=16 sp=2 dim=4"
 
@@ -130,17 +130,6 @@ def test_a_seed_means_the_same_whatever_else_is_loaded(
     assert generate(cases(), 1000, 5) == before
 
 
-def test_a_candidate_that_changes_its_mind_has_failed_all_the_same() -> None:
-    answers = itertools.cycle([Verdict.DIVERGED, Verdict.EQUAL, Verdict.EQUAL])
-
-    def judge(case: Case) -> Comparison:
-        return Comparison(case=case, candidate="moody", verdict=next(answers))
-
-    failing = judge(generate(cases(), 1, 0)[0])
-    for seed in range(5):
-        assert shrink(cases(), 50, seed, failing, judge).verdict is Verdict.DIVERGED
-
-
 PLANTED: dict[str, tuple[Callable[[Case], bool], str]] = {
     "a label lost at a cut": (
         lambda case: plan(case).live_boundary_labels(case) > 0,
@@ -167,11 +156,4 @@ PLANTED: dict[str, tuple[Callable[[Case], bool], str]] = {
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_what_fails_shrinks_to_what_it_takes(name: str, seed: int) -> None:
     fails, wanted = PLANTED[name]
-
-    def judge(case: Case) -> Comparison:
-        verdict = Verdict.DIVERGED if fails(case) else Verdict.EQUAL
-        return Comparison(case=case, candidate="planted", verdict=verdict)
-
-    failing = next(case for case in generate(cases(), 200, seed) if fails(case))
-    small = shrink(cases(), 200, seed, judge(failing), judge)
-    assert small.case == parse(f"{SIMPLEST} {wanted}")
+    assert find(cases(), fails, random=Random(seed)) == parse(f"{SIMPLEST} {wanted}")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.campaign.summary import BUCKETS, Histogram, Tally
 from harness.case import parse
 from harness.compare import Comparison, KeyResult, Verdict
-from harness.report.summary import BUCKETS, Histogram, Tally
 
 
 @given(st.lists(st.floats(0, 1)))

@@ -6,11 +6,10 @@ import pytest
 
 from harness.case import Dtype
 from harness.compare import Verdict
+from harness.generation import cases, generate
+from harness.judge import verdict_only
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from harness.run import verdict_only
-from harness.search import generate
-from harness.strategies import cases
 
 GRADIENTS = Path(__file__).parent / "gradients.py"
 WRONG = ("ZERO", "DOUBLED", "NEGATED", "DIVIDED_BY_SP", "A_LAYER_MISSING", "LAST_SLICE_ZEROED")

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from harness.candidates.native.kernels import sdpa
-from harness.candidates.native.usable import lacking, unsupported
+from harness.candidates.own.native.kernels import sdpa
+from harness.candidates.own.native.usable import lacking, unsupported
 from harness.case import parse
 from harness.doctor import examine
 from properties.standins import STANDINS, StandIn, flash_attn_varlen_func, in_place

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from harness.candidates import Emit, Rank
-from harness.candidates.native import LocalDialect, kernels
-from harness.candidates.native.attention import Segments
+from harness.candidates.own.native import LocalDialect, kernels
+from harness.candidates.own.native.attention import Segments
 from harness.case import Case
 from harness.reference import decoder
 

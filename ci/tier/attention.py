@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from harness.candidates.native.attention import Segments
-from harness.candidates.native.kernels import varlen
+from harness.candidates.own.native.attention import Segments
+from harness.candidates.own.native.kernels import varlen
 from harness.reference import TORCH_DTYPES
 
 SIZES = (4, 8, 16, 32, 64, 128)

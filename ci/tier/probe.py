@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from rich.console import Console
 
-from harness.check import check
+from harness.campaign.check import check
 from harness.cli import build_parser
 from harness.commands.options import open_pool, print_json, read_request, status_of
 

@@ -11,20 +11,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from harness.candidates.environment import Environment
 from harness.candidates.protocol import Candidate
-from harness.candidates.published import Published, libraries
+from harness.candidates.published.environment import Environment
+from harness.candidates.published.library import Published, libraries
+from harness.refusal import BadInput
 
 BUILT_IN = {
-    "native-gather": "harness.candidates.native:GATHER",
-    "native-local": "harness.candidates.native:LOCAL",
+    "native-gather": "harness.candidates.own.native:GATHER",
+    "native-local": "harness.candidates.own.native:LOCAL",
 }
 
 # `mutants.B14` is the entry B14 of what this module has registered by that time.
-BANKS = {"mutants": "harness.candidates.mutants", "benign": "harness.candidates.benign"}
+BANKS = {"mutants": "harness.candidates.own.mutants", "benign": "harness.candidates.own.benign"}
 
 
-class UnknownCandidate(ValueError):
+class UnknownCandidate(BadInput):
     """The name leads to nothing that can be run; the message says where it broke."""
 
 

@@ -1,7 +1,9 @@
 """The one error for bad input."""
 
+from harness.refusal import BadInput
 
-class InvalidCase(ValueError):
+
+class InvalidCase(BadInput):
     """A case that no rank may ever see: the message names field, value, rule and remedy."""
 
     @classmethod

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from harness.commands.options import PASSED, UsageError, json_option, print_json
 
 if TYPE_CHECKING:
-    from harness.candidates.environment import Environment
+    from harness.candidates.published.environment import Environment
 
 HELP = "published implementations: list them, install what their ranks need"
 
@@ -38,8 +38,8 @@ def show(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from harness.candidates.environment import Environment, others_of
-    from harness.candidates.published import libraries
+    from harness.candidates.published.environment import Environment, others_of
+    from harness.candidates.published.library import libraries
 
     found: list[dict[str, Any]] = []
     for library in libraries().values():
@@ -79,8 +79,8 @@ def install(options: argparse.Namespace) -> int:
 
 def wanted(names: list[str]) -> "list[Environment]":
     """The environments that were named, each once."""
-    from harness.candidates.environment import Environment
-    from harness.candidates.published import libraries
+    from harness.candidates.published.environment import Environment
+    from harness.candidates.published.library import libraries
 
     known = libraries()
     found: dict[Environment, None] = {}

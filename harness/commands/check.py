@@ -53,9 +53,9 @@ def run(options: argparse.Namespace) -> int:
 
     from rich.console import Console
 
+    from harness.campaign.check import check
+    from harness.campaign.summary import INTERRUPTED
     from harness.candidates import load
-    from harness.check import check
-    from harness.report.summary import INTERRUPTED
 
     for candidate in request.candidates:
         load(candidate)

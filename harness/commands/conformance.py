@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from harness.commands.options import DIVERGED, FAULT, PASSED, UsageError, print_json
 
 if TYPE_CHECKING:
-    from harness.candidates.published import Library
+    from harness.candidates.published.library import Library
     from harness.case import Case
 
 HELP = "judge published implementations, and write the table"
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     if not names:
         raise UsageError("NAME: nothing is installed; see `candidates list`")
 
-    from harness.candidates.published import libraries
+    from harness.candidates.published.library import libraries
     from harness.conformance import findings, page, read, write
 
     out = Path(options.out)
@@ -95,8 +95,8 @@ def _status(found: dict[str, Any], *, sweeping: bool) -> int:
 def wanted(names: list[str], *, newest: bool, installed: bool) -> list[str]:
     """Every candidate that was named, a library standing for all of its."""
     from harness.candidates import load
-    from harness.candidates.environment import NEWEST, Environment
-    from harness.candidates.published import libraries
+    from harness.candidates.published.environment import NEWEST, Environment
+    from harness.candidates.published.library import libraries
 
     known, release = libraries(), f"@{NEWEST}" if newest else ""
 

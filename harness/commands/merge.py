@@ -17,8 +17,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from harness.report.merge import merge, read_document
-    from harness.report.table import show, show_failures
+    from harness.campaign.merge import merge, read_document
+    from harness.campaign.table import show, show_failures
 
     summary = merge([(name, read_document(name)) for name in options.documents])
     console = Console(stderr=options.json)

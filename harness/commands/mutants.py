@@ -29,9 +29,6 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--pools", type=int, default=1, metavar="N", help="side by side, default: 1"
     )
     parser.add_argument("--shrink", action="store_true", help="shrink each failure, up to 60 s")
-    parser.add_argument(
-        "--rivals", action="store_true", help="score the rules of published suites as well"
-    )
     campaign_options(parser, cases=200)
     # As many ranks as tests have; and some mutants hang, which is soon seen.
     pool_options(parser, ranks=4, deadline=10.0)
@@ -47,10 +44,11 @@ def run(options: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from harness.candidates import benign, mutants
+    from harness.campaign.check import draw
     from harness.candidates.bank import STAGES
-    from harness.check import draw, smallest
-    from harness.detection import Watch, contest, measure, show, show_rivalry
+    from harness.candidates.own import benign, mutants
+    from harness.detection import Watch, measure, show
+    from harness.failure.smallest import smallest
 
     stages = {
         stage: [key for key, mutant in mutants.BANK.items() if mutant.stage == stage]
@@ -70,16 +68,14 @@ def run(options: argparse.Namespace) -> int:
         chosen = [mutants.BANK[key] for key in keys if key in mutants.BANK]
         variants = [benign.BANK[key] for key in keys if key in benign.BANK]
         shrink = (
-            (lambda found, pool: smallest(found, batch, request, pool)) if options.shrink else None
+            (lambda found, pool: smallest(found, pool, batch[: batch.index(found.case)]).smallest)
+            if options.shrink
+            else None
         )
         with Watch(console, len(chosen) + len(variants)) as watch:
             power = measure(chosen, variants, batch, pools, shrink, watch)
         show(power, console)
         document = {**power.record(), "placement": pools[0].place}
-        if options.rivals:
-            rivalry = contest(chosen, batch, pools[0])
-            show_rivalry(rivalry, console)
-            document["rivals"] = rivalry.record()
     if options.json:
         print_json(document)
     return PASSED if power.passed else DIVERGED

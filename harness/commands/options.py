@@ -4,12 +4,14 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args
 
-from harness.campaign import Request, Shard
+from harness.campaign.request import Request, Shard
 from harness.case import Dtype, Kernel, LossContract, Wrapper
+from harness.refusal import BadInput
 
 if TYPE_CHECKING:
     from harness.ranks.pool import RankPool
@@ -21,8 +23,16 @@ STOPPED = 130
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
-class UsageError(ValueError):
+class UsageError(BadInput):
     """Something on the command line that cannot be; the message names field and value."""
+
+
+class NoRanks(RuntimeError):
+    """A command that can say nothing without ranks has none; the text explains it."""
+
+    def __init__(self, text: str, summary: str) -> None:
+        super().__init__(text)
+        self.summary = summary
 
 
 def campaign_options(parser: argparse.ArgumentParser, *, cases: int, seed: int | None = 0) -> None:
@@ -196,14 +206,16 @@ def _refuse_pretence(options: argparse.Namespace) -> None:
                 raise UsageError(f"--{no_pretence(option, word)}")
 
 
+@contextmanager
 def open_pool(
     options: argparse.Namespace, ranks: int, candidates: Collection[str] = ()
-) -> "RankPool":
+) -> Iterator["RankPool"]:
     """As many ranks, on the device and with the patience that was asked for, to run these."""
     from harness.candidates import home, interpreter
     from harness.ranks.device import NoPlace, choose
     from harness.ranks.nodes import CannotListen, Nodes
-    from harness.ranks.pool import RankPool
+    from harness.ranks.pool import CannotStart, RankPool
+    from harness.report import explain_no_start
 
     if not 0 < options.deadline < 1e6:
         raise UsageError(f"--deadline={options.deadline:g}: use a number of seconds above zero")
@@ -232,7 +244,13 @@ def open_pool(
         raise UsageError(f"--endpoint={error}") from None
     if nodes:
         print(f"harness: run on every other host\n  {nodes.command}", file=sys.stderr)  # noqa: T201
-    return RankPool(ranks, placement, home=where, nodes=nodes, deadline=options.deadline)
+    try:
+        with RankPool(
+            ranks, placement, home=where, nodes=nodes, deadline=options.deadline
+        ) as pool:
+            yield pool
+    except CannotStart as error:
+        raise NoRanks(explain_no_start(error.fault), error.fault.summary) from None
 
 
 def status_of(verdict: str) -> int:

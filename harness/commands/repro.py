@@ -19,8 +19,9 @@ from harness.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from harness.replay import Passed, Shown
-    from harness.report import Bundle
+    from harness.campaign.first_failure import Passed
+    from harness.failure.bundle import Bundle
+    from harness.failure.replay import Shown
 
 HELP = "run one case, fully traced, and explain"
 # Options of `check` that say what its seed draws.
@@ -69,7 +70,7 @@ def _case(options: argparse.Namespace) -> int:
         raise UsageError(f"--ranks={ranks}: {mesh} needs {needed} ranks")
 
     from harness.candidates import load
-    from harness.replay import look
+    from harness.failure.replay import look
 
     load(candidate)
     with open_pool(options, ranks, [candidate]) as pool:
@@ -95,8 +96,10 @@ def _campaign(options: argparse.Namespace) -> int:
     chosen.candidate = [options.candidate] if options.candidate else None
     request, ranks = read_request(chosen)
 
+    from harness.campaign.first_failure import look_for
+    from harness.campaign.request import origin
     from harness.candidates import load
-    from harness.replay import Shown, look_for
+    from harness.failure.replay import Shown
 
     for candidate in request.candidates:
         load(candidate)
@@ -105,7 +108,7 @@ def _campaign(options: argparse.Namespace) -> int:
         if isinstance(found, Shown):
             if options.bisect_layer and found.failed:
                 found.bisect_layers(pool)
-            found.keep(pool, request)
+            found.keep(pool, origin(request))
         place = pool.place
     return _answer(found, options, place)
 
@@ -126,7 +129,7 @@ def _read(texts: list[str], candidate: str | None) -> tuple[list[Case], str, "Bu
     if "=" in text and not os.path.lexists(text):
         raise InvalidCase.because("case", text, "a case line starts with case/1")
 
-    from harness.report.bundle import find_bundle, read_bundle
+    from harness.failure.bundle.read import find_bundle, read_bundle
 
     bundle = read_bundle(find_bundle(text))
     return [*bundle.before, bundle.case], candidate or bundle.candidate, bundle
@@ -134,7 +137,7 @@ def _read(texts: list[str], candidate: str | None) -> tuple[list[Case], str, "Bu
 
 def _write_script(name: str, cases: list[Case], candidate: str) -> None:
     """The whole file or none, and never in the place of another."""
-    from harness.script import CannotStandAlone, standalone
+    from harness.failure.script import CannotStandAlone, standalone
 
     if os.path.lexists(name):
         raise UsageError(f"--script={name}: is there already; name a new file")

@@ -10,6 +10,7 @@ from harness.compare import Comparison
 from harness.conformance.examined import Examined
 from harness.conformance.sweep import Release
 from harness.conformance.tally import Tally, name_of
+from harness.refusal import BadInput
 from harness.report.record import comparison_record
 
 FORMAT = "conformance/1"
@@ -22,7 +23,7 @@ Results = dict[str, dict[str, Any]]
 KEPT = ("case", "verdict", "loss", "explanation", "replay")
 
 
-class BadResults(ValueError):
+class BadResults(BadInput):
     """The file with the results is not one."""
 
 

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from harness.candidates.published import Published
+from harness.candidates.published.library import Published
 from harness.case import Case, Dtype, InvalidCase, LossContract, Model
 from harness.conformance.request import Request
-from harness.search import generate
-from harness.strategies import cases
+from harness.generation import cases, generate
 
 DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "bf16")
 SPS = (2, 4)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.candidates import home, load
-from harness.candidates.environment import Environment
-from harness.candidates.known import Bug, bugs
-from harness.candidates.published import Published
+from harness.candidates.published.environment import Environment
+from harness.candidates.published.known import Bug, bugs
+from harness.candidates.published.library import Published
 from harness.case import Case
 from harness.compare import Comparison
 from harness.conformance.drawn import by_sp, drawn, on_meshes, what_it_takes
@@ -22,8 +22,8 @@ from harness.conformance.pools import Pools
 from harness.conformance.request import Request
 from harness.conformance.stage import tallied
 from harness.conformance.tally import Tally, name_of
-from harness.known import listed
-from harness.run import evaluate
+from harness.judge import evaluate
+from harness.judge.known import listed
 
 SMOKE = 25
 

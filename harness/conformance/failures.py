@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
-from harness.case import Case
 from harness.compare import Comparison, Verdict, unsupported
 from harness.conformance.pools import Pools
 from harness.conformance.tally import Tally, name_of
-from harness.fresh import confirmed
-from harness.known import recognised
-from harness.reduce import reduce
-from harness.run import evaluate, verdict_only
+from harness.failure.confirm import confirmed
+from harness.failure.shrink import shrink
+from harness.judge import evaluate, verdict_only
+from harness.judge.known import recognised
 
 SHRINK_SECONDS = 20.0
 WRONG_ALONE = "wrong at sp 1 as well: its model rounds more than plain training does"
@@ -36,9 +35,9 @@ def smallest(tally: Tally, pools: Pools) -> list[tuple[Comparison, int]]:
 def _shrunk(first: Comparison, pools: Pools) -> Comparison:
     if first.verdict is not Verdict.DIVERGED:
         return first
-    found = reduce(
+    found = shrink(
         first,
-        lambda case: _still_shared(case, first, pools),
+        lambda case: verdict_only(case, first.candidate, pools.of(case.ranks)),
         seconds=SHRINK_SECONDS,
     )
     case = found.smallest.case
@@ -48,10 +47,3 @@ def _shrunk(first: Comparison, pools: Pools) -> Comparison:
     # On the way down one may slip into another fault, which is listed by what itself looks like.
     itself = replace(small, looks=tuple(look for look in small.looks if not look.larger))
     return first if recognised(itself).verdict is Verdict.KNOWN else small
-
-
-def _still_shared(case: Case, first: Comparison, pools: Pools) -> Comparison:
-    """What a smaller case comes to, if it still says anything of what ranks share."""
-    if case.sp == 1 < first.case.sp:
-        return unsupported(case, first.candidate, "sp=1: nothing is shared")
-    return verdict_only(case, first.candidate, pools.of(case.ranks))

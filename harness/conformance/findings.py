@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness.candidates.known import Bug, bugs
-from harness.candidates.published import Library
+from harness.candidates.published.known import Bug, bugs
+from harness.candidates.published.library import Library
 from harness.conformance.document import Results
 
 HEAD = """# Findings in published releases

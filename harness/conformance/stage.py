@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from harness.candidates import load
-from harness.candidates.known import Bug
+from harness.candidates.published.known import Bug
 from harness.case import Case
 from harness.compare import unsupported
 from harness.conformance.failures import blamed
 from harness.conformance.pools import Pools
 from harness.conformance.tally import Tally
-from harness.known import listed, recognised
-from harness.run import evaluate_all
-from harness.situations.needs import lacking
+from harness.generation.situations.needs import lacking
+from harness.judge import evaluate_all
+from harness.judge.known import listed, recognised
 
 # Each costs a launch of ranks; after so many of a kind more would tell nothing new.
 MOST_FAULTS = 16

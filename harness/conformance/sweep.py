@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness.candidates import load
-from harness.candidates.known import bugs
-from harness.candidates.published import Published
+from harness.candidates.published.known import bugs
+from harness.candidates.published.library import Published
 from harness.compare import Comparison
 from harness.conformance.drawn import what_it_takes
 from harness.conformance.examined import as_listed, can_show, of_each_sp

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from harness.case import Case
 from harness.compare import Comparison, Verdict
-from harness.situations import situations_of
+from harness.generation.situations import situations_of
 from harness.trace import GRADIENT
 
 # A comparison of losses sees a difference from here on: what suites that compare them allow.

@@ -1,9 +1,8 @@
 """How much the check finds: every mutant tried, every benign variant, and the score."""
 
 from harness.detection.power import Power, measure
-from harness.detection.rivalry import contest
-from harness.detection.table import show, show_rivalry
+from harness.detection.table import show
 from harness.detection.trial import Trial
 from harness.detection.watch import Watch
 
-__all__ = ["Power", "Trial", "Watch", "contest", "measure", "show", "show_rivalry"]
+__all__ = ["Power", "Trial", "Watch", "measure", "show"]

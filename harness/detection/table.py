@@ -6,7 +6,6 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.detection.power import Power
-from harness.detection.rivalry import Rivalry, Standing
 from harness.detection.trial import Trial
 
 
@@ -23,37 +22,6 @@ def show(power: Power, console: Console) -> None:
     for trial in power.flagged:
         said = f"\nbenign.{trial.key} was flagged: {trial.sentence}\n{trial.explanation}"
         console.print(said, markup=False, highlight=False, soft_wrap=True)
-
-
-def show_rivalry(rivalry: Rivalry, console: Console) -> None:
-    """Each rule's score, on its own shapes and on our cases."""
-    table = _table(
-        f"the same {rivalry.mutants} mutants under other rules, each on the shapes of its own "
-        f"test, and on {rivalry.generated} generated cases"
-    )
-    table.add_column("rule", no_wrap=True)
-    for name in ("own shapes", "generated", "false alarms"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("source", overflow="fold")
-    for standing in rivalry.standings:
-        table.add_row(
-            Text(standing.name),
-            on_own_shapes(standing),
-            str(len(standing.on_generated)),
-            str(len(standing.false_alarms) or "·"),
-            Text(standing.source),
-        )
-    console.print(table)
-
-
-def on_own_shapes(standing: Standing) -> str:
-    """How many it rejected there; a shape that needs more ranks than there are was not run."""
-    if not standing.shapes:
-        return "none"
-    if not standing.shapes_run:
-        return "not run"
-    part = "" if standing.shapes_run == standing.shapes else " in part"
-    return f"{len(standing.on_own)}{part}"
 
 
 def score(power: Power) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 from harness.candidates.bank import Benign, Mutant
 from harness.case import Case
 from harness.compare import Comparison, Verdict
+from harness.failure.sameness import worth_shrinking
+from harness.generation.situations.needs import lacking
+from harness.judge import evaluate_all
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from harness.run import evaluate_all
-from harness.search import worth_shrinking
-from harness.situations.needs import lacking
 
 # One failing case may look like several things: a full mask is the same when it is shifted. So
 # many are named, unless two agree before, and the name that most of them have counts.

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, get_args
 
 from harness.case import Case, Dtype
+from harness.generation.situations import situations_of
 from harness.golden.damage import BadGolden, Damage
 from harness.golden.manifest import (
     FILE,
@@ -18,7 +19,6 @@ from harness.golden.manifest import (
 from harness.golden.store import Files
 from harness.golden.tensors import Stored, parse_tensors, tensor_bytes
 from harness.golden.vector import Vector, parse_vector, vector_text
-from harness.situations import situations_of
 
 Parsed = TypeVar("Parsed")
 

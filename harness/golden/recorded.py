@@ -14,8 +14,8 @@ from harness.golden.contents import Golden
 from harness.golden.damage import BadGolden
 from harness.golden.manifest import Listed
 from harness.golden.tensors import Stored
+from harness.judge.judge import begin, judge
 from harness.ranks.pool import RankPool
-from harness.run import begin, judge
 from harness.trace import Assembly, Kind, Trace
 
 CANDIDATE = "candidate"

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from harness import blame
 from harness.case import Case
 from harness.compare import Comparison, Verdict, faulted, unsupported
 from harness.golden.contents import Golden
+from harness.judge import blame
+from harness.judge.judge import AHEAD, Outcome, begin, evaluate_traced
 from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
-from harness.run import AHEAD, Outcome, begin, evaluate_traced
 from harness.trace import Fault, Trace
 
 Job = tuple[str, Case, str, Trace]

@@ -79,7 +79,7 @@ def harness_evaluate(
     harness_pool: "RankPool", harness_candidate: str, pytestconfig: pytest.Config
 ) -> Evaluate:
     """Judge a case: `harness_evaluate(case)`, or with `candidate=` another one."""
-    from harness.run import evaluate
+    from harness.judge import evaluate
 
     stash = pytestconfig.stash
     tally = stash[TALLY]

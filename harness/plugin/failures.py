@@ -32,9 +32,10 @@ def pytest_runtest_makereport(
     report = yield
     last = item.config.stash.get(LAST, None)
     if last and call.excinfo and report.failed and report.when != "teardown":
-        from harness.keep import keep
+        from harness.failure.bundle import DEFAULT_FOLDER
+        from harness.failure.bundle.keep import keep
         from harness.plugin.blob import blob_of
-        from harness.report import DEFAULT_FOLDER, replay
+        from harness.report import replay
 
         folder = item.config.invocation_params.dir / DEFAULT_FOLDER
         blob = blob_of(call.excinfo.value)

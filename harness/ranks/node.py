@@ -11,13 +11,14 @@ import select
 from harness.ranks.dial import dial, proof, same
 from harness.ranks.torchrun import Order, Torchrun, ending
 from harness.ranks.wire import Frame, FrameReader, ProtocolError, encode
+from harness.refusal import BadInput
 
 # How long the controller may take to listen, and then to answer.
 PATIENCE = 180.0
 CHUNK = 1 << 16
 
 
-class Refused(ValueError):
+class Refused(BadInput):
     """There is no controller, or it does not want us, or it is none of ours."""
 
 

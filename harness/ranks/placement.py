@@ -88,7 +88,7 @@ def settle(local: int) -> "torch.device":
     import torch
     from torch import distributed as dist
 
-    from harness import precision
+    from harness.ranks import precision
 
     placement = Placement.read(os.environ[PLACEMENT])
     pretended = placement.device == PRETEND

@@ -30,6 +30,7 @@ from harness.ranks.reports import ask
 from harness.ranks.ticket import Ticket, take_in
 from harness.ranks.trouble import Trouble
 from harness.ranks.wire import encode
+from harness.refusal import BadInput
 from harness.trace import Assembly, Fault, Kind, assemble
 
 DEADLINE = 20.0
@@ -40,11 +41,11 @@ GRACE, LONGEST_GRACE, POLL = 0.3, 2.0, 0.02
 ASKING = 1.0
 
 
-class TooFewRanks(ValueError):
+class TooFewRanks(BadInput):
     """The case needs more ranks than the pool has."""
 
 
-class NotAtHome(ValueError):
+class NotAtHome(BadInput):
     """The candidate needs ranks that run in an environment of its own."""
 
 

@@ -2,9 +2,9 @@
 
 import shlex
 
-from harness.anomaly import ANOMALIES
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict, exchanged
+from harness.diagnosis import ANOMALIES
 from harness.trace import GRADIENT, Fault, Finding, Kind, Misfit
 
 INDENT = "\n          "

@@ -13,7 +13,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from harness.candidates import Emit, Rank
-from harness.candidates.native import GatherDialect, LocalDialect
+from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.case import Case
 from harness.ranks.collectives import log
 from harness.reference import Decoder

@@ -13,10 +13,10 @@ import torch
 
 from harness.case import Case, Sync, Wrapper, parse
 from harness.compare import Verdict
+from harness.judge import evaluate, evaluate_all, verdict_only
 from harness.plugin import Evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from harness.run import evaluate, evaluate_all, verdict_only
 from harness.trace import Trace
 from properties.step.asking import DIALECTS, ask
 

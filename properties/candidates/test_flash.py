@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.candidates.wiring import flash
-from harness.candidates.wiring.flash_padding import pad_input, unpad_input
+from harness.candidates.published.wiring import flash
+from harness.candidates.published.wiring.flash_padding import pad_input, unpad_input
 
 HEAD_DIM = 8
 
@@ -319,8 +319,8 @@ def test_a_step_can_demand_that_it_ran() -> None:
 # In a process of its own: what transformers is told it believes for good.
 ASKS = """
 import torch, transformers
-from harness.candidates.wiring import flash
-from harness.candidates.wiring.model import build
+from harness.candidates.published.wiring import flash
+from harness.candidates.published.wiring.model import build
 from harness.case import parse
 
 flash.give_to_transformers()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.candidates.wiring import flash_blocks as blocks
+from harness.candidates.published.wiring import flash_blocks as blocks
 
 SCALE = 0.3
 EVERYTHING = (-1, -1)

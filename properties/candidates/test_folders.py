@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.anomaly import ANOMALIES
-from harness.candidates.known import Bug, bugs
-from harness.candidates.published import Library, libraries
+from harness.candidates.published.known import Bug, bugs
+from harness.candidates.published.library import Library, libraries
 from harness.conformance import findings, page, read
+from harness.diagnosis import ANOMALIES
+from harness.failure.script import standalone
+from harness.generation.situations.needs import lacking
 from harness.golden.vector import parse_vector
-from harness.script import standalone
-from harness.situations.needs import lacking
 from properties.sources import imported, imported_first, undefined
 
 DOCS = Path(__file__).parents[2] / "docs"

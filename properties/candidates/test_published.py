@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from harness.candidates import home, load
-from harness.candidates.environment import FOLDER, Environment, NotInstalled
-from harness.candidates.known import bugs
-from harness.candidates.published import BadFolder, Library, libraries
+from harness.candidates.published.environment import FOLDER, Environment, NotInstalled
+from harness.candidates.published.known import bugs
+from harness.candidates.published.library import BadFolder, Library, libraries
 from harness.case import parse
 from harness.cli import main
 from harness.compare import Verdict
@@ -25,8 +25,8 @@ from harness.conformance.failures import WRONG_ALONE, blamed, smallest
 from harness.conformance.pools import Pools
 from harness.conformance.stage import tallied
 from harness.conformance.tally import Tally
+from harness.judge import evaluate
 from harness.ranks.pool import NotAtHome, RankPool
-from harness.run import evaluate
 from properties.candidates.toy import KNOWN, make
 
 SMALL = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
@@ -203,7 +203,7 @@ def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage
 ) -> None:
     monkeypatch.setattr("harness.conformance.stage.MOST_FAULTS", 1)
     # Nothing else is under way when the first one comes back.
-    monkeypatch.setattr("harness.run.AHEAD", 1)
+    monkeypatch.setattr("harness.judge.judge.AHEAD", 1)
     fussy, right = parse(SMALL.replace("heads=2/2", "heads=2/1")), parse(SMALL)
     refused = replace(fussy, loss="row-mean")
     with Pools(home("toy.fussy"), Request()) as pools:
@@ -256,7 +256,7 @@ def test_what_is_not_pinned_is_refused(text: str, tmp_path: Path) -> None:
 
 
 ALONE = """
-from harness.candidates.native import LocalDialect
+from harness.candidates.own.native import LocalDialect
 
 class Scaled(LocalDialect):
     name = "scaled"

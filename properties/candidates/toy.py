@@ -23,7 +23,7 @@ import types
 
 sys.modules.setdefault("kernels_of_a_gpu", types.ModuleType("kernels_of_a_gpu"))
 import toylib
-from harness.candidates.native import LocalDialect
+from harness.candidates.own.native import LocalDialect
 
 
 class Toy(LocalDialect):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import harness
 from harness.case import parse
+from harness.generation.situations import situations_of
 from harness.golden import Store, Vector, as_files
 from harness.golden.generate import make
-from harness.situations import situations_of
 
 # The goldens of this project.
 PLACE = Path(harness.__file__).parent.parent / "golden"

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from harness import blame
 from harness.candidates.bank import STAGES
-from harness.candidates.mutants import BANK
+from harness.candidates.own.mutants import BANK
 from harness.cli import main
 from harness.compare import Change, Comparison, Verdict, drift
+from harness.generation.situations import SITUATIONS
 from harness.golden import Golden, Store, examine
 from harness.golden.generate import unconfirmed
 from harness.golden.tensors import tensor_bytes
 from harness.golden.verify import Tally, jobs, judged
+from harness.judge import blame
 from harness.ranks.pool import RankPool
 from harness.reference import rowwise
 from harness.report import explain
-from harness.situations import SITUATIONS
 from properties.golden.stores import PLACE
 from properties.traces import scaled
 

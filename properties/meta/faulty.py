@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from harness.candidates import Emit, Rank
-from harness.candidates.native import LOCAL, LocalDialect
-from harness.candidates.native.rows import Sample
+from harness.candidates.own.native import LOCAL, LocalDialect
+from harness.candidates.own.native.rows import Sample
 from harness.case import Case
 from harness.ranks.wire import encode
 

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 from harness.case import parse
+from harness.judge import evaluate
 from harness.ranks.nodes import Nodes
 from harness.ranks.pool import RankPool
-from harness.run import evaluate
 
 CASE = parse("case/1 rows=5:11111,4:1011 sp=4 heads=4/4")
 SLEEPS = f"{Path(__file__).parent / 'faulty.py'}:SLEEPS"

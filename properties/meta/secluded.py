@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 
 from harness.case import parse
+from harness.judge import evaluate
 from harness.ranks.pool import RankPool
-from harness.run import evaluate
 
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 SERVER = ("127.0.0.1", 53)

@@ -7,18 +7,18 @@ import textwrap
 
 import pytest
 
-from harness.anomaly import ANOMALIES
-from harness.campaign import Request
+from harness.campaign.check import draw
+from harness.campaign.request import Request
 from harness.candidates import load
 from harness.candidates.bank import STAGES, Mutant
-from harness.candidates.benign import BANK as BENIGN
-from harness.candidates.mutants import BANK, LEFT_OUT
-from harness.candidates.mutants.alone import ALONE
+from harness.candidates.own.benign import BANK as BENIGN
+from harness.candidates.own.mutants import BANK, LEFT_OUT
+from harness.candidates.own.mutants.alone import ALONE
 from harness.case import Case, parse
-from harness.check import draw
 from harness.detection import Power, measure
+from harness.diagnosis import ANOMALIES
+from harness.generation.situations.needs import UnknownNeed, lacking
 from harness.ranks.pool import RankPool
-from harness.situations.needs import UnknownNeed, lacking
 from properties.alone import PROPERTIES
 
 CATALOGUE = 151

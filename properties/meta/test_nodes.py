@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
+from harness.judge import evaluate
 from harness.ranks.dial import proof, split
 from harness.ranks.node import Node, Refused
 from harness.ranks.nodes import Nodes
 from harness.ranks.pool import RankPool
 from harness.ranks.wire import MAGIC, PREFIX, ProtocolError, encode
-from harness.run import evaluate
 from harness.trace import Fault, Kind
 from harness.verdict import Verdict
 from properties.meta.first_host import CASE, SLEEPS

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from harness.case import Case, LossContract
-from harness.strategies import LOSSES, cases, rows
+from harness.generation import cases
+from harness.generation.strategies import LOSSES, rows
 
 # Rows may be dealt and grouped at will under these: no mean is taken over a micro-batch.
 REGROUPABLE: tuple[LossContract, ...] = ("token-mean", "row-mean")

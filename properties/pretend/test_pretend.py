@@ -12,18 +12,18 @@ from torch import distributed as dist
 
 from harness.candidates import Rank, load
 from harness.candidates.bank import STAGES
-from harness.candidates.benign import BANK as BENIGN
-from harness.candidates.mutants import BANK
+from harness.candidates.own.benign import BANK as BENIGN
+from harness.candidates.own.mutants import BANK
 from harness.case import Case, Dtype, Wrapper, parse
 from harness.cli import main
 from harness.compare import Verdict
+from harness.judge import evaluate, evaluate_all
 from harness.pretend import pretended
 from harness.pretend.rules import NotOnTheDevice
 from harness.ranks.device import choose
 from harness.ranks.placement import UNSEEN
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from harness.run import evaluate, evaluate_all
 from harness.trace import Assembly, Kind
 from properties.conftest import DIALECTS
 from properties.pretend.mistakes import MISTAKES, tutorial

@@ -8,8 +8,8 @@ Legend: L tokens on this rank.
 from torch import Tensor
 
 from harness.candidates import Emit, Rank
-from harness.candidates.native import LocalDialect
-from harness.candidates.native.packing import Batch, Stream
+from harness.candidates.own.native import LocalDialect
+from harness.candidates.own.native.packing import Batch, Stream
 from harness.case import Case
 from harness.reference.decoder import Decoder
 

@@ -15,12 +15,12 @@ from torch.autograd.function import FunctionCtx
 from torch.distributed import ProcessGroup
 
 from harness.candidates import Rank
-from harness.candidates.native import LocalDialect
-from harness.candidates.native.attention import Segments
-from harness.candidates.native.dialects import token_weights
-from harness.candidates.native.packing import Batch, Shard, Stream, cut, pad_to
-from harness.candidates.native.reduction import GatherTokens, summed
-from harness.candidates.native.rows import Sample
+from harness.candidates.own.native import LocalDialect
+from harness.candidates.own.native.attention import Segments
+from harness.candidates.own.native.dialects import token_weights
+from harness.candidates.own.native.packing import Batch, Shard, Stream, cut, pad_to
+from harness.candidates.own.native.reduction import GatherTokens, summed
+from harness.candidates.own.native.rows import Sample
 from harness.case import Case
 from properties.step.probes import (
     NAN,

@@ -16,15 +16,15 @@ from torch.distributed import ProcessGroup
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.candidates import Candidate, Emit, Rank
-from harness.candidates.native import GATHER, LOCAL, GatherDialect, LocalDialect, Ulysses
-from harness.candidates.native.exchange import (
+from harness.candidates.own.native import GATHER, LOCAL, GatherDialect, LocalDialect, Ulysses
+from harness.candidates.own.native.exchange import (
     gather_tokens,
     gather_tokens_together,
     scatter_tokens,
 )
-from harness.candidates.native.packing import Batch, Shard, Stream
-from harness.candidates.native.reduction import GatherTokens
-from harness.candidates.native.rows import Sample, sampler
+from harness.candidates.own.native.packing import Batch, Shard, Stream
+from harness.candidates.own.native.reduction import GatherTokens
+from harness.candidates.own.native.rows import Sample, sampler
 from harness.case import Case
 
 Tensors = tuple[Tensor, ...]

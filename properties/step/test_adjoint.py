@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from harness.candidates import native
+from harness.candidates.own import native
 from harness.case import parse
 from harness.ranks.pool import RankPool
 from harness.trace import Trace

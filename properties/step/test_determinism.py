@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 from harness.case import Case, parse
 from harness.compare import identical
+from harness.generation import cases
 from harness.ranks.pool import RankPool
-from harness.strategies import cases
 from properties.step.asking import DIALECTS, ask, drifting
 
 # Two models and two batches that a step might take for one another.

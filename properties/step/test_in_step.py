@@ -7,9 +7,9 @@ from hypothesis import given, settings
 
 from harness.case import Case, parse
 from harness.compare import Verdict
+from harness.generation import cases
+from harness.judge import evaluate_traced
 from harness.ranks.pool import RankPool
-from harness.run import evaluate_traced
-from harness.strategies import cases
 from harness.trace import Kind
 from properties.step.asking import DIALECTS, ask, mutant
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 
 from harness.case import Case, parse
 from harness.compare import identical
+from harness.generation import cases
 from harness.ranks.pool import RankPool
-from harness.strategies import cases
 from properties.step.asking import ask, mutant, probe
 
 # Ragged on both sides, and neither sp=2 nor sp=4 divides the tokens.

@@ -9,9 +9,9 @@ from hypothesis import given
 
 from harness.case import Case, parse
 from harness.compare import NUDGES, slope_misfit
+from harness.generation import cases
 from harness.ranks.pool import RankPool
 from harness.reference.weights import seeded_direction
-from harness.strategies import cases
 from harness.trace import Entry, Trace
 from properties.step.asking import DIALECTS, ask
 

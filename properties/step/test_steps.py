@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from harness.case import Case, parse
 from harness.compare import Comparison, Verdict
+from harness.generation import cases
 from harness.plugin import Evaluate
 from harness.report import explain
-from harness.strategies import cases
 from harness.trace import Misfit
 from properties.step.asking import DIALECTS, drifting
 

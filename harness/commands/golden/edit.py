@@ -16,12 +16,12 @@ def add(options: argparse.Namespace) -> int:
     from dataclasses import replace
     from difflib import get_close_matches
 
-    from harness.candidates.mutants import BANK
+    from harness.candidates.own.mutants import BANK
+    from harness.generation.situations import situations_of
     from harness.golden import BadGolden, Vector, as_files, examine
     from harness.golden.generate import make
     from harness.golden.provenance import commit, fingerprint
     from harness.golden.vector import NAME
-    from harness.situations import situations_of
 
     if not NAME.fullmatch(options.name):
         raise UsageError(f"NAME={options.name}: use a-z, 0-9 and -, at most 60 of them")

@@ -1,0 +1,108 @@
+"""The documents of several shards as one. Needs no torch."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness.campaign.summary import FORMAT, INTERRUPTED, LIMIT, Summary, Tally
+from harness.refusal import BadInput
+
+
+class BadDocument(BadInput):
+    """A file that is no part of this campaign; the message says which and why."""
+
+
+def read_document(name: str) -> Summary:
+    """What `check --json` or `merge --json` wrote."""
+    try:
+        document = json.loads(Path(name).read_bytes())
+    except OSError as error:
+        raise BadDocument(f"document={name}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise BadDocument(f"document={name}: is not JSON") from None
+    if not isinstance(document, dict) or "format" not in document:
+        raise BadDocument(f"document={name}: was not written by check --json")
+    if document["format"] != FORMAT:
+        raise BadDocument(
+            f"document={name}: has format {document['format']!r}; this version reads {FORMAT}"
+        )
+    try:
+        return Summary.from_record(document)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise BadDocument(
+            f"document={name}: is damaged; check --json wrote it otherwise"
+        ) from None
+
+
+def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
+    """The sum of the shards of one campaign, each with the name of its document."""
+    first_name, first = documents[0]
+    holders: dict[int, str] = {}
+    for name, summary in documents:
+        _refuse_other_campaign(name, summary, first_name, first)
+        for shard in summary.shards:
+            if shard in holders:
+                raise BadDocument(
+                    f"document={name}: holds shard {shard}/{summary.of}, and so does "
+                    f"{holders[shard]}; count each shard once"
+                )
+            holders[shard] = name
+    parts = [summary for _, summary in documents]
+    ended = {part.ended for part in parts}
+    situations = Counter(dict.fromkeys(first.situations, 0))
+    for part in parts:
+        situations.update(part.situations)
+    return Summary(
+        request=first.request,
+        ranks=first.ranks,
+        versions=first.versions,
+        unseen=first.unseen,
+        size=first.size,
+        drawn=first.drawn,
+        of=first.of,
+        shards=tuple(sorted(holders)),
+        missing=tuple(sorted(set(range(1, first.of + 1)) - holders.keys())),
+        tallies={
+            name: sum((part.tallies[name] for part in parts), Tally()) for name in first.tallies
+        },
+        situations=situations,
+        cases=sum(part.cases for part in parts),
+        seconds=round(sum(part.seconds for part in parts), 3),
+        placement={
+            name: "; ".join(dict.fromkeys(part.placement.get(name, "none") for part in parts))
+            for name in dict.fromkeys(name for part in parts for name in part.placement)
+        },
+        ended=next((why for why in (INTERRUPTED, LIMIT) if why in ended), ""),
+    )
+
+
+def _refuse_other_campaign(name: str, summary: Summary, first_name: str, first: Summary) -> None:
+    mine, others = _identity(summary), _identity(first)
+    for field in others | mine:
+        one, other = mine.get(field), others.get(field)
+        if one != other:
+            raise BadDocument(
+                f"document={name}: {field}={_text(one)}, but {first_name} has "
+                f"{field}={_text(other)}; merge the shards of one campaign"
+            )
+
+
+def _identity(summary: Summary) -> dict[str, Any]:
+    """What all shards of a campaign have in common."""
+    return {
+        **asdict(summary.request),
+        "ranks": summary.ranks,
+        "shards": summary.of,
+        **summary.versions,
+        "unseen": summary.unseen,
+        "situations": tuple(summary.situations),
+        "size": summary.size,
+        "drawn": summary.drawn,
+    }
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,56 @@
+"""What a run of `check` examines, and how several runs share it. Standard library only."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from harness.case import Dtype, Kernel, LossContract, Wrapper
+from harness.refusal import BadInput
+
+Item = TypeVar("Item")
+
+
+class EmptyShard(BadInput):
+    """There are more shards than cases, so that some would examine nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to check, and how much: the same for every shard of a campaign."""
+
+    candidates: tuple[str, ...]
+    sps: tuple[int, ...]
+    dps: tuple[int, ...]
+    dtypes: tuple[Dtype, ...]
+    losses: tuple[LossContract, ...]
+    count: int
+    seed: int
+    kernels: tuple[Kernel, ...] = ("eager", "sdpa")
+    wrappers: tuple[Wrapper, ...] = ("none",)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Every n-th case of a campaign, from the k-th on: small and large ones for each."""
+
+    number: int
+    of: int
+
+    def part(self, batch: Sequence[Item]) -> list[Item]:
+        """This shard's share; no shard's share is empty."""
+        if len(batch) < self.of:
+            raise EmptyShard(
+                f"--shard={self}: distinct cases={len(batch)} are too few for {self.of} shards"
+            )
+        return list(batch[self.number - 1 :: self.of])
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+WHOLE = Shard(1, 1)
+
+
+def origin(request: Request, shard: Shard = WHOLE) -> dict[str, Any]:
+    """Where a failure was found, for its bundle."""
+    return {**asdict(request), "shard": str(shard)}

@@ -1,0 +1,250 @@
+"""What a run of `check` found, as data: added up, written, read back. Needs no torch."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from harness.campaign.request import Request
+from harness.case import parse
+from harness.verdict import Verdict
+
+if TYPE_CHECKING:
+    from harness.compare import Comparison
+
+FORMAT = 3
+INTERRUPTED: Final = "interrupted"
+LIMIT: Final = "limit"
+Ended = Literal["", "interrupted", "limit"]
+# Verdicts as a document has them.
+OUTCOMES = tuple(verdict.name for verdict in Verdict)
+PASSING = tuple(verdict.name for verdict in Verdict if verdict.passed)
+# Upper bounds of error over allowed error. What passes is at most 1.
+BUCKETS = (0.001, 0.01, 0.03, 0.1, 0.3, 0.5, 1.0)
+
+
+def worst(outcomes: Iterable[str]) -> str:
+    """A run is as good as its worst part; a run of nothing is a fault."""
+    return Verdict.worst(Verdict[outcome] for outcome in outcomes).name
+
+
+@dataclass(slots=True)
+class Histogram:
+    """How much of what was allowed the cases of one dtype used that passed."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * len(BUCKETS))
+    most: float = 0.0
+
+    def add(self, used: float) -> None:
+        self.counts[bisect_left(BUCKETS, used)] += 1
+        self.most = max(self.most, used)
+
+    def __add__(self, other: "Histogram") -> "Histogram":
+        counts = [one + two for one, two in zip(self.counts, other.counts, strict=True)]
+        return Histogram(counts, max(self.most, other.most))
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was seen of one candidate."""
+
+    verdicts: Counter[str] = field(default_factory=Counter)
+    elements: int = 0
+    # Cases in which plain training was asked again, and what it then said decided for a pass.
+    asked_again: int = 0
+    # By dtype.
+    used: dict[str, Histogram] = field(default_factory=dict)
+    # Records of the first failure in each shard, shrunk; the smallest first.
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    # That of this run; there is none where the tally was read or added up.
+    failure: "Comparison | None" = field(default=None, compare=False)
+
+    def add(self, comparison: "Comparison") -> None:
+        self.verdicts[comparison.verdict.name] += 1
+        self.elements += comparison.elements
+        if comparison.verdict.passed:
+            self.asked_again += comparison.asked_again
+            # What equals plain training bit by bit adds nothing to plain training's own error.
+            used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
+            self.used.setdefault(comparison.case.dtype, Histogram()).add(used)
+
+    def __add__(self, other: "Tally") -> "Tally":
+        used = dict(self.used)
+        for dtype, histogram in other.used.items():
+            used[dtype] = used.get(dtype, Histogram()) + histogram
+        failures = sorted([*self.failures, *other.failures], key=_size)
+        verdicts = self.verdicts + other.verdicts
+        return Tally(
+            verdicts,
+            self.elements + other.elements,
+            self.asked_again + other.asked_again,
+            used,
+            failures,
+        )
+
+    @property
+    def cases(self) -> int:
+        return self.verdicts.total()
+
+    @property
+    def most(self) -> float:
+        """The largest error, as a share of what was allowed, in a case that passed."""
+        return max((histogram.most for histogram in self.used.values()), default=0.0)
+
+    @property
+    def verdict(self) -> str:
+        """The worst; what the candidate declared unsupported counts only if it is most of it."""
+        seen = worst(name for name in self.verdicts if name != "UNSUPPORTED")
+        mostly_refused = 2 * self.verdicts["UNSUPPORTED"] > self.cases
+        return worst([seen, "FAULT"]) if mostly_refused else seen
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "cases": self.cases,
+            "verdicts": dict(self.verdicts),
+            "elements": self.elements,
+            "asked_again": self.asked_again,
+            "used": self.most,
+            "histogram": {dtype: asdict(histogram) for dtype, histogram in self.used.items()},
+            "failures": self.failures,
+        }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> "Tally":
+        used = {dtype: Histogram(**each) for dtype, each in record["histogram"].items()}
+        failures = sorted(record["failures"], key=_size)
+        verdicts = Counter(record["verdicts"])
+        return cls(verdicts, record["elements"], record["asked_again"], used, failures)
+
+    def is_sound(self) -> bool:
+        """Whether every case that passed is in a histogram, and every failure explained."""
+        counted = [count for histogram in self.used.values() for count in histogram.counts]
+        return (
+            _are_counts(self.elements, self.asked_again, *self.verdicts.values(), *counted)
+            and len(counted) == len(BUCKETS) * len(self.used)
+            and sum(counted) == sum(self.verdicts[name] for name in PASSING)
+            and all(type(failure["explanation"]) is str for failure in self.failures)
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """A campaign, or the shards of it that were examined."""
+
+    request: Request
+    # No case of the campaign needs more of them.
+    ranks: int
+    versions: dict[str, str]
+    # What cannot be seen where it ran; nothing in particular in most places.
+    unseen: str = ""
+    # How many cases the campaign has: at most as many as were asked for, because none is twice.
+    size: int
+    # A digest of every case of the campaign, in order: shards of one campaign agree on it.
+    drawn: str
+    of: int
+    shards: tuple[int, ...]
+    # Shards that should have been merged and were not; nothing is known of their cases.
+    missing: tuple[int, ...] = ()
+    tallies: dict[str, Tally]
+    # Zeros as well: what was never met tells as much.
+    situations: Counter[str]
+    cases: int = 0
+    seconds: float = 0.0
+    # Where ranks ran, and on what.
+    placement: dict[str, str] = field(default_factory=dict)
+    # Why not every case was judged, where somebody or --limit ended it before; or nothing.
+    ended: Ended = ""
+
+    @property
+    def verdict(self) -> str:
+        gaps = ["FAULT"] if self.missing or self.ended == INTERRUPTED else []
+        return worst([*gaps, *(tally.verdict for tally in self.tallies.values())])
+
+    def record(self) -> dict[str, Any]:
+        campaign = {**asdict(self.request), "ranks": self.ranks}
+        return {
+            "format": FORMAT,
+            "campaign": {k: list(v) if type(v) is tuple else v for k, v in campaign.items()},
+            "versions": self.versions,
+            "unseen": self.unseen,
+            "size": self.size,
+            "drawn": self.drawn,
+            "shards": {
+                "of": self.of,
+                "examined": list(self.shards),
+                "missing": list(self.missing),
+            },
+            "placement": self.placement,
+            "ended": self.ended,
+            "verdict": self.verdict,
+            "cases": self.cases,
+            "seconds": self.seconds,
+            "situations": dict(self.situations),
+            "buckets": list(BUCKETS),
+            "candidates": {name: tally.record() for name, tally in self.tallies.items()},
+        }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> "Summary":
+        """Some error where it is not one; what is derived must be as it would be written."""
+        shards = record["shards"]
+        campaign: dict[str, Any] = {
+            name: tuple(value) if type(value) is list else value
+            for name, value in record["campaign"].items()
+        }
+        summary = cls(
+            ranks=campaign.pop("ranks"),
+            request=Request(**campaign),
+            versions=dict(record["versions"]),
+            unseen=record["unseen"],
+            size=record["size"],
+            drawn=record["drawn"],
+            of=shards["of"],
+            shards=tuple(shards["examined"]),
+            missing=tuple(shards["missing"]),
+            tallies={name: Tally.from_record(t) for name, t in record["candidates"].items()},
+            situations=Counter(record["situations"]),
+            cases=record["cases"],
+            seconds=record["seconds"],
+            placement=dict(record["placement"]),
+            ended=record["ended"],
+        )
+        if summary.record() != record or not summary._is_sound():
+            raise ValueError("the parts of the record contradict one another")
+        return summary
+
+    def _is_sound(self) -> bool:
+        shards = {*self.shards, *self.missing}
+        examined = [tally.cases for tally in self.tallies.values()]
+        return (
+            _are_counts(self.of, self.size, self.cases, *shards, *self.situations.values())
+            and 1 <= self.of <= self.size <= self.request.count
+            and len(self.shards) > 0
+            and all(1 <= shard <= self.of for shard in shards)
+            and len(shards) == len(self.shards) + len(self.missing)
+            and self.tallies.keys() == set(self.request.candidates)
+            and all(tally.is_sound() for tally in self.tallies.values())
+            and max(examined) <= self.cases <= self._share()
+            and max(self.situations.values(), default=0) <= self.cases
+            and self.ended in get_args(Ended)
+            # Only a candidate that failed is spared the rest of its cases, and who was stopped.
+            and all(
+                self.ended or tally.failures or tally.cases >= self._share()
+                for tally in self.tallies.values()
+            )
+        )
+
+    def _share(self) -> int:
+        """How many cases of the campaign are in these shards."""
+        return sum(len(range(shard - 1, self.size, self.of)) for shard in self.shards)
+
+
+def _are_counts(*numbers: object) -> bool:
+    return all(type(number) is int and number >= 0 for number in numbers)
+
+
+def _size(failure: dict[str, Any]) -> tuple[int, int, int, str]:
+    case = parse(failure["case"])
+    return case.tokens, case.ranks, len(failure["case"]), failure["case"]

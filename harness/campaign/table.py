@@ -1,0 +1,149 @@
+"""What `check` and `merge` show when they are done. Needs no torch."""
+
+from collections.abc import Sequence
+from itertools import groupby, zip_longest
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.campaign.summary import BUCKETS, INTERRUPTED, LIMIT, OUTCOMES, Summary
+
+ENDED = {
+    INTERRUPTED: "interrupted before all was judged, which is no pass",
+    LIMIT: "the time of --limit was over",
+}
+# Between two columns of situations.
+GAP = 4
+
+
+def show(summary: Summary, console: Console) -> None:
+    """The closing tables."""
+    console.print(_verdicts(summary))
+    console.print(_errors(summary))
+    console.print(_situations(summary, console.width))
+    if summary.placement:
+        say(console, f"\n{_place(dict(summary.placement))}")
+    if summary.ended:
+        judged = (
+            "1 case was judged" if summary.cases == 1 else f"{summary.cases} cases were judged"
+        )
+        console.print(Text(f"\n{ENDED[summary.ended]}; {judged}", "bold"))
+    if summary.unseen:
+        say(console, f"\n{summary.unseen}")
+    if summary.missing:
+        missing = f"{_shards(summary.missing)} of {summary.of}"
+        console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))
+
+
+def _place(place: dict[str, str]) -> str:
+    ranks, devices, transport, _ = (
+        place.pop(name) for name in ("ranks", "devices", "transport", "device")
+    )
+    hardware = "".join(f", {name} {what}" for name, what in place.items())
+    return f"{ranks} ranks on {devices} over {transport}{hardware}"
+
+
+def show_failures(summary: Summary, console: Console) -> None:
+    """For each candidate the smallest failure in full, and the commands for the others."""
+    for tally in summary.tallies.values():
+        for failure in tally.failures[:1]:
+            say(console, f"\n{failure['explanation']}")
+        for failure in tally.failures[1:]:
+            say(console, f"  also    {failure['verdict']}  {failure['replay']}")
+
+
+def say(console: Console, text: str) -> None:
+    """Text to be copied: neither wrapped nor coloured, whatever signs are in it."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def short_name(candidate: str) -> str:
+    """Without the folders: a table is narrow."""
+    return candidate.rpartition("/")[2]
+
+
+def _shards(numbers: Sequence[int]) -> str:
+    """1, 2, 3 and 7 as `shards 1-3, 7`."""
+    runs = groupby(enumerate(numbers), lambda each: each[1] - each[0])
+    spans = [[number for _, number in run] for _, run in runs]
+    listed = ", ".join(f"{s[0]}-{s[-1]}" if len(s) > 1 else str(s[0]) for s in spans)
+    return f"shard{'s' if len(numbers) > 1 else ''} {listed}"
+
+
+def _verdicts(summary: Summary) -> Table:
+    noun = "case" if summary.cases == 1 else "cases"
+    title = f"{summary.cases} {noun} in {summary.seconds:.1f} s"
+    if summary.of > 1:
+        title += f", {_shards(summary.shards)} of {summary.of}"
+    table = _table(title)
+    columns = [name for name in OUTCOMES if name != "KNOWN"]
+    table.add_column("candidate", min_width=13, overflow="fold")
+    for name in (*columns, "elements", "used"):
+        table.add_column(name.lower(), justify="right", no_wrap=True)
+    for candidate, tally in summary.tallies.items():
+        counts = [str(tally.verdicts[name] or "·") for name in columns]
+        table.add_row(
+            Text(short_name(candidate)), *counts, f"{tally.elements:,}", f"{tally.most:.2g}"
+        )
+    return table
+
+
+def _errors(summary: Summary) -> Table:
+    table = _table("cases that passed, by their largest error as a share of what was allowed")
+    table.add_column("candidate", min_width=13, overflow="fold")
+    table.add_column("dtype", no_wrap=True)
+    for bound in BUCKETS:
+        table.add_column(f"≤{bound:g}", justify="right", no_wrap=True)
+    table.add_column("most", justify="right", no_wrap=True)
+    for candidate, tally in summary.tallies.items():
+        for dtype, histogram in sorted(tally.used.items()):
+            counts = [str(count or "·") for count in histogram.counts]
+            table.add_row(Text(short_name(candidate)), dtype, *counts, f"{histogram.most:.2g}")
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 0, 0, 1),
+    )
+
+
+def _situations(summary: Summary, width: int) -> Table:
+    """In two columns where the console is wide enough."""
+    counts = summary.situations
+    met = sum(1 for count in counts.values() if count)
+    number = max((len(str(count)) for count in counts.values()), default=0)
+    number = max(number, len(_count(0)))
+    name = max(map(len, counts), default=0)
+    sides = 2 if 2 * (number + 1 + name) + GAP <= width else 1
+    table = Table(
+        title=f"situations met: {met} of {len(counts)}",
+        title_justify="left",
+        show_header=False,
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for side in range(sides):
+        table.add_column(justify="right", no_wrap=True, min_width=number + (GAP - 1) * side)
+        table.add_column(no_wrap=sides == 2)
+    cells = [
+        (Text(_count(count), "" if count else "bold yellow"), Text(name))
+        for name, count in counts.items()
+    ]
+    height = -(-len(cells) // sides)
+    columns = [cells[side * height : (side + 1) * height] for side in range(sides)]
+    for row in zip_longest(*columns, fillvalue=(Text(), Text())):
+        table.add_row(*(cell for pair in row for cell in pair))
+    return table
+
+
+def _count(count: int) -> str:
+    """A corner that no case was in is a warning: nothing was seen of what hides there."""
+    return str(count) if count else "never"

@@ -1,0 +1,1 @@
+"""Published implementations: a folder each, and what their folders share."""

@@ -1,0 +1,80 @@
+"""Every entry of DeepSpeed.
+
+Modules are imported when they are first asked for a step: releases before 0.17 have no ALST, and
+still attention to be checked.
+"""
+
+import os
+from functools import partial
+from typing import Any
+
+from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published.library import Step
+from harness.case import Case
+
+# Read once, when DeepSpeed is first imported; all of this is wired for a CPU.
+ACCELERATOR = "DS_ACCELERATOR"
+FLASH = "flash_attention_2"
+
+
+def attention(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
+    os.environ.setdefault(ACCELERATOR, "cpu")
+    from harness.candidates.published.deepspeed.attention import step as take
+
+    take(case, rank, emit, **how)
+
+
+def alst(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
+    os.environ.setdefault(ACCELERATOR, "cpu")
+    from harness.candidates.published.deepspeed.alst import step as take
+
+    take(case, rank, emit, **how)
+
+
+def engine(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
+    os.environ.setdefault(ACCELERATOR, "cpu")
+    from harness.candidates.published.deepspeed.engine import step as take
+
+    take(case, rank, emit, **how)
+
+
+def tiled(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
+    os.environ.setdefault(ACCELERATOR, "cpu")
+    from harness.candidates.published.deepspeed.tiled import step as take
+
+    take(case, rank, emit, **how)
+
+
+STEPS: dict[str, Step] = {
+    "attention": partial(attention, batch_dim=0),
+    "attention-seq-first": partial(attention, batch_dim=1),
+    "attention-uneven": partial(attention, batch_dim=0, more=1),
+    "attention-uneven-seq-first": partial(attention, batch_dim=1, more=1),
+    "attention-loss": partial(attention, batch_dim=1, own_loss=True),
+    "alst": partial(alst, loss="sum"),
+    "alst-packed": partial(alst, loss="sum", packed=True),
+    "alst-flash": partial(alst, loss="sum", core=FLASH),
+    "alst-flash-packed": partial(alst, loss="sum", core=FLASH, packed=True),
+    "recipe": partial(alst, loss="recipe"),
+    "trainer": partial(alst, loss="trainer"),
+    # Without ZeRO there is nothing to scatter.
+    "engine-zero0": partial(engine, stage=0, scatter=True),
+    "engine-zero1": partial(engine, stage=1, scatter=True),
+    "engine-zero1-allreduce": partial(engine, stage=1, scatter=False),
+    "engine-zero2": partial(engine, stage=2, scatter=True),
+    "engine-zero2-allreduce": partial(engine, stage=2, scatter=False),
+    "engine-zero3": partial(engine, stage=3, scatter=True),
+    "engine-zero3-allreduce": partial(engine, stage=3, scatter=False),
+    "engine-zero2-tiled-mlp": partial(tiled, stage=2, scatter=True, mlp="mlp"),
+    "engine-zero3-tiled-mlp": partial(tiled, stage=3, scatter=True, mlp="mlp"),
+    "tiled-mlp": partial(tiled, mlp="mlp"),
+    "tiled-mlp-compute": partial(tiled, mlp="compute"),
+    "tiled-loss-sum": partial(tiled, loss="compute-sum"),
+    "tiled-loss-scaled": partial(tiled, loss="compute-scaled"),
+    "tiled-loss-mean": partial(tiled, loss="compute-mean"),
+    "tiled-loss-beside": partial(tiled, loss="compute-beside"),
+    "tiled-fused-sum": partial(tiled, loss="fused-sum"),
+    "tiled-fused-scaled": partial(tiled, loss="fused-scaled"),
+    "tiled-fused-mean": partial(tiled, loss="fused-mean"),
+    "tiled-fused-beside": partial(tiled, loss="fused-beside"),
+}

@@ -1,0 +1,104 @@
+"""The tutorial's training loop through `deepspeed.initialize`, at a stage of ZeRO."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.utils import safe_get_full_grad
+from torch import Tensor
+from torch import distributed as dist
+
+from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published.deepspeed import alst
+from harness.candidates.published.deepspeed.batches import shards
+from harness.candidates.published.deepspeed.parallel import parallel
+from harness.candidates.published.wiring import gradients
+from harness.candidates.published.wiring.model import build, their_names, watched
+from harness.case import LEARNING_RATE, Case
+
+
+def step(
+    case: Case,
+    rank: Rank,
+    emit: Emit,
+    *,
+    stage: int,
+    scatter: bool,
+    change: Callable[[Any], None] | None = None,
+) -> None:
+    """All steps of the case; gradients as `safe_get_full_grad` has them before the last."""
+    with parallel(case, rank) as mpu:
+        if dist.get_world_size() != case.ranks:
+            raise RuntimeError(
+                f"the engine spans all {dist.get_world_size()} ranks of the pool, and the case "
+                f"has {case.ranks}; use a pool of exactly so many"
+            )
+        model = build(case, rank.device)
+        if change:
+            change(model)
+        with initialized(model, case, mpu, stage=stage, scatter=scatter) as engine:
+            named = dict(engine.module.named_parameters())
+            parameters = {ours: named[theirs] for ours, theirs in their_names(case)}
+            for number in range(case.steps):
+                last = number == case.steps - 1
+                say = emit if last else gradients.silent
+                logged = torch.stack(list(micro_steps(engine, case, rank, say, last=last))).sum()
+            say("loss", gradients.total(logged, rank.world) / case.sp)
+            for name, parameter in parameters.items():
+                gradient = safe_get_full_grad(parameter)
+                assert gradient is not None, name
+                emit(f"grad.{name}", gradient)
+
+
+def micro_steps(
+    engine: Any, case: Case, rank: Rank, emit: Emit, *, last: bool
+) -> Iterator[Tensor]:
+    """Forward, backward and, but for the gradients that are to be seen, the optimizer's step."""
+    batches = list(shards(case, rank))
+    for number, shard in enumerate(batches):
+        with alst.registered(engine.module, case, "sdpa", len(shard.input_ids)):
+            with watched(engine.module, case, emit, shard.tokens):
+                logits = engine(**shard.inputs).logits
+            alst.tell(logits, shard, emit)
+            loss = engine.module.loss_function(
+                logits=logits,
+                labels=None,
+                shift_labels=shard.shift_labels,
+                vocab_size=engine.module.config.vocab_size,
+            )
+            loss = alst.weighted(loss, shard.shift_labels, rank)
+            # It is the engine that divides by the number of micro-batches.
+            engine.backward(loss)
+        if not (last and number == len(batches) - 1):
+            engine.step()
+        yield loss.detach() / (case.dp * case.micro_batches)
+
+
+@contextmanager
+def initialized(model: Any, case: Case, mpu: Any, *, stage: int, scatter: bool) -> Iterator[Any]:
+    """The engine around a model, torn down at the end."""
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": case.micro_batches,
+        "zero_optimization": {
+            "stage": stage,
+            "reduce_scatter": scatter,
+            # Its default overlaps with streams that a CPU has not.
+            "overlap_comm": False,
+        },
+        # Otherwise it clips at a norm of 1.
+        "gradient_clipping": 0.0,
+        # It knows plain SGD, and wants to be told that one means it.
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, config=config, mpu=mpu, dist_init_required=False
+    )
+    try:
+        yield engine
+    finally:
+        engine.destroy()

@@ -1,0 +1,79 @@
+"""What DeepSpeed, or its wiring, cannot run."""
+
+from harness.candidates.published.library import Limit
+from harness.candidates.published.wiring.limits import decoder, first, transformers
+from harness.case import Case
+
+
+def alst(case: Case) -> str | None:
+    """ALST for transformers models."""
+    return transformers(case)
+
+
+def averaging(case: Case) -> str | None:
+    """A loss recipe that averages over each micro-batch, and then micro-batches and replicas."""
+    parts = case.dp * case.micro_batches
+    same = case.loss == "micro-mean" or (
+        parts == (1 if case.loss == "token-mean" else len(case.rows))
+    )
+    return first(not same and f"loss={case.loss}: the recipe averages micro-batches")
+
+
+def recipe(case: Case) -> str | None:
+    return alst(case) or averaging(case)
+
+
+def attention(case: Case) -> str | None:
+    """`DistributedAttention` in the harness's own model."""
+    return decoder(case) or first(
+        case.kv_heads < case.sp
+        and f"kv_heads={case.kv_heads} sp={case.sp}: it wants a kv head for every rank"
+    )
+
+
+def uneven(case: Case) -> str | None:
+    """With one kv head more than the case has."""
+    return decoder(case) or first(
+        case.kv_heads + 1 < case.sp
+        and f"kv_heads={case.kv_heads}+1 sp={case.sp}: it wants a kv head for every rank"
+    )
+
+
+def own_loss(case: Case) -> str | None:
+    return attention(case) or first(
+        case.dtype != "fp32" and f"dtype={case.dtype}: its loss computes in fp32"
+    )
+
+
+LIMITS: dict[str, Limit] = {
+    "attention": attention,
+    "attention-seq-first": attention,
+    "attention-uneven": uneven,
+    "attention-uneven-seq-first": uneven,
+    "attention-loss": own_loss,
+    "alst": alst,
+    "alst-packed": alst,
+    "alst-flash": alst,
+    "alst-flash-packed": alst,
+    "recipe": recipe,
+    "trainer": recipe,
+    "engine-zero0": recipe,
+    "engine-zero1": recipe,
+    "engine-zero1-allreduce": recipe,
+    "engine-zero2": recipe,
+    "engine-zero2-allreduce": recipe,
+    "engine-zero3": recipe,
+    "engine-zero3-allreduce": recipe,
+    "engine-zero2-tiled-mlp": recipe,
+    "engine-zero3-tiled-mlp": recipe,
+    "tiled-mlp": alst,
+    "tiled-mlp-compute": alst,
+    "tiled-loss-sum": alst,
+    "tiled-loss-scaled": alst,
+    "tiled-loss-mean": alst,
+    "tiled-loss-beside": alst,
+    "tiled-fused-sum": alst,
+    "tiled-fused-scaled": alst,
+    "tiled-fused-mean": alst,
+    "tiled-fused-beside": alst,
+}

@@ -1,0 +1,84 @@
+"""What is known to be wrong with a published candidate, as its folder's known.toml has it."""
+
+import re
+import tomllib
+from dataclasses import dataclass, fields
+from functools import cache
+
+from harness.candidates.published.library import BadFolder, Library
+from harness.case import Case, InvalidCase, parse
+
+_LISTS = ("candidate", "looks", "when")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """One fault of released code, told as one would to its maintainers."""
+
+    key: str
+    # In which entries of the folder it shows.
+    candidate: tuple[str, ...]
+    # What the harness calls it.
+    looks: tuple[str, ...]
+    # Without these a case cannot show it: situations by name, or a field as in "sp>1".
+    when: tuple[str, ...]
+    # The smallest case that shows it, and the golden of the same batch.
+    line: str
+    golden: str
+    # The first release in which it was seen, and the first without it; empty where unknown.
+    since: str
+    fixed: str
+    # Where it was reported; empty where no report was found.
+    link: str
+    # In the library's own source.
+    where: str
+    says: str
+
+    @property
+    def case(self) -> Case:
+        return parse(self.line)
+
+    def is_in(self, version: str) -> bool:
+        """Whether a release has it, as far as is known."""
+        begun = not self.since or _number(self.since) <= _number(version)
+        return begun and not (self.fixed and _number(self.fixed) <= _number(version))
+
+
+@cache
+def bugs(library: Library) -> tuple[Bug, ...]:
+    """All entries of a folder's known.toml."""
+    path = library.folder / "known.toml"
+    if not path.is_file():
+        raise BadFolder(f"candidate={library.name}: {library.folder} has no known.toml")
+    try:
+        tables = tomllib.loads(path.read_text()).get("bug", [])
+        return tuple(_read(table) for table in tables)
+    except (tomllib.TOMLDecodeError, InvalidCase, TypeError, ValueError) as error:
+        raise BadFolder(f"{path}: {error}") from error
+
+
+def _read(table: dict[str, object]) -> Bug:
+    names = {field.name for field in fields(Bug)}
+    if table.keys() != names:
+        raise ValueError(
+            f"bug {table.get('key', '')!r}: needs {', '.join(sorted(names))}; differs in "
+            f"{', '.join(sorted(names ^ table.keys()))}"
+        )
+    values: dict[str, str | tuple[str, ...]] = {}
+    for name, value in table.items():
+        if name in _LISTS:
+            if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+                raise ValueError(f"bug {table['key']!r}: {name} is a list of words")
+            values[name] = tuple(value)
+        elif not isinstance(value, str):
+            raise ValueError(f"bug {table['key']!r}: {name} is a text")
+        else:
+            values[name] = value
+    bug = Bug(**values)  # type: ignore[arg-type]
+    parse(bug.line)
+    return bug
+
+
+def _number(version: str) -> list[int]:
+    """Releases in order; what follows the numbers, as in 0.19.8.post1, counts too."""
+    return [int(part) for part in re.findall(r"\d+", version)]

@@ -1,0 +1,114 @@
+"""Published implementations: a folder each, here or in a package that somebody else brings.
+
+    candidate.py      STEPS: by key, a step(case, rank, emit); imports the library, only in ranks
+    limits.py         LIMITS: by key, what is refused, as arithmetic on a case; imports no library
+    known.toml        what is known to be wrong with it upstream
+    requirements.txt  what its ranks run with, pinned; the first line is the library itself
+    README.md         how it is wired
+
+`verl.sft` is the entry `sft` of the folder `verl`; `verl.sft@0.6.1` is that of another release.
+"""
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from harness.candidates.protocol import Emit, Rank
+from harness.case import Case
+from harness.refusal import BadInput
+
+GROUP = "harness.candidates"
+
+Limit = Callable[[Case], str | None]
+Step = Callable[[Case, Rank, Emit], None]
+
+_PIN = re.compile(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.+!]+)")
+
+
+class BadFolder(BadInput):
+    """A folder lacks what every published candidate has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One published package under test."""
+
+    name: str
+    # Where its wiring is imported from.
+    module: str
+    folder: Path
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """What its ranks need, one pin a line; the library first."""
+        path = self.folder / "requirements.txt"
+        if not path.is_file():
+            raise BadFolder(f"candidate={self.name}: {self.folder} has no requirements.txt")
+        lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
+        pins = tuple(line for line in lines if line)
+        for pin in pins or ("",):
+            if not _PIN.fullmatch(pin):
+                raise BadFolder(f"{path}: {pin!r} is not an exact pin, NAME==VERSION")
+        return pins
+
+    @property
+    def distribution(self) -> str:
+        """As the package index has it."""
+        return self.requirements[0].partition("==")[0]
+
+    @property
+    def pinned(self) -> str:
+        """The version that is under test unless another is asked for."""
+        return self.requirements[0].partition("==")[2]
+
+    @property
+    def limits(self) -> Mapping[str, Limit]:
+        limits: Mapping[str, Limit] = importlib.import_module(f"{self.module}.limits").LIMITS
+        return limits
+
+    @property
+    def steps(self) -> Mapping[str, Step]:
+        """What only its ranks can import."""
+        steps: Mapping[str, Step] = importlib.import_module(f"{self.module}.candidate").STEPS
+        return steps
+
+
+@cache
+def libraries() -> dict[str, Library]:
+    """Every folder beside this file, then what other packages bring."""
+    here = Path(__file__).parent
+    found = {
+        pins.parent.name: Library(
+            pins.parent.name, f"{__package__}.{pins.parent.name}", pins.parent
+        )
+        for pins in sorted(here.glob("*/requirements.txt"))
+    }
+    for entry in entry_points(group=GROUP):
+        spec = importlib.util.find_spec(entry.module)
+        if spec is None or not spec.submodule_search_locations:
+            raise BadFolder(f"candidate={entry.name}: {entry.module} is not an installed package")
+        if entry.name in found:
+            raise BadFolder(f"candidate={entry.name}: {entry.module} has the name of another")
+        place = Path(spec.submodule_search_locations[0])
+        found[entry.name] = Library(entry.name, entry.module, place)
+    return found
+
+
+@dataclass(slots=True)
+class Published:
+    """One step of a library. What it refuses is known anywhere; it runs only in its own ranks."""
+
+    name: str
+    library: Library
+    key: str
+
+    def supports(self, case: Case) -> str | None:
+        return self.library.limits[self.key](case)
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        self.library.steps[self.key](case, rank, emit)

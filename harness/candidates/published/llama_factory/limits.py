@@ -1,0 +1,29 @@
+"""What LLaMA-Factory, or its wiring, cannot do with a case."""
+
+from harness.candidates.published.library import Limit
+from harness.candidates.published.wiring import limits
+from harness.case import Case
+
+
+def trainer(case: Case) -> str | None:
+    """Of both batching strategies."""
+    return limits.transformers(case) or limits.first(
+        case.loss != "token-mean" and f"loss={case.loss}: it averages over tokens",
+        # The widest of a table and all of a stream.
+        case.sp == 1
+        and any(max(map(len, rows)) == 1 for rows in limits.micro_batches(case))
+        and "a batch of one token: nothing is left of it to predict, and on one rank that fails",
+    )
+
+
+def padded(case: Case) -> str | None:
+    """Rows in a table."""
+    return trainer(case) or limits.first(
+        limits.any_is_padded_on_the_left(case) and "it pads on the right",
+    )
+
+
+LIMITS: dict[str, Limit] = {
+    "padded": padded,
+    "packed": trainer,
+}

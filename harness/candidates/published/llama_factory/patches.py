@@ -1,0 +1,92 @@
+"""What LLaMA-Factory keeps or changes for a whole process, for one case only."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn import functional as F
+
+from harness.candidates.protocol import Rank
+from harness.candidates.published.llama_factory import library
+from harness.case import Case
+
+FORWARD = "_flash_attention_forward"
+
+
+@contextmanager
+def interface(case: Case, rank: Rank) -> Iterator[None]:
+    """Its one interface to ranks, over the groups that the harness has."""
+
+    def mesh(*, mesh_dim_names: tuple[str, ...], **_: Any) -> DeviceMesh | None:
+        if mesh_dim_names != ("dp", "cp"):
+            # That of sharded parameters.
+            return None
+        ranks = torch.arange(case.ranks).view(case.dp, case.sp)
+        groups = [rank.dp, rank.sp]
+        return DeviceMesh.from_group(groups, "cpu", ranks, mesh_dim_names=mesh_dim_names)
+
+    started = {"RANK": str(rank.index), "WORLD_SIZE": str(case.ranks)}
+    with (
+        patch.dict(os.environ, started),
+        patch.object(library.DistributedInterface, "_instance", None),
+        patch.object(library.interface, "init_process_group", lambda **_: None),
+        patch.object(library.interface, "init_device_mesh", mesh),
+        # There is nothing to wait for.
+        patch.object(library.helper, "synchronize", lambda: None),
+    ):
+        library.DistributedInterface({"cp_size": case.sp})
+        yield
+
+
+@contextmanager
+def shared(
+    model: Any, case: Case, rank: Rank, cross_entropy: Callable[..., Tensor]
+) -> Iterator[None]:
+    """The model shares sequences; afterwards transformers is as it was."""
+    there = SimpleNamespace(
+        # Where batches go, which is the GPU of this number.
+        get_rank=lambda: rank.device,
+        all_gather=dist.all_gather,
+        nn=SimpleNamespace(all_gather=AllGather.list),
+    )
+    heard = SimpleNamespace(pad=F.pad, cross_entropy=cross_entropy)
+    with ExitStack() as stack:
+        for module in list(sys.modules.values()):
+            known = getattr(module, "__dict__", {})
+            if FORWARD in known and known.get("__name__", "").startswith("transformers"):
+                stack.enter_context(patch.dict(known, {FORWARD: known[FORWARD]}))
+        stack.enter_context(patch.object(library.parallel, "dist", there))
+        stack.enter_context(patch.object(library.parallel, "F", heard))
+        library.apply_sequence_parallel(model, {"cp_size": case.sp})
+        yield
+
+
+class AllGather(torch.autograd.Function):
+    """torch.distributed.nn.all_gather: its backward over gloo fails in groups without rank 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+        ctx.group = group
+        received = [torch.empty_like(x) for _ in range(group.size())]
+        dist.all_gather(received, x.contiguous(), group=group)
+        return tuple(received)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        stacked = torch.stack(gradients)
+        dist.all_reduce(stacked, group=ctx.group)
+        return stacked[ctx.group.rank()], None
+
+    @classmethod
+    def list(cls, x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+        """As it is called."""
+        gathered: tuple[Tensor, ...] = cls.apply(x, group)  # type: ignore[no-untyped-call]
+        return gathered

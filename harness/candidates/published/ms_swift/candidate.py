@@ -1,0 +1,68 @@
+"""Steps of ms-swift's SFT trainer over ranks that share a sequence."""
+
+from functools import partial
+
+import torch
+
+from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published.library import Step
+from harness.candidates.published.ms_swift import library
+from harness.candidates.published.ms_swift.batch import Batch
+from harness.candidates.published.ms_swift.patches import prepared
+from harness.candidates.published.ms_swift.trainer import Trainer
+from harness.candidates.published.wiring import flash, flash_blocks
+from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps, total
+from harness.candidates.published.wiring.model import build, their_names
+from harness.candidates.published.wiring.rows import micro_batches
+from harness.case import Case
+
+
+def step(
+    case: Case,
+    rank: Rank,
+    emit: Emit,
+    *,
+    packed: bool = False,
+    weighted: bool = False,
+    channel: bool = False,
+    cross_entropy: bool = False,
+) -> None:
+    """One of the ways to train, told by what is asked for on the command line."""
+    model = build(case, rank.device)
+    if packed:
+        flash_blocks.install()
+        flash.give_to_transformers()
+        model.set_attn_implementation("flash_attention_2")
+    theirs = dict(model.named_parameters())
+    parameters = {ours: theirs[name] for ours, name in their_names(case)}
+    batches = [
+        Batch.of(case, padded, packed=packed, weighted=weighted)
+        for padded in micro_batches(case, rank)
+    ]
+    trainer = Trainer(case, rank, model, packed=packed, channel=channel)
+    loss_func = library.loss_by_name(trainer) if cross_entropy else None
+    with prepared(case, rank, model, packed=packed):
+        for say in steps(case, parameters, emit):
+            items = trainer.items(batches)
+            losses = [trainer.step(batch, items, loss_func, say) for batch in batches]
+            reduce(parameters, rank.world, mean=True)
+    if packed:
+        flash.must_have_run()
+    loss = total(torch.stack(losses).sum(), rank.world) / case.ranks
+    if channel:
+        loss = loss.new_tensor(trainer.channel_loss())
+    emit("loss", loss)
+    emit_gradients(parameters, emit)
+
+
+STEPS: dict[str, Step] = {
+    "padded": step,
+    "packed": partial(step, packed=True),
+    "ring": partial(step, packed=True),
+    "loss-scale": partial(step, weighted=True),
+    "packed-loss-scale": partial(step, packed=True, weighted=True),
+    "cross-entropy": partial(step, cross_entropy=True),
+    "packed-cross-entropy": partial(step, packed=True, cross_entropy=True),
+    "channel": partial(step, channel=True),
+    "packed-channel": partial(step, packed=True, channel=True),
+}

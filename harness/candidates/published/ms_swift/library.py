@@ -1,0 +1,124 @@
+"""The parts of ms-swift that a step takes, without what its packages import beside them."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import distributed as dist
+from torch import nn
+from transformers import PretrainedConfig
+
+from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
+
+bare_packages(
+    *("swift", "swift.dataloader", "swift.loss", "swift.metrics"),
+    *("swift.model", "swift.trainers", "swift.utils"),
+)
+
+
+def _from(module: str, name: str, **given: Any) -> Any:
+    package, _, file = module.rpartition(".")
+    return lifted(folder(package) / f"{file}.py", name, given)
+
+
+def _given(module: str, **names: Any) -> None:
+    vars(sys.modules[module]).update(names)
+
+
+_TYPING = {name: getattr(sys.modules["typing"], name) for name in ("Any", "Dict", "List")}
+_TYPING |= {name: getattr(sys.modules["typing"], name) for name in ("Optional", "Tuple", "Union")}
+
+# What the package of its utilities has from modules that import modelscope, datasets and more.
+_given(
+    "swift.utils",
+    HfConfigFactory=_from(
+        "swift.utils.hf_config",
+        "HfConfigFactory",
+        torch=torch,
+        PretrainedConfig=PretrainedConfig,
+        deep_getattr=_from("swift.utils.utils", "deep_getattr"),
+        **_TYPING,
+    ),
+    get_cu_seqlens_from_position_ids=_from(
+        "swift.utils.transformers_utils", "get_cu_seqlens_from_position_ids", torch=torch
+    ),
+    get_dist_setting=_from("swift.utils.env", "get_dist_setting", os=os, **_TYPING),
+    get_device=lambda: "cpu",
+    get_current_device=lambda: "cpu",
+    get_logger=lambda: logging.getLogger("ms_swift"),
+)
+# Of a model that is neither wrapped nor of several modalities.
+_given("swift.model", get_llm_model=lambda model: model.model)
+# Base class of a data loader that is not used.
+_given("swift.dataloader", DataLoaderDispatcher=object)
+
+import swift.sequence_parallel as package  # noqa: E402 - only now can it be imported
+
+SequenceParallel: Any = package.SequenceParallel
+sequence_parallel: Any = package.sequence_parallel
+
+# Where it makes its meshes; older releases have all of it in `ulysses`.
+meshes: ModuleType = sys.modules[SequenceParallel.__module__]
+
+per_token_loss_func_sp: FunctionType = _from(
+    "swift.trainers.utils",
+    "per_token_loss_func_sp",
+    os=os,
+    torch=torch,
+    CrossEntropyLoss=nn.CrossEntropyLoss,
+    ChunkedCrossEntropyLoss=package.ChunkedCrossEntropyLoss,
+    GatherLoss=package.GatherLoss,
+    sequence_parallel=sequence_parallel,
+)
+per_token_loss_func: FunctionType = _from(
+    "swift.trainers.utils", "per_token_loss_func", torch=torch, F=F
+)
+# Releases before 4.6.0 import it from there, when a loss of `--loss_type` is computed.
+_given("swift.trainers", per_token_loss_func=per_token_loss_func)
+
+compute_loss: Callable[..., Any] = _from(
+    "swift.trainers.seq2seq_trainer",
+    "Seq2SeqTrainer.compute_loss",
+    torch=torch,
+    dist=dist,
+    sequence_parallel=sequence_parallel,
+    per_token_loss_func=per_token_loss_func,
+    per_token_loss_func_sp=per_token_loss_func_sp,
+    is_peft_available=lambda: False,
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES={},
+    Callable=Callable,
+)
+
+
+get_packed_seq_params: Callable[..., Any] = _from(
+    "swift.utils.transformers_utils", "get_packed_seq_params", torch=torch
+)
+
+
+def compute_sft_loss() -> Callable[..., Any]:
+    """As the template of a text model has it; before 4.3 it is in the trainer itself."""
+    try:
+        method = _from("swift.template.base", "Template.compute_sft_loss", **_TYPING)
+    except AttributeError:
+        return lambda model, inputs, **_: model(**inputs)
+    return lambda *given, **named: method(None, *given, **named)
+
+
+def loss_by_name(trainer: Any) -> Callable[..., Any]:
+    """What `--loss_type cross_entropy` puts in the place of the trainer's own loss."""
+    from swift.loss.causal_lm import CustomCrossEntropyLoss
+
+    loss: Callable[..., Any] = CustomCrossEntropyLoss(trainer.args, trainer)
+    return loss
+
+
+def mean_metric(group: dist.ProcessGroup) -> Any:
+    """What the log of each channel is gathered in."""
+    from swift.metrics.utils import MeanMetric
+
+    return MeanMetric(device="cpu", group=group)

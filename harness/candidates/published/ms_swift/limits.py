@@ -1,0 +1,97 @@
+"""What ms-swift, or its wiring, cannot do with a case."""
+
+from math import gcd
+
+from harness.candidates.published.library import Limit
+from harness.candidates.published.wiring import limits
+from harness.case import Case
+
+
+def trainer(case: Case, dtype: str = "fp32") -> str | None:
+    """Of every entry."""
+    return limits.transformers(case, (dtype,)) or limits.first(
+        not any(row.supervised() for row in case.rows)
+        and "no target at all: the trainer divides by their number, also on one rank",
+        case.loss == "micro-mean"
+        and case.micro_batches > 1
+        and "loss=micro-mean micro_batches>1: micro-batches are weighed by their tokens",
+        case.loss == "micro-mean"
+        and not limits.all_have_targets(case)
+        and "loss=micro-mean: a replica without targets divides by zero, also on one rank",
+    )
+
+
+def token_mean(case: Case, dtype: str = "fp32") -> str | None:
+    """Of entries that do not weigh tokens."""
+    return trainer(case, dtype) or limits.first(
+        case.loss == "row-mean" and "loss=row-mean: only loss_scale weighs rows"
+    )
+
+
+def plain(case: Case, dtype: str = "fp32") -> str | None:
+    """Of entries that on one rank leave the loss to the model."""
+    return token_mean(case, dtype) or limits.first(
+        case.sp == 1
+        and not limits.all_have_targets(case)
+        and "a micro-batch without targets: on one rank the mean over nothing is NaN"
+    )
+
+
+def padded(case: Case) -> str | None:
+    """Rows in a table."""
+    return limits.first(
+        case.kernel != "sdpa" and f"kernel={case.kernel}: attention is fused, which rounds more",
+        ulysses_ranks(case) < case.sp
+        and f"kv_heads={case.kv_heads} sp={case.sp}: its ring takes no padded rows",
+        case.sp > 1
+        and limits.any_is_padded_on_the_left(case)
+        and "its template refuses padding on the left where the sequence is shared",
+    )
+
+
+def packed(case: Case) -> str | None:
+    """All rows of a micro-batch in one."""
+    return limits.first(
+        ulysses_ranks(case) < case.sp
+        and f"kv_heads={case.kv_heads} sp={case.sp}: a ring, which is an entry of its own"
+    )
+
+
+def ulysses_ranks(case: Case) -> int:
+    """Heads are dealt to so many ranks; a ring of such groups shares a sequence."""
+    return gcd(case.kv_heads, case.sp)
+
+
+def ring(case: Case) -> str | None:
+    """Groups that deal heads form a ring, each with a part of every row."""
+    return limits.first(
+        case.sp > 1
+        and ulysses_ranks(case) == case.sp
+        and f"kv_heads={case.kv_heads} sp={case.sp}: no ring is needed",
+        case.sp > 1
+        and ulysses_ranks(case) == 1
+        and f"kv_heads={case.kv_heads} sp={case.sp}: nothing but a ring, without an all-to-all",
+        case.window is not None and "window: its ring fails on one, loudly",
+    )
+
+
+def channel(case: Case) -> str | None:
+    """The mean of one channel is that of all tokens, in every micro-batch and replica."""
+    return token_mean(case) or limits.first(
+        case.loss == "micro-mean" and "loss=micro-mean: a channel is averaged over tokens",
+        case.steps > 1 and "steps>1: a channel is averaged over the steps between two logs",
+    )
+
+
+LIMITS: dict[str, Limit] = {
+    "padded": lambda case: plain(case) or padded(case),
+    "packed": lambda case: plain(case) or packed(case),
+    # As flash-attn has it: in fp32 its buffers would be the same memory as its sums.
+    "ring": lambda case: plain(case, "bf16") or ring(case),
+    "loss-scale": lambda case: trainer(case) or padded(case),
+    "packed-loss-scale": lambda case: trainer(case) or packed(case),
+    "cross-entropy": lambda case: token_mean(case) or padded(case),
+    "packed-cross-entropy": lambda case: token_mean(case) or packed(case),
+    "channel": lambda case: channel(case) or padded(case),
+    "packed-channel": lambda case: channel(case) or packed(case),
+}

@@ -1,0 +1,70 @@
+"""What ms-swift changes for a whole process, for one case only."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import masking_utils, modeling_flash_attention_utils
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from harness.candidates.protocol import Rank
+from harness.candidates.published.ms_swift.library import (
+    SequenceParallel,
+    meshes,
+    sequence_parallel,
+)
+from harness.case import Case
+
+# A mesh of the same shape is made once: its groups stay for as long as the process.
+init_device_mesh: Callable[..., DeviceMesh] = cache(vars(meshes)["init_device_mesh"])
+
+
+def mesh_of(case: Case, rank: Rank) -> Callable[..., DeviceMesh]:
+    """Its meshes, over the groups that the harness has where these are enough."""
+
+    def mesh(device: str, *, mesh_shape: tuple[int, ...], mesh_dim_names: Any) -> DeviceMesh:
+        if mesh_dim_names == ("data", "sequence"):
+            return DeviceMesh.from_group(
+                [rank.dp, rank.sp],
+                device,
+                torch.arange(case.ranks).view(mesh_shape),
+                mesh_dim_names=mesh_dim_names,
+            )
+        if dist.get_world_size() != case.ranks:
+            raise RuntimeError(f"a ring needs a pool of {case.ranks} ranks, as it meets all")
+        return init_device_mesh(device, mesh_shape=mesh_shape, mesh_dim_names=mesh_dim_names)
+
+    return mesh
+
+
+@contextmanager
+def prepared(case: Case, rank: Rank, model: Any, *, packed: bool) -> Iterator[None]:
+    """The model shares sequences; afterwards the process is as it was."""
+    if case.sp == 1:
+        # Nothing is prepared then.
+        yield
+        return
+    registries = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS, ALL_ATTENTION_FUNCTIONS
+    changed = [
+        *(vars(module) for module in (masking_utils, modeling_flash_attention_utils)),
+        *(vars(registry)["_local_mapping"] for registry in registries),
+        *(vars(type(registry))["_global_mapping"] for registry in registries),
+    ]
+    with ExitStack() as stack:
+        for names in changed:
+            stack.enter_context(patch.dict(names))
+        stack.enter_context(patch.object(SequenceParallel, "_global_inited", False))
+        stack.enter_context(patch.object(meshes, "init_device_mesh", mesh_of(case, rank)))
+        # The ranks that a launcher started, where the pool has more.
+        stack.enter_context(patch.dict(os.environ, WORLD_SIZE=str(case.ranks)))
+        sequence_parallel.__init__()
+        tokenizer = SimpleNamespace(pad_token_id=case.pad_id)
+        sequence_parallel.prepare(case.sp, model, tokenizer, padding_free=packed)
+        yield

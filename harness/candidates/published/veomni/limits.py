@@ -1,0 +1,24 @@
+"""What each entry refuses."""
+
+from harness.candidates.published.library import Limit
+from harness.candidates.published.wiring.limits import all_have_targets, decoder, first
+from harness.case import Case
+
+DTYPES = ("fp64", "fp32", "bf16")
+
+
+def trained(case: Case) -> str | None:
+    return decoder(case, DTYPES) or first(
+        case.loss == "row-mean" and "loss=row-mean: its trainer averages over tokens",
+        # A group of one never comes to what guards against it.
+        case.sp == 1
+        and not all_have_targets(case)
+        and "sp=1: the log of a micro-batch without targets is NaN, as torch's mean of nothing is",
+    )
+
+
+def gathered(case: Case) -> str | None:
+    return decoder(case, DTYPES)
+
+
+LIMITS: dict[str, Limit] = {"ulysses": trained, "gather": gathered}

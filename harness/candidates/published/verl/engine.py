@@ -1,0 +1,151 @@
+"""verl's current SFT step: methods of its FSDP engine, with FSDP left out.
+
+Its module imports ray, peft and hydra; the methods are taken out of it word for word.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, ContextManager, Optional  # noqa: UP035 - named by what is lifted
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from verl.utils import tensordict_utils, torch_functional
+from verl.utils.dataset.dataset_utils import DatasetPadMode
+
+from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published.verl.library import gather_outputs_and_unpad, numbers, ulysses
+from harness.candidates.published.wiring.model import watched
+from harness.candidates.published.wiring.packages import folder, lifted
+from harness.candidates.published.wiring.rows import Padded, micro_batches
+from harness.case import Case
+
+WORKERS = folder("verl") / "workers"
+ENGINE = WORKERS / "engine" / "fsdp" / "transformer_impl.py"
+
+METHODS = (
+    *("FSDPEngine._get_packed_pad_size", "FSDPEngine._gather_and_unpad_packed"),
+    *("FSDPEngine._gradient_sync_context", "FSDPEngine.forward_backward_batch"),
+    *("FSDPEngineWithLMHead.prepare_model_inputs", "FSDPEngineWithLMHead.prepare_model_outputs"),
+    "FSDPEngineWithLMHead.forward_step",
+)
+HELPERS = ("_is_scalar_unit_temperature", "_scale_logits_by_temperature")
+UTILITIES = (
+    *("prepare_micro_batches", "postprocess_batch_func"),
+    *("detach_tree", "pad_packed_inputs"),
+)
+
+
+@cache
+def given() -> dict[str, Any]:
+    """What the methods and functions take from their modules."""
+    names: dict[str, Any] = {
+        "ActorConfig": object,
+        "Callable": Callable,
+        "ContextManager": ContextManager,
+        "DTensor": DTensor,
+        "DatasetPadMode": DatasetPadMode,
+        "Optional": Optional,
+        "TensorDict": TensorDict,
+        "append_to_dict": lambda *_: None,
+        "contextmanager": contextmanager,
+        # There are no images.
+        "extract_multi_modal_inputs": lambda _: {},
+        "fsdp_version": lambda _: 0,
+        "gather_outputs_and_unpad": gather_outputs_and_unpad,
+        "get_device_id": lambda: torch.device("cpu"),
+        "get_device_name": lambda: "cpu",
+        "masked_sum": torch_functional.masked_sum,
+        "nullcontext": nullcontext,
+        "torch": torch,
+        "tu": tensordict_utils,
+        "ulysses_pad_and_slice_inputs": ulysses.ulysses_pad_and_slice_inputs,
+        "verl_F": torch_functional,
+    }
+    utilities = WORKERS / "engine" / "utils.py"
+    names |= {name: lifted(utilities, name, names) for name in UTILITIES}
+    names |= {name: lifted(ENGINE, name, names) for name in HELPERS}
+    names["sft_loss"] = lifted(WORKERS / "utils" / "losses.py", "sft_loss", names)
+    return names
+
+
+def sft_loss(**named: Any) -> Any:
+    """The released loss; the first argument is a configuration that it does not read."""
+    return given()["sft_loss"](None, **named)
+
+
+class Engine:
+    """The released methods, and as attributes what they read."""
+
+    def __init__(self, case: Case, rank: Rank, model: Any) -> None:
+        self.case, self.rank, self.model = case, rank, model
+        names = given() | {"logprobs_from_logits": self.logprobs}
+        self.methods = {name.partition(".")[2]: lifted(ENGINE, name, names) for name in METHODS}
+        # What the methods read.
+        self.module = self
+        self.config = model.config
+        self.pad_to_length = False
+        self.use_ulysses_sp = case.sp > 1
+        self.ulysses_sequence_parallel_size = case.sp
+        self.engine_config = SimpleNamespace(use_no_sync_for_gradient_accumulation=True)
+        self._autocast_dtype = torch.float32
+
+    def __getattr__(self, name: str) -> Any:
+        methods = vars(self).get("methods", {})
+        if name not in methods:
+            raise AttributeError(name)
+        return methods[name].__get__(self)
+
+    def step(self, data: TensorDict, say: Emit) -> float:
+        """Forward and backward of all micro-batches -> the loss of this replica, for the log."""
+        self.say = say
+        self.pending: Iterator[Padded] = iter(micro_batches(self.case, self.rank))
+        losses: list[float] = self.forward_backward_batch(data, sft_loss)["loss"]
+        return sum(losses)
+
+    def get_data_parallel_size(self) -> int:
+        return self.case.dp
+
+    def get_data_parallel_group(self) -> Any:
+        return self.rank.dp
+
+    def __call__(self, **named: Any) -> Any:
+        self.tokens = numbers(next(self.pending).packed.tokens_T, self.case.sp)
+        self.say("ids", named["input_ids"][0], self.tokens)
+        self.say("positions", named["position_ids"][0], self.tokens)
+        with watched(self.model, self.case, self.say, self.tokens):
+            return self.model(**named)
+
+    def logprobs(self, logits: Tensor, labels: Tensor, **named: Any) -> Tensor:
+        """As released, and it tells what it computes."""
+        found: Tensor = torch_functional.logprobs_from_logits(logits, labels, **named)
+        self.say("labels", labels, self.tokens)
+        self.say("nll", -found, self.tokens)
+        return found
+
+
+def batch(case: Case, rank: Rank, *, first_tokens: bool) -> TensorDict:
+    """The rows of a replica as the collator hands them over, jagged."""
+    mine = range(rank.dp_index, len(case.rows), case.dp)
+    ids, positions, masks = [], [], []
+    for number in mine:
+        bits = [int(bit) for bit in case.rows[number].mask]
+        ids.append(torch.tensor(case.ids_of(number)))
+        positions.append(torch.arange(len(bits)))
+        masks.append(torch.tensor(bits if first_tokens else [0, *bits[1:]]))
+    named = {"input_ids": ids, "position_ids": positions, "loss_mask": masks}
+    data: TensorDict = tensordict_utils.get_tensordict(
+        {
+            name: torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+            for name, rows in named.items()
+        },
+        {
+            "micro_batch_size_per_gpu": len(mine) // case.micro_batches,
+            "temperature": 1.0,
+            "use_dynamic_bsz": False,
+        },
+    )
+    return data

@@ -1,0 +1,58 @@
+"""verl's modules for sequence parallelism, without the ray and hydra that its packages import."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from typing import Any
+from unittest.mock import patch
+
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from transformers.integrations import flash_attention
+
+from harness.candidates.published.wiring.packages import bare_packages
+
+__all__ = ["gather_outputs_and_unpad", "numbers", "patched", "shared_by", "ulysses"]
+
+bare_packages(
+    *("verl", "verl.utils", "verl.utils.dataset"),
+    *("verl.models", "verl.models.transformers", "verl.plugin"),
+)
+
+from verl.models.transformers.monkey_patch import apply_monkey_patch  # noqa: E402 - only now
+from verl.utils import ulysses  # noqa: E402 - only now
+
+# It was misspelt until 0.5.0, which kept the old name for an error message.
+gather_outputs_and_unpad = getattr(
+    ulysses, "gather_outputs_and_unpad", ulysses.gather_outpus_and_unpad
+)
+
+
+@contextmanager
+def patched(model: Any, size: int) -> Iterator[None]:
+    """The attention of this size. It is undone, for the next case has another."""
+    name = "_flash_attention_forward"
+    with patch.object(flash_attention, name, getattr(flash_attention, name)):
+        with redirect_stdout(StringIO()):
+            apply_monkey_patch(model, ulysses_sp_size=size)
+        yield
+
+
+@contextmanager
+def shared_by(group: ProcessGroup) -> Iterator[None]:
+    """The ranks of a group share a sequence; a group of one is none, as for verl's workers."""
+    ulysses.set_ulysses_sequence_parallel_group(group if group.size() > 1 else None)
+    try:
+        yield
+    finally:
+        ulysses.set_ulysses_sequence_parallel_group(None)
+
+
+def numbers(tokens_T: Tensor, size: int) -> Tensor:
+    """Token numbers sent the way of a packed row; -1 where it is padded."""
+    if size == 1:
+        return tokens_T
+    # It pads with zeros.
+    shard, *_ = ulysses.ulysses_pad_and_slice_inputs(tokens_T[None] + 1, None, size)
+    mine: Tensor = shard[0] - 1
+    return mine

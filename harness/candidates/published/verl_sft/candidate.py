@@ -1,0 +1,44 @@
+"""Every entry of verl's first SFT trainer."""
+
+from functools import partial
+
+from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published.library import Step
+from harness.candidates.published.verl.library import patched
+from harness.candidates.published.verl_sft.trainer import Batch, Trainer
+from harness.candidates.published.wiring import flash
+from harness.candidates.published.wiring.gradients import emit_gradients, steps
+from harness.candidates.published.wiring.model import build, their_names
+from harness.candidates.published.wiring.rows import padded
+from harness.case import Case
+
+
+def step(
+    case: Case, rank: Rank, emit: Emit, *, balanced: bool = False, predicting: bool = False
+) -> None:
+    """The released `training_step`, which packs rows as soon as ranks share them."""
+    model = build(case, rank.device)
+    flash.give_to_transformers()
+    model.set_attn_implementation("flash_attention_2")
+    theirs = dict(model.named_parameters())
+    parameters = {ours: theirs[name] for ours, name in their_names(case)}
+    mine = list(range(rank.dp_index, len(case.rows), case.dp))
+    share, larger = divmod(len(mine), case.micro_batches)
+    sizes = [share + (i < larger) for i in range(case.micro_batches)]
+    trainer = Trainer(case, rank, model, balanced=balanced)
+    trainer.parameters = parameters
+    with patched(model, case.sp):
+        for say in steps(case, parameters, emit):
+            batch = Batch(padded(case, mine, rank.device), sizes, predicting=predicting)
+            loss = trainer.training_step(batch, say)
+    flash.must_have_run()
+    emit("loss", next(model.parameters()).new_tensor(loss))
+    emit_gradients(parameters, emit)
+
+
+STEPS: dict[str, Step] = {
+    # With the masks of MultiTurnSFTDataset, and with those of SFTDataset.
+    "packed": step,
+    "single-turn": partial(step, predicting=True),
+    "balanced": partial(step, balanced=True),
+}

@@ -1,0 +1,165 @@
+"""A training step of the harness's own model around a library's attention.
+
+Legend: ... the leading dims in which a library cuts its tokens, B rows, Q queries, K keys,
+        N heads, C kv heads, H head dim, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published.wiring import gradients
+from harness.candidates.published.wiring.rows import PADDING, Padded, micro_batches
+from harness.case import Case
+from harness.reference.decoder import Attend, Decoder, at_least_fp32
+from harness.reference.weights import TORCH_DTYPES
+
+IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank has of a micro-batch, in the shape that the library gave it."""
+
+    ids: Tensor
+    positions: Tensor
+    # Already those of the next token, IGNORED where nothing is to be learnt.
+    labels: Tensor
+    # Global numbers; padding has none.
+    tokens: Tensor
+
+
+# forward_backward(model, micro-batch, emit) -> this rank's share of what is logged.
+ForwardBackward = Callable[[Decoder, Padded, Emit], Tensor]
+# layout(micro-batch) -> this rank's part of it, and the attention that belongs to it.
+Layout = Callable[[Padded], tuple[Part, Attend]]
+
+
+def train(
+    case: Case,
+    rank: Rank,
+    emit: Emit,
+    forward_backward: ForwardBackward,
+    *,
+    mean: bool,
+    logged: Callable[[Tensor], Tensor],
+) -> None:
+    """Every step of the case; gradients are summed over all ranks, or averaged."""
+    model = Decoder(case, TORCH_DTYPES[case.dtype], rank.device)
+    parameters = dict(model.named_parameters())
+    for say in gradients.steps(case, parameters, emit):
+        shares = [forward_backward(model, batch, say) for batch in micro_batches(case, rank)]
+        gradients.reduce(parameters, rank.world, mean=mean)
+        say("loss", logged(torch.stack(shares).sum()))
+        gradients.emit_gradients(parameters, say)
+
+
+def train_shares(case: Case, rank: Rank, emit: Emit, layout: Layout) -> None:
+    """Every step of the case; shares of the loss and of gradients are summed over all ranks."""
+
+    def forward_backward(model: Decoder, batch: Padded, say: Emit) -> Tensor:
+        part, attend = layout(batch)
+        loss = weighted(case, token_losses(model, part, attend, say), part.tokens)
+        loss.backward()
+        return loss.detach()
+
+    train(
+        case,
+        rank,
+        emit,
+        forward_backward,
+        mean=False,
+        logged=lambda share: gradients.total(share, rank.world),
+    )
+
+
+def window_size(case: Case) -> tuple[int, int]:
+    """How far a query sees to the left and to the right, as flash-attn has it."""
+    return (-1, -1) if case.window is None else (case.window - 1, 0)
+
+
+def token_losses(model: Decoder, part: Part, attend: Attend, emit: Emit) -> Tensor:
+    """One loss for each of this rank's tokens, zero where it is ignored."""
+    tokens = part.tokens.flatten()
+
+    def tell(key: str, tensor: Tensor) -> None:
+        emit(key, tensor.flatten(0, part.tokens.dim() - 1), tokens)
+
+    for key in ("ids", "positions", "labels"):
+        tell(key, getattr(part, key))
+    logits_V = at_least_fp32(model(part.ids, part.positions, attend, tell)).flatten(0, -2)
+    nll = F.cross_entropy(logits_V, part.labels.flatten(), reduction="none", ignore_index=IGNORED)
+    emit("nll", nll, tokens)
+    return nll
+
+
+def local_mean(nll: Tensor, labels: Tensor) -> Tensor:
+    """As `F.cross_entropy` averages: NaN, with zero gradients, where nothing is to be learnt."""
+    count = (labels != IGNORED).sum()
+    return torch.where(count > 0, nll.sum() / count.clamp(min=1), torch.nan)
+
+
+def right_padded(batch: Padded, multiple: int) -> Part:
+    """The rows in a table whose width is a multiple, all padding behind; labels are shifted."""
+    order_BS = (1 - batch.attended_BS).argsort(dim=1, stable=True)
+    fields = (batch.ids_BS, batch.positions_BS, batch.targets_BS, batch.tokens_BS)
+    ids_BS, positions_BS, targets_BS, tokens_BS = (x.gather(1, order_BS) for x in fields)
+    labels_BS = ids_BS.masked_fill(~targets_BS, IGNORED)[:, 1:]
+    more = -ids_BS.shape[1] % multiple
+    return Part(
+        F.pad(ids_BS, (0, more)),
+        F.pad(positions_BS, (0, more)),
+        F.pad(labels_BS, (0, more + 1), value=IGNORED),
+        F.pad(tokens_BS, (0, more), value=PADDING),
+    )
+
+
+def weighted(case: Case, nll: Tensor, tokens: Tensor) -> Tensor:
+    """This rank's share of the loss, where a library leaves it to its users to add up."""
+    weights = torch.zeros(case.tokens + 1, dtype=torch.float64, device=nll.device)
+    for rows in _averaged(case):
+        terms = [
+            case.offsets[row] + t
+            for row in rows
+            for t in range(len(case.rows[row]) - 1)
+            if case.rows[row].mask[t + 1] == "1"
+        ]
+        weights[terms] = 1 / max(len(terms), 1)
+    sets = sum(1 for _ in _averaged(case))
+    # The last is that of padding, whose number is -1.
+    return (nll * (weights / sets)[tokens.flatten()].to(nll.dtype)).sum()
+
+
+def _averaged(case: Case) -> Iterator[list[int]]:
+    """Sets of rows; the loss is the mean of their means."""
+    rows = list(range(len(case.rows)))
+    if case.loss == "token-mean":
+        yield rows
+    elif case.loss == "row-mean":
+        yield from ([row] for row in rows)
+    else:
+        for replica in range(case.dp):
+            mine = torch.tensor(rows[replica :: case.dp])
+            yield from (part.tolist() for part in mine.tensor_split(case.micro_batches))
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, seen_BQK: Tensor) -> Tensor:
+    """The attention between tokens that are all here, BQNH on BKCH; who sees nobody gets zeros."""
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+    scores_BNQK = torch.einsum("bqnh,bknh->bnqk", at_least_fp32(q), at_least_fp32(k))
+    hidden = ~seen_BQK[:, None]
+    weights_BNQK = (scores_BNQK * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf).softmax(-1)
+    weights_BNQK = weights_BNQK.masked_fill(~seen_BQK.any(-1)[:, None, :, None], 0).to(v.dtype)
+    return torch.einsum("bnqk,bknh->bqnh", weights_BNQK, v)
+
+
+def seen_in_rows(row_BS: Tensor, place_BS: Tensor, window: int | None) -> Tensor:
+    """Who sees whom, BQK: causal, in rows by number; who has a negative one sees nobody."""
+    back_BQK = place_BS[:, :, None] - place_BS[:, None, :]
+    seen_BQK = (row_BS[:, :, None] == row_BS[:, None, :]) & (row_BS[:, :, None] >= 0)
+    seen_BQK &= back_BQK >= 0
+    return seen_BQK if window is None else seen_BQK & (back_BQK < window)

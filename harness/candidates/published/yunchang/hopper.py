@@ -1,0 +1,79 @@
+"""A stand-in for FlashAttention-3, of which there is no release: what yunchang asks of it."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from harness.candidates.published.wiring import flash
+from harness.candidates.published.wiring import flash_blocks as blocks
+
+NAME = "flash_attn_interface"
+
+
+def install() -> None:
+    """Before the library looks for it."""
+    module: Any = ModuleType(NAME)
+    vars(module).update(
+        _flash_attn_forward=_flash_attn_forward,
+        _flash_attn_backward=_flash_attn_backward,
+        flash_attn_func=flash_attn_func,
+    )
+    sys.modules[NAME] = module
+
+
+def _flash_attn_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    softmax_scale: float,
+    causal: bool,
+    window_size: tuple[int, int],
+    **others: Any,
+) -> tuple[Tensor, ...]:
+    """Output and log of the sums; of all others nothing may be asked but their defaults."""
+    _refuse(others)
+    return blocks._flash_attn_forward(  # noqa: SLF001 - its name in flash-attn
+        *(q, k, v, 0.0, softmax_scale, causal, *window_size, 0.0, None), return_softmax=False
+    )
+
+
+def _flash_attn_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    *,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    softmax_scale: float,
+    causal: bool,
+    window_size: tuple[int, int],
+    **others: Any,
+) -> None:
+    """Fill the buffers."""
+    _refuse(others)
+    blocks._flash_attn_backward(  # noqa: SLF001 - its name in flash-attn
+        *(dout, q, k, v, out, softmax_lse, dq, dk, dv),
+        *(0.0, softmax_scale, causal, *window_size, 0.0, None),
+        deterministic=False,
+    )
+
+
+def flash_attn_func(
+    q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool
+) -> Tensor:
+    out: Tensor = flash.flash_attn_func(q, k, v, softmax_scale=softmax_scale, causal=causal)
+    return out
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    """Defaults are None or count as false, but for two that mean nothing here."""
+    asked = {name for name, value in others.items() if value}
+    if asked - {"rotary_interleaved"}:
+        raise NotImplementedError(f"flash_attn_interface: {sorted(asked)} is not stood in for")

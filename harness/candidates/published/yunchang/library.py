@@ -1,0 +1,28 @@
+"""yunchang, imported once what it looks for is there."""
+
+from harness.candidates.published.wiring import flash_blocks
+from harness.candidates.published.yunchang import hopper
+
+__all__ = [
+    "EXTRACT_FUNC_DICT",
+    "PROCESS_GROUP",
+    "AsyncLongContextAttention",
+    "AttnType",
+    "LongContextAttention",
+    "UlyssesAttention",
+    "flash_attn_func",
+    "set_seq_parallel_pg",
+]
+
+flash_blocks.install()
+hopper.install()
+
+from flash_attn import flash_attn_func  # noqa: E402
+from yunchang import (  # noqa: E402
+    EXTRACT_FUNC_DICT,
+    AsyncLongContextAttention,
+    LongContextAttention,
+    UlyssesAttention,
+)
+from yunchang.globals import PROCESS_GROUP, set_seq_parallel_pg  # noqa: E402
+from yunchang.kernels import AttnType  # noqa: E402

@@ -1,0 +1,36 @@
+"""What each entry refuses."""
+
+from harness.candidates.published.library import Limit
+from harness.candidates.published.wiring.limits import decoder, first
+from harness.case import Case
+
+# Rings add up in fp32 whatever they are given.
+RING = ("fp32", "bf16")
+
+
+def ulysses(case: Case) -> str | None:
+    return decoder(case, ("fp64", "fp32", "bf16")) or first(
+        case.kv_heads % case.sp > 0
+        and f"kv_heads={case.kv_heads} sp={case.sp}: it cuts kv heads and repeats none",
+    )
+
+
+def zigzag(case: Case) -> str | None:
+    return decoder(case, RING)
+
+
+def usp(case: Case) -> str | None:
+    return decoder(case, RING) or first(
+        case.sp == 2 and "sp=2: a ring of one sends to itself, which gloo cannot",
+        case.kv_heads % min(case.sp, 2) > 0
+        and f"kv_heads={case.kv_heads}: it cuts kv heads in two and repeats none",
+    )
+
+
+LIMITS: dict[str, Limit] = {
+    "ulysses": ulysses,
+    "zigzag": zigzag,
+    "zigzag-fa3": zigzag,
+    "usp": usp,
+    "async": zigzag,
+}

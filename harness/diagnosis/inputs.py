@@ -1,0 +1,63 @@
+"""What the model is fed: ids and positions, shown by the candidate or told from queries."""
+
+import numpy as np
+
+from harness.compare import Look
+from harness.diagnosis.evidence import Evidence
+from harness.trace.trace import Tokens, Values
+
+# The model's; the reference's own number is not asked, lest a wrong one explained itself.
+ROPE_BASE = 10000.0
+
+
+def name_positions(evidence: Evidence, got_n: Tokens) -> Look:
+    """What the positions that were used have to do with the right ones."""
+    right_n, local_n = evidence.position_n, evidence.local_n
+    wrong_n = got_n != right_n
+    count = f"{int(wrong_n.sum())} of {len(got_n)} positions are wrong"
+    first = int(np.flatnonzero(wrong_n)[0])
+    shown = (
+        f"{count}, first row {evidence.row_n[first]} position {right_n[first]}, "
+        f"taken for {got_n[first]}"
+    )
+    if not evidence.edge_n.any():
+        # One rank holds all: counting from its start is counting on over the rows.
+        local_n = np.full_like(local_n, -1)
+    if ((got_n == local_n) | (~wrong_n & (right_n < local_n))).all():
+        return Look("positions-restarted", f"{shown}: counted from the start of the shard")
+    following_n = evidence.moved(got_n, 1, fill=-1)
+    joins_n = evidence.row_end_n & (following_n != -1)
+    if joins_n.any() and (following_n[joins_n] == got_n[joins_n] + 1).all():
+        return Look("positions-run-on", f"{shown}: a row goes on where the one before it ended")
+    return Look("positions-wrong", shown)
+
+
+def positions_from_rotation(
+    evidence: Evidence, expected_nNH: Values, got_nNH: Values
+) -> Tokens | None:
+    """The positions that queries or keys were rotated for, if a rotation explains them."""
+    half = expected_nNH.shape[-1] // 2
+    frequency = ROPE_BASE ** (-np.arange(half) / half)
+    turned = got_nNH[..., :half] + 1j * got_nNH[..., half:]
+    straight = expected_nNH[..., :half] + 1j * expected_nNH[..., half:]
+    found_n = np.full(evidence.case.tokens, -1)
+    # Longer than any stream: a position may count padding, or other streams.
+    for position in range(2 * evidence.case.tokens + evidence.case.ranks):
+        angle = (position - evidence.position_n)[:, None, None] * frequency
+        rotated = straight * np.exp(1j * angle)
+        fits_n = evidence.alike(rotated.real, turned.real, dims=(1, 2)) & evidence.alike(
+            rotated.imag, turned.imag, dims=(1, 2)
+        )
+        found_n = np.where((found_n < 0) & fits_n, position, found_n)
+    return found_n if (found_n >= 0).all() else None
+
+
+def name_ids(evidence: Evidence, got_n: Tokens) -> Look:
+    """Which ids the model reads instead of the right ones."""
+    wrong_n = got_n != evidence.ids_n
+    first = int(np.flatnonzero(wrong_n)[0])
+    return Look(
+        "input-replaced",
+        f"{int(wrong_n.sum())} of {len(got_n)} ids are wrong, first row {evidence.row_n[first]} "
+        f"position {evidence.position_n[first]}: {got_n[first]} for {evidence.ids_n[first]}",
+    )

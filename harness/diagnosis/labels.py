@@ -1,0 +1,57 @@
+"""Labels that are not the next token."""
+
+import numpy as np
+
+from harness.compare import Look
+from harness.diagnosis.evidence import Evidence
+from harness.trace.trace import Tokens, Values
+
+
+def name_labels(evidence: Evidence, tokens: Tokens, got: Values) -> Look:
+    """What labels `got` of the predicting `tokens` have to do with the ids."""
+    expected = evidence.moved(evidence.ids_n, 1, fill=-1)[tokens]
+    wrong, edge = got != expected, evidence.edge_n[tokens]
+    count = f"{int(wrong.sum())} of {len(tokens)} labels are wrong"
+    if np.array_equal(got, evidence.next_in_shard(evidence.ids_n)[tokens]):
+        return Look(
+            "label-rolled-locally", f"{count}: at shard edges they are the shard's own first token"
+        )
+    for by, said in (
+        (0, "the token itself"),
+        (2, "the one after the next"),
+        (-1, "the one before"),
+    ):
+        other = evidence.moved(evidence.ids_n, by, fill=-1)[tokens]
+        inside = (other >= 0) & ~edge
+        if (wrong & inside).any() and np.array_equal(got[inside], other[inside]):
+            return Look("label-shifted", f"{count}: a label is {said}")
+    if (edge | ~wrong).all():
+        values = ", ".join(map(str, np.unique(got[wrong])))
+        return Look(
+            "label-lost-at-edge", f"{count}, all of them at shard edges; they are {values}"
+        )
+    return Look("label-replaced", f"{count}, and no shift explains them")
+
+
+def labels_from_losses(evidence: Evidence) -> tuple[Tokens, Tokens] | None:
+    """The labels that losses belong to, if the oracle's logits tell, and not all are right.
+
+    A candidate need not show its labels; -loss must be some id's log-probability.
+    """
+    logits, nll, oracle = evidence.oracle["logits"], evidence.got["nll"], evidence.oracle["nll"]
+    if oracle.tokens is None or nll.tokens is None or logits.values.ndim != 2:
+        return None
+    tokens = np.intersect1d(oracle.tokens, nll.tokens)
+    losses = evidence.spread(nll.values, nll.tokens, np.nan)[tokens]
+    wide = logits.values[tokens].astype(np.float64)
+    top = wide.max(-1, keepdims=True)
+    of_ids = top + np.log(np.exp(wide - top).sum(-1, keepdims=True)) - wide
+    fits = evidence.alike(of_ids, np.broadcast_to(losses[:, None], of_ids.shape))
+    if not fits.any(-1).all():
+        return None
+    expected = evidence.moved(evidence.ids_n, 1, fill=0)[tokens]
+    right = fits[np.arange(len(tokens)), expected]
+    if right.all():
+        # Then they explain nothing.
+        return None
+    return tokens, np.where(right, expected, fits.argmax(-1))

@@ -1,0 +1,176 @@
+"""What each token's loss weighs: which tokens count, and by what the sum is divided.
+
+Legend: n any token of the case by its number.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness.compare import Look
+from harness.diagnosis.evidence import Evidence, Mask
+from harness.trace.trace import Tokens, Values
+
+# Beside the largest weight, this is none.
+NOTHING = 1e-9
+
+
+def name_weights(evidence: Evidence, expected_n: Values, got_n: Values) -> Look:
+    """How the weights that were used differ from the mask over the count."""
+    if not np.isfinite(got_n).all():
+        return Look("non-finite", "a token's weight in the loss is not a number")
+    counts_n, counted_n = _counts(expected_n), _counts(got_n)
+    if np.array_equal(counts_n, counted_n):
+        look = _name_denominator(evidence, expected_n, got_n, counts_n)
+    elif not counted_n.any():
+        look = Look("mask-replaced", "no token counts at all")
+    else:
+        look = _name_mask(evidence, counts_n, counted_n)
+    return look if "loss" in evidence.wrong else _in_backward(look, counted_n)
+
+
+def _in_backward(look: Look, counted_n: Mask) -> Look:
+    """What it is when the loss is right all the same: only the way back is wrong."""
+    said = f"the loss is right, but in backward: {look.why}"
+    if not counted_n.any():
+        return Look("gradient-missing", "the loss is right, and reaches no gradient")
+    if look.name == "denominator-wrong-count":
+        return Look("gradient-scaled", said)
+    if look.name.startswith(("gradient-", "denominator-")):
+        return look
+    return Look("gradient-partial", said)
+
+
+def _counts(weight_n: Values) -> Mask:
+    size_n = np.abs(weight_n)
+    counts_n: Mask = size_n > NOTHING * size_n.max(initial=0.0)
+    return counts_n
+
+
+def _name_mask(evidence: Evidence, counts_n: Mask, counted_n: Mask) -> Look:
+    lost_n, extra_n = counts_n & ~counted_n, counted_n & ~counts_n
+    lost, extra = int(lost_n.sum()), int(extra_n.sum())
+    said = f"{lost} tokens should count and do not, {extra} do and should not"
+    ends_n = evidence.row_end_n
+    if not extra_n.any() and (evidence.edge_n | ~lost_n).all():
+        return Look("label-lost-at-edge", f"{said}: they are the last of their shards")
+    if not lost_n.any() and (ends_n | ~extra_n).all():
+        last_n = evidence.moved(evidence.ids_n, 1, fill=-1) < 0
+        if (last_n | ~extra_n).all():
+            return Look("label-wrapped", f"{said}: the stream's last, which nothing follows")
+        return Look("label-crosses-rows", f"{said}: the last of their rows")
+    inner_n = ~ends_n & (evidence.position_n > 0)
+    for by, how in ((0, "not shifted"), (2, "shifted twice"), (-1, "shifted the other way")):
+        moved_n = evidence.moved(evidence.mask_n.astype(np.int64), by, fill=0).astype(bool)
+        if np.array_equal(moved_n[inner_n], counted_n[inner_n]):
+            return Look("mask-shifted", f"{said}: the mask is {how}")
+    in_shard_n = evidence.next_in_shard(evidence.mask_n.astype(np.int64)).astype(bool)
+    if np.array_equal(in_shard_n & inner_n, counted_n & inner_n):
+        return Look("mask-shifted", f"{said}: the mask is shifted inside each shard")
+    return Look("mask-replaced", said)
+
+
+def _name_denominator(
+    evidence: Evidence, expected_n: Values, got_n: Values, counts_n: Mask
+) -> Look:
+    tokens = np.flatnonzero(counts_n)
+    ratio = np.zeros(evidence.case.tokens)
+    ratio[tokens] = got_n[tokens] / expected_n[tokens]
+    if _constant(evidence, ratio[tokens]):
+        return name_factor(evidence, float(np.median(ratio[tokens])))
+    for by, how in ((1, "on"), (-1, "back")):
+        shifted_n = np.zeros_like(expected_n)
+        for stream in evidence.streams:
+            shifted_n[stream] = np.roll(expected_n[stream], -by)
+        if evidence.alike(shifted_n, got_n).all():
+            return Look(
+                "mask-shifted", f"every token has the weight of the one {how} in the stream"
+            )
+    for name, said, groups in _groupings(evidence):
+        parts = [group[counts_n[group]] for group in groups]
+        parts = [part for part in parts if len(part)]
+        if all(_constant(evidence, ratio[part]) for part in parts):
+            factors = ", ".join(f"{ratio[part[0]]:.4g}" for part in parts[:4])
+            return Look(name, f"weights are off by one factor {said}: {factors}")
+    return Look("mask-replaced", "the right tokens count, with weights that follow no pattern")
+
+
+def _groupings(evidence: Evidence) -> Iterator[tuple[str, str, list[Tokens]]]:
+    streams, micro = evidence.streams, evidence.case.micro_batches
+    everything = range(len(streams))
+    yield (
+        "denominator-per-part",
+        "in each replica",
+        [
+            np.concatenate([streams[i] for i in everything if evidence.replicas[i] == replica])
+            for replica in range(evidence.case.dp)
+        ],
+    )
+    yield (
+        "denominator-per-part",
+        "in each micro-batch",
+        [
+            np.concatenate([streams[i] for i in everything if i % micro == part])
+            for part in range(micro)
+        ],
+    )
+    yield "denominator-per-part", "in each replica's micro-batch", list(streams)
+    owners = np.unique(evidence.owner_n)
+    by_rank = [np.flatnonzero(evidence.owner_n == rank) for rank in owners]
+    yield "denominator-per-rank", "on each rank", by_rank
+    yield "denominator-per-rank", "on each rank in each micro-batch", evidence.shards
+    rows = [evidence.tokens_of(row) for row in range(len(evidence.case.rows))]
+    yield "denominator-per-part", "in each row", rows
+    yield (
+        "denominator-per-rank",
+        "on each rank in each row",
+        [row[evidence.owner_n[row] == rank] for row in rows for rank in owners],
+    )
+
+
+def _constant(evidence: Evidence, ratio: Values) -> bool:
+    return bool(evidence.alike(np.full_like(ratio, ratio[0]), ratio).all())
+
+
+def name_factor(evidence: Evidence, factor: float) -> Look:
+    """One factor over everything: a number of ranks, or another count."""
+    case = evidence.case
+    said = f"off by a factor of {factor:.6g}"
+
+    def is_about(value: float) -> bool:
+        return bool(evidence.alike(np.array([value]), np.array([factor]))[0])
+
+    for size, name in ((case.sp, "sp"), (case.dp, "dp")):
+        if size > 1 and is_about(size):
+            return Look(f"gradient-times-{name}", f"{said} = {name}")
+        if size > 1 and is_about(1 / size):
+            return Look(f"gradient-over-{name}", f"{said} = 1/{name}")
+    ranks = case.ranks
+    if factor < 0 or (ranks > 1 and (is_about(ranks) or is_about(1 / ranks))):
+        return Look("gradient-scaled", said)
+    total = _terms(evidence)
+    for empty in range(1, case.ranks * case.micro_batches * len(case.rows) + 1):
+        if total and case.loss == "token-mean" and is_about(total / (total + empty)):
+            if empty in _empty_parts(evidence):
+                return Look(
+                    "denominator-clamped", f"{said}: {empty} parts without a target count as one"
+                )
+            return Look("denominator-wrong-count", f"{said}: {total + empty} counted, not {total}")
+    return Look("denominator-wrong-count", said)
+
+
+def _terms(evidence: Evidence) -> int:
+    return int(evidence.mask_n.sum())
+
+
+def _empty_parts(evidence: Evidence) -> set[int]:
+    """How many ranks, shards, micro-batches, replicas or rows have no target at all."""
+    predicts_n = evidence.moved(evidence.mask_n.astype(np.int64), 1, fill=0)
+    numbers = set()
+    case = evidence.case
+    found = len(np.unique(evidence.owner_n))
+    for _, _, groups in _groupings(evidence):
+        empty = sum(len(group) > 0 and not predicts_n[group].any() for group in groups)
+        # Ranks that hold padding only own no token and appear in no group.
+        numbers |= {empty, empty + case.ranks - found}
+    return numbers - {0}

@@ -1,0 +1,1 @@
+"""What becomes of a failure: shrunk, confirmed, kept, shown again."""

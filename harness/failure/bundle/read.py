@@ -1,0 +1,199 @@
+"""A failure as a folder that can be carried to another machine.
+
+failure.json         the case, what the same ranks ran before it, and all that is known
+explanation.txt      the same for people
+tensors.safetensors  what was expected and what came, of each key that differs
+ranks.txt            of each rank: the end of its output, its stack, its collectives
+
+A bundle is smaller than MOST_BYTES unless its case lines are not: those are never cut.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar
+
+from harness.case import Case, parse
+from harness.compare import Differing
+from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, listed
+from harness.failure.bundle.mark import Mark
+from harness.failure.bundle.origin import Origin
+from harness.failure.bundle.tensors import Malformed, unpack
+from harness.refusal import BadInput
+from harness.verdict import Verdict
+
+FORMAT = 2
+MOST_BYTES = 4 << 20
+RECORD, EXPLANATION = "failure.json", "explanation.txt"
+TENSORS, RANKS = "tensors.safetensors", "ranks.txt"
+# The case line of the largest batch with stated ids can still be read.
+MOST_READ = {RECORD: 1 << 28, TENSORS: MOST_BYTES}
+
+_NUMBER = int | float
+_KINDS: dict[str, Any] = {
+    "case": str,
+    "before": list,
+    "id": str,
+    "candidate": str,
+    "verdict": str,
+    "format": int,
+    "mark": dict,
+    "origin": dict,
+    "reason": str,
+    "elements": int,
+    "unjudged": list,
+    "stood_in": list,
+    "used": _NUMBER,
+    "first": dict | NoneType,
+    "findings": list,
+    "scale": dict | NoneType,
+    "looks": list,
+    "keys": dict,
+    "loss": list | NoneType,
+    "fault": dict | NoneType,
+    "explanation": str,
+    "replay": str,
+    "tensors": list,
+    "left_out": list,
+}
+_ORIGIN: dict[str, Any] = {
+    "device": str,
+    "transport": str,
+    "ranks": int,
+    "campaign": dict | NoneType,
+    "test": str,
+    "blob": str,
+    "versions": dict,
+}
+Part = TypeVar("Part")
+
+
+class BadBundle(BadInput):
+    """A folder that holds no failure; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What is needed to see a failure again, and to know it when it is seen."""
+
+    case: Case
+    candidate: str
+    # What the same ranks must have run before.
+    before: tuple[Case, ...]
+    mark: Mark
+    origin: Origin
+    explanation: str
+    # In execution order.
+    tensors: tuple[Differing, ...]
+    left_out: tuple[str, ...]
+
+
+def find_bundle(name: str) -> Path:
+    """The folder behind a path, or behind the id of a bundle that was written here."""
+    if os.sep in name or os.path.lexists(name):
+        return Path(name)
+    kept = listed((DEFAULT_FOLDER, elsewhere()))
+    found = [each for each in kept if name in (each, each.partition("-")[0])]
+    if len(found) == 1:
+        return kept[found[0]]
+    if found:
+        raise BadBundle(f"bundle={name}: stands for {', '.join(found)}; name one of them")
+    near = ", ".join(get_close_matches(name, kept, 3, 0.0)) or "nothing, it is empty"
+    raise BadBundle(
+        f"bundle={name}: {name} cannot be read: No such file or directory, nor is it in "
+        f"{DEFAULT_FOLDER}; near: {near}"
+    )
+
+
+def read_bundle(place: Path) -> Bundle:
+    """The failure in a folder; `BadBundle` for anything else."""
+    folder, record_name = place, RECORD
+    if not os.path.isdir(place):  # noqa: PTH112 - unlike the other, this one never raises
+        folder, record_name = place.parent, place.name
+    record = _read(place, folder, record_name, RECORD, _record)
+    tensors = _read(place, folder, TENSORS, TENSORS, lambda data: unpack(record["tensors"], data))
+    return Bundle(
+        case=parse(record["case"]),
+        candidate=record["candidate"],
+        before=tuple(map(parse, record["before"])),
+        mark=Mark(**record["mark"]),
+        origin=Origin(**record["origin"]),
+        explanation=record["explanation"],
+        tensors=tensors,
+        left_out=tuple(record["left_out"]),
+    )
+
+
+def _read(
+    place: Path, folder: Path, name: str, kind: str, decode: Callable[[bytes], Part]
+) -> Part:
+    try:
+        return decode(_content(folder / name, MOST_READ[kind]))
+    except OSError as error:
+        why = error.strerror or error
+        raise BadBundle(f"bundle={place}: {name} cannot be read: {why}") from None
+    except ValueError as error:
+        # What is no path at all fails like what is no record.
+        raise BadBundle(f"bundle={place}: {name}: {error}") from None
+
+
+def _content(file: Path, most: int) -> bytes:
+    # Not to wait for somebody who would write into a pipe.
+    number = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(number)
+        if not stat.S_ISREG(status.st_mode):
+            raise Malformed("is no file")
+        if status.st_size > most:
+            raise Malformed(f"has {status.st_size} bytes; use one of at most {most}")
+        with os.fdopen(number, "rb", closefd=False) as opened:
+            return opened.read(status.st_size)
+    finally:
+        os.close(number)
+
+
+def _record(data: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Malformed("is not a failure record") from None
+    if not isinstance(record, dict) or not isinstance(record.get("case"), str):
+        raise Malformed("is not a failure record")
+    case = parse(record["case"])
+    _check(record, _KINDS, "")
+    mark, origin = record["mark"], record["origin"]
+    _check(mark, dict.fromkeys(("verdict", "where", "root"), str), "mark.")
+    _check(origin, _ORIGIN, "origin.")
+    for texts in (origin["versions"], dict(enumerate(record["left_out"]))):
+        _check(texts, dict.fromkeys(texts, str), "")
+    if record["format"] != FORMAT:
+        raise Malformed(f"format={record['format']}: this version reads {FORMAT}")
+    if record["id"] != case.id:
+        raise Malformed(f"id={record['id'][:20]!r}: its case has {case.id}")
+    if record["verdict"] not in Verdict.__members__ or mark["verdict"] != record["verdict"]:
+        raise Malformed(f"verdict={record['verdict'][:20]!r}: is none, or not that of its mark")
+    for line in record["before"]:
+        parse(line)
+    return record
+
+
+def _check(record: dict[Any, Any], kinds: dict[Any, Any], where: str) -> None:
+    """Whether all of these are there, of these kinds, and nothing else."""
+    for name, kind in kinds.items():
+        if name not in record or not _is(record[name], kind):
+            raise Malformed(f"{where}{name} is missing or is not what it should be")
+    unknown = sorted(record.keys() - kinds.keys())
+    if unknown:
+        raise Malformed(f"{where}{unknown[0][:20]!r} is unknown")
+
+
+def _is(value: object, kind: Any) -> bool:
+    # A truth value counts as a number, and half a surrogate pair as text; neither was written.
+    if isinstance(value, str):
+        return kind is str and value.encode(errors="replace").decode() == value
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -1,0 +1,113 @@
+"""A failure seen again: whether it is the same, and how little it takes to see it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from harness.case import Case
+from harness.compare import Comparison, Verdict
+from harness.failure.bundle import Bundle, Mark, mark_of
+from harness.failure.bundle.keep import keep
+from harness.failure.confirm import run_before
+from harness.failure.sameness import worth_shrinking
+from harness.failure.smallest import fewest_layers, smallest
+from harness.judge import evaluate_traced
+from harness.ranks.pool import RankPool
+from harness.report import comparison_record, explain
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What has become of a failure, and that in words."""
+
+    outcome: Literal["same", "changed", "gone"]
+    was: Mark
+    now: Mark
+    says: str
+
+
+@dataclass(slots=True)
+class Shown:
+    """A comparison, and what else was found out: a line for people, a field for programs."""
+
+    comparison: Comparison
+    lines: list[str] = field(default_factory=list)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        return self.comparison.verdict.name
+
+    @property
+    def failed(self) -> bool:
+        """Whether it can be looked at any closer."""
+        failed = self.comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED)
+        return failed and worth_shrinking(self.comparison)
+
+    def beside(self, bundle: Bundle, device: str) -> None:
+        """Say whether it is the failure in a bundle."""
+        found = again(bundle, self.comparison, device)
+        self._add("again", found.outcome, found.says, asdict(found))
+
+    def bisect_layers(self, pool: RankPool) -> None:
+        """Say with how few layers it still fails."""
+        case = self.comparison.case
+        fewest = fewest_layers(self.comparison, pool).case
+        says = (
+            f"{fewest.layers} of {case.layers} still fail: {fewest}"
+            if fewest.layers < case.layers
+            else f"with fewer than {case.layers} it does not fail"
+        )
+        value = {"fewest": fewest.layers, "of": case.layers, "case": str(fewest)}
+        self._add("layers", "layers", says, value)
+
+    def shrink(self, pool: RankPool) -> None:
+        """Show a smaller case instead, and keep it."""
+        was, found = self.comparison.case, smallest(self.comparison, pool)
+        self.comparison = found.smallest
+        end = "" if found.finished else "; the time was over before all was tried"
+        self._add(
+            "shrunk",
+            "shrunk",
+            f"in {found.tried} tries from {was}{end}",
+            {"from": str(was), "tried": found.tried, "finished": found.finished},
+        )
+        self.keep(pool)
+
+    def keep(self, pool: RankPool, campaign: dict[str, Any] | None = None) -> None:
+        """Write a bundle of it; the path stands last."""
+        place = keep(self.comparison, pool, campaign=campaign)
+        self._add("bundle", "bundle", place, place)
+
+    def _add(self, name: str, head: str, says: str, value: object) -> None:
+        self.lines.append(f"  {head:<7} {says}")
+        self.fields[name] = value
+
+    def text(self) -> str:
+        return "\n".join([explain(self.comparison), *self.lines])
+
+    def record(self) -> dict[str, Any]:
+        return {**comparison_record(self.comparison), **self.fields}
+
+
+def look(cases: Sequence[Case], candidate: str, pool: RankPool) -> Shown:
+    """The last of these, fully traced, on ranks that ran the others."""
+    *before, case = cases
+    run_before(before, candidate, pool)
+    seen = evaluate_traced(case, candidate, pool)
+    return Shown(replace(seen, before=tuple(before)))
+
+
+def again(bundle: Bundle, seen: Comparison, device: str) -> Again:
+    """What was kept beside what is seen now, on this device."""
+    was, now, other = bundle.mark, mark_of(seen), bundle.origin.device
+    if now == was:
+        return Again("same", was, now, f"as in the bundle: {was}")
+    why = (
+        f"; that was on {other}, and it was not seen on {device}: it may depend on the device"
+        if other not in ("", device)
+        else ""
+    )
+    if seen.verdict.passed:
+        return Again("gone", was, now, f"it passes now; in the bundle it is {was}{why}")
+    return Again("changed", was, now, f"in the bundle it is {was}; now it is {now}{why}")

@@ -1,0 +1,156 @@
+"""From a case to a comparison: the one place where all parts meet."""
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
+
+import torch
+
+from harness.candidates import load, resolve
+from harness.case import Case
+from harness.compare import Comparison, Look, Verdict, faulted, unsupported
+from harness.diagnosis import name_divergence, name_fault
+from harness.judge import blame
+from harness.ranks.pool import RankPool
+from harness.reference import TORCH_DTYPES, reference
+from harness.trace import Assembly, Fault, Kind, Trace
+
+# How many cases the ranks may have in hand while the controller computes references.
+AHEAD = 4
+
+# A candidate's answer, once it is there; or the reason why it was never asked.
+Outcome = Callable[[], Assembly | Fault | str]
+
+
+def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
+    """Judge one case; if it diverges, run it again fully traced to find the first place."""
+    return next(evaluate_all([(case, candidate)], pool))
+
+
+def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
+    """Judge one case on everything that a candidate emits, also where it does not diverge."""
+    outcome = begin(case, candidate, pool, traced=True)
+    comparison = judge(case, candidate, outcome, pool.computes_on, traced=True)
+    if comparison.verdict is not Verdict.DIVERGED:
+        return comparison
+    comparison = replace(comparison, logs=pool.logs())
+    if case.steps == 1:
+        return comparison
+    # After a wrong step everything is wrong: what went wrong shows in the first one.
+    alone = evaluate_traced(replace(case, steps=1), candidate, pool)
+    if not alone.verdict.passed:
+        return replace(comparison, looks=alone.looks)
+    why = f"the first step alone is right, and after {case.steps - 1} more it is not"
+    return replace(comparison, looks=(Look("stale-state", why),))
+
+
+def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
+    """Judge one case on the required keys alone: what shrinking asks hundreds of times."""
+    return judge(case, candidate, begin(case, candidate, pool), pool.computes_on)
+
+
+def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[Comparison]:
+    """Judge in order. Ranks stay busy while references are computed and judged."""
+    coming = iter(jobs)
+    under_way: deque[tuple[Case, str, Outcome]] = deque()
+    try:
+        while True:
+            for case, candidate in islice(coming, AHEAD - len(under_way)):
+                under_way.append((case, candidate, begin(case, candidate, pool)))
+            if not under_way:
+                return
+            case, candidate, outcome = under_way.popleft()
+            comparison = judge(case, candidate, outcome, pool.computes_on)
+            if comparison.verdict is Verdict.DIVERGED:
+                # What is under way must be in before the ranks can be asked again about this one.
+                under_way = deque((c, name, _settled(later)) for c, name, later in under_way)
+                comparison = _closer(comparison, pool)
+            yield comparison
+    except GeneratorExit:
+        # Who has seen enough leaves no answers behind for the next one to take for theirs.
+        for _, _, outcome in under_way:
+            outcome()
+        raise
+
+
+# Many candidates may be judged on the same cases.
+@lru_cache(maxsize=256)
+def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]:
+    """The fp64 oracle, and plain training in the case's own dtype."""
+    oracle = reference(case, torch.float64, traced=traced)
+    if case.dtype == "fp64":
+        return oracle, oracle
+    return oracle, reference(case, TORCH_DTYPES[case.dtype], traced=traced)
+
+
+def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Outcome:
+    """Have the ranks run a case; the outcomes of several come in the order they were begun."""
+    try:
+        reason = load(candidate).supports(case)
+    except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its own fault
+        trace = traceback.format_exc()
+        said = f"supports() raised {type(error).__name__}: {error}"
+        return lambda: Fault(kind=Kind.RAISED, summary=said, stacks={0: trace})
+    if reason is None:
+        reason = pool.placement.refuses(case)
+    if reason is not None:
+        return lambda: str(reason)
+    pool.submit(case, resolve(candidate), traced=traced)
+    return pool.collect
+
+
+def _settled(outcome: Outcome) -> Outcome:
+    answer = outcome()
+    return lambda: answer
+
+
+def judge(
+    case: Case, candidate: str, outcome: Outcome, device: str, *, traced: bool = False
+) -> Comparison:
+    """Compare an outcome with plain training, computed here and now.
+
+    `device` is what the ranks computed on; before a candidate is blamed, it is asked as well.
+    """
+    # The references come first, while the ranks work.
+    oracle, baseline = reference_traces(case, traced=traced)
+    answer = outcome()
+    if isinstance(answer, str):
+        return unsupported(case, candidate, answer)
+    if isinstance(answer, Fault):
+        return replace(_named(faulted(case, candidate, answer)), logs=answer.logs)
+    comparison = blame.judged(case, candidate, oracle, baseline, answer, device)
+    if comparison.verdict is Verdict.DIVERGED and traced:
+        looks = name_divergence(comparison, oracle, answer.trace)
+        return replace(comparison, looks=looks)
+    return _named(comparison)
+
+
+def _named(comparison: Comparison) -> Comparison:
+    fault = comparison.fault
+    # Ranks that never came up look like nothing that a step does.
+    if fault is None or fault.kind is Kind.START:
+        return comparison
+    return replace(comparison, looks=(name_fault(fault),))
+
+
+def _closer(seen: Comparison, pool: RankPool) -> Comparison:
+    """The same case again, fully traced."""
+    case, candidate = seen.case, seen.candidate
+    traced = evaluate_traced(case, candidate, pool)
+    if traced.verdict is not Verdict.DIVERGED:
+        again = f"{traced.verdict.name}: {traced.reason}" if traced.reason else traced.verdict.name
+        why = f"seen once; the same case run again with full tracing: {again}"
+        return replace(seen, looks=(Look("stale-state", why),))
+    if repr(traced.loss) == repr(seen.loss):
+        return traced
+    # What ran before it was another case the first time, and itself since then.
+    settled = repr(evaluate_traced(case, candidate, pool).loss) == repr(traced.loss)
+    name, why = (
+        ("stale-state", "run again, it comes out differently, and then the same each time")
+        if settled
+        else ("not-repeatable", "run again and again, it comes out differently each time")
+    )
+    return replace(traced, looks=(Look(name, why), *traced.looks))

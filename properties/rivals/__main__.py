@@ -1,0 +1,40 @@
+"""Score the rules on every mutant; prints the table of docs/mutants.md."""
+
+import sys
+from typing import get_args
+
+from harness.campaign.check import draw
+from harness.campaign.request import Request
+from harness.candidates.own.mutants import BANK
+from harness.case import LossContract
+from harness.ranks.pool import RankPool
+from properties.rivals.contest import GENERATED, contest, on_own_shapes
+
+RANKS = 4
+REQUEST = Request(
+    candidates=("native-local",),
+    sps=(1, 2, 4),
+    dps=(1, 2),
+    dtypes=("fp64", "fp32"),
+    losses=get_args(LossContract),
+    count=GENERATED,
+    seed=0,
+)
+
+
+def main() -> None:
+    with RankPool(RANKS, deadline=10.0) as pool:
+        rivalry = contest(list(BANK.values()), draw(REQUEST, RANKS), pool)
+    rows = [
+        ("rule", "own shapes", "our cases", "flags what is right", "source"),
+        ("---",) * 5,
+    ]
+    for standing in rivalry.standings:
+        flags = "yes" if standing.false_alarms else "no"
+        found = on_own_shapes(standing), str(len(standing.on_generated))
+        rows.append((standing.name, *found, flags, standing.source))
+    sys.stdout.writelines(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+if __name__ == "__main__":
+    main()

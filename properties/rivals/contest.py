@@ -1,0 +1,133 @@
+"""Published acceptance rules on the same mutants: each on its own shapes, and on our cases."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.candidates.bank import Mutant
+from harness.case import Case
+from harness.compare import Verdict
+from harness.judge.judge import evaluate_traced, reference_traces
+from harness.ranks.pool import RankPool
+from harness.trace import Assembly, Fault, Trace
+from properties.rivals import RIVALS, Rival
+
+# How many generated cases each rule is given, beside its own shapes.
+GENERATED = 20
+# Right by all accounts: who rejects them raises a false alarm.
+CLEAN = ("native-gather", "native-local")
+
+
+@dataclass(kw_only=True)
+class Standing:
+    """How a rule did."""
+
+    name: str
+    source: str
+    compares: str
+    note: str
+    # How many shapes its own test has, and on how many of them there were enough ranks to run.
+    shapes: int = 0
+    shapes_run: int = 0
+    # Mutants that it rejects on a shape of its own test, and on a generated case.
+    on_own: list[str] = field(default_factory=list)
+    on_generated: list[str] = field(default_factory=list)
+    # Clean candidates that it rejects, on whatever.
+    false_alarms: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Rivalry:
+    """All rules, ours first."""
+
+    mutants: int
+    generated: int
+    standings: list[Standing]
+
+
+def contest(
+    mutants: Sequence[Mutant],
+    cases: Sequence[Case],
+    pool: RankPool,
+    rivals: Sequence[Rival] = RIVALS,
+) -> Rivalry:
+    """Give every rule the traces of every mutant."""
+    cases = cases[:GENERATED]
+    ours = Standing(
+        name="this harness",
+        source="",
+        compares="Every element of every emitted tensor, within budgets that are derived.",
+        note="It has no shapes of its own: it generates them.",
+    )
+    standings = {
+        rival.name: Standing(
+            name=rival.name,
+            source=rival.source,
+            compares=rival.compares,
+            note=rival.note,
+            shapes=len(rival.shapes),
+            shapes_run=sum(shape.ranks <= pool.size for shape in rival.shapes),
+        )
+        for rival in rivals
+    }
+    own = {
+        shape: [rival for rival in rivals if shape in rival.shapes]
+        for rival in rivals
+        for shape in rival.shapes
+    }
+    generated = {case: list(rivals) for case in cases}
+    for mutant in mutants:
+        name = mutant.candidate.name
+        for rival in _rejecting(name, own, pool):
+            standings[rival].on_own.append(mutant.key)
+        for rival in _rejecting(name, generated, pool):
+            standings[rival].on_generated.append(mutant.key)
+        if _found_by_us(name, cases, pool):
+            ours.on_generated.append(mutant.key)
+    for name in CLEAN:
+        for rival in _rejecting(name, own, pool) + _rejecting(name, generated, pool):
+            standings[rival].false_alarms.append(name)
+        if _found_by_us(name, cases, pool):
+            ours.false_alarms.append(name)
+    return Rivalry(
+        mutants=len(mutants), generated=len(cases), standings=[ours, *standings.values()]
+    )
+
+
+def _found_by_us(candidate: str, cases: Iterable[Case], pool: RankPool) -> bool:
+    verdicts = (evaluate_traced(case, candidate, pool).verdict for case in cases)
+    return any(verdict in (Verdict.DIVERGED, Verdict.FAULT) for verdict in verdicts)
+
+
+def _rejecting(candidate: str, asked: Mapping[Case, list[Rival]], pool: RankPool) -> list[str]:
+    """Rules that reject the candidate on one of the cases that they are asked about."""
+    rejected: list[str] = []
+    for case, rivals in asked.items():
+        left = [rival for rival in rivals if rival.name not in rejected]
+        if not left or case.ranks > pool.size:
+            continue
+        outcome = pool.run(case, candidate, traced=True)
+        plain = reference_traces(case, traced=True)[1]
+        rejected += [rival.name for rival in left if rejects(rival, case, plain, outcome)]
+    return rejected
+
+
+def rejects(rival: Rival, case: Case, plain: Trace, outcome: Assembly | Fault) -> bool:
+    """Whether the rule, or any test around it, would have failed."""
+    if isinstance(outcome, Fault):
+        # Whoever runs it sees it crash or hang, whatever is compared.
+        return True
+    try:
+        return not rival.accepts(case, plain, outcome.trace)
+    except (KeyError, ValueError, IndexError):
+        # A tensor of another shape, or none at all, stops any comparison.
+        return True
+
+
+def on_own_shapes(standing: Standing) -> str:
+    """How many it rejected there; a shape that needs more ranks than there are was not run."""
+    if not standing.shapes:
+        return "none"
+    if not standing.shapes_run:
+        return "not run"
+    part = "" if standing.shapes_run == standing.shapes else " in part"
+    return f"{len(standing.on_own)}{part}"

@@ -1,0 +1,145 @@
+"""A case is made smaller without knowing where it came from, and fails as it did."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.case import Case, parse
+from harness.compare import Comparison, Verdict, faulted
+from harness.failure.shrink import PLAIN, shrink, size, smaller
+from harness.generation import cases
+from harness.trace import Fault, Kind
+
+LARGE = parse(
+    "case/1 rows=5:10110,7:1111111:left,3:111,9:101010101 heads=8/4 layers=3 vocab=32 sp=4 dp=2 "
+    "micro=2 steps=2 kernel=sdpa window=3 dtype=bf16 seed=77 loss=row-mean checkpoint=1 pad=3"
+)
+ALONE = replace(LARGE, sp=1)
+# Two tokens in the middle of its last row.
+PAIR = LARGE.ids_of(3)[4:6]
+Fails = Callable[[Case], bool]
+
+
+def holds(ids: tuple[int, ...]) -> bool:
+    return any(ids[t : t + 2] == PAIR for t in range(len(ids)))
+
+
+def verdict(case: Case, fails: Fails) -> Comparison:
+    outcome = Verdict.DIVERGED if fails(case) else Verdict.WITHIN
+    return Comparison(case=case, candidate="planted", verdict=outcome)
+
+
+def shrunk(case: Case, fails: Fails) -> Case:
+    found = shrink(verdict(case, fails), lambda other: verdict(other, fails))
+    assert found.finished
+    assert fails(found.smallest.case)
+    return found.smallest.case
+
+
+@pytest.mark.parametrize(
+    ("fails", "smallest"),
+    [
+        (lambda _: True, "rows=1:1 heads=1/1 vocab=2 sp=1 dim=2"),
+        (lambda case: case.heads > 1, "rows=1:1 heads=2/1 vocab=2 sp=1 dim=2"),
+        (lambda case: case.dp > 1, "rows=1:1,1:1 heads=1/1 vocab=2 sp=1 dp=2 dim=2"),
+        (lambda case: case.layers > 1, "rows=1:1 heads=1/1 layers=2 vocab=2 sp=1 dim=2"),
+        (lambda case: case.steps > 1, "rows=1:1 heads=1/1 vocab=2 sp=1 dim=2 steps=2"),
+        (lambda case: case.micro_batches > 1, "rows=1:1,1:1 heads=1/1 vocab=2 sp=1 dim=2 micro=2"),
+        (lambda case: case.kv_heads < case.heads, "rows=1:1 heads=2/1 vocab=2 sp=1 dim=2"),
+        (lambda case: case.window == 3, "rows=1:1 heads=1/1 vocab=2 sp=1 dim=2 window=3"),
+        (lambda case: case.pad_id == 3, "rows=1:1 heads=1/1 vocab=4 sp=1 dim=2 pad=3"),
+        (lambda case: case.vocab > 8, "rows=1:1 heads=1/1 vocab=9 sp=1 dim=2"),
+        (
+            lambda case: any("101" in row.mask for row in case.rows),
+            "rows=3:101 heads=1/1 vocab=2 sp=1 dim=2",
+        ),
+        (
+            lambda case: any(row.side == "left" and len(row) > 2 for row in case.rows),
+            "rows=3:111:left heads=1/1 vocab=2 sp=1 dim=2",
+        ),
+        (
+            lambda case: sum("0" in row.mask for row in case.rows) > 1,
+            "rows=1:0,1:0 heads=1/1 vocab=2 sp=1 dim=2",
+        ),
+        (
+            lambda case: any(holds(case.ids_of(r)) for r in range(len(case.rows))),
+            f"rows=2:11 ids=[{PAIR[0]},{PAIR[1]}] heads=1/1 vocab={max(PAIR) + 1} sp=1 dim=2",
+        ),
+    ],
+)
+def test_nothing_stays_but_what_the_failure_needs(fails: Fails, smallest: str) -> None:
+    assert shrunk(ALONE, fails) == parse(f"case/1 {smallest} dtype=bf16")
+
+
+@given(case=cases(dtypes=("fp64", "bf16")))
+def test_every_step_is_a_valid_case_that_is_smaller(case: Case) -> None:
+    for other in smaller(case):
+        assert size(other) < size(case)
+        assert parse(str(other)) == other
+
+
+@given(case=cases(), salt=st.integers())
+def test_there_is_an_end_and_nothing_beyond_it_fails(case: Case, salt: int) -> None:
+    def fails(other: Case) -> bool:
+        return other == case or hash((str(other), salt)) % 3 == 0
+
+    small = shrunk(case, fails)
+    shared = (other for other in smaller(small) if other.sp > 1 or case.sp == 1)
+    assert not any(map(fails, shared))
+
+
+def test_a_plain_case_is_made_no_plainer() -> None:
+    small = shrunk(ALONE, lambda _: True)
+    assert list(smaller(small)) == []
+    assert all(getattr(small, name) == value for name, value in PLAIN.items())
+
+
+def test_another_failure_is_not_followed() -> None:
+    def judge(case: Case) -> Comparison:
+        kind = Kind.HUNG if case.sp == 4 else Kind.RAISED
+        return faulted(case, "planted", Fault(kind=kind, summary=""))
+
+    found = shrink(judge(LARGE), judge)
+    assert found.smallest.case.sp == 4
+    assert found.smallest.case.tokens == 1
+
+
+def test_when_the_time_is_over_the_smallest_so_far_is_kept() -> None:
+    judged: list[Case] = []
+
+    def judge(case: Case) -> Comparison:
+        judged.append(case)
+        return verdict(case, lambda _: True)
+
+    found = shrink(judge(LARGE), judge, seconds=0.0)
+    assert (found.smallest.case, found.tried, found.finished) == (LARGE, 0, False)
+    assert len(judged) == 1
+
+
+def test_what_is_shared_stays_shared_and_the_dtype_stays() -> None:
+    small = shrunk(LARGE, lambda _: True)
+    assert small == parse("case/1 rows=1:1 heads=2/1 vocab=2 sp=2 dim=2 dtype=bf16")
+
+
+def test_no_case_is_tried_twice() -> None:
+    judged: list[Case] = []
+
+    def judge(case: Case) -> Comparison:
+        judged.append(case)
+        return verdict(case, lambda case: case.sp > 1 and case.tokens > 3)
+
+    found = shrink(judge(LARGE), judge)
+    assert len(judged) == len(set(judged)) == found.tried + 1
+
+
+def test_a_candidate_that_changes_its_mind_has_failed_all_the_same() -> None:
+    answers = itertools.cycle([Verdict.DIVERGED, Verdict.EQUAL, Verdict.EQUAL])
+
+    def judge(case: Case) -> Comparison:
+        return Comparison(case=case, candidate="moody", verdict=next(answers))
+
+    assert shrink(judge(LARGE), judge).smallest.verdict is Verdict.DIVERGED
