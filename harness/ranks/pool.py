@@ -13,32 +13,23 @@
 """
 
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Self
 
 from harness.candidates import home
 from harness.case import Case
-from harness.ranks.autopsy import autopsy
 from harness.ranks.collectives import first_disagreement
+from harness.ranks.crew import Crew, Deadlines
 from harness.ranks.launch import Launch
-from harness.ranks.link import Event
 from harness.ranks.nodes import Nodes
 from harness.ranks.placement import Placement
-from harness.ranks.reports import ask
-from harness.ranks.ticket import Ticket, take_in
-from harness.ranks.trouble import Trouble
-from harness.ranks.wire import encode
+from harness.ranks.ticket import Ticket
 from harness.refusal import BadInput
-from harness.trace import Assembly, Fault, Kind, assemble
+from harness.trace import Assembly, Fault, assemble
 
 DEADLINE = 20.0
 START_DEADLINE = 180.0
-# One rank's trouble becomes its peers' within moments: wait for theirs, then name the first.
-GRACE, LONGEST_GRACE, POLL = 0.3, 2.0, 0.02
-# How long those who are late get to say that they still import.
-ASKING = 1.0
 
 
 class TooFewRanks(BadInput):
@@ -76,17 +67,12 @@ class RankPool:
         self.size, self.placement, self.home = size, placement or Placement(), home
         self.device, self.transport = self.placement.device, self.placement.transport
         self.computes_on = self.placement.computes_on
-        self.deadline, self.start_deadline = deadline, start_deadline
+        self.deadlines = Deadlines(deadline, start_deadline)
         self._nodes = nodes
         self.launches = 0
-        self._launch: Launch | None = None
+        self._crew: Crew | None = None
         self._waiting: deque[Ticket] = deque()
         self._runs = itertools.count(1)
-        # Since when we have been waiting for the launch, or for the oldest case.
-        self._since = 0.0
-        # The same, but for what was added because something was still on its way up.
-        self._begun = 0.0
-        self._one_by_one = False
         # How often they may still fail to come up, and the fault of the last time. It is told of
         # every case from then on: the next start would fail as well, after as long.
         self._failures_left = 1
@@ -104,9 +90,8 @@ class RankPool:
 
     def start(self) -> None:
         """Begin launching, without waiting; the first case does it otherwise."""
-        if self._launch is None and self._unable is None:
-            self._launch = Launch(self.size, self.placement, self._nodes, self.home)
-            self.launches += 1
+        if self._unable is None:
+            self._begin()
 
     def wait_until_ready(self) -> Fault | None:
         """Block until every rank is up, or say why one is not."""
@@ -127,14 +112,13 @@ class RankPool:
             "transport": self.transport,
             "ranks": str(self.size),
             **self._hardware,
-            **(self._launch.hardware if self._launch else {}),
+            **(self._crew.launch.hardware if self._crew else {}),
         }
 
     @property
     def is_ready(self) -> bool:
         """Whether every rank is up."""
-        links = self._launch.links if self._launch else {}
-        return len(links) == self.size and all(link.ready for link in links.values())
+        return self._crew is not None and self._crew.is_ready
 
     def submit(self, case: Case, candidate: str, *, traced: bool = False) -> None:
         """Queue a case; ranks begin it as soon as they are free."""
@@ -151,14 +135,16 @@ class RankPool:
             )
         self._waiting.append(Ticket(case, candidate, traced))
         self.start()
-        self._feed()
+        if self._crew is not None:
+            self._crew.feed()
 
     def collect(self) -> Assembly | Fault:
         """The outcome of the oldest case under way."""
         ticket = self._waiting[0]
         fault = self._wait(lambda: ticket.complete)
         self._waiting.popleft()
-        self._one_by_one = self._one_by_one and bool(self._waiting)
+        if self._crew is not None and not self._waiting:
+            self._crew.one_by_one = False
         if fault:
             return fault
         ranks = range(ticket.case.ranks)
@@ -193,157 +179,62 @@ class RankPool:
             launch.kill()
 
     def _let_go(self) -> Launch | None:
-        launch, self._launch = self._launch, None
-        if launch is not None:
-            self._hardware |= launch.hardware
-        return launch
+        crew, self._crew = self._crew, None
+        if crew is None:
+            return None
+        self._hardware |= crew.launch.hardware
+        return crew.launch
 
     def pids(self) -> list[int]:
         """torchrun, then its ranks in order."""
-        if self._launch is None:
+        if self._crew is None:
             return []
-        links = self._launch.links
-        return [self._launch.torchrun.process.pid, *(links[rank].pid for rank in sorted(links))]
+        launch = self._crew.launch
+        ranks = (launch.links[rank].pid for rank in sorted(launch.links))
+        return [launch.torchrun.process.pid, *ranks]
 
     def logs(self) -> dict[int, str]:
         """The end of what each rank printed so far."""
-        return self._launch.logs() if self._launch else {}
+        return self._crew.launch.logs() if self._crew else {}
 
-    def _feed(self) -> None:
-        """Give the ranks, once they are up, all that they may have in hand."""
-        if self.is_ready:
-            for ticket in itertools.islice(self._waiting, 1 if self._one_by_one else None):
-                if not ticket.run:
-                    self._dispatch(ticket)
-
-    def _dispatch(self, ticket: Ticket) -> None:
-        assert self._launch is not None
-        ticket.run = next(self._runs)
-        frame = encode(
-            "run",
-            run=ticket.run,
-            case=str(ticket.case),
-            candidate=ticket.candidate,
-            traced=ticket.traced,
-        )
-        mesh = (ticket.case.dp, ticket.case.sp)
-        if mesh not in self._launch.meshes:
-            self._launch.meshes.add(mesh)
-            self._send(range(self.size), encode("mesh", dp=mesh[0], sp=mesh[1]))
-        self._send(range(ticket.case.ranks), frame)
-
-    def _send(self, ranks: range, frame: bytes) -> None:
-        assert self._launch is not None
-        # A socket that does not take it belongs to a rank whose end is about to be noticed.
-        for rank in ranks:
-            self._launch.send(rank, frame)
+    def _begin(self) -> Crew:
+        """The ranks that are there, or those of a fresh launch."""
+        if self._crew is None:
+            launch = Launch(self.size, self.placement, self._nodes, self.home)
+            self._crew = Crew(launch, self._waiting, self._runs, self.deadlines)
+            self.launches += 1
+        return self._crew
 
     def _wait(self, until: Callable[[], bool]) -> Fault | None:
+        if self._unable is not None:
+            return self._unable
         try:
-            self._begin()
-            while self._unable is None and not until():
-                assert self._launch is not None
-                found = self._new_troubles()
+            crew = self._begin()
+            crew.feed()
+            crew.listen()
+            while not until():
+                found = crew.troubles()
+                if crew.is_ready:
+                    # Who came up before may fail once: that may be a busy machine.
+                    self._failures_left = 2
                 if not found:
                     continue
-                keys = [self._launch.progress(rank) for rank in range(self.size)]
-                troubles = self._troubles(found)
-                if self._is_of_a_later_case(troubles[0]):
+                keys = crew.progress()
+                troubles = crew.with_consequences(found)
+                if crew.is_of_a_later_case(troubles[0]):
                     self.kill()
-                    self._one_by_one = True
-                    self._begin()
+                    crew = self._begin()
+                    crew.one_by_one = True
                     continue
-                fault = self._fault(troubles, keys)
-                if not self.is_ready:
+                fault = crew.fault(troubles, keys)
+                if not crew.is_ready:
                     self._failures_left -= 1
                     self._unable = None if self._failures_left else fault
                 self.kill()
                 return fault
-            return self._unable
         except BaseException:
             # Ctrl-C, most likely: leave nothing behind, not even for the caller to close.
             self._waiting.clear()
             self.kill()
             raise
-
-    def _begin(self) -> None:
-        self.start()
-        self._feed()
-        # Not since the case was submitted: while nobody listened, no rank could be heard.
-        self._since = self._begun = time.monotonic()
-
-    def _new_troubles(self) -> list[Trouble]:
-        """What comes next; of what comes at once, nothing comes a second time."""
-        assert self._launch is not None
-        was_ready = self.is_ready
-        allowed = self.deadline if was_ready else self.start_deadline
-        left = self._since + allowed - time.monotonic()
-        troubles = self._take_in(self._launch.events(left))
-        if troubles:
-            return troubles
-        if left > 0:
-            if self.is_ready and not was_ready:
-                # Who came up before may fail once: that may be a busy machine.
-                self._failures_left = 2
-                self._feed()
-                self._since = self._begun = time.monotonic()
-            return []
-        if not was_ready:
-            text = f"not all ranks were up within {allowed:g} s: {self._launch.missing()}"
-            return [Trouble(Kind.START, text, late=True)]
-        return self._late()
-
-    def _late(self) -> list[Trouble]:
-        """Whoever still imports is on its way up, and has the time for that; others are stuck."""
-        assert self._launch is not None
-        reports, events = ask(self._launch, ASKING)
-        troubles, ticket = self._take_in(events), self._waiting[0]
-        if troubles or ticket.complete:
-            return troubles
-        importing = {
-            rank: reports[rank].importing
-            for rank in range(ticket.case.ranks)
-            if rank in reports and reports[rank].importing
-        }
-        if not importing:
-            return [Trouble(Kind.HUNG, f"gave no answer within {self.deadline:g} s", late=True)]
-        if time.monotonic() - self._begun < self.start_deadline:
-            self._since = time.monotonic()
-            return []
-        rank, module = min(importing.items())
-        text = f"still imported {module} after {self.start_deadline:g} s"
-        return [Trouble(Kind.START, text, rank, late=True)]
-
-    def _take_in(self, events: list[Event]) -> list[Trouble]:
-        taken = [take_in(event, self._waiting, up=self.is_ready) for event in events]
-        return [trouble for trouble in taken if trouble]
-
-    def _troubles(self, first: list[Trouble]) -> list[Trouble]:
-        """The cause of what went wrong, and then its consequences."""
-        assert self._launch is not None
-        troubles, started = list(first), time.monotonic()
-        while (passed := time.monotonic() - started) < self._patience():
-            troubles += self._take_in(self._launch.events(max(GRACE - passed, POLL)))
-        return sorted(troubles, key=lambda trouble: trouble.rank_of_blame)
-
-    def _patience(self) -> float:
-        assert self._launch is not None
-        # A process that ends may take its peers' sockets away long before it lets go of ours.
-        ending = any(link.is_ending() for link in self._launch.links.values())
-        return LONGEST_GRACE if ending else GRACE
-
-    def _is_of_a_later_case(self, root: Trouble) -> bool:
-        if sum(ticket.run > 0 for ticket in self._waiting) < 2 or root.rank is None:
-            return False
-        oldest = self._waiting[0]
-        return (
-            root.rank >= oldest.case.ranks
-            or root.rank in oldest.fragments
-            or root.run not in (None, oldest.run)
-        )
-
-    def _fault(self, troubles: list[Trouble], keys: list[str]) -> Fault:
-        assert self._launch is not None
-        ticket = self._waiting[0] if self._waiting else None
-        needed, finished = (ticket.case.ranks, sorted(ticket.fragments)) if ticket else (0, [])
-        return autopsy(self._launch, troubles, keys=keys, needed=needed, finished=finished)
+        return None

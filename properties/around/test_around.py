@@ -67,7 +67,7 @@ def test_a_wrapped_step_is_plain_training(
 @pytest.fixture
 def patient_pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> RankPool:
     """What is compiled for the first time takes its time on a busy machine."""
-    monkeypatch.setattr(harness_pool, "deadline", 120.0)
+    monkeypatch.setattr(harness_pool.deadlines, "case", 120.0)
     return harness_pool
 
 

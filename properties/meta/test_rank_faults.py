@@ -111,8 +111,8 @@ def test_a_rank_that_imports_a_library_is_not_called_stuck(pool: RankPool, name:
 def test_an_import_that_never_ends_is_no_collective_that_waits(
     fault_of: Expect, pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "deadline", 2.0)
-    monkeypatch.setattr(pool, "start_deadline", 3.0)
+    monkeypatch.setattr(pool.deadlines, "case", 2.0)
+    monkeypatch.setattr(pool.deadlines, "start", 3.0)
     fault = fault_of(faulty("NEVER_IMPORTED"))
     assert (fault.kind, fault.rank) == (Kind.START, 1)
     assert fault.summary == "rank 1 still imported endless after 3 s"
@@ -336,7 +336,7 @@ def test_time_in_which_nobody_listened_is_not_held_against_the_ranks(
 ) -> None:
     # More than a socket takes at once: the ranks cannot finish before they are heard.
     case = parse("case/1 rows=3:111,4:1011 heads=4/2 dim=64 layers=2 sp=2")
-    monkeypatch.setattr(pool, "deadline", 2.0)
+    monkeypatch.setattr(pool.deadlines, "case", 2.0)
     assert pool.wait_until_ready() is None
     pool.submit(case, "native-local")
     time.sleep(2.5)

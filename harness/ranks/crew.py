@@ -1,0 +1,164 @@
+"""The ranks of one launch at work: cases go to them, and what goes wrong comes out as troubles."""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.ranks.autopsy import autopsy
+from harness.ranks.launch import Launch
+from harness.ranks.link import Event
+from harness.ranks.reports import ask
+from harness.ranks.ticket import Ticket, take_in
+from harness.ranks.trouble import Trouble
+from harness.ranks.wire import encode
+from harness.trace import Fault, Kind
+
+# One rank's trouble becomes its peers' within moments: wait for theirs, then name the first.
+GRACE, LONGEST_GRACE, POLL = 0.3, 2.0, 0.02
+# How long those who are late get to say that they still import.
+ASKING = 1.0
+
+
+@dataclass(slots=True)
+class Deadlines:
+    """How many seconds a case may take, and how many a start."""
+
+    case: float
+    start: float
+
+
+class Crew:
+    """Serves the tickets of a pool, the oldest first, until something goes wrong."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        waiting: deque[Ticket],
+        runs: Iterator[int],
+        deadlines: Deadlines,
+    ) -> None:
+        self.launch = launch
+        # Whether a case has to wait until the one before it is done.
+        self.one_by_one = False
+        self._waiting, self._runs, self._deadlines = waiting, runs, deadlines
+        self.listen()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every rank is up."""
+        links = self.launch.links
+        return len(links) == self.launch.size and all(link.ready for link in links.values())
+
+    def listen(self) -> None:
+        """Begin to wait: for the launch, or for the oldest case.
+
+        Not when the case was submitted: while nobody listened, no rank could be heard.
+        """
+        self._since = time.monotonic()
+        # The same, but for what is added because something is still on its way up.
+        self._begun = self._since
+
+    def feed(self) -> None:
+        """Give the ranks, once they are up, all that they may have in hand."""
+        if self.is_ready:
+            for ticket in itertools.islice(self._waiting, 1 if self.one_by_one else None):
+                if not ticket.run:
+                    self._dispatch(ticket)
+
+    def troubles(self) -> list[Trouble]:
+        """What comes next; of what comes at once, nothing comes a second time."""
+        was_ready = self.is_ready
+        allowed = self._deadlines.case if was_ready else self._deadlines.start
+        left = self._since + allowed - time.monotonic()
+        troubles = self._take_in(self.launch.events(left))
+        if troubles:
+            return troubles
+        if left > 0:
+            if self.is_ready and not was_ready:
+                self.feed()
+                self.listen()
+            return []
+        if not was_ready:
+            text = f"not all ranks were up within {allowed:g} s: {self.launch.missing()}"
+            return [Trouble(Kind.START, text, late=True)]
+        return self._late()
+
+    def progress(self) -> list[str]:
+        """The last key that each rank reached."""
+        return [self.launch.progress(rank) for rank in range(self.launch.size)]
+
+    def with_consequences(self, first: list[Trouble]) -> list[Trouble]:
+        """The cause of what went wrong, and then what came of it."""
+        troubles, started = list(first), time.monotonic()
+        while (passed := time.monotonic() - started) < self._patience():
+            troubles += self._take_in(self.launch.events(max(GRACE - passed, POLL)))
+        return sorted(troubles, key=lambda trouble: trouble.rank_of_blame)
+
+    def is_of_a_later_case(self, root: Trouble) -> bool:
+        """Whether the oldest case is not to blame."""
+        if sum(ticket.run > 0 for ticket in self._waiting) < 2 or root.rank is None:
+            return False
+        oldest = self._waiting[0]
+        return (
+            root.rank >= oldest.case.ranks
+            or root.rank in oldest.fragments
+            or root.run not in (None, oldest.run)
+        )
+
+    def fault(self, troubles: list[Trouble], keys: list[str]) -> Fault:
+        """What is to be told of these."""
+        ticket = self._waiting[0] if self._waiting else None
+        needed, finished = (ticket.case.ranks, sorted(ticket.fragments)) if ticket else (0, [])
+        return autopsy(self.launch, troubles, keys=keys, needed=needed, finished=finished)
+
+    def _dispatch(self, ticket: Ticket) -> None:
+        ticket.run = next(self._runs)
+        frame = encode(
+            "run",
+            run=ticket.run,
+            case=str(ticket.case),
+            candidate=ticket.candidate,
+            traced=ticket.traced,
+        )
+        mesh = (ticket.case.dp, ticket.case.sp)
+        if mesh not in self.launch.meshes:
+            self.launch.meshes.add(mesh)
+            self._send(range(self.launch.size), encode("mesh", dp=mesh[0], sp=mesh[1]))
+        self._send(range(ticket.case.ranks), frame)
+
+    def _send(self, ranks: range, frame: bytes) -> None:
+        # A socket that does not take it belongs to a rank whose end is about to be noticed.
+        for rank in ranks:
+            self.launch.send(rank, frame)
+
+    def _late(self) -> list[Trouble]:
+        """Whoever still imports is on its way up, and has the time for that; others are stuck."""
+        reports, events = ask(self.launch, ASKING)
+        troubles, ticket = self._take_in(events), self._waiting[0]
+        if troubles or ticket.complete:
+            return troubles
+        importing = {
+            rank: reports[rank].importing
+            for rank in range(ticket.case.ranks)
+            if rank in reports and reports[rank].importing
+        }
+        if not importing:
+            text = f"gave no answer within {self._deadlines.case:g} s"
+            return [Trouble(Kind.HUNG, text, late=True)]
+        if time.monotonic() - self._begun < self._deadlines.start:
+            self._since = time.monotonic()
+            return []
+        rank, module = min(importing.items())
+        text = f"still imported {module} after {self._deadlines.start:g} s"
+        return [Trouble(Kind.START, text, rank, late=True)]
+
+    def _take_in(self, events: list[Event]) -> list[Trouble]:
+        taken = [take_in(event, self._waiting, up=self.is_ready) for event in events]
+        return [trouble for trouble in taken if trouble]
+
+    def _patience(self) -> float:
+        # A process that ends may take its peers' sockets away long before it lets go of ours.
+        ending = any(link.is_ending() for link in self.launch.links.values())
+        return LONGEST_GRACE if ending else GRACE
