@@ -1,66 +1,60 @@
 """Draw the cases of a campaign: the same ones in the same order for a seed, everywhere."""
 
-import contextlib
-import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable
+from random import Random
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis.internal.conjecture import providers
+from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 
 from harness.case import Case
-from harness.generation.strategies import steer
+from harness.generation.situations import situations_of
 
-# Hypothesis begins with what is simple and ends by climbing towards what is steered for. Rounds
-# of this size keep any long stretch of a campaign as mixed as the whole.
-ROUND = 500
+# Of so many, the one in the rarest situations becomes the next case of a campaign.
+CHOICE = 3
+# Enough for the largest batch that a strategy of ours describes.
+BYTES = 1 << 12
+# So many times in a row nothing new: there is nothing more.
+PATIENCE = 200
 
 
-def generate(strategy: SearchStrategy[Case], count: int, seed_value: int) -> list[Case]:
+def generate(strategy: SearchStrategy[Case], count: int, seed: int) -> list[Case]:
     """The first `count` distinct cases of a seed; fewer only where there are no more.
 
-    No rank is needed to draw them, so they come first.
+    No rank is needed to draw them, so they come first. Hypothesis reads each from random bytes,
+    and so from nothing else: not from its database, nor from what other modules are loaded.
     """
+    source, draw = Random(seed), _reader(strategy)  # noqa: S311 - nothing is secret here
     found: dict[Case, None] = {}
-
-    def test(case: Case) -> None:
-        steer(case)
-        found[case] = None
-
-    for number in itertools.count():
-        before = len(found)
-        if before >= count:
-            break
-        run = settings(
-            max_examples=min(count, ROUND),
-            database=None,
-            deadline=None,
-            derandomize=False,
-            print_blob=False,
-            phases=(Phase.generate, Phase.target),
-            suppress_health_check=list(HealthCheck),
-        )
-        with _no_numbers_from_modules():
-            seed(f"{seed_value}/{number}")(run(given(strategy)(test)))()
-        if len(found) == before:
-            break
-    return list(found)[:count]
+    met: Counter[str] = Counter()
+    in_vain = 0
+    while len(found) < count and in_vain < PATIENCE:
+        fresh = [case for case in draw(source) if case not in found]
+        in_vain = 0 if fresh else in_vain + 1
+        if fresh:
+            rarest = max(fresh, key=lambda case: _rarity(case, met))
+            met.update(situations_of(rarest))
+            found[rarest] = None
+    return list(found)
 
 
-@contextlib.contextmanager
-def _no_numbers_from_modules() -> Iterator[None]:
-    """A seed means the same cases everywhere.
+def _rarity(case: Case, met: Counter[str]) -> float:
+    return sum(1 / (1 + met[situation]) for situation in situations_of(case))
 
-    Hypothesis would also try numbers that it finds in the source of local modules, and so draw
-    other cases where other candidates are loaded, or where this package lies somewhere else.
-    """
-    name = "_get_local_constants"
-    original = getattr(providers, name)
-    nothing = type(original())()
-    try:
-        setattr(providers, name, lambda: nothing)
-        providers.CONSTANTS_CACHE.cache.clear()
-        yield
-    finally:
-        setattr(providers, name, original)
-        providers.CONSTANTS_CACHE.cache.clear()
+
+def _reader(strategy: SearchStrategy[Case]) -> Callable[[Random], list[Case]]:
+    """What turns random bytes into some cases."""
+    read: list[Case] = []
+
+    @settings(database=None, deadline=None)
+    @given(strategy)
+    def keep(case: Case) -> None:
+        read.append(case)
+
+    def draw(source: Random) -> list[Case]:
+        read.clear()
+        for _ in range(CHOICE):
+            keep.hypothesis.fuzz_one_input(source.randbytes(BYTES))  # type: ignore[attr-defined]
+        return list(read)
+
+    return draw
