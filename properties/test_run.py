@@ -105,8 +105,8 @@ def test_whether_a_run_is_traced_changes_no_verdict(sp: int, harness_pool: RankP
     case = parse(f"case/1 rows=4:0110 heads=4/2 layers=1 vocab=8 sp={sp} dim=2 dtype=bf16 seed=97")
     found = {}
     for traced in (False, True):
-        outcome = begin(case, "mutants.B134", harness_pool, traced=traced)
-        comparison = judge(case, "mutants.B134", outcome, "cpu", traced=traced)
+        run = begin(case, "mutants.B134", harness_pool, traced=traced)
+        comparison = judge(run, "cpu", traced=traced)
         found[traced] = {
             (result.key, result.wrong, result.used)
             for result in comparison.keys

@@ -88,10 +88,11 @@ def compared(
 
 def _run(case: Case, candidate: str, pool: RankPool) -> tuple[Comparison, Trace]:
     """How a run is judged, and what it came to."""
-    outcome = begin(case, candidate, pool)()
+    run = begin(case, candidate, pool)
+    outcome = run.outcome()
     trace = Trace()
     if isinstance(outcome, Assembly):
         for key in outcome.trace:
             # Which rank held a row is not for keeping.
             trace.put(key, replace(outcome.trace[key], owners=None))
-    return judge(case, candidate, lambda: outcome, pool.computes_on), trace
+    return judge(run, pool.computes_on), trace

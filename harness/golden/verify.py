@@ -10,7 +10,7 @@ from harness.case import Case
 from harness.compare import Comparison, Verdict, faulted, unsupported
 from harness.golden.contents import Golden
 from harness.judge import blame
-from harness.judge.judge import AHEAD, Outcome, begin, evaluate_traced
+from harness.judge.judge import AHEAD, Run, Unsupported, begin, evaluate_traced
 from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
 from harness.trace import Fault, Trace
@@ -32,21 +32,21 @@ def jobs(
 def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparison]]:
     """Run and compare, in order; nothing is computed here unless somebody would be blamed."""
     coming = iter(asked)
-    under_way: deque[tuple[Job, Outcome]] = deque()
+    under_way: deque[tuple[Job, Run]] = deque()
     while True:
         for job in islice(coming, AHEAD - len(under_way)):
             _, case, candidate, _ = job
             under_way.append((job, begin(case, candidate, pool)))
         if not under_way:
             return
-        (name, case, candidate, stored), outcome = under_way.popleft()
-        answer = outcome()
-        if isinstance(answer, str):
-            yield name, unsupported(case, candidate, answer)
-        elif isinstance(answer, Fault):
-            yield name, faulted(case, candidate, answer)
+        (name, case, candidate, stored), run = under_way.popleft()
+        outcome = run.outcome()
+        if isinstance(outcome, Unsupported):
+            yield name, unsupported(case, candidate, outcome.reason)
+        elif isinstance(outcome, Fault):
+            yield name, faulted(case, candidate, outcome)
         else:
-            told = case, candidate, stored, stored, answer, pool.computes_on
+            told = case, candidate, stored, stored, outcome, pool.computes_on
             yield name, blame.judged(*told, source="what is stored")
 
 

@@ -2,8 +2,8 @@
 
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 
@@ -21,8 +21,32 @@ from harness.trace import Assembly, Fault, Kind, Trace
 # How many cases the ranks may have in hand while the controller computes references.
 AHEAD = 4
 
-# A candidate's answer, once it is there; or the reason why it was never asked.
-Outcome = Callable[[], Assembly | Fault | str]
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """Why a case was never given to the ranks."""
+
+    reason: str
+
+
+Outcome = Assembly | Fault | Unsupported
+
+
+@dataclass(slots=True)
+class Run:
+    """A case that a candidate was asked for, and what came of it."""
+
+    case: Case
+    candidate: str
+    _pool: RankPool
+    # Nothing as long as the ranks have it.
+    _outcome: Outcome | None = None
+
+    def outcome(self) -> Outcome:
+        """Wait for it; of several runs the oldest has to be asked first."""
+        if self._outcome is None:
+            self._outcome = self._pool.collect()
+        return self._outcome
 
 
 def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
@@ -32,8 +56,7 @@ def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on everything that a candidate emits, also where it does not diverge."""
-    outcome = begin(case, candidate, pool, traced=True)
-    comparison = judge(case, candidate, outcome, pool.computes_on, traced=True)
+    comparison = judge(begin(case, candidate, pool, traced=True), pool.computes_on, traced=True)
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
     comparison = replace(comparison, logs=pool.logs())
@@ -49,30 +72,30 @@ def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on the required keys alone: what shrinking asks hundreds of times."""
-    return judge(case, candidate, begin(case, candidate, pool), pool.computes_on)
+    return judge(begin(case, candidate, pool), pool.computes_on)
 
 
 def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[Comparison]:
     """Judge in order. Ranks stay busy while references are computed and judged."""
     coming = iter(jobs)
-    under_way: deque[tuple[Case, str, Outcome]] = deque()
+    under_way: deque[Run] = deque()
     try:
         while True:
             for case, candidate in islice(coming, AHEAD - len(under_way)):
-                under_way.append((case, candidate, begin(case, candidate, pool)))
+                under_way.append(begin(case, candidate, pool))
             if not under_way:
                 return
-            case, candidate, outcome = under_way.popleft()
-            comparison = judge(case, candidate, outcome, pool.computes_on)
+            comparison = judge(under_way.popleft(), pool.computes_on)
             if comparison.verdict is Verdict.DIVERGED:
                 # What is under way must be in before the ranks can be asked again about this one.
-                under_way = deque((c, name, _settled(later)) for c, name, later in under_way)
+                for later in under_way:
+                    later.outcome()
                 comparison = _closer(comparison, pool)
             yield comparison
     except GeneratorExit:
         # Who has seen enough leaves no answers behind for the next one to take for theirs.
-        for _, _, outcome in under_way:
-            outcome()
+        for run in under_way:
+            run.outcome()
         raise
 
 
@@ -86,44 +109,39 @@ def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]
     return oracle, reference(case, TORCH_DTYPES[case.dtype], traced=traced)
 
 
-def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Outcome:
+def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Run:
     """Have the ranks run a case; the outcomes of several come in the order they were begun."""
     try:
         reason = load(candidate).supports(case)
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its own fault
         trace = traceback.format_exc()
         said = f"supports() raised {type(error).__name__}: {error}"
-        return lambda: Fault(kind=Kind.RAISED, summary=said, stacks={0: trace})
+        fault = Fault(kind=Kind.RAISED, summary=said, stacks={0: trace})
+        return Run(case, candidate, pool, fault)
     if reason is None:
         reason = pool.placement.refuses(case)
     if reason is not None:
-        return lambda: str(reason)
+        return Run(case, candidate, pool, Unsupported(str(reason)))
     pool.submit(case, resolve(candidate), traced=traced)
-    return pool.collect
+    return Run(case, candidate, pool)
 
 
-def _settled(outcome: Outcome) -> Outcome:
-    answer = outcome()
-    return lambda: answer
-
-
-def judge(
-    case: Case, candidate: str, outcome: Outcome, device: str, *, traced: bool = False
-) -> Comparison:
+def judge(run: Run, device: str, *, traced: bool = False) -> Comparison:
     """Compare an outcome with plain training, computed here and now.
 
     `device` is what the ranks computed on; before a candidate is blamed, it is asked as well.
     """
+    case, candidate = run.case, run.candidate
     # The references come first, while the ranks work.
     oracle, baseline = reference_traces(case, traced=traced)
-    answer = outcome()
-    if isinstance(answer, str):
-        return unsupported(case, candidate, answer)
-    if isinstance(answer, Fault):
-        return replace(_named(faulted(case, candidate, answer)), logs=answer.logs)
-    comparison = blame.judged(case, candidate, oracle, baseline, answer, device)
+    outcome = run.outcome()
+    if isinstance(outcome, Unsupported):
+        return unsupported(case, candidate, outcome.reason)
+    if isinstance(outcome, Fault):
+        return replace(_named(faulted(case, candidate, outcome)), logs=outcome.logs)
+    comparison = blame.judged(case, candidate, oracle, baseline, outcome, device)
     if comparison.verdict is Verdict.DIVERGED and traced:
-        looks = name_divergence(comparison, oracle, answer.trace)
+        looks = name_divergence(comparison, oracle, outcome.trace)
         return replace(comparison, looks=looks)
     return _named(comparison)
 
