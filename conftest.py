@@ -45,7 +45,20 @@ settings.register_profile("nightly", common, max_examples=2000)
 settings.load_profile("pr" if os.environ.get("CI") else "dev")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also what takes long, as nightly does")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that take long are left out, and pytest says how many, unless all are asked for."""
+    if not config.getoption("--all"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: takes minutes; left out unless --all is given")
     nightly = config.getoption("--hypothesis-profile") == "nightly"
     if nightly and config.getoption("--hypothesis-seed") is None:
         handed = getattr(config, "workerinput", {}).get("hypothesis_seed")

@@ -135,7 +135,7 @@ def test_a_check_that_is_stopped_tells_what_it_judged(
     # As a shell has it in the background: whoever is started there ignores Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     with subprocess.Popen(
-        [*command, *SMALL, "--cases", "1500"],
+        [*command, *SMALL, "--cases", "300"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -152,14 +152,14 @@ def test_a_check_that_is_stopped_tells_what_it_judged(
     assert process.returncode == 130
     assert (document["ended"], document["verdict"]) == ("interrupted", "FAULT")
     tally = document["candidates"]["tells.py:TELLS"]
-    assert 0 < tally["cases"] == document["cases"] < 1500
+    assert 0 < tally["cases"] == document["cases"] < 300
     assert tally["verdict"] in ("EQUAL", "WITHIN")
 
 
 def test_after_its_limit_a_check_begins_no_case_and_tells_what_it_judged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["check", "--cases", "1000", "--limit", "0.01", *SMALL, "--json"]) == 0
+    assert main(["check", "--cases", "50", "--limit", "0.01", *SMALL, "--json"]) == 0
     written = capsys.readouterr()
     document = json.loads(written.out)
     assert (document["ended"], document["cases"]) == ("limit", 1)
