@@ -139,8 +139,11 @@ def first_death(said: str, connected: dict[int, int], of_node: range) -> tuple[i
 
 def _deaths(said: str) -> list[tuple[int, str]]:
     """Processes in the order in which they died, and how, from their leash."""
-    found = re.findall(r"^process (\d+) ended with (-?\d+)$", said, re.MULTILINE)
-    return [(int(pid), ending(int(code))) for pid, code in found]
+    told: dict[int, str] = {}
+    for pid, code in re.findall(r"^process (\d+) ended with (-?\d+)$", said, re.MULTILINE):
+        # It may be told twice, and later it would stand behind those that died after it.
+        told.setdefault(int(pid), ending(int(code)))
+    return list(told.items())
 
 
 def _crash(launch: Launch, rank: int) -> str:

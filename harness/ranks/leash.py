@@ -61,8 +61,12 @@ def _watch(controller: int, address: str) -> None:
     os._exit(1)
 
 
+def _tell(pid: int, code: int) -> None:
+    print(f"process {pid} ended with {code}", file=sys.stderr, flush=True)  # noqa: T201
+
+
 def _tell_of_the_dead() -> None:
-    """How each rank ended. torchrun says it of one, and not before the last is gone."""
+    """How each rank ended, in order. torchrun says it of one, and not before the last is gone."""
     told = 0
     while True:
         with contextlib.suppress(ChildProcessError):
@@ -70,13 +74,27 @@ def _tell_of_the_dead() -> None:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             if ended and ended.si_pid != told:
                 told = ended.si_pid
-                code = ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1)
-                print(f"process {told} ended with {code}", file=sys.stderr, flush=True)  # noqa: T201
+                _tell(told, ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1))
         time.sleep(0.01)
+
+
+def _tell_what_is_waited_for() -> None:
+    """The same, when torchrun waits for them: on a busy machine that may come first."""
+    wait = os.waitpid
+
+    def waitpid(pid: int, options: int) -> tuple[int, int]:
+        ended, status = wait(pid, options)
+        if ended:
+            _tell(ended, os.waitstatus_to_exitcode(status))
+        return ended, status
+
+    os.waitpid = waitpid
 
 
 def main() -> None:
     controller, address = int(os.environ.pop(CONTROLLER)), os.environ[ADDRESS]
+    # Before anything is imported that keeps the old one.
+    _tell_what_is_waited_for()
     threading.Thread(target=_tell_of_the_dead, daemon=True).start()
     threading.Thread(target=_watch, args=(controller, address), daemon=True).start()
     # Its events name this host in full, for nobody; where no name server answers, for minutes.
