@@ -1,4 +1,4 @@
-"""What `ci/bench` compares with: the same step on the same ranks, and nothing else.
+"""What `ci/bench.py` compares with: the same step on the same ranks, and nothing else.
 
 As a candidate (`ci/bare.py:LOOP`) it runs the native step in a loop inside a rank of the pool, on
 a model built beforehand and with nobody listening. As a program under torchrun it does what

@@ -94,7 +94,7 @@ def bring(wheels: Path, python: str, to: str) -> None:
 
 
 def unpacked(packed: Path, folder: str) -> str:
-    """The library that `ci/nccl` packed."""
+    """The library that `ci/nccl.py` packed."""
     library = Path(folder, "libnccl.so.2")
     try:
         with lzma.open(packed) as source, library.open("wb") as file:

@@ -1,4 +1,4 @@
-"""How seconds and memory grow with the tokens of a step: `ci/bench --length` shows it.
+"""How seconds and memory grow with the tokens of a step: `ci/bench.py --length` shows it.
 
     .venv/bin/python ci/length.py TOKENS [DEVICE]
 

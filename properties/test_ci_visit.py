@@ -310,7 +310,7 @@ def test_a_library_is_packed_with_the_kernels_of_one_gpu_only(tmp_path: Path) ->
     wheel, packed_in = tmp_path / "nccl.whl", tmp_path / "libnccl.so.2.xz"
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("nvidia/nccl/lib/libnccl.so.2", library)
-    command = [sys.executable, str(ROOT / "ci" / "nccl"), str(wheel)]
+    command = [sys.executable, str(ROOT / "ci" / "nccl.py"), str(wheel)]
     subprocess.run([*command, "90", str(packed_in)], check=True, capture_output=True)
     emptied = library
     for other in (80, 100):

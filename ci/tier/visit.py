@@ -15,7 +15,7 @@ from tier.archive import pack, replace
 from tier.shares import FEWEST, Pace, share
 from tier.steps import Step
 
-SUMMARY = Path(__file__).resolve().parent.parent / "summary"
+SUMMARY = Path(__file__).resolve().parent.parent / "summary.py"
 FAILURES = Path(".harness", "failures")
 # Cases for each step of them where nothing limits its seconds.
 CASES = 300

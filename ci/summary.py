@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Say as a Markdown table what the steps of a run said; run it as `ci/summary FOLDER`.
+"""Say as a Markdown table what the steps of a run said; run it as `ci/summary.py FOLDER`.
 
 The folder is that of `ci/gpu`, or holds what --json and --junitxml wrote. The table goes to the
 terminal and into its summary.md; on GitHub also to the job's page, and failures to their lines.
@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import project  # noqa: F401 - what follows is found with it
+from tier.archive import replace
 from tier.told import counts, in_short
 
-# No more of them are shown for a job.
+from harness.campaign.markdown import table
+
+# GitHub shows no more of them for a job.
 ANNOTATIONS = 10
 # What is shown of a step that said nothing better.
 LINES = 20
@@ -40,32 +44,27 @@ class Step:
 
     @property
     def failed(self) -> bool:
-        return self.status not in ("", "0") and not self.not_run
+        return self.status not in ("", "0", *NOT_RUN)
 
-    @property
-    def not_run(self) -> bool:
-        return self.status in NOT_RUN
-
-    def text(self) -> str:
-        """What it printed."""
-        file = self.folder / f"{self.name}.txt"
+    def file(self, kind: str) -> str:
+        """What is in the file of this kind; nothing where there is none."""
+        file = self.folder / f"{self.name}.{kind}"
         return file.read_text(errors="replace") if file.exists() else ""
 
     def document(self) -> dict[str, Any]:
         """What it said for programs; nothing where it did not come so far."""
         try:
-            said = json.loads((self.folder / f"{self.name}.json").read_text())
-        except (FileNotFoundError, ValueError):
+            said = json.loads(self.file("json"))
+        except ValueError:
             return {}
         return said if isinstance(said, dict) else {}
 
     def tests(self) -> list[ET.Element]:
         """Every test that it ran."""
         try:
-            tree = ET.parse(self.folder / f"{self.name}.xml")  # noqa: S314 - pytest wrote it
-        except (FileNotFoundError, ET.ParseError):
+            return list(ET.fromstring(self.file("xml")).iter("testcase"))  # noqa: S314 - pytest's
+        except ET.ParseError:
             return []
-        return list(tree.iter("testcase"))
 
 
 @dataclass(frozen=True)
@@ -94,12 +93,8 @@ def main() -> int:
     page = markdown(found, failures)
     print(page)
     folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / ".summary.md.draft"
-    draft.write_text(page)
-    # Killed at any moment, this leaves a whole page.
-    draft.replace(folder / "summary.md")
-    job = os.environ.get("GITHUB_STEP_SUMMARY")
-    if job:
+    replace(folder / "summary.md", page.encode())
+    if job := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(job).open("a") as file:
             file.write(page)
     if os.environ.get("GITHUB_ACTIONS"):
@@ -113,43 +108,37 @@ def steps(folder: Path) -> list[Step]:
     noted = folder / "steps.tsv"
     lines = noted.read_text().splitlines() if noted.exists() else []
     found = [Step(folder, *line.split("\t")) for line in lines]
-    known = {step.name for step in found}
-    others = sorted({file.stem for kind in ("json", "xml") for file in folder.glob(f"*.{kind}")})
-    return found + [Step(folder, name) for name in others if name not in known]
+    others = {file.stem for kind in ("json", "xml") for file in folder.glob(f"*.{kind}")}
+    return found + [Step(folder, name) for name in sorted(others - {step.name for step in found})]
 
 
 def markdown(found: list[Step], failures: list[Failure]) -> str:
     """The table, and below it every failure in full."""
-    lines = ["| step | exit | seconds | what it said |", "| --- | --- | --- | --- |"]
-    for step in found:
-        status = f"**{step.status}**" if step.failed else step.status
-        told = said(step).replace("|", "\\|")
-        lines.append(f"| {step.name} | {status} | {step.seconds} | {told} |")
-    if not found:
-        lines = ["Nothing was run."]
-    for failure in failures:
-        lines += ["", f"**{failure.title}**", "", "~~~", failure.text, "~~~"]
-    return "\n".join([*lines, ""])
+    rows = (
+        (step.name, f"**{step.status}**" if step.failed else step.status, step.seconds, said(step))
+        for step in found
+    )
+    told = (
+        table(("step", "exit", "seconds", "what it said"), rows) if found else "Nothing was run.\n"
+    )
+    return told + "".join(f"\n**{each.title}**\n\n~~~\n{each.text}\n~~~\n" for each in failures)
 
 
 def said(step: Step) -> str:
-    """One line for a step: its document in short, or else the last line that it printed."""
-    if step.not_run:
+    """One line for a step: its documents in short, or else the last line that it printed."""
+    if step.status in NOT_RUN:
         return step.why
-    lines = [line.strip() for line in step.text().splitlines() if line.strip()]
-    told = found_by(step) or (lines[-1] if lines else "nothing")
-    cut = ["cut off"] if step.status == CUT_OFF else []
-    return "; ".join([*cut, *filter(None, [told, step.why])])
+    lines = [line.strip() for line in step.file("txt").splitlines() if line.strip()]
+    told = tested(step) or in_short(step.document()) or (lines[-1] if lines else "nothing")
+    cut = "cut off" if step.status == CUT_OFF else ""
+    return "; ".join(filter(None, [cut, told, step.why]))
 
 
-def found_by(step: Step) -> str:
-    """What its documents say; nothing where there are none."""
-    document, tests = step.document(), step.tests()
-    if tests:
-        judged = re.findall(r"^\d+ cases judged .*", step.text(), re.MULTILINE)
-        ended = counts(Counter(outcome(test) for test in tests))
-        return "; ".join([f"{len(tests)} tests: {ended}", *judged])
-    return in_short(document)
+def tested(step: Step) -> str:
+    tests = step.tests()
+    judged = re.findall(r"^\d+ cases judged .*", step.file("txt"), re.MULTILINE)
+    ended = counts(Counter(map(outcome, tests)))
+    return "; ".join([f"{len(tests)} tests: {ended}", *judged]) if tests else ""
 
 
 def outcome(test: ET.Element) -> str:
@@ -170,23 +159,16 @@ def failures_of(step: Step) -> Iterator[Failure]:
             if child.tag in ("failure", "error"):
                 known = True
                 text = child.get("message") or child.text or ""
-                yield Failure(
-                    test.get("name", ""), text, test.get("file", ""), line_of(test.get("line"))
-                )
+                # pytest counts lines from zero.
+                line = str(int(test.get("line", "")) + 1) if test.get("line") else ""
+                yield Failure(test.get("name", ""), text, test.get("file", ""), line)
     if step.failed and not known:
-        last = "\n".join(step.text().splitlines()[-LINES:])
+        last = "\n".join(step.file("txt").splitlines()[-LINES:])
         yield Failure(f"{step.name}: exit {step.status}", last)
 
 
-def line_of(number: str | None) -> str:
-    """As people count; pytest starts from zero."""
-    return str(int(number) + 1) if number else ""
-
-
 def escaped(text: str, also: str = "") -> str:
-    for sign in f"%\r\n{also}":
-        text = text.replace(sign, f"%{ord(sign):02X}")
-    return text
+    return "".join(f"%{ord(sign):02X}" if sign in f"%\r\n{also}" else sign for sign in text)
 
 
 if __name__ == "__main__":

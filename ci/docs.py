@@ -1,29 +1,25 @@
 #!/usr/bin/env -S .venv/bin/python
-"""Write the tables that say what the code says; run it as `.venv/bin/python ci/docs`."""
+"""Write the tables that say what the code says; run it as `.venv/bin/python ci/docs.py`."""
 
 import re
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 
-from harness.diagnosis import ANOMALIES
-from harness.candidates.published.known import bugs
+from project import ROOT
+from tier.steps import PLANS, STEPS
+
+from harness.campaign.markdown import marked, table
 from harness.candidates.own.benign import BANK as BENIGN
 from harness.candidates.own.mutants import BANK as MUTANTS
 from harness.candidates.own.mutants import LEFT_OUT
 from harness.candidates.own.mutants.alone import ALONE
+from harness.candidates.published.known import bugs
 from harness.candidates.published.library import libraries
 from harness.conformance import by_library, read
-from harness.golden import Store, examine
+from harness.diagnosis import ANOMALIES
 from harness.generation.situations import SITUATIONS
-
-from tier.steps import PLANS, STEPS
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from properties.metamorphic.content import CONTENT  # noqa: E402 - only importable from the root
-from properties.metamorphic.layout import LAYOUT, RESHARDED  # noqa: E402
+from harness.golden import Store, examine
+from properties.metamorphic.content import CONTENT
+from properties.metamorphic.layout import LAYOUT, RESHARDED
 
 
 def main() -> None:
@@ -100,9 +96,7 @@ def pages() -> dict[Path, str]:
     written: dict[Path, str] = {}
     for (name, mark), rows in tables.items():
         page = ROOT / name
-        before, _, rest = written.get(page, page.read_text()).partition(f"<!-- {mark} -->\n")
-        after = rest.partition("<!-- end -->")[2]
-        written[page] = f"{before}<!-- {mark} -->\n{rows}<!-- end -->{after}"
+        written[page] = marked(written.get(page, page.read_text()), mark, rows)
     return written
 
 
@@ -122,11 +116,6 @@ def examples(anomaly: str) -> str:
         thread for m in MUTANTS.values() if m.anomaly == anomaly for thread in m.threads[:1]
     ]
     return ", ".join(list(dict.fromkeys(threads))[:3])
-
-
-def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [heads, ("---",) * len(heads), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def sentence(documented: object) -> str:

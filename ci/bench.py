@@ -1,9 +1,9 @@
 #!/usr/bin/env -S .venv/bin/python
 """How much the harness costs beyond the forward and backward that it runs.
 
-Medians over alternating rounds within one run, because machines drift. Run it as
-`.venv/bin/python ci/bench`; with --json it prints one JSON document. With --rate it measures cases
-per second, and nothing else; with --length how seconds and memory grow with the tokens of a step.
+Medians over alternating rounds within one run, because machines drift. With --rate it measures
+cases per second, and nothing else; with --length how seconds and memory grow with the tokens of a
+step. Run it as `.venv/bin/python ci/bench.py`.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.case import Case
-from harness.ranks.device import choose
-from harness.ranks.pool import RankPool
-from harness.judge import evaluate_all
 from harness.generation.drawing import generate
 from harness.generation.strategies import cases
+from harness.judge import evaluate_all
+from harness.ranks.device import choose
+from harness.ranks.pool import RankPool
 from harness.trace import Assembly
 
 BARE = Path(__file__).resolve().parent / "bare.py"
