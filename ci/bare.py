@@ -39,21 +39,16 @@ class Ready:
         return self.models[case]
 
 
-class Gather(Ready, GatherDialect):
-    """`native-gather` on a model that is there already."""
+class Gather(Ready, GatherDialect): ...
 
 
-class Local(Ready, LocalDialect):
-    """`native-local` likewise."""
+class Local(Ready, LocalDialect): ...
 
 
-class Loop:
+class Loop(LocalDialect):
     """The native steps, case after case."""
 
     name = "bare-loop"
-
-    def supports(self, case: Case) -> str | None:
-        return LocalDialect().supports(case)
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         batch = [parse(line) for line in Path(os.environ[BATCH]).read_text().splitlines()]
@@ -69,7 +64,7 @@ class Loop:
             # It is given work, and does it later.
             torch.cuda.synchronize(rank.device)
         seconds = time.perf_counter() - started
-        LocalDialect().run(case, rank, emit)
+        super().run(case, rank, emit)
         emit("seconds", torch.tensor(seconds, dtype=torch.float64))
 
 
@@ -79,20 +74,16 @@ LOOP = Loop()
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    index, size = dist.get_rank(), dist.get_world_size()
     # One write, so that the words of two ranks cannot mix.
     os.write(1, b"ready\n")
     if len(sys.argv) > 1:
-        case = parse(sys.argv[1])
-        alone = dist.new_subgroups(1)[0]
-        world = dist.group.WORLD
+        alone, world, index = dist.new_subgroups(1)[0], dist.group.WORLD, dist.get_rank()
         assert world is not None
         assert isinstance(alone, dist.ProcessGroup)
         rank = Rank(index, 0, index, torch.device("cpu"), alone, world, world)
-        LocalDialect().run(case, rank, nobody)
+        LocalDialect().run(parse(sys.argv[1]), rank, nobody)
     dist.barrier()
     dist.destroy_process_group()
-    assert size == int(os.environ["WORLD_SIZE"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,17 @@
-"""What `ci/gpu` was asked for, and with what."""
+"""The GPU tier: goldens, generated cases, known bugs and tests on four ranks of the device.
+
+  ci/gpu [OUT] [STEP|PLAN ...]   into a new folder OUT; all steps, or those named
+  ci/gpu first                   what a first visit of ten minutes is for; then second, third ...
+
+OUT keeps what each step said, what the device computed, and all of it in short as summary.md; the
+archive keeps it in one file of at most 8 MB. Both are whole after every step, whatever ends this.
+
+Variables:
+  PYTHON=python3.12    another interpreter
+  WHEELS=FOLDER        wheels of what it lacks, unpacked for this run only
+  NCCL=FILE            a newer NCCL, as ci/nccl.py packs it, for the step that needs it
+  DEVICE=cpu CASES=20  tries it without a GPU
+"""
 
 import argparse
 import lzma
@@ -12,10 +25,10 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from project import ROOT
 from tier.steps import ANY, PLANS, STEPS, VISIT, chosen
 from tier.visit import Interrupted, Visit
 
-ROOT = Path(__file__).resolve().parent.parent
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NAMES = {*PLANS, *(step.name for step in STEPS)}
 
@@ -44,21 +57,30 @@ def main() -> int:
             most_cases=int(os.environ.get("CASES", "0")),
             limit=limit,
             paths=(brought, str(ROOT)),
-            nccl=unpacked(Path(packed), brought) if (packed := os.environ.get("NCCL")) else "",
+            nccl=unpacked(packed, brought) if (packed := os.environ.get("NCCL")) else "",
         )
-        if os.environ.get("WHEELS"):
-            bring(Path(os.environ["WHEELS"]), visit.python, brought)
+        if wheels := os.environ.get("WHEELS"):
+            bring(wheels, visit.python, brought)
         return visit.run(chosen(names, sized=limit < float("inf")))
 
 
 def read() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="ci/gpu", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="ci/gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("words", nargs="*", metavar="OUT|STEP|PLAN")
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help="for all steps together")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        metavar="SECONDS",
+        help=f"for all steps together, default for a plan: {VISIT}",
+    )
     parser.add_argument(
         "--deadline", type=float, default=30.0, metavar="SECONDS", help="per case, default: 30"
     )
-    parser.add_argument("--archive", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--archive", type=Path, metavar="FILE", help="default: OUT/gpu-results.tar.gz"
+    )
     parser.add_argument("--list", action="store_true", help="show the plans and the steps")
     options = parser.parse_intermixed_args()
     for word in options.words[1:]:
@@ -85,15 +107,15 @@ def listed() -> str:
     return "\n".join(["Steps, the most valuable first:", *steps, "", "Plans:", *plans])
 
 
-def bring(wheels: Path, python: str, to: str) -> None:
+def bring(wheels: str, python: str, to: str) -> None:
     """Unpack what the interpreter lacks."""
-    command = [*(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps")]
-    done = subprocess.run([*command, "--target", to, *wheels.glob("*.whl")], check=False)
+    command = [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    done = subprocess.run([*command, "--target", to, *Path(wheels).glob("*.whl")], check=False)
     if done.returncode:
         refuse(f"{wheels}: cannot be unpacked")
 
 
-def unpacked(packed: Path, folder: str) -> str:
+def unpacked(packed: str, folder: str) -> str:
     """The library that `ci/nccl.py` packed."""
     library = Path(folder, "libnccl.so.2")
     try:

@@ -17,7 +17,6 @@ from statistics import linear_regression
 from typing import Any
 
 import torch
-from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 
@@ -115,15 +114,14 @@ def measure(tokens: int, device: str) -> dict[str, Any]:
     }
 
 
-def measured(device: str, only: int = 0) -> list[dict[str, Any]]:
+def measured(device: str, only: int = 0) -> dict[str, Any]:
     """Each size in a process of its own, twice as many tokens every time; or one size only."""
     tokens, found = only or SHORTEST, []
     while tokens <= (only or LONGEST[device]):
         command = [sys.executable, __file__, str(tokens), device]
-        run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        found.append(json.loads(run.stdout))
+        found.append(json.loads(subprocess.check_output(command)))
         tokens *= 2
-    return found
+    return document(found)
 
 
 def document(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -145,37 +143,27 @@ def growth(found: list[dict[str, Any]], whose: str) -> dict[str, Any]:
     }
 
 
-def show(found: list[dict[str, Any]]) -> None:
+def show(told: dict[str, Any]) -> None:
     console = Console()
     console.print(f"one step over 2 ranks, vocabulary {VOCABULARY:,}, and its judgement")
-    table = Table("tokens", "seconds", box=None)
-    for each in found:
-        table.add_row(f"{each['tokens']:,}", f"{each['seconds']:.0f}")
+    table = Table("tokens", "seconds", *(f"MB, {whose}" for whose in WHOSE), box=None)
+    for each in told["sizes"]:
+        peaks = (f"{each[whose]:,.0f}" for whose in WHOSE)
+        table.add_row(f"{each['tokens']:,}", f"{each['seconds']:.0f}", *peaks)
     console.print(table)
-    for whose in WHOSE if len(found) > 1 else ():
-        line, most = growth(found, whose), max(each[whose] for each in found)
-        table = Table("tokens", "MB", "MB more per 1,000", f"peak of the {whose}", box=None)
-        for each, more in zip(found, [None, *line["from each size to the next"]], strict=True):
-            table.add_row(
-                f"{each['tokens']:,}",
-                f"{each[whose]:,.0f}",
-                "" if more is None else f"{more:,.0f}",
-                Bar(most, 0, each[whose], width=40),
-            )
-        console.print(table)
+    for whose, line in told["growth"].items():
+        steps = ", ".join(f"{more:,.0f}" for more in line["from each size to the next"])
         console.print(
-            f"{line['MB at no tokens']:,.0f} MB and {line['MB per 1,000 tokens']:,.0f} for every "
-            f"1,000 tokens; the last doubling of tokens multiplied memory by "
-            f"{line['of the last doubling, times']:.2f}"
+            f"{whose}: {line['MB at no tokens']:,.0f} MB and {line['MB per 1,000 tokens']:,.0f} "
+            f"for every 1,000 tokens ({steps} from each size to the next); the last doubling of "
+            f"tokens multiplied memory by {line['of the last doubling, times']:.2f}"
         )
 
 
 def peak_bytes(pid: int) -> int:
     """The most memory a process has held at a time."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("the kernel says how much memory a process has held")
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 if __name__ == "__main__":
