@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise, product
 from operator import truediv
 from pathlib import Path
@@ -92,7 +93,7 @@ def measure(sp: int, count: int, rounds: int) -> dict[str, Any]:
     starts, bare_starts, torchruns = [], [], []
     for _ in range(3):
         with RankPool(sp) as pool:
-            starts.append(seconds_of(lambda pool=pool: started(pool)))
+            starts.append(seconds_of(partial(start, pool)))
         bare_starts.append(torchrun(sp, None)[0])
         torchruns.append(torchrun(sp, batch[0])[1])
     found = rates(batch, rounds, "cpu")
@@ -120,7 +121,7 @@ def rates(batch: list[Case], rounds: int, device: str) -> dict[str, Any]:
         os.environ[BATCH] = lines.name  # ranks inherit it
         judge(batch, pool)  # warm up
         for _ in range(rounds):
-            harness_rates.append(steps / seconds_of(lambda: judge(batch, pool)))
+            harness_rates.append(steps / seconds_of(partial(judge, batch, pool)))
             bare_rates.append(steps / bare_seconds(batch, pool))
         memory = max(length.peak_bytes(pid) for pid in pool.pids()[1:])
     pairs = list(map(truediv, harness_rates, bare_rates))
@@ -146,7 +147,7 @@ def bare_seconds(batch: list[Case], pool: RankPool) -> float:
     return float(outcome.trace["seconds"].values)
 
 
-def started(pool: RankPool) -> None:
+def start(pool: RankPool) -> None:
     fault = pool.wait_until_ready()
     assert fault is None, fault
 

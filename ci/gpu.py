@@ -39,9 +39,12 @@ def main() -> int:
         print(listed())
         return 0
     out, names = place(options.words)
+    device = os.environ.get("DEVICE", "cuda")
+    for word in options.words[1:]:
+        if word not in NAMES:
+            refuse(f"{word}: is no step and no plan; --list shows them")
     if out.exists():
         refuse(f"{out} is there already; name a new folder")
-    device = os.environ.get("DEVICE", "cuda")
     if device not in ANY:
         refuse(f"DEVICE={device}: use one of {', '.join(ANY)}")
     limit = options.limit or (VISIT if PLANS.keys() & set(names) else float("inf"))
@@ -65,28 +68,15 @@ def main() -> int:
 
 
 def read() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="ci/gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("ci/gpu", description=__doc__, formatter_class=shown)
     parser.add_argument("words", nargs="*", metavar="OUT|STEP|PLAN")
-    parser.add_argument(
-        "--limit",
-        type=float,
-        metavar="SECONDS",
-        help=f"for all steps together, default for a plan: {VISIT}",
-    )
-    parser.add_argument(
-        "--deadline", type=float, default=30.0, metavar="SECONDS", help="per case, default: 30"
-    )
-    parser.add_argument(
-        "--archive", type=Path, metavar="FILE", help="default: OUT/gpu-results.tar.gz"
-    )
+    limit = f"seconds for all steps together; a plan has {VISIT}"
+    parser.add_argument("--limit", type=float, help=limit)
+    parser.add_argument("--deadline", type=float, default=30.0, help="seconds per case: 30")
+    parser.add_argument("--archive", type=Path, help="instead of OUT/gpu-results.tar.gz")
     parser.add_argument("--list", action="store_true", help="show the plans and the steps")
-    options = parser.parse_intermixed_args()
-    for word in options.words[1:]:
-        if word not in NAMES:
-            refuse(f"{word}: is no step and no plan; --list shows them")
-    return options
+    return parser.parse_intermixed_args()
 
 
 def refuse(why: str) -> NoReturn:

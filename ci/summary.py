@@ -5,20 +5,18 @@ The folder is that of `ci/gpu`, or holds what --json and --junitxml wrote. The t
 terminal and into its summary.md; on GitHub also to the job's page, and failures to their lines.
 """
 
-import json
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 import project  # noqa: F401 - what follows is found with it
 from tier.archive import replace
-from tier.told import counts, in_short
+from tier.told import counts, document, in_short
 
 from harness.campaign.markdown import table
 
@@ -52,12 +50,7 @@ class Step:
         return file.read_text(errors="replace") if file.exists() else ""
 
     def document(self) -> dict[str, Any]:
-        """What it said for programs; nothing where it did not come so far."""
-        try:
-            said = json.loads(self.file("json"))
-        except ValueError:
-            return {}
-        return said if isinstance(said, dict) else {}
+        return document(self.folder / f"{self.name}.json")
 
     def tests(self) -> list[ET.Element]:
         """Every test that it ran."""
@@ -67,8 +60,7 @@ class Step:
             return []
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """What went wrong, and in which line if that is known."""
 
     title: str
@@ -78,9 +70,9 @@ class Failure:
 
     def annotation(self) -> str:
         """As GitHub reads it."""
-        places = {"file": self.file, "line": self.line, "title": self.title}
-        named = ",".join(f"{k}={escaped(v, ':,')}" for k, v in places.items() if v)
-        return f"::error {named}::{escaped(self.text)}"
+        named = (f"{k}={escaped(getattr(self, k), ':,')}" for k in ("file", "line", "title"))
+        known = ",".join(each for each in named if not each.endswith("="))
+        return f"::error {known}::{escaped(self.text)}"
 
 
 def main() -> int:
@@ -142,29 +134,26 @@ def tested(step: Step) -> str:
 
 
 def outcome(test: ET.Element) -> str:
-    tags = {child.tag for child in test}
-    bad = "failed" if tags & {"failure", "error"} else ""
-    return bad or ("skipped" if "skipped" in tags else "passed")
+    ends = {"failure": "failed", "error": "failed", "skipped": "skipped"}
+    return next((ends[kind] for kind in ends if test.find(kind) is not None), "passed")
 
 
-def failures_of(step: Step) -> Iterator[Failure]:
+def failures_of(step: Step) -> list[Failure]:
     """Every case and test that failed; where none is known, how the step ended."""
-    known = False
-    for tally in step.document().get("candidates", {}).values():
-        for failure in tally["failures"]:
-            known = True
-            yield Failure(f"{step.name}: {failure['verdict']}", failure["explanation"])
+    found = [
+        Failure(f"{step.name}: {failure['verdict']}", failure["explanation"])
+        for tally in step.document().get("candidates", {}).values()
+        for failure in tally["failures"]
+    ]
     for test in step.tests():
-        for child in test:
-            if child.tag in ("failure", "error"):
-                known = True
-                text = child.get("message") or child.text or ""
-                # pytest counts lines from zero.
-                line = str(int(test.get("line", "")) + 1) if test.get("line") else ""
-                yield Failure(test.get("name", ""), text, test.get("file", ""), line)
-    if step.failed and not known:
-        last = "\n".join(step.file("txt").splitlines()[-LINES:])
-        yield Failure(f"{step.name}: exit {step.status}", last)
+        # pytest counts lines from zero.
+        line = str(int(test.get("line", "")) + 1) if test.get("line") else ""
+        for child in (*test.iter("failure"), *test.iter("error")):
+            text = child.get("message") or child.text or ""
+            found.append(Failure(test.get("name", ""), text, test.get("file", ""), line))
+    last = "\n".join(step.file("txt").splitlines()[-LINES:])
+    ended = [Failure(f"{step.name}: exit {step.status}", last)] if step.failed else []
+    return found or ended
 
 
 def escaped(text: str, also: str = "") -> str:
