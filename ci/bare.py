@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import distributed as dist
@@ -21,10 +21,6 @@ from harness.reference import TORCH_DTYPES, Decoder
 
 # A file with one case to a line.
 BATCH = "HARNESS_BENCH_BATCH"
-
-
-def nobody(key: str, tensor: torch.Tensor, tokens: Any = None) -> None:
-    """An emit that keeps nothing."""
 
 
 class Ready:
@@ -59,7 +55,7 @@ class Loop(LocalDialect):
         started = time.perf_counter()
         for each in batch:
             for dialect in dialects:
-                dialect.run(each, rank, nobody)
+                dialect.run(each, rank, lambda *_: None)
         if rank.device.type == "cuda":
             # It is given work, and does it later.
             torch.cuda.synchronize(rank.device)
@@ -81,7 +77,7 @@ def main() -> None:
         assert world is not None
         assert isinstance(alone, dist.ProcessGroup)
         rank = Rank(index, 0, index, torch.device("cpu"), alone, world, world)
-        LocalDialect().run(parse(sys.argv[1]), rank, nobody)
+        LocalDialect().run(parse(sys.argv[1]), rank, lambda *_: None)
     dist.barrier()
     dist.destroy_process_group()
 

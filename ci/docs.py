@@ -2,6 +2,7 @@
 """Write the tables that say what the code says; run it as `.venv/bin/python ci/docs.py`."""
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from project import ROOT
@@ -21,6 +22,8 @@ from harness.golden import Store, examine
 from properties.metamorphic.content import CONTENT
 from properties.metamorphic.layout import LAYOUT, RESHARDED
 
+Row = tuple[str, ...]
+
 
 def main() -> None:
     for page, text in pages().items():
@@ -29,75 +32,47 @@ def main() -> None:
 
 def pages() -> dict[Path, str]:
     """Every page that holds a table, as it should be."""
+    written: dict[str, str] = {}
+    for name, mark, heads, rows in tables():
+        page = written.get(name) or (ROOT / name).read_text()
+        written[name] = marked(page, mark, table(heads, rows))
+    return {ROOT / name: page for name, page in written.items()}
+
+
+def tables() -> Iterator[tuple[str, str, Row, Iterable[Row]]]:
+    """The page of each, its mark there, its heads and its rows."""
     heads, *libraries = by_library(read(ROOT / "docs"))
-    tables = {
-        ("README.md", "conformance"): table(heads, libraries),
-        ("docs/cases.md", "situations"): table(
-            ("corner", "why it matters"),
-            ((name, sentence(predicate)) for name, predicate in SITUATIONS.items()),
-        ),
-        ("docs/properties.md", "relations"): table(
-            ("property", "finds"),
-            (
-                (relation.claim, MUTANTS[relation.kills].sentence)
-                for relation in (*LAYOUT, RESHARDED, *CONTENT)
-            ),
-        ),
-        ("docs/anomalies.md", "anomalies"): table(
-            ("name", "what it looks like", "usual cause", "for example"),
-            (
-                (f"`{anomaly.name}`", anomaly.looks, anomaly.cause, examples(anomaly.name))
-                for anomaly in ANOMALIES.values()
-            ),
-        ),
-        ("docs/mutants.md", "mutants"): table(
-            ("mutant", "the bug", "needs", "named", "alone", "threads"),
-            (
-                (
-                    mutant.key,
-                    mutant.sentence,
-                    ", ".join(mutant.needs) or "nothing",
-                    mutant.anomaly,
-                    ALONE[mutant.key],
-                    ", ".join(mutant.threads),
-                )
-                for mutant in MUTANTS.values()
-            ),
-        ),
-        ("docs/mutants.md", "benign"): table(
-            ("variant", "the change", "could be taken for"),
-            ((variant.key, variant.sentence, variant.looks_like) for variant in BENIGN.values()),
-        ),
-        ("docs/mutants.md", "left-out"): table(("bug", "why"), LEFT_OUT.items()),
-        ("docs/gpu.md", "steps"): table(
-            ("step", "shows", "at most", "on"),
-            (
-                (f"`{step.name}`", step.shows, f"{step.most} s", ", ".join(step.devices))
-                for step in STEPS
-            ),
-        ),
-        ("docs/gpu.md", "plans"): table(
-            ("plan", "steps"),
-            ((f"`{name}`", ", ".join(f"`{step}`" for step in of)) for name, of in PLANS.items()),
-        ),
-        ("golden/README.md", "goldens"): table(
-            ("golden", "tokens", "hunts", "what is peculiar about it"),
-            (
-                (
-                    f"`{golden.vector.name}`",
-                    str(golden.vector.case.tokens),
-                    ", ".join((*golden.vector.hunts, *published(golden.vector.name))),
-                    golden.vector.comment,
-                )
-                for golden in examine(Store(ROOT / "golden").files())[0].values()
-            ),
-        ),
-    }
-    written: dict[Path, str] = {}
-    for (name, mark), rows in tables.items():
-        page = ROOT / name
-        written[page] = marked(written.get(page, page.read_text()), mark, rows)
-    return written
+    yield "README.md", "conformance", heads, libraries
+    corners = ((name, sentence(predicate)) for name, predicate in SITUATIONS.items())
+    yield "docs/cases.md", "situations", ("corner", "why it matters"), corners
+    relations = (*LAYOUT, RESHARDED, *CONTENT)
+    found = ((each.claim, MUTANTS[each.kills].sentence) for each in relations)
+    yield "docs/properties.md", "relations", ("property", "finds"), found
+    heads = ("name", "what it looks like", "usual cause", "for example")
+    anomalies = ((f"`{a.name}`", a.looks, a.cause, examples(a.name)) for a in ANOMALIES.values())
+    yield "docs/anomalies.md", "anomalies", heads, anomalies
+    heads = ("mutant", "the bug", "needs", "named", "alone", "threads")
+    mutants = (
+        (m.key, m.sentence, ", ".join(m.needs) or "nothing", m.anomaly, ALONE[m.key],
+         ", ".join(m.threads))
+        for m in MUTANTS.values()
+    )  # fmt: skip
+    yield "docs/mutants.md", "mutants", heads, mutants
+    heads = ("variant", "the change", "could be taken for")
+    benign = ((each.key, each.sentence, each.looks_like) for each in BENIGN.values())
+    yield "docs/mutants.md", "benign", heads, benign
+    yield "docs/mutants.md", "left-out", ("bug", "why"), LEFT_OUT.items()
+    steps = ((f"`{s.name}`", s.shows, f"{s.most} s", ", ".join(s.devices)) for s in STEPS)
+    yield "docs/gpu.md", "steps", ("step", "shows", "at most", "on"), steps
+    plans = ((f"`{name}`", ", ".join(f"`{step}`" for step in of)) for name, of in PLANS.items())
+    yield "docs/gpu.md", "plans", ("plan", "steps"), plans
+    heads = ("golden", "tokens", "hunts", "what is peculiar about it")
+    vectors = [golden.vector for golden in examine(Store(ROOT / "golden").files())[0].values()]
+    goldens = (
+        (f"`{v.name}`", str(v.case.tokens), ", ".join((*v.hunts, *published(v.name))), v.comment)
+        for v in vectors
+    )
+    yield "golden/README.md", "goldens", heads, goldens
 
 
 def published(golden: str) -> list[str]:

@@ -79,36 +79,32 @@ def measure(tokens: int, device: str) -> dict[str, Any]:
         RankPool(case.ranks, placement, deadline=DEADLINE) as pool,
     ):
         os.environ[PEAKS] = peaks  # ranks inherit it
-        moments = [time.perf_counter()]
+        moments = {"": time.perf_counter()}
         assert pool.wait_until_ready() is None
         pool.submit(case, name)
-        moments.append(time.perf_counter())
+        moments["start of ranks"] = time.perf_counter()
         oracle = reference(case, torch.float64, device=device)
-        moments.append(time.perf_counter())
+        moments["oracle"] = time.perf_counter()
         baseline = reference(case, TORCH_DTYPES[case.dtype], device=device)
-        moments.append(time.perf_counter())
+        moments["baseline"] = time.perf_counter()
         outcome = pool.collect()
-        moments.append(time.perf_counter())
+        moments["wait for ranks"] = time.perf_counter()
         assert isinstance(outcome, Assembly), outcome
         comparison = compare(case, Weighed.name, oracle, [baseline], outcome)
-        moments.append(time.perf_counter())
-        ranks = (
-            [int(path.read_text()) for path in Path(peaks).iterdir()]
-            if device == "cuda"
-            else [peak_bytes(pid) for pid in pool.pids()[1:]]
-        )
+        moments["comparison"] = time.perf_counter()
+        if device == "cuda":
+            ranks = [int(path.read_text()) for path in Path(peaks).iterdir()]
+        else:
+            ranks = [peak_bytes(pid) for pid in pool.pids()[1:]]
     assert comparison.verdict.passed, comparison
     own = torch.cuda.max_memory_allocated() if device == "cuda" else peak_bytes(os.getpid())
-    parts = ("start of ranks", "oracle", "baseline", "wait for ranks", "comparison")
+    (_, began), *_, (_, ended) = moments.items()
     return {
         "tokens": tokens,
         "verdict": comparison.verdict.name,
         "share of budget used": comparison.used,
-        "seconds": moments[-1] - moments[0],
-        "seconds of": {
-            part: later - earlier
-            for part, (earlier, later) in zip(parts, pairwise(moments), strict=True)
-        },
+        "seconds": ended - began,
+        "seconds of": {part: t - s for (_, s), (part, t) in pairwise(moments.items())},
         "largest rank": max(ranks) / 1e6,
         "controller": own / 1e6,
     }

@@ -9,7 +9,7 @@ import sys
 
 from project import ROOT
 
-CASES = 10_000
+CASES, PASSED = 10_000, ("EQUAL", "WITHIN")
 # The largest share of a budget that rounding in fp64 may use.
 LIMIT = 0.5
 
@@ -19,16 +19,13 @@ def main() -> None:
     cases = int(options.pop(0)) if options and options[0].isdigit() else CASES
     kept = ROOT / ".harness" / "soak.json"
     kept.parent.mkdir(exist_ok=True)
-    check = [sys.executable, "-m", "harness", "check", "--dtype", "fp64", "--json"]
+    check = [sys.executable, "-m", "harness", "check", "--dtype=fp64", "--json", *options]
     with kept.open("w") as out:
-        done = subprocess.run(
-            [*check, "--cases", str(cases), *options], stdout=out, cwd=ROOT, check=False
-        )
+        done = subprocess.run([*check, f"--cases={cases}"], stdout=out, cwd=ROOT, check=False)
     if done.returncode:
         sys.exit(done.returncode)
     for name, candidate in json.loads(kept.read_text())["candidates"].items():
-        verdicts, used = candidate["verdicts"], candidate["used"]
-        passed = verdicts.get("EQUAL", 0) + verdicts.get("WITHIN", 0)
+        used, passed = candidate["used"], sum(map(candidate["verdicts"].get, PASSED, (0, 0)))
         if passed < cases:
             sys.exit(f"soak: {name} passed {passed} cases of {cases}")
         if used >= LIMIT:

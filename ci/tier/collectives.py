@@ -105,7 +105,7 @@ def rank(device: torch.device, index: int, folder: Path, names: Sequence[Named])
     )
     with (folder / f"said.{index}").open("w", buffering=1) as file:
         for name, dtype in names:
-            perform, came, due = COLLECTIVES[name]
+            perform, filled, what = COLLECTIVES[name]
             every = [
                 torch.arange(12).reshape(4, 3).add(1 + 20 * r).to(getattr(torch, dtype))
                 for r in range(WORLD)
@@ -114,8 +114,8 @@ def rank(device: torch.device, index: int, folder: Path, names: Sequence[Named])
             try:
                 tensors = Tensors(every[index].to(device, copy=True), index)
                 perform(tensors)
-                got = [x.cpu() for x in came(tensors)]
-                if got and not torch.equal(torch.cat(got), due(every, index)):
+                got = [x.cpu() for x in filled(tensors)]
+                if got and not torch.equal(torch.cat(got), due(every, index)[what]):
                     error = f"wrong: {torch.cat(got).flatten()[:3].tolist()}"
             except Exception as raised:  # noqa: BLE001 - what is wanted is to know it
                 error = f"{type(raised).__name__}: {raised}".partition("\n")[0][:200]
@@ -152,69 +152,46 @@ def batch_isend_irecv(t: Tensors) -> None:
         work.wait()
 
 
-def total(every: list[Tensor], _rank: int) -> Tensor:
-    return every[0] + every[1]
+def due(every: list[Tensor], rank: int) -> dict[str, Tensor]:
+    """What may come out, of both ranks' tensors."""
+    parts = [x.chunk(WORLD)[rank] for x in every]
+    return {
+        "sum": every[0] + every[1],
+        "part of sum": parts[0] + parts[1],
+        "all": torch.cat(every),
+        "root's": every[ROOT],
+        "part of root's": parts[ROOT],
+        "parts": torch.cat(parts),
+        "other's": every[1 - rank],
+    }
 
 
-def part_of_total(every: list[Tensor], rank: int) -> Tensor:
-    return total(every, rank).chunk(WORLD)[rank]
-
-
-def all_of_it(every: list[Tensor], _rank: int) -> Tensor:
-    return torch.cat(every)
-
-
-def part_of_each(every: list[Tensor], rank: int) -> Tensor:
-    return torch.cat([x.chunk(WORLD)[rank] for x in every])
-
-
-def of_the_other(every: list[Tensor], rank: int) -> Tensor:
-    return every[1 - rank]
-
-
-# What is called; what it filled, which is nothing on a rank without a part in what comes out; and
-# what that should be, of both ranks' tensors.
-Collective = tuple[
-    Callable[[Tensors], object],
-    Callable[[Tensors], list[Tensor]],
-    Callable[[list[Tensor], int], Tensor],
-]
+# What is called; what it fills, which is nothing on a rank without a part in what comes out; and
+# what that should be.
+Collective = tuple[Callable[[Tensors], object], Callable[[Tensors], list[Tensor]], str]
 COLLECTIVES: dict[str, Collective] = {
-    "all_reduce": (lambda t: dist.all_reduce(t.x), lambda t: [t.x], total),
-    "all_gather": (lambda t: dist.all_gather(t.pieces, t.x), lambda t: t.pieces, all_of_it),
+    "all_reduce": (lambda t: dist.all_reduce(t.x), lambda t: [t.x], "sum"),
+    "all_gather": (lambda t: dist.all_gather(t.pieces, t.x), lambda t: t.pieces, "all"),
     "all_gather_into_tensor": (
-        lambda t: dist.all_gather_into_tensor(t.whole, t.x), lambda t: [t.whole], all_of_it
-    ),
-    "broadcast": (
-        lambda t: dist.broadcast(t.x, ROOT), lambda t: [t.x], lambda every, _: every[ROOT]
-    ),
+        lambda t: dist.all_gather_into_tensor(t.whole, t.x), lambda t: [t.whole], "all"),
+    "broadcast": (lambda t: dist.broadcast(t.x, ROOT), lambda t: [t.x], "root's"),
     "gather": (
         lambda t: dist.gather(t.x, t.pieces if t.at_root else None, ROOT),
-        lambda t: t.pieces if t.at_root else [],
-        all_of_it,
-    ),
+        lambda t: t.pieces if t.at_root else [], "all"),
     "scatter": (
         lambda t: dist.scatter(t.part, t.parts if t.at_root else None, ROOT),
-        lambda t: [t.part],
-        lambda every, rank: every[ROOT].chunk(WORLD)[rank],
-    ),
-    "reduce": (
-        lambda t: dist.reduce(t.x, ROOT), lambda t: [t.x] if t.at_root else [], total
-    ),
+        lambda t: [t.part], "part of root's"),
+    "reduce": (lambda t: dist.reduce(t.x, ROOT), lambda t: [t.x] if t.at_root else [], "sum"),
     "reduce_scatter_tensor": (
-        lambda t: dist.reduce_scatter_tensor(t.part, t.x), lambda t: [t.part], part_of_total
-    ),
+        lambda t: dist.reduce_scatter_tensor(t.part, t.x), lambda t: [t.part], "part of sum"),
     "reduce_scatter": (
-        lambda t: dist.reduce_scatter(t.part, t.parts), lambda t: [t.part], part_of_total
-    ),
+        lambda t: dist.reduce_scatter(t.part, t.parts), lambda t: [t.part], "part of sum"),
     "all_to_all_single": (
-        lambda t: dist.all_to_all_single(t.same, t.x), lambda t: [t.same], part_of_each
-    ),
+        lambda t: dist.all_to_all_single(t.same, t.x), lambda t: [t.same], "parts"),
     "all_to_all": (
-        lambda t: dist.all_to_all(t.empty_parts, t.parts), lambda t: t.empty_parts, part_of_each
-    ),
-    "send": (send, lambda t: [] if t.at_root else [t.same], of_the_other),
-    "batch_isend_irecv": (batch_isend_irecv, lambda t: [t.same], of_the_other),
+        lambda t: dist.all_to_all(t.empty_parts, t.parts), lambda t: t.empty_parts, "parts"),
+    "send": (send, lambda t: [] if t.at_root else [t.same], "other's"),
+    "batch_isend_irecv": (batch_isend_irecv, lambda t: [t.same], "other's"),
 }  # fmt: skip
 
 if __name__ == "__main__":
