@@ -50,25 +50,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
     parser.add_argument("--draws", type=int, default=1000, help="cases drawn, default: 1000")
     parser.add_argument("--rate", action="store_true")
-    parser.add_argument(
-        "--length", type=int, nargs="?", const=0, metavar="TOKENS", help="of so many, or doubling"
-    )
-    parser.add_argument(
-        "--device",
-        choices=length.LONGEST,
-        default="cpu",
-        help="with --rate or --length, default: cpu",
-    )
+    sizes = "of so many tokens, or of ever more"
+    parser.add_argument("--length", type=int, nargs="?", const=0, help=sizes, metavar="TOKENS")
+    place = "with --rate or --length, default: cpu"
+    parser.add_argument("--device", choices=length.LONGEST, default="cpu", help=place)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     results: dict[str, Any]
     if options.length is not None:
         results = length.measured(options.device, options.length)
     elif options.rate:
-        results = {
-            f"sp {sp}": rates(batch_for(sp, options.cases), options.rounds, options.device)
-            for sp in SIZES
-        }
+        batches = {f"sp {sp}": batch_for(sp, options.cases) for sp in SIZES}
+        results = {sp: rates(of, options.rounds, options.device) for sp, of in batches.items()}
     else:
         results = {f"sp {sp}": measure(sp, options.cases, options.rounds) for sp in SIZES}
         results["without ranks"] = {
@@ -77,10 +70,8 @@ def main() -> None:
         }
     if options.json:
         print(json.dumps(results, indent=1))
-    elif options.length is not None:
-        length.show(results)
     else:
-        show(results)
+        (show if options.length is None else length.show)(results)
 
 
 def batch_for(sp: int, count: int) -> list[Case]:

@@ -34,20 +34,29 @@ NAMES = {*PLANS, *(step.name for step in STEPS)}
 
 
 def main() -> int:
-    options = read()
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("ci/gpu", description=__doc__, formatter_class=shown)
+    parser.add_argument("words", nargs="*", metavar="OUT|STEP|PLAN")
+    limit = f"seconds for all steps together; a plan has {VISIT}"
+    parser.add_argument("--limit", type=float, help=limit)
+    parser.add_argument("--deadline", type=float, default=30.0, help="seconds per case: 30")
+    parser.add_argument("--archive", type=Path, help="instead of OUT/gpu-results.tar.gz")
+    parser.add_argument("--list", action="store_true", help="show the plans and the steps")
+    options = parser.parse_intermixed_args()
     if options.list:
-        print(listed())
+        steps = (f"{step.name:14} {step.most:4} s  {step.shows}" for step in STEPS)
+        plans = (f"{name:14} {', '.join(of)}" for name, of in PLANS.items())
+        print("Steps, the most valuable first:", *steps, "", "Plans:", *plans, sep="\n")
         return 0
     out, names = place(options.words)
     device = os.environ.get("DEVICE", "cuda")
-    for word in options.words[1:]:
-        if word not in NAMES:
-            refuse(f"{word}: is no step and no plan; --list shows them")
+    for word in (word for word in names if word not in NAMES):
+        refuse(f"{word}: is no step and no plan; --list shows them")
     if out.exists():
         refuse(f"{out} is there already; name a new folder")
     if device not in ANY:
         refuse(f"DEVICE={device}: use one of {', '.join(ANY)}")
-    limit = options.limit or (VISIT if PLANS.keys() & set(names) else float("inf"))
+    seconds = options.limit or (VISIT if PLANS.keys() & set(names) else float("inf"))
     for number in ENDS:
         signal.signal(number, interrupt)
     with tempfile.TemporaryDirectory() as brought:
@@ -58,25 +67,13 @@ def main() -> int:
             device=device,
             deadline=options.deadline,
             most_cases=int(os.environ.get("CASES", "0")),
-            limit=limit,
+            limit=seconds,
             paths=(brought, str(ROOT)),
             nccl=unpacked(packed, brought) if (packed := os.environ.get("NCCL")) else "",
         )
         if wheels := os.environ.get("WHEELS"):
             bring(wheels, visit.python, brought)
-        return visit.run(chosen(names, sized=limit < float("inf")))
-
-
-def read() -> argparse.Namespace:
-    shown = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("ci/gpu", description=__doc__, formatter_class=shown)
-    parser.add_argument("words", nargs="*", metavar="OUT|STEP|PLAN")
-    limit = f"seconds for all steps together; a plan has {VISIT}"
-    parser.add_argument("--limit", type=float, help=limit)
-    parser.add_argument("--deadline", type=float, default=30.0, help="seconds per case: 30")
-    parser.add_argument("--archive", type=Path, help="instead of OUT/gpu-results.tar.gz")
-    parser.add_argument("--list", action="store_true", help="show the plans and the steps")
-    return parser.parse_intermixed_args()
+        return visit.run(chosen(names, sized=seconds < float("inf")))
 
 
 def refuse(why: str) -> NoReturn:
@@ -89,12 +86,6 @@ def place(words: list[str]) -> tuple[Path, list[str]]:
     if words and words[0] not in NAMES:
         return Path(words[0]).absolute(), words[1:]
     return ROOT / "gpu-results" / ("-".join(words) or "all"), words
-
-
-def listed() -> str:
-    steps = (f"{step.name:14} {step.most:4} s  {step.shows}" for step in STEPS)
-    plans = (f"{name:14} {', '.join(of)}" for name, of in PLANS.items())
-    return "\n".join(["Steps, the most valuable first:", *steps, "", "Plans:", *plans])
 
 
 def bring(wheels: str, python: str, to: str) -> None:

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LocalDialect
-from harness.case import Case, Row
+from harness.case import Case, parse
 from harness.compare import compare
 from harness.ranks.device import choose
 from harness.ranks.pool import RankPool
@@ -55,33 +55,24 @@ WEIGHED = Weighed()
 
 def long_case(tokens: int) -> Case:
     """One row of half the tokens and two that are shorter, padded on either side."""
-    lengths = (tokens // 2, tokens // 3, tokens - tokens // 2 - tokens // 3)
-    masks = ["0" * (length // 2) + "1" * (length - length // 2) for length in lengths]
-    return Case(
-        rows=(Row(masks[0]), Row(masks[1], "left"), Row(masks[2])),
-        heads=8,
-        kv_heads=2,
-        head_dim=16,
-        layers=2,
-        vocab=VOCABULARY,
-        dtype="fp32",
-        kernel="sdpa",
-    )
+    half, third = tokens // 2, tokens // 3
+    sides = ((half, ""), (third, ":left"), (tokens - half - third, ""))
+    rows = ",".join(f"{n}:0{{{n // 2}}}1{{{n - n // 2}}}{side}" for n, side in sides)
+    model = f"heads=8/2 layers=2 vocab={VOCABULARY} dim=16 dtype=fp32 kernel=sdpa"
+    return parse(f"case/1 rows={rows} {model} sp=2")
 
 
 def measure(tokens: int, device: str) -> dict[str, Any]:
     """One size, from starting the ranks to the verdict."""
     case = long_case(tokens)
-    name = f"{Path(__file__).resolve()}:WEIGHED"
-    placement = choose(device, "auto", case.ranks)
     with (
         tempfile.TemporaryDirectory() as peaks,
-        RankPool(case.ranks, placement, deadline=DEADLINE) as pool,
+        RankPool(case.ranks, choose(device, "auto", case.ranks), deadline=DEADLINE) as pool,
     ):
         os.environ[PEAKS] = peaks  # ranks inherit it
         moments = {"": time.perf_counter()}
         assert pool.wait_until_ready() is None
-        pool.submit(case, name)
+        pool.submit(case, f"{Path(__file__).resolve()}:WEIGHED")
         moments["start of ranks"] = time.perf_counter()
         oracle = reference(case, torch.float64, device=device)
         moments["oracle"] = time.perf_counter()

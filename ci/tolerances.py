@@ -31,21 +31,19 @@ BIN, BAR = 0.1, "▏▎▍▌▋▊▉█"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000, help="of each dtype, default: 1000")
-    options = parser.parse_args()
-    text = marked(PAGE.read_text(), "factors", factors())
-    PAGE.write_text(marked(text, "measured", measured(options.cases)))
+    found = measured(parser.parse_args().cases)
+    PAGE.write_text(marked(marked(PAGE.read_text(), "factors", factors()), "measured", found))
 
 
 def factors() -> str:
     """The factors as the code has them."""
     heads = ("dtype", "times", "times on the whole", "units", "rounding")
-    return table(heads, map(factors_of, get_args(Dtype)))
-
-
-def factors_of(dtype: Dtype) -> tuple[str, ...]:
-    whole = TIMES_ON_THE_WHOLE.get(dtype)
-    shown = f"{whole:g}" if whole else "not asked"
-    return (dtype, f"{TIMES[dtype]:g}", shown, f"{UNITS[dtype]:g}", f"{ROUNDING[dtype]:.2g}")
+    whole = {dtype: f"{times:g}" for dtype, times in TIMES_ON_THE_WHOLE.items()}
+    rows = (
+        (d, f"{TIMES[d]:g}", whole.get(d, "not asked"), f"{UNITS[d]:g}", f"{ROUNDING[d]:.2g}")
+        for d in get_args(Dtype)
+    )
+    return table(heads, rows)
 
 
 def measured(count: int) -> str:
@@ -57,11 +55,10 @@ def measured(count: int) -> str:
 def section(dtype: Dtype, count: int, pool: RankPool) -> str:
     batch = generate(cases(max_ranks=4, dtypes=(dtype,)), count, 1)
     found = list(evaluate_all(zip(batch, cycle(DIALECTS), strict=False), pool))
-    failed = [comparison for comparison in found if not comparison.verdict.passed]
-    assert not failed, explain(failed[0])
+    for comparison in found:
+        assert comparison.verdict.passed, explain(comparison)
     used = [comparison.used for comparison in found]
-    unjudged = sum(len(comparison.unjudged) for comparison in found)
-    again = sum(comparison.asked_again for comparison in found)
+    unjudged, again = sum(len(c.unjudged) for c in found), sum(c.asked_again for c in found)
     said = (
         f"**{dtype}**: {count} cases, {again} asked again, {unjudged} tensors not judged. "
         f"The largest share of a budget was {max(used):.2f}."

@@ -44,11 +44,8 @@ def replace(file: Path, content: bytes) -> None:
 
 def _files(folder: Path, failures: Path, since: float) -> dict[str, Path]:
     """By their names in the archive."""
-    own = [
-        file
-        for file in folder.rglob("*")
-        if file.is_file() and not file.name.startswith(".") and not file.name.endswith(".tar.gz")
-    ]
+    # Archives and drafts are not part of what a run found.
+    own = [f for f in folder.rglob("*") if f.is_file() and f.name[0] != "." and f.suffix != ".gz"]
     bundles = [bundle for bundle in failures.glob("*") if bundle.stat().st_mtime >= since]
     failed = [file for bundle in bundles for file in bundle.glob("*")]
     return {str(file.relative_to(folder)): file for file in own} | {

@@ -36,11 +36,14 @@ BACKENDS = {
 HALF = ("bf16", "fp16")
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+# One implementation, or the one that torch takes.
+Backend = SDPBackend | None
+Tensors = list[Tensor]
+Told = dict[str, Any]
 
 
 def main() -> None:
-    found: list[dict[str, Any]] = []
-    broken = ""
+    found, broken = list[Told](), ""
     try:
         # What came before an exception stays.
         found.extend(combinations(sys.argv[1]))
@@ -53,7 +56,7 @@ def main() -> None:
     print(json.dumps({"attention": found, "raised": raised, "broken": broken}, indent=1))
 
 
-def combinations(device: str) -> Iterator[dict[str, Any]]:
+def combinations(device: str) -> Iterator[Told]:
     for dtype, size, mask, shared in product(TORCH_DTYPES, SIZES, MASKS, (False, True)):
         case = {"dtype": dtype, "head size": size, "mask": mask, "shared kv heads": shared}
         inputs = heads(device, dtype, size, KV_HEADS if shared else HEADS)
@@ -71,7 +74,7 @@ def combinations(device: str) -> Iterator[dict[str, Any]]:
             yield {**case, "kernel": "varlen", **tried(partial(rows, mask), inputs, exact)}
 
 
-def heads(device: str, dtype: str, size: int, kv_heads: int) -> list[Tensor]:
+def heads(device: str, dtype: str, size: int, kv_heads: int) -> Tensors:
     generator = torch.Generator().manual_seed(0)
     return [
         torch.randn(1, count, TOKENS, size, generator=generator).to(device, TORCH_DTYPES[dtype])
@@ -79,14 +82,11 @@ def heads(device: str, dtype: str, size: int, kv_heads: int) -> list[Tensor]:
     ]
 
 
-def arguments(mask: str, q_MSH: Tensor, k_CSH: Tensor) -> dict[str, Any]:
+def arguments(mask: str, q_MSH: Tensor, k_CSH: Tensor) -> Told:
     whole_SS = torch.ones(TOKENS, TOKENS, dtype=torch.bool, device=q_MSH.device).tril()
     kinds = {"causal": None, "window": whole_SS.triu(-4), "mask": whole_SS}
-    return {
-        "attn_mask": kinds[mask],
-        "is_causal": mask == "causal",
-        "enable_gqa": q_MSH.shape[1] != k_CSH.shape[1],
-    }
+    shared = q_MSH.shape[1] != k_CSH.shape[1]
+    return {"attn_mask": kinds[mask], "is_causal": mask == "causal", "enable_gqa": shared}
 
 
 def fused(mask: str, q_MSH: Tensor, k_CSH: Tensor, v_CSH: Tensor) -> Tensor:
@@ -102,28 +102,21 @@ def rows(mask: str, *inputs: Tensor) -> Tensor:
     return varlen(q_TMH, k_TCH, v_TCH, segments).transpose(0, 1)[None]
 
 
-def run(
-    attend: Attention, inputs: list[Tensor], backend: SDPBackend | None = None
-) -> list[Tensor]:
-    """The output and the gradients, by one implementation or the one that torch takes."""
+def run(attend: Attention, inputs: Tensors, by: Backend = None) -> Tensors:
+    """The output and the gradients."""
     leaves = [x.detach().requires_grad_() for x in inputs]
-    with sdpa_kernel(backend) if backend else nullcontext():
+    with sdpa_kernel(by) if by else nullcontext():
         out = attend(*leaves)
         out.backward(torch.ones_like(out))
     return [x.detach().double() for x in (out, *(x.grad for x in leaves)) if x is not None]
 
 
-def tried(
-    attend: Attention,
-    inputs: list[Tensor],
-    exact: list[Tensor],
-    backend: SDPBackend | None = None,
-) -> dict[str, Any]:
+def tried(attend: Attention, inputs: Tensors, exact: Tensors, by: Backend = None) -> Told:
     """How far off, as a share of the largest number that is right; or how it failed."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            pairs = zip(run(attend, inputs, backend), exact, strict=True)
+            pairs = zip(run(attend, inputs, by), exact, strict=True)
             off = [float((one - other).abs().max() / other.abs().max()) for one, other in pairs]
         except torch.AcceleratorError:
             raise

@@ -38,33 +38,26 @@ def main() -> None:
     # Cut off, it says what it knows.
     with suppress(KeyboardInterrupt):
         while names:
-            *told, (last, dtype, why) = pair(device, names)
-            for name, its, error in (*told, (last, dtype, why)):
-                found[name][its] = error
+            said = pair(device, names)
+            for name, dtype, error in said:
+                found[name][dtype] = error
             # What ended the ranks would do so again.
-            names = [each for each in names[len(told) + 1 :] if each[0] != last]
+            names = [each for each in names[len(said) :] if each[0] != name]
     print(json.dumps({"collectives": found}, indent=1))
 
 
 def pair(device: str, names: Sequence[Named]) -> list[tuple[str, str, str]]:
     """What two ranks said of as many as they came to; the last may have been their end."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder = Path(name)
-        said, errors = (
-            [folder / f"{kind}.{r}" for r in range(WORLD)] for kind in ("said", "errors")
-        )
-        ranks = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, __file__, device, str(r), name, json.dumps(names)],
-                    # gloo would look up the name of the host.
-                    env={"GLOO_SOCKET_IFNAME": "lo", **os.environ},
-                    stderr=stack.enter_context(errors[r].open("w")),
-                )
-            )
-            for r in range(WORLD)
-        ]
-        for process in ranks:
+        said, errors = ([Path(name, f"{k}.{r}") for r in range(WORLD)] for k in ("said", "errors"))
+        ranks = []
+        for r in range(WORLD):
+            command = [sys.executable, __file__, device, str(r), name, json.dumps(names)]
+            # gloo would look up the name of the host.
+            known = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
+            file = stack.enter_context(errors[r].open("w"))
+            process = subprocess.Popen(command, env=known, stderr=file)
+            ranks.append(stack.enter_context(process))
             stack.callback(process.kill)
         why = watch(ranks, said)
         told = zip(*(path.read_text().splitlines() for path in said), strict=False)
@@ -96,20 +89,15 @@ def watch(ranks: list["subprocess.Popen[bytes]"], said: list[Path]) -> str:
 
 def rank(device: torch.device, index: int, folder: Path, names: Sequence[Named]) -> None:
     """One of the two: it writes a line for each, which is empty where all is as it should be."""
+    meeting, patience = f"file://{folder}/meeting", timedelta(seconds=PATIENCE)
     dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting",
-        rank=index,
-        world_size=WORLD,
-        timeout=timedelta(seconds=PATIENCE),
+        "gloo", init_method=meeting, rank=index, world_size=WORLD, timeout=patience
     )
     with (folder / f"said.{index}").open("w", buffering=1) as file:
         for name, dtype in names:
             perform, filled, what = COLLECTIVES[name]
-            every = [
-                torch.arange(12).reshape(4, 3).add(1 + 20 * r).to(getattr(torch, dtype))
-                for r in range(WORLD)
-            ]
+            one = torch.arange(1, 13).reshape(4, 3)
+            every = [(one + 20 * r).to(getattr(torch, dtype)) for r in range(WORLD)]
             error = ""
             try:
                 tensors = Tensors(every[index].to(device, copy=True), index)

@@ -21,7 +21,7 @@ def fitting(seconds: float, probe: Mapping[str, Any], took: float) -> int:
     if not cases or not judging:
         return FEWEST
     start = max(took - judging, 0.0)
-    return max(FEWEST, math.floor(cases / judging * (seconds * (1 - SPARE) - start)))
+    return max(FEWEST, int(cases / judging * (seconds * (1 - SPARE) - start)))
 
 
 def share(step: Step, later: Sequence[Step], left: float) -> float:

@@ -5,6 +5,7 @@ what can best be done without.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 CUDA = ("cuda",)
 REAL = ("cuda", "cpu")
@@ -44,11 +45,9 @@ class Step:
 RANKS = "--device {device} --ranks 4 --json --deadline {deadline}"
 
 
-def _check(
-    name: str, options: str, what: str, devices: tuple[str, ...] = ANY, module: str = ""
-) -> Step:
+def _check(name: str, options: str, what: str, **more: Any) -> Step:
     words = f"-m harness check {RANKS} --cases {{cases}} --limit {{limit}} {options}"
-    return Step(f"check-{name}", f"generated cases pass {what}", words, 240, 45, devices, module)
+    return Step(f"check-{name}", f"generated cases pass {what}", words, 240, 45, **more)
 
 
 def _record(dtype: str) -> tuple[Step, Step]:

@@ -28,11 +28,8 @@ def placed(document: Document) -> str:
     """Where it was computed and by which torch, if it says so."""
     versions, place = document.get("versions", {}), document.get("placement", {})
     where = {**place, "torch": place.get("torch") or versions.get("torch")}
-    return ", ".join(f"{name} {listed(value)}" for name, value in where.items() if value)
-
-
-def listed(value: object) -> str:
-    return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
+    known = {name: value if isinstance(value, list) else [value] for name, value in where.items()}
+    return ", ".join(f"{k} {' and '.join(map(str, v))}" for k, v in known.items() if any(v))
 
 
 def campaign(document: Document) -> Iterator[str]:

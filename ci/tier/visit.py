@@ -136,21 +136,13 @@ class Visit:
         self._keep()
         began = time.monotonic()
         command = step.command(
-            device=self.device,
-            out=str(self.out),
-            deadline=f"{self.deadline:g}",
-            cases=str(cases),
-            limit=f"{JUDGING * seconds:.0f}",
+            device=self.device, out=str(self.out), deadline=f"{self.deadline:g}",
+            cases=str(cases), limit=f"{JUDGING * seconds:.0f}",
             require="--harness-require=cuda" if self.device == "cuda" else "",
-        )
-        printed = self.out / f"{step.name}.{step.ending}"
-        status = child.run(
-            [self.python, *command],
-            seconds,
-            self.environment | ({"LD_PRELOAD": self.nccl} if step.nccl else {}),
-            printed,
-            self.out / f"{step.name}.txt",
-        )
+        )  # fmt: skip
+        known = self.environment | ({"LD_PRELOAD": self.nccl} if step.nccl else {})
+        printed, text = (self.out / f"{step.name}.{kind}" for kind in (step.ending, "txt"))
+        status = child.run([self.python, *command], seconds, known, printed, text)
         took = time.monotonic() - began
         note.status, note.seconds = str(status), f"{took:.0f}"
         if not step.sized and status != child.CUT_OFF:
@@ -170,11 +162,8 @@ class Visit:
         replace(self.out / "steps.tsv", "".join(lines).encode())
         # Only the last page is for the page of a job.
         quiet = {} if last else {"GITHUB_STEP_SUMMARY": "", "GITHUB_ACTIONS": ""}
-        subprocess.run(
-            [sys.executable, SUMMARY, self.out],
-            env={**os.environ, **quiet},
-            stdout=None if last else subprocess.DEVNULL,
-            check=False,
-        )
+        shown = None if last else subprocess.DEVNULL
+        command = [sys.executable, str(SUMMARY), str(self.out)]
+        subprocess.run(command, env={**os.environ, **quiet}, stdout=shown, check=False)
         self.archive.parent.mkdir(parents=True, exist_ok=True)
         replace(self.archive, pack(self.out, FAILURES, self.since))
