@@ -135,6 +135,15 @@ def test_actionlint_has_nothing_to_say_of_the_workflows() -> None:
     assert told.returncode == 0, told.stdout
 
 
+def test_python_in_ci_is_in_files_that_tools_know_as_python() -> None:
+    files = [
+        file for file in CI.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")
+    ]
+    named_otherwise = [file for file in files if "python" in file.read_text().partition("\n")[0]]
+    assert named_otherwise == []
+    assert [file for file in files if re.search(r"python.*<<", file.read_text())] == []
+
+
 def workflow_commands() -> list[list[str]]:
     """Every command of every workflow, in words, for each entry of its matrix."""
     yaml = pytest.importorskip("yaml")
