@@ -1,4 +1,4 @@
-"""What `ci/bench` compares with: the same step on the same ranks, and nothing else.
+"""What `ci/bench.py` compares with: the same step on the same ranks, and nothing else.
 
 As a candidate (`ci/bare.py:LOOP`) it runs the native step in a loop inside a rank of the pool, on
 a model built beforehand and with nobody listening. As a program under torchrun it does what
@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import distributed as dist
@@ -21,10 +21,6 @@ from harness.reference import TORCH_DTYPES, Decoder
 
 # A file with one case to a line.
 BATCH = "HARNESS_BENCH_BATCH"
-
-
-def nobody(key: str, tensor: torch.Tensor, tokens: Any = None) -> None:
-    """An emit that keeps nothing."""
 
 
 class Ready:
@@ -39,21 +35,16 @@ class Ready:
         return self.models[case]
 
 
-class Gather(Ready, GatherDialect):
-    """`native-gather` on a model that is there already."""
+class Gather(Ready, GatherDialect): ...
 
 
-class Local(Ready, LocalDialect):
-    """`native-local` likewise."""
+class Local(Ready, LocalDialect): ...
 
 
-class Loop:
+class Loop(LocalDialect):
     """The native steps, case after case."""
 
     name = "bare-loop"
-
-    def supports(self, case: Case) -> str | None:
-        return LocalDialect().supports(case)
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         batch = [parse(line) for line in Path(os.environ[BATCH]).read_text().splitlines()]
@@ -64,12 +55,12 @@ class Loop:
         started = time.perf_counter()
         for each in batch:
             for dialect in dialects:
-                dialect.run(each, rank, nobody)
+                dialect.run(each, rank, lambda *_: None)
         if rank.device.type == "cuda":
             # It is given work, and does it later.
             torch.cuda.synchronize(rank.device)
         seconds = time.perf_counter() - started
-        LocalDialect().run(case, rank, emit)
+        super().run(case, rank, emit)
         emit("seconds", torch.tensor(seconds, dtype=torch.float64))
 
 
@@ -79,20 +70,16 @@ LOOP = Loop()
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    index, size = dist.get_rank(), dist.get_world_size()
     # One write, so that the words of two ranks cannot mix.
     os.write(1, b"ready\n")
     if len(sys.argv) > 1:
-        case = parse(sys.argv[1])
-        alone = dist.new_subgroups(1)[0]
-        world = dist.group.WORLD
+        alone, world, index = dist.new_subgroups(1)[0], dist.group.WORLD, dist.get_rank()
         assert world is not None
         assert isinstance(alone, dist.ProcessGroup)
         rank = Rank(index, 0, index, torch.device("cpu"), alone, world, world)
-        LocalDialect().run(case, rank, nobody)
+        LocalDialect().run(parse(sys.argv[1]), rank, lambda *_: None)
     dist.barrier()
     dist.destroy_process_group()
-    assert size == int(os.environ["WORLD_SIZE"])
 
 
 if __name__ == "__main__":

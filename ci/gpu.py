@@ -1,4 +1,17 @@
-"""What `ci/gpu` was asked for, and with what."""
+"""The GPU tier: goldens, generated cases, known bugs and tests on four ranks of the device.
+
+  ci/gpu [OUT] [STEP|PLAN ...]   into a new folder OUT; all steps, or those named
+  ci/gpu first                   what a first visit of ten minutes is for; then second, third ...
+
+OUT keeps what each step said, what the device computed, and all of it in short as summary.md; the
+archive keeps it in one file of at most 8 MB. Both are whole after every step, whatever ends this.
+
+Variables:
+  PYTHON=python3.12    another interpreter
+  WHEELS=FOLDER        wheels of what it lacks, unpacked for this run only
+  NCCL=FILE            a newer NCCL, as ci/nccl.py packs it, for the step that needs it
+  DEVICE=cpu CASES=20  tries it without a GPU
+"""
 
 import argparse
 import lzma
@@ -12,26 +25,38 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from project import ROOT
 from tier.steps import ANY, PLANS, STEPS, VISIT, chosen
 from tier.visit import Interrupted, Visit
 
-ROOT = Path(__file__).resolve().parent.parent
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NAMES = {*PLANS, *(step.name for step in STEPS)}
 
 
 def main() -> int:
-    options = read()
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("ci/gpu", description=__doc__, formatter_class=shown)
+    parser.add_argument("words", nargs="*", metavar="OUT|STEP|PLAN")
+    limit = f"seconds for all steps together; a plan has {VISIT}"
+    parser.add_argument("--limit", type=float, help=limit)
+    parser.add_argument("--deadline", type=float, default=30.0, help="seconds per case: 30")
+    parser.add_argument("--archive", type=Path, help="instead of OUT/gpu-results.tar.gz")
+    parser.add_argument("--list", action="store_true", help="show the plans and the steps")
+    options = parser.parse_intermixed_args()
     if options.list:
-        print(listed())
+        steps = (f"{step.name:14} {step.most:4} s  {step.shows}" for step in STEPS)
+        plans = (f"{name:14} {', '.join(of)}" for name, of in PLANS.items())
+        print("Steps, the most valuable first:", *steps, "", "Plans:", *plans, sep="\n")
         return 0
     out, names = place(options.words)
+    device = os.environ.get("DEVICE", "cuda")
+    for word in (word for word in names if word not in NAMES):
+        refuse(f"{word}: is no step and no plan; --list shows them")
     if out.exists():
         refuse(f"{out} is there already; name a new folder")
-    device = os.environ.get("DEVICE", "cuda")
     if device not in ANY:
         refuse(f"DEVICE={device}: use one of {', '.join(ANY)}")
-    limit = options.limit or (VISIT if PLANS.keys() & set(names) else float("inf"))
+    seconds = options.limit or (VISIT if PLANS.keys() & set(names) else float("inf"))
     for number in ENDS:
         signal.signal(number, interrupt)
     with tempfile.TemporaryDirectory() as brought:
@@ -42,29 +67,13 @@ def main() -> int:
             device=device,
             deadline=options.deadline,
             most_cases=int(os.environ.get("CASES", "0")),
-            limit=limit,
+            limit=seconds,
             paths=(brought, str(ROOT)),
-            nccl=unpacked(Path(packed), brought) if (packed := os.environ.get("NCCL")) else "",
+            nccl=unpacked(packed, brought) if (packed := os.environ.get("NCCL")) else "",
         )
-        if os.environ.get("WHEELS"):
-            bring(Path(os.environ["WHEELS"]), visit.python, brought)
-        return visit.run(chosen(names, sized=limit < float("inf")))
-
-
-def read() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="ci/gpu", description=__doc__)
-    parser.add_argument("words", nargs="*", metavar="OUT|STEP|PLAN")
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help="for all steps together")
-    parser.add_argument(
-        "--deadline", type=float, default=30.0, metavar="SECONDS", help="per case, default: 30"
-    )
-    parser.add_argument("--archive", type=Path, metavar="FILE")
-    parser.add_argument("--list", action="store_true", help="show the plans and the steps")
-    options = parser.parse_intermixed_args()
-    for word in options.words[1:]:
-        if word not in NAMES:
-            refuse(f"{word}: is no step and no plan; --list shows them")
-    return options
+        if wheels := os.environ.get("WHEELS"):
+            bring(wheels, visit.python, brought)
+        return visit.run(chosen(names, sized=seconds < float("inf")))
 
 
 def refuse(why: str) -> NoReturn:
@@ -79,22 +88,16 @@ def place(words: list[str]) -> tuple[Path, list[str]]:
     return ROOT / "gpu-results" / ("-".join(words) or "all"), words
 
 
-def listed() -> str:
-    steps = (f"{step.name:14} {step.most:4} s  {step.shows}" for step in STEPS)
-    plans = (f"{name:14} {', '.join(of)}" for name, of in PLANS.items())
-    return "\n".join(["Steps, the most valuable first:", *steps, "", "Plans:", *plans])
-
-
-def bring(wheels: Path, python: str, to: str) -> None:
+def bring(wheels: str, python: str, to: str) -> None:
     """Unpack what the interpreter lacks."""
-    command = [*(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps")]
-    done = subprocess.run([*command, "--target", to, *wheels.glob("*.whl")], check=False)
+    command = [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    done = subprocess.run([*command, "--target", to, *Path(wheels).glob("*.whl")], check=False)
     if done.returncode:
         refuse(f"{wheels}: cannot be unpacked")
 
 
-def unpacked(packed: Path, folder: str) -> str:
-    """The library that `ci/nccl` packed."""
+def unpacked(packed: str, folder: str) -> str:
+    """The library that `ci/nccl.py` packed."""
     library = Path(folder, "libnccl.so.2")
     try:
         with lzma.open(packed) as source, library.open("wb") as file:

@@ -1,4 +1,4 @@
-"""How seconds and memory grow with the tokens of a step: `ci/bench --length` shows it.
+"""How seconds and memory grow with the tokens of a step: `ci/bench.py --length` shows it.
 
     .venv/bin/python ci/length.py TOKENS [DEVICE]
 
@@ -17,13 +17,12 @@ from statistics import linear_regression
 from typing import Any
 
 import torch
-from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LocalDialect
-from harness.case import Case, Row
+from harness.case import Case, parse
 from harness.compare import compare
 from harness.ranks.device import choose
 from harness.ranks.pool import RankPool
@@ -56,74 +55,60 @@ WEIGHED = Weighed()
 
 def long_case(tokens: int) -> Case:
     """One row of half the tokens and two that are shorter, padded on either side."""
-    lengths = (tokens // 2, tokens // 3, tokens - tokens // 2 - tokens // 3)
-    masks = ["0" * (length // 2) + "1" * (length - length // 2) for length in lengths]
-    return Case(
-        rows=(Row(masks[0]), Row(masks[1], "left"), Row(masks[2])),
-        heads=8,
-        kv_heads=2,
-        head_dim=16,
-        layers=2,
-        vocab=VOCABULARY,
-        dtype="fp32",
-        kernel="sdpa",
-    )
+    half, third = tokens // 2, tokens // 3
+    sides = ((half, ""), (third, ":left"), (tokens - half - third, ""))
+    rows = ",".join(f"{n}:0{{{n // 2}}}1{{{n - n // 2}}}{side}" for n, side in sides)
+    model = f"heads=8/2 layers=2 vocab={VOCABULARY} dim=16 dtype=fp32 kernel=sdpa"
+    return parse(f"case/1 rows={rows} {model} sp=2")
 
 
 def measure(tokens: int, device: str) -> dict[str, Any]:
     """One size, from starting the ranks to the verdict."""
     case = long_case(tokens)
-    name = f"{Path(__file__).resolve()}:WEIGHED"
-    placement = choose(device, "auto", case.ranks)
     with (
         tempfile.TemporaryDirectory() as peaks,
-        RankPool(case.ranks, placement, deadline=DEADLINE) as pool,
+        RankPool(case.ranks, choose(device, "auto", case.ranks), deadline=DEADLINE) as pool,
     ):
         os.environ[PEAKS] = peaks  # ranks inherit it
-        moments = [time.perf_counter()]
+        moments = {"": time.perf_counter()}
         assert pool.wait_until_ready() is None
-        pool.submit(case, name)
-        moments.append(time.perf_counter())
+        pool.submit(case, f"{Path(__file__).resolve()}:WEIGHED")
+        moments["start of ranks"] = time.perf_counter()
         oracle = reference(case, torch.float64, device=device)
-        moments.append(time.perf_counter())
+        moments["oracle"] = time.perf_counter()
         baseline = reference(case, TORCH_DTYPES[case.dtype], device=device)
-        moments.append(time.perf_counter())
+        moments["baseline"] = time.perf_counter()
         outcome = pool.collect()
-        moments.append(time.perf_counter())
+        moments["wait for ranks"] = time.perf_counter()
         assert isinstance(outcome, Assembly), outcome
         comparison = compare(case, Weighed.name, oracle, [baseline], outcome)
-        moments.append(time.perf_counter())
-        ranks = (
-            [int(path.read_text()) for path in Path(peaks).iterdir()]
-            if device == "cuda"
-            else [peak_bytes(pid) for pid in pool.pids()[1:]]
-        )
+        moments["comparison"] = time.perf_counter()
+        if device == "cuda":
+            ranks = [int(path.read_text()) for path in Path(peaks).iterdir()]
+        else:
+            ranks = [peak_bytes(pid) for pid in pool.pids()[1:]]
     assert comparison.verdict.passed, comparison
     own = torch.cuda.max_memory_allocated() if device == "cuda" else peak_bytes(os.getpid())
-    parts = ("start of ranks", "oracle", "baseline", "wait for ranks", "comparison")
+    (_, began), *_, (_, ended) = moments.items()
     return {
         "tokens": tokens,
         "verdict": comparison.verdict.name,
         "share of budget used": comparison.used,
-        "seconds": moments[-1] - moments[0],
-        "seconds of": {
-            part: later - earlier
-            for part, (earlier, later) in zip(parts, pairwise(moments), strict=True)
-        },
+        "seconds": ended - began,
+        "seconds of": {part: t - s for (_, s), (part, t) in pairwise(moments.items())},
         "largest rank": max(ranks) / 1e6,
         "controller": own / 1e6,
     }
 
 
-def measured(device: str, only: int = 0) -> list[dict[str, Any]]:
+def measured(device: str, only: int = 0) -> dict[str, Any]:
     """Each size in a process of its own, twice as many tokens every time; or one size only."""
     tokens, found = only or SHORTEST, []
     while tokens <= (only or LONGEST[device]):
         command = [sys.executable, __file__, str(tokens), device]
-        run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        found.append(json.loads(run.stdout))
+        found.append(json.loads(subprocess.check_output(command)))
         tokens *= 2
-    return found
+    return document(found)
 
 
 def document(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -145,37 +130,27 @@ def growth(found: list[dict[str, Any]], whose: str) -> dict[str, Any]:
     }
 
 
-def show(found: list[dict[str, Any]]) -> None:
+def show(told: dict[str, Any]) -> None:
     console = Console()
     console.print(f"one step over 2 ranks, vocabulary {VOCABULARY:,}, and its judgement")
-    table = Table("tokens", "seconds", box=None)
-    for each in found:
-        table.add_row(f"{each['tokens']:,}", f"{each['seconds']:.0f}")
+    table = Table("tokens", "seconds", *(f"MB, {whose}" for whose in WHOSE), box=None)
+    for each in told["sizes"]:
+        peaks = (f"{each[whose]:,.0f}" for whose in WHOSE)
+        table.add_row(f"{each['tokens']:,}", f"{each['seconds']:.0f}", *peaks)
     console.print(table)
-    for whose in WHOSE if len(found) > 1 else ():
-        line, most = growth(found, whose), max(each[whose] for each in found)
-        table = Table("tokens", "MB", "MB more per 1,000", f"peak of the {whose}", box=None)
-        for each, more in zip(found, [None, *line["from each size to the next"]], strict=True):
-            table.add_row(
-                f"{each['tokens']:,}",
-                f"{each[whose]:,.0f}",
-                "" if more is None else f"{more:,.0f}",
-                Bar(most, 0, each[whose], width=40),
-            )
-        console.print(table)
+    for whose, line in told["growth"].items():
+        steps = ", ".join(f"{more:,.0f}" for more in line["from each size to the next"])
         console.print(
-            f"{line['MB at no tokens']:,.0f} MB and {line['MB per 1,000 tokens']:,.0f} for every "
-            f"1,000 tokens; the last doubling of tokens multiplied memory by "
-            f"{line['of the last doubling, times']:.2f}"
+            f"{whose}: {line['MB at no tokens']:,.0f} MB and {line['MB per 1,000 tokens']:,.0f} "
+            f"for every 1,000 tokens ({steps} from each size to the next); the last doubling of "
+            f"tokens multiplied memory by {line['of the last doubling, times']:.2f}"
         )
 
 
 def peak_bytes(pid: int) -> int:
     """The most memory a process has held at a time."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("the kernel says how much memory a process has held")
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 if __name__ == "__main__":

@@ -135,6 +135,15 @@ def test_actionlint_has_nothing_to_say_of_the_workflows() -> None:
     assert told.returncode == 0, told.stdout
 
 
+def test_python_in_ci_is_in_files_that_tools_know_as_python() -> None:
+    files = [
+        file for file in CI.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")
+    ]
+    named_otherwise = [file for file in files if "python" in file.read_text().partition("\n")[0]]
+    assert named_otherwise == []
+    assert [file for file in files if re.search(r"python.*<<", file.read_text())] == []
+
+
 def workflow_commands() -> list[list[str]]:
     """Every command of every workflow, in words, for each entry of its matrix."""
     yaml = pytest.importorskip("yaml")
@@ -175,7 +184,7 @@ def is_understood(words: list[str], config: pytest.Config) -> bool:
 
 def test_every_command_of_a_workflow_is_understood(pytestconfig: pytest.Config) -> None:
     commands = workflow_commands()
-    assert {"ci/check", "ci/test", "ci/gpu", "ci/summary"} <= {words[0] for words in commands}
+    assert {"ci/check", "ci/test", "ci/gpu", "ci/summary.py"} <= {words[0] for words in commands}
     assert [words for words in commands if not is_understood(words, pytestconfig)] == []
 
 
@@ -308,7 +317,7 @@ def test_a_package_that_is_missing_or_too_old_is_named(
     old = {"torch": "2.4.1+cu121", "flash-attn": "2.7.0"}
     monkeypatch.setattr("importlib.metadata.version", lambda name: old.get(name) or version(name))
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(CI / "packages"), run_name="__main__")
+        runpy.run_path(str(CI / "packages.py"), run_name="__main__")
     assert str(ended.value).startswith("torch 2.4.1+cu121 is older than 2.11: bring wheels along")
     assert "not needed, and flash-attn 2.7.0 is older than 2.8" in capsys.readouterr().out
 

@@ -18,7 +18,7 @@ from harness.detection import Power
 from harness.doctor import examine
 from harness.golden.verify import Tally as Verified
 
-SUMMARY = Path(__file__).parent.parent / "ci" / "summary"
+SUMMARY = Path(__file__).parent.parent / "ci" / "summary.py"
 
 
 def summarize(folder: Path, **environment: str) -> str:

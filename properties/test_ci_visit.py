@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tier.archive import LIST, pack
-from tier.shares import FEWEST, Pace, share
+from tier.shares import FEWEST, fitting, share
 from tier.steps import CUDA, PLANS, STEPS, Step, chosen
 from tier.visit import WITHOUT_CUDNN, Visit
 
@@ -141,21 +141,17 @@ def test_cases_are_as_many_as_fit_by_the_probe(tmp_path: Path, program: Program)
     ]
     mine = visit(tmp_path)
     assert mine.run(steps) == 0
-    assert mine.pace
-    assert mine.pace.cases_per_second == 2000
-    fitting = int(packed(tmp_path)["sized.json"])
-    assert fitting == mine.pace.fitting(10)
-    assert f"; {fitting} cases |" in packed(tmp_path)["summary.md"].decode()
+    cases = int(packed(tmp_path)["sized.json"])
+    assert cases == fitting(10, *mine.probe) > FEWEST
+    assert f"; {cases} cases |" in packed(tmp_path)["summary.md"].decode()
 
 
 def test_the_arithmetic_of_a_probe() -> None:
     # 24 seconds, 4 of them for 20 cases: 5 in a second, once 20 seconds have gone by.
-    pace = Pace.of({"cases": 20, "seconds": 4.0}, 24.0)
-    assert pace == Pace(start=20.0, cases_per_second=5.0)
-    assert pace.fitting(100.0) == 5 * (70 - 20)
-    assert pace.fitting(10.0) == FEWEST
-    assert Pace.of({}, 24.0) is None
-    assert Pace.of({"cases": 0, "seconds": 4.0}, 24.0) is None
+    probe = {"cases": 20, "seconds": 4.0}
+    assert fitting(100.0, probe, 24.0) == 5 * (70 - 20)
+    assert fitting(10.0, probe, 24.0) == FEWEST
+    assert fitting(100.0, {}, 24.0) == fitting(100.0, probe | {"cases": 0}, 24.0) == FEWEST
 
 
 @given(
@@ -310,7 +306,7 @@ def test_a_library_is_packed_with_the_kernels_of_one_gpu_only(tmp_path: Path) ->
     wheel, packed_in = tmp_path / "nccl.whl", tmp_path / "libnccl.so.2.xz"
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("nvidia/nccl/lib/libnccl.so.2", library)
-    command = [sys.executable, str(ROOT / "ci" / "nccl"), str(wheel)]
+    command = [sys.executable, str(ROOT / "ci" / "nccl.py"), str(wheel)]
     subprocess.run([*command, "90", str(packed_in)], check=True, capture_output=True)
     emptied = library
     for other in (80, 100):

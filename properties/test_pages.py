@@ -1,37 +1,30 @@
 """What the pages list is what the code has, and what they show runs."""
 
 import re
-import runpy
 from pathlib import Path
 from typing import get_args
 
-import pytest
+import tolerances
 
+import docs
+from harness.campaign.markdown import marked
 from harness.case import Case, Dtype, parse
 
 ROOT = Path(__file__).parent.parent
 CASES = (ROOT / "docs" / "cases.md").read_text()
 
 
-@pytest.fixture(scope="module")
-def script() -> dict[str, object]:
-    return runpy.run_path(str(ROOT / "ci" / "docs"))
-
-
-def test_tables_are_as_the_script_writes_them(script: dict[str, object]) -> None:
-    pages = script["pages"]
-    assert callable(pages)
-    written: dict[Path, str] = pages()
+def test_tables_are_as_the_script_writes_them() -> None:
+    written = docs.pages()
     assert len(written) == 7
     for page, text in written.items():
-        assert page.read_text() == text, f"{page.name} is out of date; run ci/docs"
+        assert page.read_text() == text, f"{page.name} is out of date; run ci/docs.py"
         assert text.count("\n| ") > 12
 
 
 def test_tolerances_are_shown_as_they_are_in_force() -> None:
-    script = runpy.run_path(str(ROOT / "ci" / "tolerances"))
-    page = (ROOT / "docs" / "tolerances.md").read_text()
-    assert script["with_table"](page, "factors", script["factors"]()) == page
+    page = tolerances.PAGE.read_text()
+    assert marked(page, "factors", tolerances.factors()) == page
     # For each dtype, what was measured with them.
     assert re.findall(r"^\*\*(\w+)\*\*: 1000 cases", page, re.MULTILINE) == list(get_args(Dtype))
     assert all(float(used) < 1 for used in re.findall(r"of a\s+budget was (\S+)\.", page))

@@ -4,8 +4,6 @@ import io
 import json
 import tarfile
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 MOST_BYTES = 8 << 20
@@ -17,38 +15,21 @@ VALUE = (".md", ".tsv", ".json", ".xml", FAILURES, ".txt")
 PER_FILE, LIST = 1 << 10, 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A file that may go into it."""
-
-    name: str
-    content: bytes
-    # Compressed, with what names it.
-    size: int
-
-    @property
-    def value(self) -> int:
-        """Less is more."""
-        folder, _, file = self.name.partition("/")
-        kind = folder if file else Path(folder).suffix
-        return VALUE.index(kind) if kind in VALUE else len(VALUE)
-
-
 def pack(folder: Path, failures: Path, since: float, most: int = MOST_BYTES) -> bytes:
     """What a run left in its folder, and what failed since it began, as a .tar.gz."""
-    kept: list[Part] = []
+    ranked = []
+    for name, file in _files(folder, failures, since).items():
+        content = file.read_bytes()
+        ranked.append((_rank(name), len(zlib.compress(content)) + PER_FILE, name, content))
     left_out: dict[str, int] = {}
-    room = most - LIST
-    for part in sorted(_parts(folder, failures, since), key=lambda part: (part.value, part.size)):
-        if part.size > room:
-            left_out[part.name] = len(part.content)
-            continue
-        kept.append(part)
-        room -= part.size
-    packed = io.BytesIO()
+    room, packed = most - LIST, io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        for part in kept:
-            _add(tar, part.name, part.content)
+        for _, size, name, content in sorted(ranked):
+            if size > room:
+                left_out[name] = len(content)
+            else:
+                _add(tar, name, content)
+                room -= size
         if left_out:
             _add(tar, "left-out.json", json.dumps(left_out, indent=1).encode())
     return packed.getvalue()
@@ -61,19 +42,22 @@ def replace(file: Path, content: bytes) -> None:
     draft.replace(file)
 
 
-def _parts(folder: Path, failures: Path, since: float) -> Iterator[Part]:
-    for file in folder.rglob("*"):
-        if file.is_file() and not file.name.startswith(".") and not file.name.endswith(".tar.gz"):
-            yield _part(str(file.relative_to(folder)), file)
-    for bundle in failures.glob("*"):
-        if bundle.stat().st_mtime >= since:
-            for file in bundle.glob("*"):
-                yield _part(f"{FAILURES}/{file.relative_to(failures)}", file)
+def _files(folder: Path, failures: Path, since: float) -> dict[str, Path]:
+    """By their names in the archive."""
+    # Archives and drafts are not part of what a run found.
+    own = [f for f in folder.rglob("*") if f.is_file() and f.name[0] != "." and f.suffix != ".gz"]
+    bundles = [bundle for bundle in failures.glob("*") if bundle.stat().st_mtime >= since]
+    failed = [file for bundle in bundles for file in bundle.glob("*")]
+    return {str(file.relative_to(folder)): file for file in own} | {
+        f"{FAILURES}/{file.relative_to(failures)}": file for file in failed
+    }
 
 
-def _part(name: str, file: Path) -> Part:
-    content = file.read_bytes()
-    return Part(name, content, len(zlib.compress(content)) + PER_FILE)
+def _rank(name: str) -> int:
+    """Less is of more value."""
+    folder, _, file = name.partition("/")
+    kind = folder if file else Path(folder).suffix
+    return VALUE.index(kind) if kind in VALUE else len(VALUE)
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:

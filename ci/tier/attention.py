@@ -36,11 +36,14 @@ BACKENDS = {
 HALF = ("bf16", "fp16")
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+# One implementation, or the one that torch takes.
+Backend = SDPBackend | None
+Tensors = list[Tensor]
+Told = dict[str, Any]
 
 
 def main() -> None:
-    found: list[dict[str, Any]] = []
-    broken = ""
+    found, broken = list[Told](), ""
     try:
         # What came before an exception stays.
         found.extend(combinations(sys.argv[1]))
@@ -53,76 +56,67 @@ def main() -> None:
     print(json.dumps({"attention": found, "raised": raised, "broken": broken}, indent=1))
 
 
-def combinations(device: str) -> Iterator[dict[str, Any]]:
+def combinations(device: str) -> Iterator[Told]:
     for dtype, size, mask, shared in product(TORCH_DTYPES, SIZES, MASKS, (False, True)):
         case = {"dtype": dtype, "head size": size, "mask": mask, "shared kv heads": shared}
-        inputs = heads(device, dtype, size, shared=shared)
-        exact = run(fused(mask), [x.double() for x in inputs], SDPBackend.MATH)
-        own = tried(partial(run, fused(mask), inputs), exact)
-        yield {**case, "kernel": BY_ITSELF, "took": took(mask, inputs), **own}
+        inputs = heads(device, dtype, size, KV_HEADS if shared else HEADS)
+        own = partial(fused, mask)
+        exact = run(own, [x.double() for x in inputs], SDPBackend.MATH)
+        yield {
+            **case,
+            "kernel": BY_ITSELF,
+            "took": took(mask, inputs),
+            **tried(own, inputs, exact),
+        }
         for name, backend in BACKENDS.items():
-            its = tried(partial(run, fused(mask), inputs, backend), exact)
-            yield {**case, "kernel": name, **its}
+            yield {**case, "kernel": name, **tried(own, inputs, exact, backend)}
         if device == "cuda" and dtype in HALF and mask != "mask":
-            its = tried(partial(run, rows(mask), inputs), exact)
-            yield {**case, "kernel": "varlen", **its}
+            yield {**case, "kernel": "varlen", **tried(partial(rows, mask), inputs, exact)}
 
 
-def heads(device: str, dtype: str, size: int, *, shared: bool) -> list[Tensor]:
+def heads(device: str, dtype: str, size: int, kv_heads: int) -> Tensors:
     generator = torch.Generator().manual_seed(0)
     return [
         torch.randn(1, count, TOKENS, size, generator=generator).to(device, TORCH_DTYPES[dtype])
-        for count in (HEADS, KV_HEADS if shared else HEADS, KV_HEADS if shared else HEADS)
+        for count in (HEADS, kv_heads, kv_heads)
     ]
 
 
-def arguments(mask: str, q_MSH: Tensor, k_CSH: Tensor) -> dict[str, Any]:
+def arguments(mask: str, q_MSH: Tensor, k_CSH: Tensor) -> Told:
     whole_SS = torch.ones(TOKENS, TOKENS, dtype=torch.bool, device=q_MSH.device).tril()
     kinds = {"causal": None, "window": whole_SS.triu(-4), "mask": whole_SS}
-    return {
-        "attn_mask": kinds[mask],
-        "is_causal": mask == "causal",
-        "enable_gqa": q_MSH.shape[1] != k_CSH.shape[1],
-    }
+    shared = q_MSH.shape[1] != k_CSH.shape[1]
+    return {"attn_mask": kinds[mask], "is_causal": mask == "causal", "enable_gqa": shared}
 
 
-def fused(mask: str) -> Attention:
-    def attend(q_MSH: Tensor, k_CSH: Tensor, v_CSH: Tensor) -> Tensor:
-        options = arguments(mask, q_MSH, k_CSH)
-        return F.scaled_dot_product_attention(q_MSH, k_CSH, v_CSH, **options)
-
-    return attend
+def fused(mask: str, q_MSH: Tensor, k_CSH: Tensor, v_CSH: Tensor) -> Tensor:
+    options = arguments(mask, q_MSH, k_CSH)
+    return F.scaled_dot_product_attention(q_MSH, k_CSH, v_CSH, **options)
 
 
-def rows(mask: str) -> Attention:
+def rows(mask: str, *inputs: Tensor) -> Tensor:
     """As one row of a stream."""
-
-    def attend(q_MSH: Tensor, k_CSH: Tensor, v_CSH: Tensor) -> Tensor:
-        ends = torch.tensor([0, TOKENS], dtype=torch.int32, device=q_MSH.device)
-        segments = Segments(ends, 5 if mask == "window" else None)
-        q_TMH, k_TCH, v_TCH = (x[0].transpose(0, 1) for x in (q_MSH, k_CSH, v_CSH))
-        return varlen(q_TMH, k_TCH, v_TCH, segments).transpose(0, 1)[None]
-
-    return attend
+    ends = torch.tensor([0, TOKENS], dtype=torch.int32, device=inputs[0].device)
+    segments = Segments(ends, 5 if mask == "window" else None)
+    q_TMH, k_TCH, v_TCH = (x[0].transpose(0, 1) for x in inputs)
+    return varlen(q_TMH, k_TCH, v_TCH, segments).transpose(0, 1)[None]
 
 
-def run(
-    attend: Attention, inputs: list[Tensor], backend: SDPBackend | None = None
-) -> list[Tensor]:
-    """The output and the gradients, by one implementation or the one that torch takes."""
+def run(attend: Attention, inputs: Tensors, by: Backend = None) -> Tensors:
+    """The output and the gradients."""
     leaves = [x.detach().requires_grad_() for x in inputs]
-    with sdpa_kernel(backend) if backend else nullcontext():
+    with sdpa_kernel(by) if by else nullcontext():
         out = attend(*leaves)
         out.backward(torch.ones_like(out))
     return [x.detach().double() for x in (out, *(x.grad for x in leaves)) if x is not None]
 
 
-def tried(attempt: Callable[[], list[Tensor]], exact: list[Tensor]) -> dict[str, Any]:
+def tried(attend: Attention, inputs: Tensors, exact: Tensors, by: Backend = None) -> Told:
     """How far off, as a share of the largest number that is right; or how it failed."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            pairs = zip(attempt(), exact, strict=True)
+            pairs = zip(run(attend, inputs, by), exact, strict=True)
             off = [float((one - other).abs().max() / other.abs().max()) for one, other in pairs]
         except torch.AcceleratorError:
             raise

@@ -30,13 +30,9 @@ def run(
         # A group of its own, so that all of it can be told to end, and no session: whoever ends
         # ours ends it as well.
         process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             process_group=0,
-        )
+        )  # fmt: skip
     try:
         status = _waited(process, began + seconds - goodbye)
     except BaseException:

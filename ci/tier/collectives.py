@@ -25,10 +25,6 @@ from torch import distributed as dist
 START, PATIENCE = 120.0, 10.0
 WORLD, ROOT = 2, 0
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "uint8", "bool")
-# Of this rank's tensor makes what it then has; nothing where it has no part in what comes out.
-Attempt = Callable[[Tensor, int], Tensor | None]
-# What that should be, of both ranks' tensors.
-Due = Callable[[list[Tensor], int], Tensor]
 Named = tuple[str, str]
 
 
@@ -42,33 +38,26 @@ def main() -> None:
     # Cut off, it says what it knows.
     with suppress(KeyboardInterrupt):
         while names:
-            *told, (last, dtype, why) = pair(device, names)
-            for name, its, error in (*told, (last, dtype, why)):
-                found[name][its] = error
+            said = pair(device, names)
+            for name, dtype, error in said:
+                found[name][dtype] = error
             # What ended the ranks would do so again.
-            names = [each for each in names[len(told) + 1 :] if each[0] != last]
+            names = [each for each in names[len(said) :] if each[0] != name]
     print(json.dumps({"collectives": found}, indent=1))
 
 
 def pair(device: str, names: Sequence[Named]) -> list[tuple[str, str, str]]:
     """What two ranks said of as many as they came to; the last may have been their end."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder = Path(name)
-        said, errors = (
-            [folder / f"{kind}.{r}" for r in range(WORLD)] for kind in ("said", "errors")
-        )
-        ranks = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, __file__, device, str(r), name, json.dumps(names)],
-                    # gloo would look up the name of the host.
-                    env={"GLOO_SOCKET_IFNAME": "lo", **os.environ},
-                    stderr=stack.enter_context(errors[r].open("w")),
-                )
-            )
-            for r in range(WORLD)
-        ]
-        for process in ranks:
+        said, errors = ([Path(name, f"{k}.{r}") for r in range(WORLD)] for k in ("said", "errors"))
+        ranks = []
+        for r in range(WORLD):
+            command = [sys.executable, __file__, device, str(r), name, json.dumps(names)]
+            # gloo would look up the name of the host.
+            known = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
+            file = stack.enter_context(errors[r].open("w"))
+            process = subprocess.Popen(command, env=known, stderr=file)
+            ranks.append(stack.enter_context(process))
             stack.callback(process.kill)
         why = watch(ranks, said)
         told = zip(*(path.read_text().splitlines() for path in said), strict=False)
@@ -100,25 +89,22 @@ def watch(ranks: list["subprocess.Popen[bytes]"], said: list[Path]) -> str:
 
 def rank(device: torch.device, index: int, folder: Path, names: Sequence[Named]) -> None:
     """One of the two: it writes a line for each, which is empty where all is as it should be."""
+    meeting, patience = f"file://{folder}/meeting", timedelta(seconds=PATIENCE)
     dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting",
-        rank=index,
-        world_size=WORLD,
-        timeout=timedelta(seconds=PATIENCE),
+        "gloo", init_method=meeting, rank=index, world_size=WORLD, timeout=patience
     )
     with (folder / f"said.{index}").open("w", buffering=1) as file:
         for name, dtype in names:
-            attempt, due = COLLECTIVES[name]
-            every = [
-                torch.arange(12).reshape(4, 3).add(1 + 20 * r).to(getattr(torch, dtype))
-                for r in range(WORLD)
-            ]
+            perform, filled, what = COLLECTIVES[name]
+            one = torch.arange(1, 13).reshape(4, 3)
+            every = [(one + 20 * r).to(getattr(torch, dtype)) for r in range(WORLD)]
             error = ""
             try:
-                came = attempt(every[index].to(device, copy=True), index)
-                if came is not None and not torch.equal(came.cpu(), due(every, index)):
-                    error = f"wrong: {came.flatten()[:3].tolist()}"
+                tensors = Tensors(every[index].to(device, copy=True), index)
+                perform(tensors)
+                got = [x.cpu() for x in filled(tensors)]
+                if got and not torch.equal(torch.cat(got), due(every, index)[what]):
+                    error = f"wrong: {torch.cat(got).flatten()[:3].tolist()}"
             except Exception as raised:  # noqa: BLE001 - what is wanted is to know it
                 error = f"{type(raised).__name__}: {raised}".partition("\n")[0][:200]
                 print(error, file=sys.stderr)
@@ -127,129 +113,74 @@ def rank(device: torch.device, index: int, folder: Path, names: Sequence[Named])
             print(json.dumps(error), file=file)
 
 
-def total(every: list[Tensor], _rank: int) -> Tensor:
-    return every[0] + every[1]
+class Tensors:
+    """What a collective takes and what it fills, on one rank."""
+
+    def __init__(self, x: Tensor, rank: int) -> None:
+        self.x, self.other, self.at_root = x, 1 - rank, rank == ROOT
+        self.parts = list(x.chunk(WORLD))
+        # As large as a part, as this rank's tensor, as both tensors; and in pieces.
+        self.part = torch.empty_like(self.parts[0])
+        self.same = torch.empty_like(x)
+        self.whole = torch.cat([self.same] * WORLD)
+        self.empty_parts = [torch.empty_like(part) for part in self.parts]
+        self.pieces = [torch.empty_like(x) for _ in range(WORLD)]
 
 
-def part_of_total(every: list[Tensor], rank: int) -> Tensor:
-    return total(every, rank).chunk(WORLD)[rank]
+def send(t: Tensors) -> None:
+    if t.at_root:
+        dist.send(t.x, t.other)
+    else:
+        dist.recv(t.same, t.other)
 
 
-def all_of_it(every: list[Tensor], _rank: int) -> Tensor:
-    return torch.cat(every)
-
-
-def of_the_root(every: list[Tensor], _rank: int) -> Tensor:
-    return every[ROOT]
-
-
-def part_of_the_root(every: list[Tensor], rank: int) -> Tensor:
-    return every[ROOT].chunk(WORLD)[rank]
-
-
-def part_of_each(every: list[Tensor], rank: int) -> Tensor:
-    return torch.cat([x.chunk(WORLD)[rank] for x in every])
-
-
-def of_the_other(every: list[Tensor], rank: int) -> Tensor:
-    return every[1 - rank]
-
-
-def all_reduce(x: Tensor, _rank: int) -> Tensor:
-    dist.all_reduce(x)
-    return x
-
-
-def all_gather(x: Tensor, _rank: int) -> Tensor:
-    pieces = [torch.empty_like(x) for _ in range(WORLD)]
-    dist.all_gather(pieces, x)
-    return torch.cat(pieces)
-
-
-def all_gather_into_tensor(x: Tensor, _rank: int) -> Tensor:
-    whole = torch.cat([torch.empty_like(x)] * WORLD)
-    dist.all_gather_into_tensor(whole, x)
-    return whole
-
-
-def broadcast(x: Tensor, _rank: int) -> Tensor:
-    dist.broadcast(x, ROOT)
-    return x
-
-
-def gather(x: Tensor, rank: int) -> Tensor | None:
-    pieces = [torch.empty_like(x) for _ in range(WORLD)] if rank == ROOT else None
-    dist.gather(x, pieces, ROOT)
-    return torch.cat(pieces) if pieces else None
-
-
-def scatter(x: Tensor, rank: int) -> Tensor:
-    part = torch.empty_like(x.chunk(WORLD)[0])
-    dist.scatter(part, list(x.chunk(WORLD)) if rank == ROOT else None, ROOT)
-    return part
-
-
-def reduce(x: Tensor, rank: int) -> Tensor | None:
-    dist.reduce(x, ROOT)
-    return x if rank == ROOT else None
-
-
-def reduce_scatter_tensor(x: Tensor, _rank: int) -> Tensor:
-    part = torch.empty_like(x.chunk(WORLD)[0])
-    dist.reduce_scatter_tensor(part, x)
-    return part
-
-
-def reduce_scatter(x: Tensor, _rank: int) -> Tensor:
-    part = torch.empty_like(x.chunk(WORLD)[0])
-    dist.reduce_scatter(part, list(x.chunk(WORLD)))
-    return part
-
-
-def all_to_all_single(x: Tensor, _rank: int) -> Tensor:
-    received = torch.empty_like(x)
-    dist.all_to_all_single(received, x)
-    return received
-
-
-def all_to_all(x: Tensor, _rank: int) -> Tensor:
-    pieces = [torch.empty_like(piece) for piece in x.chunk(WORLD)]
-    dist.all_to_all(pieces, list(x.chunk(WORLD)))
-    return torch.cat(pieces)
-
-
-def send(x: Tensor, rank: int) -> Tensor | None:
-    if rank == ROOT:
-        dist.send(x, 1 - ROOT)
-        return None
-    received = torch.empty_like(x)
-    dist.recv(received, ROOT)
-    return received
-
-
-def batch_isend_irecv(x: Tensor, rank: int) -> Tensor:
-    received = torch.empty_like(x)
-    messages = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, received, 1 - rank)]
+def batch_isend_irecv(t: Tensors) -> None:
+    messages = [dist.P2POp(dist.isend, t.x, t.other), dist.P2POp(dist.irecv, t.same, t.other)]
     for work in dist.batch_isend_irecv(messages):
         work.wait()
-    return received
 
 
-COLLECTIVES: dict[str, tuple[Attempt, Due]] = {
-    "all_reduce": (all_reduce, total),
-    "all_gather": (all_gather, all_of_it),
-    "all_gather_into_tensor": (all_gather_into_tensor, all_of_it),
-    "broadcast": (broadcast, of_the_root),
-    "gather": (gather, all_of_it),
-    "scatter": (scatter, part_of_the_root),
-    "reduce": (reduce, total),
-    "reduce_scatter_tensor": (reduce_scatter_tensor, part_of_total),
-    "reduce_scatter": (reduce_scatter, part_of_total),
-    "all_to_all_single": (all_to_all_single, part_of_each),
-    "all_to_all": (all_to_all, part_of_each),
-    "send": (send, of_the_other),
-    "batch_isend_irecv": (batch_isend_irecv, of_the_other),
-}
+def due(every: list[Tensor], rank: int) -> dict[str, Tensor]:
+    """What may come out, of both ranks' tensors."""
+    parts = [x.chunk(WORLD)[rank] for x in every]
+    return {
+        "sum": every[0] + every[1],
+        "part of sum": parts[0] + parts[1],
+        "all": torch.cat(every),
+        "root's": every[ROOT],
+        "part of root's": parts[ROOT],
+        "parts": torch.cat(parts),
+        "other's": every[1 - rank],
+    }
+
+
+# What is called; what it fills, which is nothing on a rank without a part in what comes out; and
+# what that should be.
+Collective = tuple[Callable[[Tensors], object], Callable[[Tensors], list[Tensor]], str]
+COLLECTIVES: dict[str, Collective] = {
+    "all_reduce": (lambda t: dist.all_reduce(t.x), lambda t: [t.x], "sum"),
+    "all_gather": (lambda t: dist.all_gather(t.pieces, t.x), lambda t: t.pieces, "all"),
+    "all_gather_into_tensor": (
+        lambda t: dist.all_gather_into_tensor(t.whole, t.x), lambda t: [t.whole], "all"),
+    "broadcast": (lambda t: dist.broadcast(t.x, ROOT), lambda t: [t.x], "root's"),
+    "gather": (
+        lambda t: dist.gather(t.x, t.pieces if t.at_root else None, ROOT),
+        lambda t: t.pieces if t.at_root else [], "all"),
+    "scatter": (
+        lambda t: dist.scatter(t.part, t.parts if t.at_root else None, ROOT),
+        lambda t: [t.part], "part of root's"),
+    "reduce": (lambda t: dist.reduce(t.x, ROOT), lambda t: [t.x] if t.at_root else [], "sum"),
+    "reduce_scatter_tensor": (
+        lambda t: dist.reduce_scatter_tensor(t.part, t.x), lambda t: [t.part], "part of sum"),
+    "reduce_scatter": (
+        lambda t: dist.reduce_scatter(t.part, t.parts), lambda t: [t.part], "part of sum"),
+    "all_to_all_single": (
+        lambda t: dist.all_to_all_single(t.same, t.x), lambda t: [t.same], "parts"),
+    "all_to_all": (
+        lambda t: dist.all_to_all(t.empty_parts, t.parts), lambda t: t.empty_parts, "parts"),
+    "send": (send, lambda t: [] if t.at_root else [t.same], "other's"),
+    "batch_isend_irecv": (batch_isend_irecv, lambda t: [t.same], "other's"),
+}  # fmt: skip
 
 if __name__ == "__main__":
     main()

@@ -17,12 +17,9 @@ PATIENCE = 30.0
 GPU = ("name", "driver_version", "memory.total", "memory.used", "compute_mode", "mig.mode.current")
 
 
-def main() -> None:
-    print(json.dumps({"machine": examined()}, indent=1))
-
-
 def examined() -> dict[str, Any]:
     name = socket.gethostname()
+    look_up = f"import socket; socket.getaddrinfo({name!r}, None)"
     return {
         "gpus": gpus(),
         "cores": len(os.sched_getaffinity(0)),
@@ -34,9 +31,7 @@ def examined() -> dict[str, Any]:
         "python": platform.python_version(),
         "pidfd": pidfd(),
         "host": name,
-        "seconds to look up the host's own name": seconds(
-            f"import socket; socket.getaddrinfo({name!r}, None)"
-        ),
+        "seconds to look up the host's own name": seconds(look_up),
         # The disk is read once.
         "seconds to import torch": seconds("import torch"),
         "seconds to import torch again": seconds("import torch"),
@@ -46,13 +41,7 @@ def examined() -> dict[str, Any]:
 def gpus() -> list[dict[str, str]] | str:
     """What the driver says of each; or why there is nothing to say."""
     try:
-        told = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={','.join(GPU)}", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=PATIENCE,
-        ).stdout
+        told = printed("nvidia-smi", f"--query-gpu={','.join(GPU)}", "--format=csv,noheader")
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     return [dict(zip(GPU, line.split(", "), strict=False)) for line in told.splitlines()]
@@ -83,13 +72,7 @@ def seconds(code: str) -> float | str:
     """Of a process that does this and nothing else, or how it failed."""
     began = time.monotonic()
     try:
-        subprocess.run(
-            [sys.executable, "-c", code],
-            check=True,
-            timeout=PATIENCE,
-            capture_output=True,
-            text=True,
-        )
+        printed(sys.executable, "-c", code)
     except subprocess.TimeoutExpired:
         return f"more than {PATIENCE:.0f}"
     except subprocess.CalledProcessError as error:
@@ -97,5 +80,10 @@ def seconds(code: str) -> float | str:
     return round(time.monotonic() - began, 2)
 
 
+def printed(*command: str) -> str:
+    done = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True)
+    return done.stdout
+
+
 if __name__ == "__main__":
-    main()
+    print(json.dumps({"machine": examined()}, indent=1))

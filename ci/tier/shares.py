@@ -1,8 +1,7 @@
 """How much of the time that is left a step gets, and how many cases fit into it."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tier.steps import Step
@@ -13,30 +12,16 @@ SPARE = 0.3
 FEWEST = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """What the probe found."""
+def fitting(seconds: float, probe: Mapping[str, Any], took: float) -> int:
+    """How many cases, by what the probe printed and took.
 
-    start: float
-    cases_per_second: float
-
-    @classmethod
-    def of(cls, document: dict[str, Any], seconds: float) -> "Pace | None":
-        """From what the probe printed and took; nothing where it judged nothing.
-
-        Whatever it did besides judging its cases, every step has to do once.
-        """
-        try:
-            cases, judging = document["cases"], document["seconds"]
-        except KeyError:
-            return None
-        return cls(max(seconds - judging, 0.0), cases / judging) if cases and judging else None
-
-    def fitting(self, seconds: float) -> int:
-        """How many cases."""
-        return max(
-            FEWEST, math.floor(self.cases_per_second * (seconds * (1 - SPARE) - self.start))
-        )
+    Whatever it did besides judging its cases, every step has to do once.
+    """
+    cases, judging = probe.get("cases"), probe.get("seconds")
+    if not cases or not judging:
+        return FEWEST
+    start = max(took - judging, 0.0)
+    return max(FEWEST, int(cases / judging * (seconds * (1 - SPARE) - start)))
 
 
 def share(step: Step, later: Sequence[Step], left: float) -> float:

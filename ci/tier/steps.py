@@ -5,6 +5,7 @@ what can best be done without.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 CUDA = ("cuda",)
 REAL = ("cuda", "cpu")
@@ -44,11 +45,9 @@ class Step:
 RANKS = "--device {device} --ranks 4 --json --deadline {deadline}"
 
 
-def _check(
-    name: str, options: str, what: str, devices: tuple[str, ...] = ANY, module: str = ""
-) -> Step:
+def _check(name: str, options: str, what: str, **more: Any) -> Step:
     words = f"-m harness check {RANKS} --cases {{cases}} --limit {{limit}} {options}"
-    return Step(f"check-{name}", f"generated cases pass {what}", words, 240, 45, devices, module)
+    return Step(f"check-{name}", f"generated cases pass {what}", words, 240, 45, **more)
 
 
 def _record(dtype: str) -> tuple[Step, Step]:
@@ -83,7 +82,7 @@ def _long(tokens: int, most: int) -> Step:
     return Step(
         f"long-{tokens}",
         f"one step of {tokens:,} tokens over two ranks: its verdict, seconds and memory",
-        f"ci/bench --length {tokens} --device {{device}} --json",
+        f"ci/bench.py --length {tokens} --device {{device}} --json",
         most,
         30,
         CUDA,
@@ -94,7 +93,7 @@ BUGS = "B11b,B16,B14,B29,B43,B60,B71b,B76,B89,B108,B101,B123,B132,B145"
 
 STEPS = (
     Step("packages", "which packages are missing or too old, and which are needed",
-         "ci/packages", 30, 1, ending="txt"),
+         "ci/packages.py", 30, 1, ending="txt"),
     Step("doctor", "devices, transports and kernels that can run here, and why the others cannot",
          "-m harness doctor --json", 180),
     Step("machine", "the GPU, cores, memory and disk; seconds to import torch and to look up the "
@@ -131,7 +130,7 @@ STEPS = (
          "--deadline {deadline} --json", 180, 60, CUDA, nccl=True),
     _check("fp16", "--dtype fp16", "in fp16"),
     Step("rate", "cases per second against a bare loop on the same ranks",
-         "ci/bench --rate --cases 20 --rounds 3 --device {device} --json", 240, 60,
+         "ci/bench.py --rate --cases 20 --rounds 3 --device {device} --json", 240, 60,
          REAL),
     _long(4096, 90),
     _long(16384, 120),

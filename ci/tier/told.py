@@ -1,39 +1,38 @@
 """What a step's document says, in one line."""
 
+import json
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+Document = dict[str, Any]
 
-def in_short(document: dict[str, Any]) -> str:
+
+def document(file: Path) -> Document:
+    """What a step printed for programs; nothing where it did not come so far."""
+    try:
+        said = json.loads(file.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def in_short(document: Document) -> str:
     """By what it has; nothing where it is of none of these kinds."""
-    tellers = {
-        "candidates": campaign,
-        "score": power,
-        "recorded": recording,
-        "goldens": goldens,
-        "kernels": equipment,
-        "machine": machine,
-        "attention": attention,
-        "collectives": collectives,
-        "sizes": lengths,
-        "sp 2": rates,
-    }
-    told = next((tell(document) for key, tell in tellers.items() if key in document), "")
-    return "; ".join(filter(None, [told, placed(document)]))
+    told = next((tell(document) for key, tell in TELLERS.items() if key in document), ())
+    return "; ".join(filter(None, [*told, placed(document)]))
 
 
-def placed(document: dict[str, Any]) -> str:
+def placed(document: Document) -> str:
     """Where it was computed and by which torch, if it says so."""
     versions, place = document.get("versions", {}), document.get("placement", {})
     where = {**place, "torch": place.get("torch") or versions.get("torch")}
-    return ", ".join(f"{name} {listed(value)}" for name, value in where.items() if value)
+    known = {name: value if isinstance(value, list) else [value] for name, value in where.items()}
+    return ", ".join(f"{k} {' and '.join(map(str, v))}" for k, v in known.items() if any(v))
 
 
-def listed(value: object) -> str:
-    return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def campaign(document: dict[str, Any]) -> str:
+def campaign(document: Document) -> Iterator[str]:
     """What `check` or `merge` found."""
     seconds = document["seconds"]
     rate = f", {document['cases'] / seconds:.1f} cases/s" if seconds else ""
@@ -41,112 +40,109 @@ def campaign(document: dict[str, Any]) -> str:
         f"{name} {counts(tally['verdicts'])}, used {tally['used']:.2g}"
         for name, tally in document["candidates"].items()
     )
-    ended = [f"ended by {document['ended']}"] if document.get("ended") else []
-    before = [f"{what} {took:.1f} s" for what, took in document.get("seconds of", {}).items()]
-    found = f"{document['cases']} cases{rate}: {'; '.join(each)}"
-    return "; ".join([found, *ended, *before])
+    yield f"{document['cases']} cases{rate}: {'; '.join(each)}"
+    yield f"ended by {document['ended']}" if document.get("ended") else ""
+    yield from (f"{what} {took:.1f} s" for what, took in document.get("seconds of", {}).items())
 
 
-def power(document: dict[str, Any]) -> str:
+def power(document: Document) -> Iterator[str]:
     """What `mutants` found."""
     score = document["score"]
-    parts = []
-    if score["mutants"]:
-        parts.append(f"{score['killed']} of {score['mutants']} mutants killed")
-        parts.append(f"{score['named_right']} named right")
-    if score["benign"]:
-        parts.append(f"{score['flagged']} of {score['benign']} benign variants flagged")
-    return ", ".join(parts)
+    killed = "{killed} of {mutants} mutants killed, {named_right} named right"
+    flagged = "{flagged} of {benign} benign variants flagged"
+    parts = (killed if score["mutants"] else "", flagged if score["benign"] else "")
+    yield ", ".join(filter(None, parts)).format(**score)
 
 
-def recording(document: dict[str, Any]) -> str:
+def recording(document: Document) -> Iterator[str]:
     """What `golden generate --out` wrote."""
     left_out = "; ".join(f"{name} {why}" for name, why in document["left_out"].items())
-    return f"{len(document['recorded'])} goldens recorded{left_out and f', left out: {left_out}'}"
+    yield f"{len(document['recorded'])} goldens recorded{left_out and f', left out: {left_out}'}"
 
 
-def goldens(document: dict[str, Any]) -> str:
+def goldens(document: Document) -> Iterator[str]:
     """What `golden verify` found, of a store of the oracle's or of a recording."""
     if isinstance(document["goldens"], list):
         changes = Counter(golden["change"] for golden in document["goldens"])
-        return f"{len(document['goldens'])} goldens, changes: {counts(changes)}"
+        yield f"{len(document['goldens'])} goldens, changes: {counts(changes)}"
+        return
     runs = sum(document["verdicts"].values())
     rate = f", {runs / document['seconds']:.1f} runs/s" if document["seconds"] else ""
-    return f"{document['goldens']} goldens, {runs} runs{rate}: {counts(document['verdicts'])}"
+    yield f"{document['goldens']} goldens, {runs} runs{rate}: {counts(document['verdicts'])}"
 
 
-def equipment(document: dict[str, Any]) -> str:
+def equipment(document: Document) -> Iterator[str]:
     """What `doctor` found, and why not the rest."""
-    parts = []
     for part in ("devices", "transports", "kernels"):
-        there = [name for name, each in document[part].items() if each["usable"]]
-        lacking = [
-            f"{name} not: {each['why']}"
-            for name, each in document[part].items()
-            if not each["usable"]
-        ]
-        parts.append(f"{part} {', '.join(there)} ({'; '.join(lacking)})")
-    return "; ".join(parts)
+        found = document[part].items()
+        there = ", ".join(name for name, each in found if each["usable"])
+        lacking = (f"{name} not: {each['why']}" for name, each in found if not each["usable"])
+        yield f"{part} {there} ({'; '.join(lacking)})"
 
 
-def machine(document: dict[str, Any]) -> str:
+def machine(document: Document) -> Iterator[str]:
     """What there is, and what is slow."""
     told = document["machine"]
     gpus = told["gpus"]
     seen = [" ".join((gpu["name"], gpu["memory.total"])) for gpu in gpus if isinstance(gpu, dict)]
-    looked_up, imported = (
-        told[f"seconds to {what}"] for what in ("look up the host's own name", "import torch")
-    )
-    return (
-        f"{', '.join(seen) or gpus}; {told['cores']} cores, "
-        f"{told['GB of memory']['MemTotal']:.0f} GB; seconds to look up its own name: "
-        f"{looked_up}, to import torch: {imported}; pidfd {told['pidfd']}"
-    )
+    yield ", ".join(seen) or str(gpus)
+    yield f"{told['cores']} cores, {told['GB of memory']['MemTotal']:.0f} GB"
+    looked_up, imported = "seconds to look up the host's own name", "seconds to import torch"
+    yield f"seconds to look up its own name: {told[looked_up]}, to import torch: {told[imported]}"
+    yield f"pidfd {told['pidfd']}"
 
 
-def attention(document: dict[str, Any]) -> str:
+def attention(document: Document) -> Iterator[str]:
     """How much each kernel can do; by dtype what torch takes by itself, and how far it is off."""
-    tried, failed = (
-        Counter(each["kernel"] for each in document["attention"] if each["error"] or not only)
-        for only in (False, True)
-    )
-    parts = [f"{name} {count - failed[name]} of {count}" for name, count in tried.items()]
+    tried = Counter(each["kernel"] for each in document["attention"])
+    good = Counter(each["kernel"] for each in document["attention"] if not each["error"])
+    yield from (f"{name} {good[name]} of {count}" for name, count in tried.items())
     own = [each for each in document["attention"] if "took" in each]
     for dtype in dict.fromkeys(each["dtype"] for each in own):
         its = [each for each in own if each["dtype"] == dtype]
         off = max((each["off"] for each in its if each["off"] is not None), default=0.0)
         taken = counts(Counter(each["took"] for each in its))
-        parts.append(f"in {dtype} torch takes {taken}, off by {off:.1g}")
-    return "; ".join(filter(None, [*parts, document["broken"]]))
+        yield f"in {dtype} torch takes {taken}, off by {off:.1g}"
+    yield document["broken"]
 
 
-def collectives(document: dict[str, Any]) -> str:
+def collectives(document: Document) -> Iterator[str]:
     """Which work in every dtype, and why the others do not."""
-    told = document["collectives"]
-    bad = {name: next(filter(None, each.values()), "") for name, each in told.items()}
-    good = [name for name, why in bad.items() if not why]
-    refused = [f"{name} not: {why}" for name, why in bad.items() if why]
-    return "; ".join([f"work: {', '.join(good)}", *refused])
+    told = document["collectives"].items()
+    bad = {name: next(filter(None, each.values()), "") for name, each in told}
+    yield f"work: {', '.join(name for name, why in bad.items() if not why)}"
+    yield from (f"{name} not: {why}" for name, why in bad.items() if why)
 
 
-def lengths(document: dict[str, Any]) -> str:
+def lengths(document: Document) -> Iterator[str]:
     """Seconds and memory of long sequences."""
-    return "; ".join(
-        f"{each['tokens']:,} tokens {each['verdict']}, {each['seconds']:.0f} s, "
-        f"{each['largest rank']:,.0f} MB a rank, {each['controller']:,.0f} MB in the controller"
-        for each in document["sizes"]
-    )
+    for each in document["sizes"]:
+        took = f"{each['tokens']:,} tokens {each['verdict']}, {each['seconds']:.0f} s"
+        ranks, own = each["largest rank"], each["controller"]
+        yield f"{took}, {ranks:,.0f} MB a rank, {own:,.0f} MB in the controller"
 
 
-def rates(document: dict[str, Any]) -> str:
+def rates(document: Document) -> Iterator[str]:
     """The harness against a bare loop."""
-    figures = ("harness, cases/s", "bare loop on the same ranks, cases/s")
-    return "; ".join(
-        f"{size}: {each[figures[0]]:.1f} cases/s, bare loop {each[figures[1]]:.1f}"
-        for size, each in document.items()
-        if figures[0] in each
-    )
+    for size, each in document.items():
+        if "harness, cases/s" in each:
+            bare = each["bare loop on the same ranks, cases/s"]
+            yield f"{size}: {each['harness, cases/s']:.1f} cases/s, bare loop {bare:.1f}"
 
 
 def counts(of: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(of.items()) if count)
+
+
+TELLERS = {
+    "candidates": campaign,
+    "score": power,
+    "recorded": recording,
+    "goldens": goldens,
+    "kernels": equipment,
+    "machine": machine,
+    "attention": attention,
+    "collectives": collectives,
+    "sizes": lengths,
+    "sp 2": rates,
+}

@@ -1,6 +1,5 @@
 """A run of the tier: steps one after the other, and after each of them everything on disk."""
 
-import json
 import os
 import subprocess
 import sys
@@ -12,10 +11,11 @@ from typing import Any
 
 from tier import child
 from tier.archive import pack, replace
-from tier.shares import FEWEST, Pace, share
+from tier.shares import fitting, share
 from tier.steps import Step
+from tier.told import document
 
-SUMMARY = Path(__file__).resolve().parent.parent / "summary"
+SUMMARY = Path(__file__).resolve().parent.parent / "summary.py"
 FAILURES = Path(".harness", "failures")
 # Cases for each step of them where nothing limits its seconds.
 CASES = 300
@@ -65,7 +65,8 @@ class Visit:
     # A library that takes the place of torch's own NCCL in steps that need it, or nothing.
     nccl: str = ""
     notes: list[Note] = field(default_factory=list)
-    pace: Pace | None = None
+    # What the probe printed, and its seconds.
+    probe: tuple[dict[str, Any], float] = field(default_factory=lambda: ({}, 0.0))
 
     def __post_init__(self) -> None:
         self.began, self.since = time.monotonic(), time.time()
@@ -86,8 +87,7 @@ class Visit:
         try:
             self._each(steps)
         except Interrupted as end:
-            (number,) = end.args
-            status = 128 + number
+            status = 128 + end.args[0]
             for note in self.notes:
                 if note.status in ("running", "waiting"):
                     note.why = "interrupted"
@@ -97,15 +97,14 @@ class Visit:
 
     def _each(self, steps: Sequence[Step]) -> None:
         part, most = RESERVE
-        reserve, able = min(part * self.limit, most), []
+        reserve = min(part * self.limit, most)
         for step, note in zip(steps, self.notes, strict=True):
             note.why = self._lack(step)
             note.status = "left out" if note.why else "waiting"
-            if not note.why:
-                able.append((step, note))
-        for number, (step, note) in enumerate(able):
+        able = [each for each in zip(steps, self.notes, strict=True) if not each[1].why]
+        for number, (step, note) in enumerate(able, 1):
             left = self.began + self.limit - reserve - time.monotonic()
-            seconds = share(step, [other for other, _ in able[number + 1 :]], left)
+            seconds = share(step, [other for other, _ in able[number:]], left)
             if seconds:
                 self._run(step, note, seconds)
             else:
@@ -126,7 +125,10 @@ class Visit:
         return ""
 
     def _run(self, step: Step, note: Note, seconds: float) -> None:
-        cases = self._cases(seconds)
+        fits = self.most_cases or CASES
+        if self.limit < float("inf"):
+            fits = fitting(seconds, *self.probe)
+        cases = min(fits, self.most_cases or fits)
         note.status = "running"
         shortened = f"{seconds:.0f} of its {step.most} s" if seconds < step.most else ""
         note.why = ", ".join(filter(None, [f"{cases} cases" if step.sized else "", shortened]))
@@ -134,52 +136,25 @@ class Visit:
         self._keep()
         began = time.monotonic()
         command = step.command(
-            device=self.device,
-            out=str(self.out),
-            deadline=f"{self.deadline:g}",
-            cases=str(cases),
-            limit=f"{JUDGING * seconds:.0f}",
+            device=self.device, out=str(self.out), deadline=f"{self.deadline:g}",
+            cases=str(cases), limit=f"{JUDGING * seconds:.0f}",
             require="--harness-require=cuda" if self.device == "cuda" else "",
-        )
-        printed = self.out / f"{step.name}.{step.ending}"
-        status = child.run(
-            [self.python, *command],
-            seconds,
-            self.environment | ({"LD_PRELOAD": self.nccl} if step.nccl else {}),
-            printed,
-            self._text(step),
-        )
+        )  # fmt: skip
+        known = self.environment | ({"LD_PRELOAD": self.nccl} if step.nccl else {})
+        printed, text = (self.out / f"{step.name}.{kind}" for kind in (step.ending, "txt"))
+        status = child.run([self.python, *command], seconds, known, printed, text)
         took = time.monotonic() - began
         note.status, note.seconds = str(status), f"{took:.0f}"
         if not step.sized and status != child.CUT_OFF:
             # It had time enough.
             note.why = ""
         print(f"   exit {status} after {took:.0f} s", flush=True)
-        self._learn(step, note, took)
-
-    def _cases(self, seconds: float) -> int:
-        if self.limit == float("inf"):
-            return self.most_cases or CASES
-        fitting = self.pace.fitting(seconds) if self.pace else FEWEST
-        return min(fitting, self.most_cases or fitting)
-
-    def _learn(self, step: Step, note: Note, took: float) -> None:
-        """What later steps have from this one."""
+        # What later steps have from this one.
         if step.name == "probe":
-            self.pace = Pace.of(self._document(step), took)
-        if step.name == "attention" and self._document(step).get("raised"):
+            self.probe = document(printed), took
+        if step.name == "attention" and document(printed).get("raised"):
             self.environment[WITHOUT_CUDNN] = "1"
             note.why = f"what torch takes by itself raised: later steps have {WITHOUT_CUDNN}=1"
-
-    def _document(self, step: Step) -> dict[str, Any]:
-        try:
-            document: dict[str, Any] = json.loads((self.out / f"{step.name}.json").read_text())
-        except ValueError:
-            return {}
-        return document
-
-    def _text(self, step: Step) -> Path:
-        return self.out / f"{step.name}.txt"
 
     def _keep(self, *, last: bool = False) -> None:
         """All that is known, where nothing can take it away."""
@@ -187,11 +162,8 @@ class Visit:
         replace(self.out / "steps.tsv", "".join(lines).encode())
         # Only the last page is for the page of a job.
         quiet = {} if last else {"GITHUB_STEP_SUMMARY": "", "GITHUB_ACTIONS": ""}
-        subprocess.run(
-            [sys.executable, SUMMARY, self.out],
-            env={**os.environ, **quiet},
-            stdout=None if last else subprocess.DEVNULL,
-            check=False,
-        )
+        shown = None if last else subprocess.DEVNULL
+        command = [sys.executable, str(SUMMARY), str(self.out)]
+        subprocess.run(command, env={**os.environ, **quiet}, stdout=shown, check=False)
         self.archive.parent.mkdir(parents=True, exist_ok=True)
         replace(self.archive, pack(self.out, FAILURES, self.since))

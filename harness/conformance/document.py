@@ -1,7 +1,10 @@
-"""What was found, as JSON: the conformance table is made from it, and from nothing else."""
+"""What was found, as JSON: the conformance table is made from it, and from nothing else.
+
+A candidate is one line, so that a change of one is seen as one.
+"""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,11 @@ NAME = "conformance.json"
 
 # By candidate; and by candidate and release.
 Results = dict[str, dict[str, Any]]
+
+# No page is made from these: they are for who asked, and are not kept.
+UNKEPT = {"takes", "placement", "seconds"}
+UNKEPT_OF_A_TALLY = {"known", "names", "elements"}
+UNKEPT_OF_A_FAILURE = {"case", "verdict", "replay"}
 
 # The whole of a failure is one command away.
 KEPT = ("case", "verdict", "loss", "explanation", "replay")
@@ -42,12 +50,38 @@ def read(folder: Path) -> Results:
 
 
 def write(folder: Path, results: Results) -> None:
-    """The whole file or none."""
+    """The whole file or none; it has what pages are made from, and a line for each candidate."""
+    candidates = {name: _slim(found) for name, found in results["candidates"].items()}
+    releases = {
+        name: {version: _slim(found) for version, found in versions.items()}
+        for name, versions in results["releases"].items()
+    }
+    parts = [_lines("candidates", candidates), _lines("releases", releases)]
     folder.mkdir(parents=True, exist_ok=True)
-    ordered = {name: dict(sorted(found.items())) for name, found in results.items()}
     draft = folder / f"{NAME}.partial"
-    draft.write_text(json.dumps({"format": FORMAT, **ordered}, indent=1) + "\n")
+    draft.write_text(",\n".join([f'{{\n "format": {json.dumps(FORMAT)}', *parts]) + "\n}\n")
     draft.rename(folder / NAME)
+
+
+def _lines(kind: str, found: Mapping[str, Any]) -> str:
+    lines = (f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in sorted(found.items()))
+    return f' "{kind}": {{\n' + ",\n".join(lines) + "\n }"
+
+
+def _slim(record: Mapping[str, Any]) -> dict[str, Any]:
+    """One candidate, or one release of it, as it is kept."""
+    slim = _without(record, UNKEPT)
+    slim["listed"] = {k: _without(each, UNKEPT_OF_A_FAILURE) for k, each in slim["listed"].items()}
+    if "generated" in slim:
+        return slim | {"generated": _without(slim["generated"], UNKEPT_OF_A_TALLY)}
+    return slim | {
+        "stages": {k: _without(each, UNKEPT_OF_A_TALLY) for k, each in slim["stages"].items()},
+        "failures": [_without(each, UNKEPT_OF_A_FAILURE) for each in slim["failures"]],
+    }
+
+
+def _without(record: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in names}
 
 
 def examined_record(found: Examined) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from harness.campaign.markdown import table
 from harness.conformance.document import Results
 
 PASSED = ("EQUAL", "WITHIN")
@@ -229,8 +230,3 @@ def _all(each: Mapping[str, Any], what: str) -> Counter[str]:
     for stage in each["stages"].values():
         total.update(stage[what])
     return total
-
-
-def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [heads, ("---",) * len(heads), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

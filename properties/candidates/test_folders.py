@@ -9,7 +9,7 @@ import pytest
 
 from harness.candidates.published.known import Bug, bugs
 from harness.candidates.published.library import Library, libraries
-from harness.conformance import findings, page, read
+from harness.conformance import findings, page, read, write
 from harness.diagnosis import ANOMALIES
 from harness.failure.script import standalone
 from harness.generation.situations.needs import lacking
@@ -85,3 +85,13 @@ def test_the_pages_are_made_from_what_was_measured() -> None:
     assert (DOCS / "findings.md").read_text() == findings(LIBRARIES, results)
     measured = {name.partition(".")[0] for name in results["candidates"]}
     assert measured >= {library.name for library in LIBRARIES}
+
+
+def test_the_document_of_results_has_a_line_for_each_candidate_and_only_what_pages_are_made_from(
+    tmp_path: Path,
+) -> None:
+    results = read(DOCS)
+    write(tmp_path, results)
+    text = (DOCS / "conformance.json").read_text()
+    assert (tmp_path / "conformance.json").read_text() == text
+    assert text.count("\n") <= len(results["candidates"]) + 12

@@ -167,14 +167,14 @@ def test_a_script_needs_only_the_library(installed: Path) -> None:
     assert re.search(r"^first +grad\.", shown.stdout, re.MULTILINE), shown.stdout + shown.stderr
 
 
-def test_the_table_tells_known_new_and_our_own_mistakes_apart(installed: Path) -> None:
-    out, goldens = installed / "out", ["--goldens", "golden"]
+def test_the_table_tells_known_new_and_our_own_mistakes_apart(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = installed / "out"
+    asked = ["conformance", "toy.step", "toy.twice", "--cases", "8", "--goldens", "golden"]
     # The wiring of one of the two is wrong at sp 1, which is a fault and no finding.
-    assert (
-        main(["conformance", "toy.step", "toy.twice", "--cases", "8", "--out", str(out), *goldens])
-        == 3
-    )
-    found = read(out)["candidates"]
+    assert main([*asked, "--out", str(out), "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)["found"]
     step, twice = found["toy.step"], found["toy.twice"]
     assert twice["wiring"] == "at sp 1 it is not plain training"
     assert list(twice["stages"]) == ["sp 1"]

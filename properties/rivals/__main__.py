@@ -4,6 +4,7 @@ import sys
 from typing import get_args
 
 from harness.campaign.check import draw
+from harness.campaign.markdown import table
 from harness.campaign.request import Request
 from harness.candidates.own.mutants import BANK
 from harness.case import LossContract
@@ -25,15 +26,13 @@ REQUEST = Request(
 def main() -> None:
     with RankPool(RANKS, deadline=10.0) as pool:
         rivalry = contest(list(BANK.values()), draw(REQUEST, RANKS), pool)
-    rows = [
-        ("rule", "own shapes", "our cases", "flags what is right", "source"),
-        ("---",) * 5,
-    ]
+    heads = ("rule", "own shapes", "our cases", "flags what is right", "source")
+    rows = []
     for standing in rivalry.standings:
         flags = "yes" if standing.false_alarms else "no"
         found = on_own_shapes(standing), str(len(standing.on_generated))
         rows.append((standing.name, *found, flags, standing.source))
-    sys.stdout.writelines(f"| {' | '.join(row)} |\n" for row in rows)
+    sys.stdout.write(table(heads, rows))
 
 
 if __name__ == "__main__":

@@ -1,28 +1,29 @@
 #!/usr/bin/env -S .venv/bin/python
 """How much of its budget a right step uses: measure, and write the tables of docs/tolerances.md.
 
-Run it as `.venv/bin/python ci/tolerances`; with the default of 1000 cases it takes ten minutes.
+Run it as `.venv/bin/python ci/tolerances.py`; with the default of 1000 cases it takes ten minutes.
 """
 
 import argparse
 import textwrap
 from collections.abc import Sequence
 from itertools import cycle
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
+from project import ROOT
 
+from harness.campaign.markdown import marked, table
 from harness.case import Dtype
 from harness.compare.budget import ROUNDING, TIMES, TIMES_ON_THE_WHOLE, UNITS
-from harness.ranks.pool import RankPool
-from harness.report import explain
-from harness.judge import evaluate_all
 from harness.generation.drawing import generate
 from harness.generation.strategies import cases
+from harness.judge import evaluate_all
+from harness.ranks.pool import RankPool
+from harness.report import explain
 from harness.trace import GRADIENT
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "tolerances.md"
+PAGE = ROOT / "docs" / "tolerances.md"
 DIALECTS = ("native-gather", "native-local")
 BIN, BAR = 0.1, "▏▎▍▌▋▊▉█"
 
@@ -30,38 +31,34 @@ BIN, BAR = 0.1, "▏▎▍▌▋▊▉█"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000, help="of each dtype, default: 1000")
-    options = parser.parse_args()
-    text = with_table(PAGE.read_text(), "factors", factors())
-    text = with_table(text, "measured", measured(options.cases))
-    PAGE.write_text(text)
+    found = measured(parser.parse_args().cases)
+    PAGE.write_text(marked(marked(PAGE.read_text(), "factors", factors()), "measured", found))
 
 
 def factors() -> str:
     """The factors as the code has them."""
-    lines = ["| dtype | times | times on the whole | units | rounding |", "|---|---|---|---|---|"]
-    for dtype in get_args(Dtype):
-        whole = TIMES_ON_THE_WHOLE.get(dtype)
-        shown = f"{whole:g}" if whole else "not asked"
-        lines.append(
-            f"| {dtype} | {TIMES[dtype]:g} | {shown} | {UNITS[dtype]:g} | {ROUNDING[dtype]:.2g} |"
-        )
-    return "\n".join(lines)
+    heads = ("dtype", "times", "times on the whole", "units", "rounding")
+    whole = {dtype: f"{times:g}" for dtype, times in TIMES_ON_THE_WHOLE.items()}
+    rows = (
+        (d, f"{TIMES[d]:g}", whole.get(d, "not asked"), f"{UNITS[d]:g}", f"{ROUNDING[d]:.2g}")
+        for d in get_args(Dtype)
+    )
+    return table(heads, rows)
 
 
 def measured(count: int) -> str:
     """What a right step uses, dtype by dtype."""
     with RankPool(4) as pool:
-        return "\n\n".join(section(dtype, count, pool) for dtype in get_args(Dtype))
+        return "\n".join(section(dtype, count, pool) for dtype in get_args(Dtype))
 
 
 def section(dtype: Dtype, count: int, pool: RankPool) -> str:
     batch = generate(cases(max_ranks=4, dtypes=(dtype,)), count, 1)
     found = list(evaluate_all(zip(batch, cycle(DIALECTS), strict=False), pool))
-    failed = [comparison for comparison in found if not comparison.verdict.passed]
-    assert not failed, explain(failed[0])
+    for comparison in found:
+        assert comparison.verdict.passed, explain(comparison)
     used = [comparison.used for comparison in found]
-    unjudged = sum(len(comparison.unjudged) for comparison in found)
-    again = sum(comparison.asked_again for comparison in found)
+    unjudged, again = sum(len(c.unjudged) for c in found), sum(c.asked_again for c in found)
     said = (
         f"**{dtype}**: {count} cases, {again} asked again, {unjudged} tensors not judged. "
         f"The largest share of a budget was {max(used):.2f}."
@@ -73,7 +70,7 @@ def section(dtype: Dtype, count: int, pool: RankPool) -> str:
             f" A gradient as a whole may stray by {100 * median:.2g} % of itself (median), "
             f"and 99 of 100 gradients by at most {100 * most:.2g} %."
         )
-    return "\n".join((*textwrap.wrap(said, 99), "", "```", *histogram(used), "```"))
+    return "\n".join((*textwrap.wrap(said, 99), "", "```", *histogram(used), "```", ""))
 
 
 def histogram(used: Sequence[float]) -> list[str]:
@@ -89,12 +86,6 @@ def histogram(used: Sequence[float]) -> list[str]:
 def bar(length: float) -> str:
     whole, part = divmod(round(length * len(BAR)), len(BAR))
     return BAR[-1] * whole + (BAR[part - 1] if part else "")
-
-
-def with_table(text: str, mark: str, table: str) -> str:
-    before, _, rest = text.partition(f"<!-- {mark} -->\n")
-    after = rest.partition("<!-- end -->")[2]
-    return f"{before}<!-- {mark} -->\n{table}\n<!-- end -->{after}"
 
 
 if __name__ == "__main__":

@@ -1,22 +1,24 @@
 #!/usr/bin/env -S .venv/bin/python
 """How much the harness costs beyond the forward and backward that it runs.
 
-Medians over alternating rounds within one run, because machines drift. Run it as
-`.venv/bin/python ci/bench`; with --json it prints one JSON document. With --rate it measures cases
-per second, and nothing else; with --length how seconds and memory grow with the tokens of a step.
+Medians over alternating rounds within one run, because machines drift. With --rate it measures
+cases per second, and nothing else; with --length how seconds and memory grow with the tokens of a
+step. Run it as `.venv/bin/python ci/bench.py`.
 """
 
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
+from operator import truediv
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import length
@@ -26,11 +28,11 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.case import Case
-from harness.ranks.device import choose
-from harness.ranks.pool import RankPool
-from harness.judge import evaluate_all
 from harness.generation.drawing import generate
 from harness.generation.strategies import cases
+from harness.judge import evaluate_all
+from harness.ranks.device import choose
+from harness.ranks.pool import RankPool
 from harness.trace import Assembly
 
 BARE = Path(__file__).resolve().parent / "bare.py"
@@ -48,39 +50,28 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
     parser.add_argument("--draws", type=int, default=1000, help="cases drawn, default: 1000")
     parser.add_argument("--rate", action="store_true")
-    parser.add_argument(
-        "--length", type=int, nargs="?", const=0, metavar="TOKENS", help="of so many, or doubling"
-    )
-    parser.add_argument(
-        "--device",
-        choices=length.LONGEST,
-        default="cpu",
-        help="with --rate or --length, default: cpu",
-    )
+    sizes = "of so many tokens, or of ever more"
+    parser.add_argument("--length", type=int, nargs="?", const=0, help=sizes, metavar="TOKENS")
+    place = "with --rate or --length, default: cpu"
+    parser.add_argument("--device", choices=length.LONGEST, default="cpu", help=place)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    results: dict[str, Any]
     if options.length is not None:
-        found = length.measured(options.device, options.length)
-        if options.json:
-            print(json.dumps(length.document(found), indent=1))
-        else:
-            length.show(found)
-        return
-    if options.rate:
-        results = {
-            f"sp {sp}": rates(batch_for(sp, options.cases), options.rounds, options.device)
-            for sp in SIZES
-        }
+        results = length.measured(options.device, options.length)
+    elif options.rate:
+        batches = {f"sp {sp}": batch_for(sp, options.cases) for sp in SIZES}
+        results = {sp: rates(of, options.rounds, options.device) for sp, of in batches.items()}
     else:
         results = {f"sp {sp}": measure(sp, options.cases, options.rounds) for sp in SIZES}
         results["without ranks"] = {
-            "--help, seconds": median(help_seconds, 5),
+            "--help, seconds": median(seconds_of(show_help) for _ in range(5)),
             "drawing a case, not steered, median ms": drawing_milliseconds(options.draws),
         }
     if options.json:
         print(json.dumps(results, indent=1))
     else:
-        show(results)
+        (show if options.length is None else length.show)(results)
 
 
 def batch_for(sp: int, count: int) -> list[Case]:
@@ -93,20 +84,18 @@ def measure(sp: int, count: int, rounds: int) -> dict[str, Any]:
     starts, bare_starts, torchruns = [], [], []
     for _ in range(3):
         with RankPool(sp) as pool:
-            starts.append(timed(pool.wait_until_ready))
+            starts.append(seconds_of(partial(start, pool)))
         bare_starts.append(torchrun(sp, None)[0])
         torchruns.append(torchrun(sp, batch[0])[1])
     found = rates(batch, rounds, "cpu")
-    per_case = statistics.median(torchruns)
+    per_case = median(torchruns)
     return {
         **found,
         "torchrun for every case, seconds": per_case,
         "harness / torchrun for every case": found[HARNESS] * per_case,
-        "pool start, seconds": statistics.median(starts),
-        "bare torchrun start, seconds": statistics.median(bare_starts),
-        "pool start / bare torchrun start": statistics.median(
-            s / b for s, b in zip(starts, bare_starts, strict=True)
-        ),
+        "pool start, seconds": median(starts),
+        "bare torchrun start, seconds": median(bare_starts),
+        "pool start / bare torchrun start": median(map(truediv, starts, bare_starts)),
     }
 
 
@@ -121,28 +110,25 @@ def rates(batch: list[Case], rounds: int, device: str) -> dict[str, Any]:
         lines.write("\n".join(map(str, batch)))
         lines.flush()
         os.environ[BATCH] = lines.name  # ranks inherit it
-        harness_seconds(batch, pool)  # warm up
+        judge(batch, pool)  # warm up
         for _ in range(rounds):
-            harness_rates.append(steps / harness_seconds(batch, pool))
+            harness_rates.append(steps / seconds_of(partial(judge, batch, pool)))
             bare_rates.append(steps / bare_seconds(batch, pool))
         memory = max(length.peak_bytes(pid) for pid in pool.pids()[1:])
-    pairs = [h / b for h, b in zip(harness_rates, bare_rates, strict=True)]
+    pairs = list(map(truediv, harness_rates, bare_rates))
     return {
-        HARNESS: statistics.median(harness_rates),
-        "bare loop on the same ranks, cases/s": statistics.median(bare_rates),
-        "harness / bare loop": statistics.median(pairs),
+        HARNESS: median(harness_rates),
+        "bare loop on the same ranks, cases/s": median(bare_rates),
+        "harness / bare loop": median(pairs),
         "harness / bare loop, least and most": [min(pairs), max(pairs)],
         "peak memory per rank, MB": memory / 1e6,
     }
 
 
-def harness_seconds(batch: list[Case], pool: RankPool) -> float:
+def judge(batch: list[Case], pool: RankPool) -> None:
     """Generated cases through references, ranks and judgement."""
-    started = time.perf_counter()
-    jobs = ((case, dialect) for case in batch for dialect in DIALECTS)
-    for comparison in evaluate_all(jobs, pool):
+    for comparison in evaluate_all(product(batch, DIALECTS), pool):
         assert comparison.verdict.passed, comparison
-    return time.perf_counter() - started
 
 
 def bare_seconds(batch: list[Case], pool: RankPool) -> float:
@@ -150,6 +136,11 @@ def bare_seconds(batch: list[Case], pool: RankPool) -> float:
     outcome = pool.run(batch[0], f"{BARE}:LOOP", traced=True)
     assert isinstance(outcome, Assembly), outcome
     return float(outcome.trace["seconds"].values)
+
+
+def start(pool: RankPool) -> None:
+    fault = pool.wait_until_ready()
+    assert fault is None, fault
 
 
 def torchrun(sp: int, case: Case | None) -> tuple[float, float]:
@@ -174,19 +165,15 @@ def torchrun(sp: int, case: Case | None) -> tuple[float, float]:
     return up, time.perf_counter() - started
 
 
-def timed(action: Callable[[], object]) -> float:
+def seconds_of(action: Callable[[], object]) -> float:
     started = time.perf_counter()
-    fault = action()
-    assert fault is None, fault
+    action()
     return time.perf_counter() - started
 
 
-def help_seconds() -> float:
-    started = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", "harness", "--help"], check=True, stdout=subprocess.DEVNULL
-    )
-    return time.perf_counter() - started
+def show_help() -> None:
+    command = [sys.executable, "-m", "harness", "--help"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def drawing_milliseconds(count: int) -> float:
@@ -199,11 +186,7 @@ def drawing_milliseconds(count: int) -> float:
         moments.append(time.perf_counter())
 
     draw()
-    return 1e3 * statistics.median(later - earlier for earlier, later in pairwise(moments))
-
-
-def median(measure_once: Callable[[], float], times: int) -> float:
-    return statistics.median(measure_once() for _ in range(times))
+    return 1e3 * median(later - earlier for earlier, later in pairwise(moments))
 
 
 def show(results: dict[str, dict[str, Any]]) -> None:

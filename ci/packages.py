@@ -6,21 +6,18 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+from project import ROOT
 
 
 def main() -> None:
-    project = tomllib.loads(PROJECT.read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    needed = floors(project["dependencies"])
-    others = floors([*extras["test"], *extras["flash"]])
+    needed, others = floors(project["dependencies"]), floors([*extras["test"], *extras["flash"]])
     needed["pytest"] = others.pop("pytest")
     for why in lacking(others):
         print(f"not needed, and {why}")
-    missing = "; ".join(lacking(needed))
-    if missing:
+    if missing := "; ".join(lacking(needed)):
         sys.exit(f"{missing}: bring wheels along and name their folder in WHEELS")
     print("all that is needed is here")
 
@@ -33,12 +30,10 @@ def lacking(wanted: dict[str, str]) -> Iterator[str]:
     """Why a package will not do, for each that will not."""
     for name, floor in wanted.items():
         try:
-            here = version(name)
+            if numbers(version(name)) < numbers(floor):
+                yield f"{name} {version(name)} is older than {floor}"
         except PackageNotFoundError:
             yield f"{name} is not installed"
-            continue
-        if numbers(here) < numbers(floor):
-            yield f"{name} {here} is older than {floor}"
 
 
 def numbers(release: str) -> list[int]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An NCCL that travels: ci/nccl WHEEL SM [OUT] takes the library out of its wheel, for one GPU.
+"""An NCCL that travels: ci/nccl.py WHEEL SM [OUT] takes the library out of its wheel, for one GPU.
 
 An NCCL of 2.30 or newer lets several ranks share a GPU. It has kernels for every GPU, 200 MB of
 them. Those of other GPUs than SM, such as 90 for an H100 or H200, are emptied, and what is left is
@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
+from tier.archive import replace
+
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
 # As the compiler writes kernels for several GPUs: a head, and then entries, each with a head.
 HEAD, ENTRY = struct.Struct("<IHHQ"), struct.Struct("<HHIQIIHHI")
@@ -27,7 +29,7 @@ def main() -> None:
     try:
         library = bytearray(ZipFile(wheel).read(LIBRARY))
     except (OSError, BadZipFile, KeyError) as error:
-        sys.exit(f"ci/nccl: {wheel}: holds no {LIBRARY}: {error}")
+        sys.exit(f"ci/nccl.py: {wheel}: holds no {LIBRARY}: {error}")
     kept = emptied = 0
     for start, size, gpu in kernels(library):
         if gpu == sm:
@@ -36,13 +38,12 @@ def main() -> None:
             library[start : start + size] = bytes(size)
             emptied += size
     if not kept:
-        sys.exit(f"ci/nccl: {wheel}: has no kernels for sm_{sm}")
-    # Whole or not at all.
-    draft = out.with_name(f"{out.name}.draft")
-    draft.write_bytes(lzma.compress(bytes(library), preset=1))
-    draft.rename(out)
-    print(f"{out}: {out.stat().st_size >> 20} MB; kernels of sm_{sm} {kept >> 20} MB, "
-          f"of others {emptied >> 20} MB emptied")  # fmt: skip
+        sys.exit(f"ci/nccl.py: {wheel}: has no kernels for sm_{sm}")
+    replace(out, lzma.compress(bytes(library), preset=1))
+    print(
+        f"{out}: {out.stat().st_size >> 20} MB; kernels of sm_{sm} {kept >> 20} MB, "
+        f"of others {emptied >> 20} MB emptied"
+    )
 
 
 def kernels(library: bytearray) -> Iterator[tuple[int, int, int]]:

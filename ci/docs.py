@@ -1,0 +1,104 @@
+#!/usr/bin/env -S .venv/bin/python
+"""Write the tables that say what the code says; run it as `.venv/bin/python ci/docs.py`."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from project import ROOT
+from tier.steps import PLANS, STEPS
+
+from harness.campaign.markdown import marked, table
+from harness.candidates.own.benign import BANK as BENIGN
+from harness.candidates.own.mutants import BANK as MUTANTS
+from harness.candidates.own.mutants import LEFT_OUT
+from harness.candidates.own.mutants.alone import ALONE
+from harness.candidates.published.known import bugs
+from harness.candidates.published.library import libraries
+from harness.conformance import by_library, read
+from harness.diagnosis import ANOMALIES
+from harness.generation.situations import SITUATIONS
+from harness.golden import Store, examine
+from properties.metamorphic.content import CONTENT
+from properties.metamorphic.layout import LAYOUT, RESHARDED
+
+Row = tuple[str, ...]
+
+
+def main() -> None:
+    for page, text in pages().items():
+        page.write_text(text)
+
+
+def pages() -> dict[Path, str]:
+    """Every page that holds a table, as it should be."""
+    written: dict[str, str] = {}
+    for name, mark, heads, rows in tables():
+        page = written.get(name) or (ROOT / name).read_text()
+        written[name] = marked(page, mark, table(heads, rows))
+    return {ROOT / name: page for name, page in written.items()}
+
+
+def tables() -> Iterator[tuple[str, str, Row, Iterable[Row]]]:
+    """The page of each, its mark there, its heads and its rows."""
+    heads, *libraries = by_library(read(ROOT / "docs"))
+    yield "README.md", "conformance", heads, libraries
+    corners = ((name, sentence(predicate)) for name, predicate in SITUATIONS.items())
+    yield "docs/cases.md", "situations", ("corner", "why it matters"), corners
+    relations = (*LAYOUT, RESHARDED, *CONTENT)
+    found = ((each.claim, MUTANTS[each.kills].sentence) for each in relations)
+    yield "docs/properties.md", "relations", ("property", "finds"), found
+    heads = ("name", "what it looks like", "usual cause", "for example")
+    anomalies = ((f"`{a.name}`", a.looks, a.cause, examples(a.name)) for a in ANOMALIES.values())
+    yield "docs/anomalies.md", "anomalies", heads, anomalies
+    heads = ("mutant", "the bug", "needs", "named", "alone", "threads")
+    mutants = (
+        (m.key, m.sentence, ", ".join(m.needs) or "nothing", m.anomaly, ALONE[m.key],
+         ", ".join(m.threads))
+        for m in MUTANTS.values()
+    )  # fmt: skip
+    yield "docs/mutants.md", "mutants", heads, mutants
+    heads = ("variant", "the change", "could be taken for")
+    benign = ((each.key, each.sentence, each.looks_like) for each in BENIGN.values())
+    yield "docs/mutants.md", "benign", heads, benign
+    yield "docs/mutants.md", "left-out", ("bug", "why"), LEFT_OUT.items()
+    steps = ((f"`{s.name}`", s.shows, f"{s.most} s", ", ".join(s.devices)) for s in STEPS)
+    yield "docs/gpu.md", "steps", ("step", "shows", "at most", "on"), steps
+    plans = ((f"`{name}`", ", ".join(f"`{step}`" for step in of)) for name, of in PLANS.items())
+    yield "docs/gpu.md", "plans", ("plan", "steps"), plans
+    heads = ("golden", "tokens", "hunts", "what is peculiar about it")
+    vectors = [golden.vector for golden in examine(Store(ROOT / "golden").files())[0].values()]
+    goldens = (
+        (f"`{v.name}`", str(v.case.tokens), ", ".join((*v.hunts, *published(v.name))), v.comment)
+        for v in vectors
+    )
+    yield "golden/README.md", "goldens", heads, goldens
+
+
+def published(golden: str) -> list[str]:
+    """Bugs of released packages that show on a golden's batch."""
+    return [
+        f"`{library.name}` {bug.key}"
+        for library in libraries().values()
+        for bug in bugs(library)
+        if bug.golden == golden
+    ]
+
+
+def examples(anomaly: str) -> str:
+    """Threads about what is called so."""
+    threads = [
+        thread for m in MUTANTS.values() if m.anomaly == anomaly for thread in m.threads[:1]
+    ]
+    return ", ".join(list(dict.fromkeys(threads))[:3])
+
+
+def sentence(documented: object) -> str:
+    """A docstring on one line, without its number in somebody's catalogue."""
+    text = documented.__doc__
+    assert text, documented
+    return re.sub(r"^B\d+: (.)", lambda found: found[1].upper(), " ".join(text.split()))
+
+
+if __name__ == "__main__":
+    main()
