@@ -65,7 +65,7 @@ def shapes_as_told(case: Case) -> dict[str, list[int]]:
         "hidden": case.heads * case.head_dim,
         "2": 2,
     }
-    told = {}
+    told: dict[str, list[int]] = {}
     for name, shape, where in re.findall(
         r"^\| `([\w.]+)` \| \[(.*)\] \| (.*) \|", TUTORIAL, re.MULTILINE
     ):
