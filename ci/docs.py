@@ -43,8 +43,8 @@ def tables() -> Iterator[tuple[str, str, Row, Iterable[Row]]]:
     """The page of each, its mark there, its heads and its rows."""
     heads, *libraries = by_library(read(ROOT / "docs"))
     yield "README.md", "conformance", heads, libraries
-    corners = ((name, sentence(predicate)) for name, predicate in SITUATIONS.items())
-    yield "docs/cases.md", "situations", ("corner", "why it matters"), corners
+    situations = ((name, sentence(predicate)) for name, predicate in SITUATIONS.items())
+    yield "docs/cases.md", "situations", ("situation", "why it matters"), situations
     relations = (*LAYOUT, RESHARDED, *CONTENT)
     found = ((each.claim, MUTANTS[each.kills].sentence) for each in relations)
     yield "docs/properties.md", "relations", ("property", "finds"), found

@@ -32,6 +32,12 @@ COMMANDS = {
     "join": join,
 }
 
+STATUS = (
+    "exit status: 0 all passed; 1 something diverged; 2 bad input; 3 a fault, also if more than "
+    "half of a candidate's cases are unsupported; 4 a golden is missing or damaged; "
+    "130 stopped by Ctrl-C or SIGTERM"
+)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status says how it went."""
@@ -65,7 +71,7 @@ def obey_signals() -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser; what it returns has the command to `run`."""
-    parser = argparse.ArgumentParser(prog="harness", description=harness.__doc__)
+    parser = argparse.ArgumentParser(prog="harness", description=harness.__doc__, epilog=STATUS)
     parser.add_argument("--version", action="version", version=harness.__version__)
     known = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():

@@ -67,7 +67,7 @@ def show(findings: dict[str, Any]) -> None:
 def _device(device: str, kind: str, count: int) -> dict[str, Any]:
     if device != kind:
         return _no(f"torch finds no {device.upper()} device")
-    return _yes(f"{count} found; untried, as the harness has not been run on one yet")
+    return _yes(f"{count} found")
 
 
 def _transport(device: str, kind: str, count: int) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def test_after_its_limit_a_check_begins_no_case_and_tells_what_it_judged(
     written = capsys.readouterr()
     document = json.loads(written.out)
     assert (document["ended"], document["cases"]) == ("limit", 1)
-    assert "the time of --limit was over; 1 case was judged" in written.err
+    assert "--limit ended the run; 1 case was judged" in written.err
     assert document["placement"] == {
         "device": "cpu",
         "devices": "cpu",

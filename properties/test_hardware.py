@@ -155,7 +155,7 @@ def test_a_device_that_strays_far_excuses_nobody(
     fault = verdict_only(replace(CASE, dtype="fp32"), "mutants.B14", pool).fault
     assert fault is not None
     assert fault.kind is Kind.REFERENCE
-    assert f"plain training on cuda:{factor} strays by " in fault.summary
+    assert f"plain training on cuda:{factor} is off by " in fault.summary
 
 
 def test_plain_training_takes_no_shortcut_on_a_device_and_leaves_switches_as_they_were(

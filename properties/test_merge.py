@@ -214,7 +214,7 @@ def test_a_document_that_contradicts_itself_is_refused(
     change: tuple[Any, ...], tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     name = write(tmp_path, "1.json", summary(1, 2), *change)
-    assert refused(name) == "document=1.json: is damaged; check --json wrote it otherwise"
+    assert refused(name) == "document=1.json: is damaged; check --json did not write it like this"
 
 
 def test_shards_that_are_missing_are_named_and_no_pass(

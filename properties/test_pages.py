@@ -1,17 +1,23 @@
 """What the pages list is what the code has, and what they show runs."""
 
 import re
+from math import prod
 from pathlib import Path
 from typing import get_args
 
+import pytest
 import tolerances
+import torch
 
 import docs
 from harness.campaign.markdown import marked
-from harness.case import Case, Dtype, parse
+from harness.candidates import Rank
+from harness.case import LEARNING_RATE, Case, Dtype, Model, Row, parse
+from harness.reference.decoder import NORM_EPSILON, ROPE_BASE, Decoder
 
 ROOT = Path(__file__).parent.parent
 CASES = (ROOT / "docs" / "cases.md").read_text()
+TUTORIAL = (ROOT / "docs" / "writing-a-candidate.md").read_text()
 
 
 def test_tables_are_as_the_script_writes_them() -> None:
@@ -41,6 +47,64 @@ def test_every_field_of_a_case_is_explained() -> None:
     fields = {"dim" if field == "head_dim" else field for field in Case.__dataclass_fields__}
     renamed = {"micro_batches": "micro", "kv_heads": "heads", "pad_id": "pad"}
     assert {renamed.get(field, field) for field in fields} <= explained
+
+
+def shapes_as_told(case: Case) -> dict[str, list[int]]:
+    """The model's parameters as the table has them."""
+    sizes = {
+        "kv_heads": case.kv_heads,
+        "heads": case.heads,
+        "dim": case.head_dim,
+        "vocab": case.vocab,
+        "hidden": case.heads * case.head_dim,
+        "2": 2,
+    }
+    told: dict[str, list[int]] = {}
+    for name, shape, where in re.findall(
+        r"^\| `([\w.]+)` \| \[(.*)\] \| (.*) \|", TUTORIAL, re.MULTILINE
+    ):
+        fields = re.match(r"`(.*?)`", where)
+        if fields and fields[1] not in (case.model, f"tied={case.tied:d}"):
+            continue
+        size = [prod(sizes[word] for word in axis.split(" x ")) for axis in shape.split(", ")]
+        numbers = range(case.layers) if ".N." in name else [0]
+        told |= {name.replace("N", str(number)): size for number in numbers}
+    return told
+
+
+@pytest.mark.parametrize("model", get_args(Model))
+@pytest.mark.parametrize("tied", [0, 1])
+def test_the_parameters_that_are_told_are_those_of_the_model(model: str, tied: int) -> None:
+    fields = f"heads=6/3 dim=4 layers=2 vocab=11 sp=1 model={model} tied={tied}"
+    case = parse(f"case/1 rows=3:111 {fields}")
+    decoder = Decoder(case, torch.float64)
+    have = {name: list(parameter.shape) for name, parameter in decoder.named_parameters()}
+    assert shapes_as_told(case) == have
+
+
+def test_the_constants_of_the_model_are_told_as_they_are() -> None:
+    text = " ".join(TUTORIAL.split())
+    (epsilon,) = re.findall(r"an epsilon of (\S+)\. ", text)
+    (base,) = re.findall(r"base of the rotary embedding is (\d+);", text)
+    (parts,) = re.findall(r"a learning rate of 1/(\d+)\.", text)
+    assert (float(epsilon), float(base), 1 / int(parts)) == (
+        NORM_EPSILON,
+        ROPE_BASE,
+        LEARNING_RATE,
+    )
+
+
+def test_the_attributes_that_are_told_are_there() -> None:
+    case = parse("case/1 rows=3:111")
+    told = re.findall(r"^\| (.*?) \|", TUTORIAL, re.MULTILINE)
+    ranks, cases = told.index("attribute of `rank`"), told.index("attribute of `case`")
+    of_rank = set(re.findall(r"`(\w+)`", "".join(told[ranks + 1 : cases])))
+    assert of_rank == Rank.__dataclass_fields__.keys()
+    for cell in told[cases + 2 : told.index("parameter")]:
+        for name in re.findall(r"`(?:len\()?(\w+)", cell):
+            assert hasattr(case, name)
+        for name in re.findall(r"\]\.(\w+)", cell):
+            assert hasattr(Row, name)
 
 
 def test_the_strategy_that_is_shown_draws() -> None:

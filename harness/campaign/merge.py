@@ -33,7 +33,7 @@ def read_document(name: str) -> Summary:
         return Summary.from_record(document)
     except (ValueError, LookupError, TypeError, AttributeError):
         raise BadDocument(
-            f"document={name}: is damaged; check --json wrote it otherwise"
+            f"document={name}: is damaged; check --json did not write it like this"
         ) from None
 
 

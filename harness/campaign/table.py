@@ -11,8 +11,8 @@ from rich.text import Text
 from harness.campaign.summary import BUCKETS, INTERRUPTED, LIMIT, OUTCOMES, Summary
 
 ENDED = {
-    INTERRUPTED: "interrupted before all was judged, which is no pass",
-    LIMIT: "the time of --limit was over",
+    INTERRUPTED: "interrupted before all cases were judged; this is no pass",
+    LIMIT: "--limit ended the run",
 }
 # Between two columns of situations.
 GAP = 4
@@ -145,5 +145,5 @@ def _situations(summary: Summary, width: int) -> Table:
 
 
 def _count(count: int) -> str:
-    """A corner that no case was in is a warning: nothing was seen of what hides there."""
+    """A situation that no case was in is a warning: the run did not test it."""
     return str(count) if count else "never"

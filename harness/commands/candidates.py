@@ -9,21 +9,23 @@ from harness.commands.options import PASSED, UsageError, json_option, print_json
 if TYPE_CHECKING:
     from harness.candidates.published.environment import Environment
 
-HELP = "published implementations: list them, install what their ranks need"
+HELP = "list published packages, and install what their ranks need"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    every = actions.add_parser("list", help="what is wired, and which releases are installed")
+    every = actions.add_parser(
+        "list", help="list the wired packages, and which releases are installed"
+    )
     json_option(every)
     every.set_defaults(act=show)
-    one = actions.add_parser("install", help="make the environment of a candidate's ranks")
+    one = actions.add_parser("install", help="make the environment for the ranks of a package")
     one.add_argument(
         "names",
         nargs="+",
         metavar="NAME",
-        help="as listed: the pinned release; NAME@VERSION: another; NAME@newest: what the index "
-        "has today; all: every one that is listed",
+        help="a listed name: its pinned release; NAME@VERSION: another release; NAME@newest: the "
+        "newest on the index; all: every listed name",
     )
     json_option(one)
     one.set_defaults(act=install)

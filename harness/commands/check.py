@@ -24,21 +24,21 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--candidate",
         action="append",
         metavar="C",
-        help="a built-in name, path/to/file.py:NAME or package.module:NAME; may be repeated; "
+        help="a built-in name, path/to/file.py:NAME or package.module:NAME; you may repeat it; "
         "default: native-gather and native-local",
     )
     parser.add_argument(
         "--shard",
         default="1/1",
         metavar="K/N",
-        help="examine only the K-th of N disjoint parts; `merge` puts them together",
+        help="judge only part K of N; `merge` adds the parts up",
     )
     parser.add_argument(
         "--limit",
         type=float,
         default=math.inf,
         metavar="SECONDS",
-        help="begin no case after so long, and tell what was judged; default: none",
+        help="start no further case after so many seconds; default: no limit",
     )
     campaign_options(parser, cases=100)
     step_options(parser)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from harness.candidates.published.library import Library
     from harness.case import Case
 
-HELP = "judge published implementations, and write the table"
+HELP = "judge published packages, and write the tables"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,37 +19,45 @@ def add(parser: argparse.ArgumentParser) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="libraries, or single candidates, as `candidates list` has them; default: all that "
+        help="packages or single candidates, as `candidates list` shows them; default: all that "
         "are installed",
     )
     parser.add_argument(
-        "--cases", type=int, default=100, metavar="N", help="generated, for each sp; default: 100"
+        "--cases",
+        type=int,
+        default=100,
+        metavar="N",
+        help="generated cases for each sp; default: 100",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
     parser.add_argument(
         "--versions",
         metavar="LIST",
-        help="of one library: run its generated cases and listed bugs on each of these releases",
+        help="of one package: run its generated cases and listed bugs on each of these releases",
     )
     parser.add_argument(
         "--newest",
         action="store_true",
-        help="take the newest release, which `candidates install NAME@newest` has fetched",
+        help="use the newest release; install it first with `candidates install NAME@newest`",
     )
     parser.add_argument(
         "--out",
         default="docs",
         metavar="FOLDER",
-        help="where conformance.md and .json are; what was found before of other candidates "
-        "stays; default: docs",
+        help="the folder of conformance.md and .json; keeps the results of other candidates; "
+        "default: docs",
     )
     parser.add_argument(
-        "--goldens", default="golden", metavar="FOLDER", help="the golden store, default: golden"
+        "--goldens", default="golden", metavar="FOLDER", help="the golden store; default: golden"
     )
     parser.add_argument("--device", default="cpu", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--transport", default="auto", choices=("auto", "gloo", "nccl"))
     parser.add_argument(
-        "--deadline", type=float, default=60.0, metavar="SECONDS", help="per case, default: 60"
+        "--deadline",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="time limit of one case; default: 60",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document as well")
 

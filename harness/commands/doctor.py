@@ -4,7 +4,7 @@ import argparse
 
 from harness.commands.options import PASSED, json_option, print_json
 
-HELP = "what will run here, what will not, and why"
+HELP = "say what can run on this machine, what cannot, and why"
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -6,15 +6,16 @@ import sys
 
 from harness.commands.options import FAULT, PASSED, UsageError
 
-HELP = "run ranks here for `check --nodes` on another host"
+HELP = "run ranks on this host for a command with --nodes on another host"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Run ranks here for a command with --nodes on another host, until that one is done. "
-        "HARNESS_TOKEN must hold the same token as there; the line to run is printed there."
+        "Run ranks on this host for a command with --nodes on another host, until that command "
+        "ends. HARNESS_TOKEN must be the same on both hosts. The other host prints the line to "
+        "run here."
     )
-    parser.add_argument("endpoint", metavar="HOST:PORT", help="as given to --endpoint there")
+    parser.add_argument("endpoint", metavar="HOST:PORT", help="the --endpoint of that command")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,12 +4,12 @@ import argparse
 
 from harness.commands.options import json_option, print_json, status_of
 
-HELP = "put the shards of one campaign together"
+HELP = "add up the shards of one campaign"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "documents", nargs="+", metavar="DOCUMENT", help="what check --json printed"
+        "documents", nargs="+", metavar="DOCUMENT", help="a file with what `check --json` printed"
     )
     json_option(parser)
 

@@ -15,7 +15,7 @@ from harness.commands.options import (
     read_request,
 )
 
-HELP = "how many known bugs the check finds, and names"
+HELP = "show how many known bugs the check finds and names"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,10 +23,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--only",
         default="mutants,benign",
         metavar="LIST",
-        help="keys such as B14, stages such as labels, mutants or benign; default: both",
+        help="keys such as B14, stages such as labels, or the words mutants and benign; default: "
+        "mutants,benign",
     )
     parser.add_argument(
-        "--pools", type=int, default=1, metavar="N", help="side by side, default: 1"
+        "--pools", type=int, default=1, metavar="N", help="rank pools to use at once; default: 1"
     )
     parser.add_argument("--shrink", action="store_true", help="shrink each failure, up to 60 s")
     campaign_options(parser, cases=200)

@@ -36,17 +36,30 @@ class NoRanks(RuntimeError):
 
 
 def campaign_options(parser: argparse.ArgumentParser, *, cases: int, seed: int | None = 0) -> None:
-    drawn = "default: 0" if seed == 0 else "the first failure of `check --seed S`"
-    parser.add_argument("--cases", type=int, default=cases, metavar="N", help=f"default: {cases}")
+    drawn = (
+        "of the campaign; default: 0"
+        if seed == 0
+        else "run the cases of `check --seed S` to the first failure"
+    )
+    parser.add_argument(
+        "--cases", type=int, default=cases, metavar="N", help=f"how many cases; default: {cases}"
+    )
     parser.add_argument("--seed", type=int, default=seed, metavar="S", help=drawn)
-    parser.add_argument("--sp", default="1,2,4", metavar="LIST", help="default: 1,2,4")
-    parser.add_argument("--dp", default="1,2", metavar="LIST", help="default: 1,2")
-    parser.add_argument("--dtype", default="fp64,fp32", metavar="LIST", help="default: fp64,fp32")
+    parser.add_argument(
+        "--sp", default="1,2,4", metavar="LIST", help="ranks that share a sequence; default: 1,2,4"
+    )
+    parser.add_argument("--dp", default="1,2", metavar="LIST", help="replicas; default: 1,2")
+    parser.add_argument(
+        "--dtype",
+        default="fp64,fp32",
+        metavar="LIST",
+        help="fp64, fp32, bf16, fp16; default: fp64,fp32",
+    )
     parser.add_argument(
         "--loss",
         default=",".join(get_args(LossContract)),
         metavar="LIST",
-        help="what the loss averages, default: token-mean,micro-mean,row-mean",
+        help="what the loss averages over; default: token-mean,micro-mean,row-mean",
     )
 
 
@@ -55,14 +68,14 @@ def step_options(parser: argparse.ArgumentParser) -> None:
         "--kernel",
         default="eager,sdpa",
         metavar="LIST",
-        help="attention kernels, also varlen and flash, default: eager,sdpa",
+        help="attention kernels: eager, sdpa, varlen, flash; default: eager,sdpa",
     )
     parser.add_argument(
         "--wrapper",
         default="none",
         metavar="LIST",
-        help="who reduces gradients: none, ddp, fsdp; with these it is also drawn when, and in "
-        "half precision what parameters are held in, default: none",
+        help="who sums gradients over ranks: none (the step itself), ddp, fsdp; with ddp and "
+        "fsdp, `sync` is drawn too, and `mixed` in half precision; default: none",
     )
 
 
@@ -74,41 +87,41 @@ def pool_options(
         type=int,
         default=ranks,
         metavar="N",
-        help=f"default: {ranks or 'as many as are needed'}",
+        help=f"ranks in the pool; default: {ranks or 'as many as the cases need'}",
     )
     parser.add_argument(
         "--device",
         default="auto",
         choices=("auto", "cpu", "cuda", "npu", "xpu", "pretend"),
-        help="pretend: a GPU that is not there, computed on the CPU; finds tensors on the wrong "
-        "device, and nothing else of CUDA",
+        help="pretend: show the ranks a GPU whose work the CPU does; this finds tensors on the "
+        "wrong device, and nothing else of CUDA",
     )
     parser.add_argument(
         "--transport",
         default="auto",
         choices=("auto", "gloo", "nccl"),
-        help="auto: the device's own where every rank has a device of its own, otherwise gloo",
+        help="auto: the device's own, such as nccl, if no two ranks share a device; else gloo",
     )
     parser.add_argument(
         "--nodes",
         type=int,
         default=1,
         metavar="N",
-        help="share the ranks out over so many hosts; all but this one run `join`, default: 1",
+        help="divide the ranks over N hosts; all hosts but this one run `join`; default: 1",
     )
     parser.add_argument(
         "--endpoint",
         metavar="HOST:PORT",
         help="with --nodes: an address of this host that the others reach, and a free port. "
-        "Where a host's own name does not lead to an address that the others reach, its "
-        "GLOO_SOCKET_IFNAME must name the network interface",
+        "If a host's own name does not lead to an address that the others reach, set "
+        "GLOO_SOCKET_IFNAME on that host to its network interface",
     )
     parser.add_argument(
         "--deadline",
         type=float,
         default=deadline,
         metavar="SECONDS",
-        help=f"per case, default: {deadline:g}",
+        help=f"time limit of one case; default: {deadline:g}",
     )
     json_option(parser)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harness.failure.bundle import Bundle
     from harness.failure.replay import Shown
 
-HELP = "run one case, fully traced, and explain"
+HELP = "run one case, fully traced, and explain the outcome"
 # Options of `check` that say what its seed draws.
 CAMPAIGN = ("cases", "sp", "dp", "dtype", "loss", "kernel", "wrapper")
 
@@ -33,11 +33,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         "lines",
         nargs="*",
         metavar="CASE-LINE|BUNDLE",
-        help="a failure's folder, or its id in .harness/failures; or a case, after those that the "
-        "same ranks must have run before",
+        help="the folder of a bundle, or its id in .harness/failures; or a case line. Of several "
+        "case lines the last is judged; the same ranks run the others before it",
     )
-    parser.add_argument("--candidate", metavar="C", help="default: the bundle's, or native-gather")
-    parser.add_argument("--shrink", action="store_true", help="make the case smaller, up to 60 s")
+    parser.add_argument(
+        "--candidate", metavar="C", help="default: that of the bundle, or native-gather"
+    )
+    parser.add_argument("--shrink", action="store_true", help="shrink the case, for up to 60 s")
     parser.add_argument(
         "--bisect-layer", action="store_true", help="find the fewest layers that still fail"
     )

@@ -20,9 +20,9 @@ is extreme. Below fp64 each tensor is therefore judged as a whole as well, by ro
 
 `allowed on the whole = times on the whole x max(own, noise x size) + units x rounding x size`
 
-It is the finer of the two where every element is wrong by a little, or by a factor; and so far may
-any one element stray, however small its slice. Where it is not well below the tensor's own size,
-not even zero could be told from the truth, and the tensor counts as not judged.
+It is the finer of the two where every element is wrong by a little, or by a factor. Any single
+element may also be off by this whole-tensor amount. Where it is not well below the tensor's own
+size, zero could not be told from the truth, and the tensor counts as not judged.
 
 All factors were measured: see `TIMES`, and docs/tolerances.md.
 

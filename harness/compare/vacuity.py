@@ -36,10 +36,13 @@ def _weak(results: Sequence[KeyResult]) -> str:
     weak = [result.key for result in results if result.weak and is_required(result.key)]
     # A few gradients may be nothing but rounding: they are not counted, and the others tell.
     if len(weak) > MOST_WEAK * len(gradients) or not all(key.startswith(GRADIENT) for key in weak):
-        return f"plain training strays so far that {', '.join(weak)} cannot be told from zero"
+        names = ", ".join(weak)
+        return f"plain training's own error is so large that {names} cannot be told from zero"
     finest = min(result.slack for result in gradients)
     if finest > SLACK_THAT_SEES_HALF:
-        return "plain training strays so far that no gradient can be told from half of it"
+        return (
+            "plain training's own error is so large that no gradient can be told from half of it"
+        )
     return ""
 
 

@@ -7,15 +7,15 @@ from harness.candidates.published.known import Bug, bugs
 from harness.candidates.published.library import Library
 from harness.conformance.document import Results
 
-HEAD = """# Findings in published releases
+HEAD = """# Upstream bugs in published releases
 
-What released packages do that plain training does not, on the smallest case that shows it. Each
-was checked twice: against what the same step of the package does at sp 1, or without the part in
-question, and by reading the place in its source. `--script FILE` after a command writes a file
-that shows it without the harness: it needs the library, and what that imports.
+These are the listed bugs of published packages, each on the smallest case that shows it. We
+checked each bug twice: against the same step of the package at sp 1, or without the part in
+question; and by reading its source. `--script FILE` after a command writes a file that shows it
+without the harness: it needs the library, and what that imports.
 
-Written by `python -m harness conformance`, from `known.toml` in the folders of
-`harness/candidates/` and from `conformance.json`.
+`python -m harness conformance` wrote this page, from `known.toml` in the folders of
+`harness/candidates/published/` and from `conformance.json`.
 
 """
 

@@ -11,14 +11,15 @@ from harness.conformance.document import Results
 PASSED = ("EQUAL", "WITHIN")
 WRONG = ("loss", "losses of tokens", "gradients", "every token once", "no fault")
 
-HEAD = """# Conformance of published implementations
+HEAD = """# Conformance of published packages
 
-What released packages do with the batches of this harness. Each is wired as its own documentation
-has it, in a folder of `harness/candidates/`; its ranks run in an environment of its own; weights
-come from the case, so that one oracle judges all. At sp 1 each has to be plain training before
-anything else is asked. Nothing here ran on a GPU: flash-attn is stood in for by plain torch.
+This page shows how released packages do on the cases of this harness. Each package is wired as its
+own documentation describes, in a folder of `harness/candidates/published/`. Its ranks run in their
+own environment. Weights come from the case, so one oracle judges all packages. At sp 1 each
+package must be plain training; otherwise we test nothing else of it. Nothing here ran on a GPU:
+plain torch stands in for flash-attn.
 
-Written by `python -m harness conformance`, from `conformance.json` beside it.
+`python -m harness conformance` wrote this page, from `conformance.json` beside it.
 
 """
 
@@ -116,8 +117,8 @@ def _corners(found: Mapping[str, Any]) -> str:
         for corner, counts in judged.items()
     ]
     text = (
-        "## By situation\n\nHow many cases did not pass, known ones included, of those that were "
-        "judged. A case is in several.\n\n"
+        "## By situation\n\nHow many of the judged cases did not pass; `KNOWN` counts as not "
+        "passed. A case can be in\nseveral situations.\n\n"
     )
     return text + table(("situation", "judged", *libraries), rows)
 
@@ -140,9 +141,9 @@ def _kinds(found: Mapping[str, Any]) -> str:
     if not rows:
         return ""
     text = (
-        "## By property\n\nOf the cases that did not pass, known ones included: in how many each "
-        "property was broken, and how many\na comparison of losses would have let pass, because "
-        "the loss was right within a hundredth.\n\n"
+        "## By property\n\nHow many of the cases that did not pass, `KNOWN` included, broke each "
+        "property. The last column\ncounts those that a comparison of losses would have passed, "
+        "because the loss was right within 1 %.\n\n"
     )
     return text + table(("candidate", "failed", *WRONG, "loss alone sees nothing"), rows)
 
@@ -162,7 +163,7 @@ def _failures(found: Mapping[str, Any]) -> str:
     if not parts:
         return ""
     return (
-        "## Divergences that are not listed\n\nEach as the smallest case that shows it.\n\n"
+        "## Divergences that are not listed\n\nEach is shown on its smallest case.\n\n"
         + "\n".join(parts)
     )
 
@@ -180,8 +181,8 @@ def _refused(found: Mapping[str, Any]) -> str:
         return ""
     return (
         "## What is unsupported\n\n"
-        "Refused beforehand, or left out because a listed fault was seen often enough; never "
-        "counted as passed.\n\n" + table(("candidate", "reason", "cases"), rows)
+        "These cases were refused beforehand, or left out because a listed fault had shown often "
+        "enough.\nThey never count as passed.\n\n" + table(("candidate", "reason", "cases"), rows)
     )
 
 
@@ -206,8 +207,8 @@ def _releases(releases: Mapping[str, Any]) -> str:
     if not parts:
         return ""
     text = (
-        "## Releases\n\nWhen a bug came, and when it went: what the smallest case of each listed "
-        "bug comes to in\neach release, and how many generated cases pass.\n\n"
+        "## Releases\n\nThe outcome of the smallest case of each listed bug in each release, and "
+        "how many generated\ncases pass. It shows when a bug came and when it went.\n\n"
     )
     return text + "\n".join(parts)
 

@@ -65,7 +65,7 @@ class Shown:
         """Show a smaller case instead, and keep it."""
         was, found = self.comparison.case, smallest(self.comparison, pool)
         self.comparison = found.smallest
-        end = "" if found.finished else "; the time was over before all was tried"
+        end = "" if found.finished else "; time ran out before everything was tried"
         self._add(
             "shrunk",
             "shrunk",

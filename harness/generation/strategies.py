@@ -5,9 +5,9 @@
         steer(case)
         ...
 
-The simplest case is one short row, all supervised, one layer, sp 2. Choices that lead into a
-corner stand more than once in what is drawn from; how often that reaches which corner is counted
-by `harness.generation.situations`.
+The simplest case is one short row, all supervised, one layer, sp 2. Choices that lead into
+a situation stand more than once in what is drawn from; `harness.generation.situations` counts how
+often each situation is reached.
 
 What costs time is the number of draws, not their width: strategies are made once, and choices
 that need not shrink apart from each other are one draw.
@@ -119,7 +119,7 @@ def cases(
 
 
 def steer(case: Case) -> None:
-    """Tell Hypothesis, inside a test, which cases to look for: those in many corners at once."""
+    """Tell Hypothesis, inside a test, to look for cases that are in many situations at once."""
     target(float(len(situations_of(case))), label="situations met at once")
     target(
         float(plan(case).live_boundary_labels(case)),

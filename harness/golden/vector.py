@@ -23,7 +23,7 @@ class Vector:
     comment: str
     # Mutants of the bank that differ from plain training on this case.
     hunts: tuple[str, ...]
-    # The corners that the case is in; derived from it, and kept for a reader.
+    # The situations that the case is in; derived from it, and kept for a reader.
     situations: tuple[str, ...]
     source: str
 

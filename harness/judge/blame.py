@@ -61,8 +61,8 @@ def judged(
         if strained > STRAIN:
             fault = Fault(
                 kind=Kind.REFERENCE,
-                summary=f"plain training on {device} strays by {strained:.3g} times what is "
-                f"allowed, more than {STRAIN:g}: nobody can be judged there in {case.dtype}",
+                summary=f"plain training on {device} is off by {strained:.3g} budgets, more than "
+                f"{STRAIN:g}: no candidate can be judged there in {case.dtype}",
             )
             return faulted(case, candidate, fault)
         again += there

@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "--harness-candidate",
         default="native-gather",
         metavar="C",
-        help="built-in name, path/to/file.py:NAME or package.module:NAME",
+        help="a built-in name, path/to/file.py:NAME or package.module:NAME",
     )
     group.addoption("--harness-ranks", type=int, default=4, metavar="N", help="ranks in the pool")
     group.addoption(
@@ -41,7 +41,11 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     )
     group.addoption("--harness-transport", default="auto", choices=("auto", "gloo", "nccl"))
     group.addoption(
-        "--harness-deadline", type=float, default=20.0, metavar="SECONDS", help="per case"
+        "--harness-deadline",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="time limit of one case; default: 20",
     )
 
 

@@ -16,7 +16,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("harness").addoption(
         "--harness-require",
         choices=DEVICES,
-        help="fail every test that needs this device instead of skipping it where there is none",
+        help="fail, instead of skip, every test that needs this device if there is none",
     )
 
 

@@ -189,5 +189,5 @@ def _doing(raised: Trouble | None, log: list[Collective] | None) -> str:
     if not pending:
         return "is in no collective"
     if pending[0].group.startswith(GATE):
-        return "waits for the others to leave the case before"
+        return "waits for the other ranks to leave the previous case"
     return f"waits in {pending[0]}"

@@ -133,7 +133,7 @@ class Launch:
             or (rank < self.order.ranks) is bool(link.host)
             or not same(frame.text("token"), self.order.token)
         ):
-            raise ProtocolError("a stranger knocked: no rank of this pool says that")
+            raise ProtocolError("an unknown process connected: it is no rank of this pool")
         link.rank, link.pid = rank, frame.whole("pid")
         link.reader.limit = MAX_FRAME
         self.links[rank] = link

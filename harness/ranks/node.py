@@ -50,15 +50,15 @@ class Node:
                     return False
                 if not data:
                     raise Refused(
-                        f"{self._endpoint}: sent us away: the token is another one, or no host "
-                        "is missing"
+                        f"{self._endpoint}: refused this host: the token differs, or all hosts "
+                        "have joined"
                     )
                 for frame in reader.feed(data):
                     if frame.kind == "bye" and self._welcome:
                         return True
                     self._obey(frame)
         except ProtocolError as error:
-            raise Refused(f"{self._endpoint}: is no controller of ours: {error}") from None
+            raise Refused(f"{self._endpoint}: is not a harness controller: {error}") from None
         finally:
             self._end()
             self._socket.close()

@@ -57,7 +57,7 @@ class Nodes:
         """Take a host in that knows the token, and show that we know it as well."""
         nonce = frame.text("nonce")
         if not same(frame.text("proof"), proof(self._token, "node", nonce)):
-            raise ProtocolError("a stranger knocked: it does not know the token")
+            raise ProtocolError("an unknown process connected: it does not know the token")
         free = set(range(1, self.count)) - self.links.keys()
         if not free:
             raise ProtocolError(f"all {self.count} nodes are here already")

@@ -14,8 +14,8 @@ PLACEMENT, MEETING = "HARNESS_PLACEMENT", "HARNESS_MEETING"
 # A GPU that is not there, computed on the CPU; only its ranks know it as cuda:0.
 PRETEND = "pretend"
 UNSEEN = (
-    "pretended GPU: seen was on which device each tensor is, and nothing of CUDA: no numerics, "
-    "kernels, streams, memory, autocast, NCCL, inductor or FSDP"
+    "pretended GPU: this run shows on which device each tensor is, and nothing else of CUDA: no "
+    "numerics, kernels, streams, memory, autocast, NCCL, inductor or FSDP"
 )
 # Of a case, what comes to nothing without a real one.
 REAL = {"wrapper": ("fsdp",), "kernel": ("varlen", "flash"), "compiled": (True,)}
@@ -80,7 +80,7 @@ class Placement:
 
 def no_pretence(field: str, value: object) -> str:
     """Why it is not run on a pretended GPU."""
-    return f"{field}={value}: needs a GPU that is there; use --device cuda, or go without"
+    return f"{field}={value}: needs a real GPU; use --device cuda, or leave it out"
 
 
 def settle(local: int) -> "torch.device":

@@ -38,7 +38,7 @@ def explain(comparison: Comparison) -> str:
 
 def explain_no_start(fault: Fault) -> str:
     """Why no case was run at all."""
-    return "\n".join(["FAULT     no rank can be asked anything", *_fault_lines(fault)])
+    return "\n".join(["FAULT     the ranks did not start", *_fault_lines(fault)])
 
 
 def replay(comparison: Comparison) -> str:

@@ -201,7 +201,7 @@ def test_a_stranger_is_no_node_and_nobodys_fault(monkeypatch: pytest.MonkeyPatch
     assert fault.kind is Kind.START
     assert fault.summary == "not all ranks were up within 5 s: only 2 of 3 nodes joined"
     assert said[0] == "harness: the controller is done; every rank here has ended\n"
-    assert said[1].endswith("sent us away: the token is another one, or no host is missing\n")
+    assert said[1].endswith("refused this host: the token differs, or all hosts have joined\n")
     assert (right.returncode, wrong.returncode) == (0, 2)
 
 

@@ -100,7 +100,7 @@ def test_what_needs_a_real_one_is_refused(pool: RankPool) -> None:
     assert evaluate(sharded, "native-local", pool).verdict is Verdict.UNSUPPORTED
     others = replace(PADDED, kernel="varlen", dtype="bf16"), replace(PADDED, compiled=True)
     for case in (sharded, *others):
-        assert "needs a GPU that is there" in str(pool.placement.refuses(case))
+        assert "needs a real GPU" in str(pool.placement.refuses(case))
     assert pool.placement.refuses(PADDED) is None
 
 
@@ -109,7 +109,7 @@ def test_the_command_line_refuses_it_in_one_sentence(
     option: str, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "--device", "pretend", f"--{option}", word]) == 2
-    said = f"--{option}={word}: needs a GPU that is there; use --device cuda, or go without"
+    said = f"--{option}={word}: needs a real GPU; use --device cuda, or leave it out"
     assert capsys.readouterr().err == f"harness: {said}\n"
 
 

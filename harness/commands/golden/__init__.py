@@ -13,42 +13,62 @@ HELP = "make, check and show the goldens"
 def add(parser: argparse.ArgumentParser) -> None:
     known = parser.add_subparsers(required=True, metavar="generate|verify|diff|add|list")
 
-    generate = known.add_parser("generate", help="compute all again; stored bits stay")
-    generate.add_argument("--accept", action="store_true", help="put moved bits into their place")
+    generate = known.add_parser(
+        "generate", help="compute all goldens again; keep stored bits that are within drift"
+    )
+    generate.add_argument("--accept", action="store_true", help="store bits that changed")
     _reason_option(generate)
     generate.add_argument(
-        "--out", metavar="DIR", help="record what a candidate computes on this device instead"
+        "--out",
+        metavar="DIR",
+        help="instead, store in a new folder what a candidate computes on this device",
     )
-    generate.add_argument("--dtype", default="bf16", choices=("fp32", "bf16", "fp16"))
-    generate.add_argument("--candidate", default="native-gather", metavar="C")
+    generate.add_argument(
+        "--dtype",
+        default="bf16",
+        choices=("fp32", "bf16", "fp16"),
+        help="with --out; default: bf16",
+    )
+    generate.add_argument(
+        "--candidate",
+        default="native-gather",
+        metavar="C",
+        help="with --out; default: native-gather",
+    )
     pool_options(generate, ranks=4)
     generate.set_defaults(do=edit.generate)
 
-    verify = known.add_parser("verify", help="the store is whole, and candidates agree with it")
+    verify = known.add_parser(
+        "verify", help="check that the store is whole and that candidates agree with it"
+    )
     verify.add_argument(
         "--candidate",
         action="append",
         metavar="C",
-        help="may be repeated; default: native-gather and native-local",
+        help="you may repeat it; default: native-gather and native-local",
     )
     verify.add_argument("--sp", default="1,2,4", metavar="LIST", help="default: 1,2,4")
     pool_options(verify, ranks=4)
     verify.set_defaults(do=look.verify)
 
-    diff = known.add_parser("diff", help="what would move if all were computed again")
+    diff = known.add_parser("diff", help="show what `generate` would change")
     diff.set_defaults(do=edit.diff)
 
-    new = known.add_parser("add", help="make a golden of a case")
+    new = known.add_parser("add", help="make a golden from a case")
     new.add_argument("name", metavar="NAME")
     new.add_argument("case", metavar="CASE-LINE")
-    new.add_argument("--comment", required=True, metavar="TEXT", help="what is peculiar to it")
-    new.add_argument("--hunts", default="", metavar="LIST", help="mutants that it tells apart")
-    new.add_argument("--source", default="", metavar="TEXT", help="where it was met")
-    new.add_argument("--accept", action="store_true", help="put it in the place of another")
+    new.add_argument(
+        "--comment", required=True, metavar="TEXT", help="what is special about this case"
+    )
+    new.add_argument(
+        "--hunts", default="", metavar="LIST", help="mutants that differ from plain training on it"
+    )
+    new.add_argument("--source", default="", metavar="TEXT", help="where somebody met it")
+    new.add_argument("--accept", action="store_true", help="replace the golden of this name")
     _reason_option(new)
     new.set_defaults(do=edit.add)
 
-    shown = known.add_parser("list", help="every golden, and what it is there for")
+    shown = known.add_parser("list", help="list every golden and its purpose")
     shown.set_defaults(do=look.show)
 
     for command in known.choices.values():
@@ -59,7 +79,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _reason_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--reason", default="", metavar="TEXT", help="why what is stored may change its meaning"
+        "--reason",
+        default="",
+        metavar="TEXT",
+        help="with --accept: why the stored numbers may change by more than drift",
     )
 
 

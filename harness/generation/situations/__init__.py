@@ -1,7 +1,7 @@
-"""The corners where sequence parallelism breaks, as named predicates on a case.
+"""The situations in which sequence parallelism breaks, as named predicates on a case.
 
 A correct path and a wrong one differ only on some batches. Counting how often a run met each
-corner tells whether it could have seen anything. Every predicate says which mistakes hide
+situation tells whether it could have seen anything. Every predicate says which mistakes hide
 wherever it does not hold.
 """
 

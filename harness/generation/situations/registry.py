@@ -20,6 +20,6 @@ def situation(name: str) -> Callable[[Predicate], Predicate]:
 
 
 def situations_of(case: Case) -> list[str]:
-    """Every corner that a case is in."""
+    """Every situation that a case is in."""
     layout = plan(case)
     return [name for name, predicate in SITUATIONS.items() if predicate(case, layout)]
