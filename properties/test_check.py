@@ -66,7 +66,7 @@ FUSSY = Fussy()
 """
 
 
-def test_a_corner_that_no_candidate_could_enter_was_not_met(
+def test_a_situation_that_no_candidate_could_enter_was_not_met(
     harness_pool: RankPool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Every dangerous corner is told from its neighbour, and generation gets there."""
+"""Every dangerous situation is told from its neighbour, and generation gets there."""
 
 from collections import Counter
 
@@ -11,12 +11,12 @@ from harness.commands.options import read_request
 from harness.generation import cases, generate
 from harness.generation.situations import SITUATIONS, situations_of
 
-# What `check` generates by default, and how often it has to be in each corner.
+# What `check` generates by default, and how often it has to be in each situation.
 CAMPAIGN = 500
 LEAST = 20
 
 # Situation: a case that is in it, and one that just misses it.
-CORNERS = {
+EXAMPLES = {
     "boundary inside a row, supervised on both sides": ("rows=4:1101", "rows=4:1100"),
     "supervised label on the next rank": ("rows=4:1111", "rows=4:1101"),
     "boundary just before a row's last token": ("rows=4:1111,2:11", "rows=5:11111,1:1"),
@@ -76,13 +76,13 @@ CORNERS = {
 
 
 def test_every_situation_has_its_two_examples_and_says_what_it_is_for() -> None:
-    assert list(CORNERS) == list(SITUATIONS)
+    assert list(EXAMPLES) == list(SITUATIONS)
     assert all(predicate.__doc__ for predicate in SITUATIONS.values())
 
 
-@pytest.mark.parametrize("name", CORNERS)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_a_situation_is_seen_where_it_is_and_only_there(name: str) -> None:
-    inside, outside = (parse(f"case/1 {fields}") for fields in CORNERS[name])
+    inside, outside = (parse(f"case/1 {fields}") for fields in EXAMPLES[name])
     assert name in situations_of(inside)
     assert name not in situations_of(outside)
 
@@ -103,7 +103,7 @@ def test_a_campaign_of_500_cases_is_in_every_situation(seed: int) -> None:
     assert rarely_met(batch) == {}
 
 
-def test_a_campaign_that_keeps_out_of_corners_is_told() -> None:
+def test_a_campaign_that_keeps_out_of_situations_is_told() -> None:
     easy = generate(cases(sps=(2,), dps=(1,), max_rows=1, max_steps=1), CAMPAIGN, 0)
     missed = rarely_met(easy)
     assert {"pad of two or more", "several steps", "dp and sp above 1, and different"} < set(

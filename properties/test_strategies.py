@@ -101,7 +101,7 @@ def test_twins_are_equal_in_mask_and_ids() -> None:
     assert case.ids_of(1) == parse("case/1 rows=3:011,2:11").ids_of(1)
 
 
-def corners_met(*, steered: bool) -> int:
+def situations_met(*, steered: bool) -> int:
     met: Counter[str] = Counter()
 
     @settings(max_examples=500, database=None, derandomize=True)
@@ -115,8 +115,8 @@ def corners_met(*, steered: bool) -> int:
     return met.total()
 
 
-def test_steering_leads_into_more_corners() -> None:
-    assert corners_met(steered=True) > 1.1 * corners_met(steered=False)
+def test_steering_leads_into_more_situations() -> None:
+    assert situations_met(steered=True) > 1.1 * situations_met(steered=False)
 
 
 def test_a_seed_means_the_same_whatever_else_is_loaded(

@@ -131,7 +131,7 @@ def _kept(comparison: Comparison) -> dict[str, Any]:
 def _tally(tally: Tally) -> dict[str, Any]:
     return {
         "verdicts": dict(tally.verdicts),
-        "corners": {corner: dict(counts) for corner, counts in tally.corners.items()},
+        "situations": {situation: dict(counts) for situation, counts in tally.situations.items()},
         "wrong": dict(tally.wrong),
         "unseen_by_loss": tally.unseen_by_loss,
         "known": dict(tally.known),

@@ -27,7 +27,7 @@ plain torch stands in for flash-attn.
 def page(results: Results) -> str:
     """The whole page."""
     found, releases = results["candidates"], results["releases"]
-    parts = [HEAD, summary(found), _corners(found), _kinds(found)]
+    parts = [HEAD, summary(found), _situations(found), _kinds(found)]
     parts += [_failures(found), _refused(found), _releases(releases), _packages(found)]
     return "\n".join(part for part in parts if part)
 
@@ -91,30 +91,30 @@ def by_library(results: Results) -> list[tuple[str, ...]]:
     return lines
 
 
-def _corners(found: Mapping[str, Any]) -> str:
+def _situations(found: Mapping[str, Any]) -> str:
     """By situation and library: how many cases did not pass, of those that were judged."""
     judged: dict[str, Counter[str]] = {}
     failed: dict[str, Counter[str]] = {}
     for each in found.values():
         library = _library(each)
         for stage in each["stages"].values():
-            for corner, counts in stage["corners"].items():
+            for situation, counts in stage["situations"].items():
                 bad = sum(count for verdict, count in counts.items() if verdict not in PASSED)
-                judged.setdefault(corner, Counter())[library] += sum(counts.values())
-                failed.setdefault(corner, Counter())[library] += bad
+                judged.setdefault(situation, Counter())[library] += sum(counts.values())
+                failed.setdefault(situation, Counter())[library] += bad
     if not judged:
         return ""
     libraries = list(dict.fromkeys(map(_library, found.values())))
     rows = [
         (
-            corner,
+            situation,
             str(counts.total()),
             *(
-                f"{failed[corner][name]} of {counts[name]}" if counts[name] else "none"
+                f"{failed[situation][name]} of {counts[name]}" if counts[name] else "none"
                 for name in libraries
             ),
         )
-        for corner, counts in judged.items()
+        for situation, counts in judged.items()
     ]
     text = (
         "## By situation\n\nHow many of the judged cases did not pass; `KNOWN` counts as not "

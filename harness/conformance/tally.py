@@ -20,8 +20,8 @@ class Tally:
     """Counts, and the first failure of every kind."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
-    # Corner, verdict: how many cases.
-    corners: dict[str, Counter[str]] = field(default_factory=dict)
+    # Situation, verdict: how many cases.
+    situations: dict[str, Counter[str]] = field(default_factory=dict)
     # What was wrong in how many cases.
     wrong: Counter[str] = field(default_factory=Counter)
     # Of the cases in which something was wrong, those whose loss was right within a hundredth.
@@ -41,8 +41,8 @@ class Tally:
         if verdict is Verdict.UNSUPPORTED:
             self.refused[comparison.reason.partition(":")[0]] += 1
             return
-        for corner in situations_of(comparison.case):
-            self.corners.setdefault(corner, Counter())[verdict.name] += 1
+        for situation in situations_of(comparison.case):
+            self.situations.setdefault(situation, Counter())[verdict.name] += 1
         self.elements += comparison.elements
         self.stood_in.update(comparison.stood_in)
         if verdict.passed:

@@ -94,7 +94,7 @@ def test_regenerated_from_nothing_they_are_what_is_committed(
             assert drift(ours.trace, theirs.trace).change is not Change.SEMANTIC, name
 
 
-def test_every_corner_and_every_kind_of_bug_has_one(goldens: dict[str, Golden]) -> None:
+def test_every_situation_and_every_kind_of_bug_has_one(goldens: dict[str, Golden]) -> None:
     met = {name for golden in goldens.values() for name in golden.vector.situations}
     assert SITUATIONS.keys() - met == set()
     hunted = [BANK[key] for golden in goldens.values() for key in golden.vector.hunts]
