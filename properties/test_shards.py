@@ -104,7 +104,7 @@ def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: Ran
         assert set(tally.used) == {"fp64", "fp32"}
         assert sum(sum(h.counts) for h in tally.used.values()) == 8
         assert 0 < tally.used["fp64"].most < 0.5
-        assert tally.used["fp32"].most == tally.most <= 1
+        assert max(used.most for used in tally.used.values()) == tally.most <= 1
     for summary in (whole, *parts, union):
         assert Summary.from_record(json.loads(json.dumps(summary.record()))) == summary
 

@@ -15,9 +15,9 @@ def on_fresh_ranks(
     case: Case, candidate: str, pool: RankPool, before: Sequence[Case] = ()
 ) -> Comparison:
     """Judge a case on ranks that ran nothing else, or nothing but these."""
-    pool.close()
-    run_before(before, candidate, pool)
-    return replace(evaluate(case, candidate, pool), before=tuple(before))
+    with pool.fresh(max(each.ranks for each in (*before, case))) as others:
+        run_before(before, candidate, others)
+        return replace(evaluate(case, candidate, others), before=tuple(before))
 
 
 def run_before(cases: Sequence[Case], candidate: str, pool: RankPool) -> None:

@@ -14,7 +14,8 @@
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from harness.candidates import home
@@ -161,6 +162,23 @@ class RankPool:
             raise RuntimeError("other cases are under way; use submit and collect")
         self.submit(case, candidate, traced=traced)
         return self.collect()
+
+    @contextmanager
+    def fresh(self, ranks: int) -> Iterator["RankPool"]:
+        """Ranks that ran nothing yet: others beside these, where hosts and devices have room."""
+        if self._nodes or not self.placement.on_cpu:
+            self.close()
+            yield self
+            return
+        with RankPool(
+            ranks,
+            self.placement,
+            home=self.home,
+            deadline=self.deadlines.case,
+            start_deadline=self.deadlines.start,
+        ) as pool:
+            pool.computes_on = self.computes_on
+            yield pool
 
     def close(self) -> None:
         """Stop every rank. The pool can be used again; it then starts afresh."""
