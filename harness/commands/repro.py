@@ -22,6 +22,7 @@ from harness.commands.options import (
 
 if TYPE_CHECKING:
     from harness.campaign.first_failure import Passed
+    from harness.compare import Comparison
     from harness.failure.bundle import Bundle
     from harness.failure.replay import Shown
     from harness.ranks.pool import RankPool
@@ -118,7 +119,7 @@ def _answer(found: "Shown | Passed", options: argparse.Namespace, pool: "RankPoo
     else:
         print(found.text())  # noqa: T201 - the answer
     if options.script is not None:
-        _write_script(options.script, found, pool)
+        _write_script(options.script, found.comparison, pool)
     return status_of(found.verdict)
 
 
@@ -153,16 +154,13 @@ def _may_write(name: str | None, candidates: Sequence[str]) -> None:
         raise UsageError(f"--script={name}: {error}") from None
 
 
-def _write_script(name: str, found: "Shown | Passed", pool: "RankPool") -> None:
+def _write_script(name: str, comparison: "Comparison | None", pool: "RankPool") -> None:
     """The whole file or none; where there is nothing to show, a sentence."""
-    from harness.failure.replay import Shown
     from harness.failure.script import NoScript, script
 
     draft = Path(f"{name}.{secrets.token_hex(4)}")
     try:
-        if not isinstance(found, Shown):
-            raise NoScript(f"there is nothing to show: {found.verdict}")
-        text = script(found.comparison, str(pool.placement), pool.deadline)
+        text = script(comparison, str(pool.placement), pool.deadline)
         draft.write_text(text)
         # Meanwhile somebody else may have written one.
         _may_write(name, [])

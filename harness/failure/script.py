@@ -35,7 +35,8 @@ HEAD = '''"""{headline}
     python THIS_FILE
 
 runs the step below on {ranks}, and says where its numbers part
-from those of plain training on one device. Exit status: 1 where they do, 0 where not, 3 where a rank crashes or hangs.
+from those of plain training on one device. Exit status: 1 where they do, 0 where they do not,
+3 where a rank crashes or hangs.
 {needs}
 """
 '''
@@ -58,15 +59,13 @@ class Source:
     pins: tuple[str, ...] = ()
 
 
-def script(comparison: Comparison, placement: str, deadline: float) -> str:
+def script(comparison: Comparison | None, placement: str, deadline: float) -> str:
     """The whole file; `NoScript` where there is nothing that it could show."""
+    if comparison is None or comparison.verdict not in (Verdict.DIVERGED, Verdict.FAULT):
+        raise NoScript("there is nothing to show: no case failed")
     if comparison.fault and comparison.fault.kind not in SHOWN:
-        raise NoScript(
-            f"only the harness sees such a fault ({comparison.fault.kind}); "
-            "`harness repro` shows it"
-        )
-    if comparison.verdict not in (Verdict.DIVERGED, Verdict.FAULT):
-        raise NoScript(f"there is nothing to show: {comparison.verdict.name}")
+        kind = comparison.fault.kind
+        raise NoScript(f"only the harness sees this fault ({kind}); `harness repro` shows it")
     source = source_of(comparison.candidate)
     headline, _, says, *lines = explain(comparison).splitlines()
     told = [line[2:] for line in lines if line[2:9].strip() in TOLD]

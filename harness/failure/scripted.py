@@ -59,9 +59,9 @@ class Scripted:
         """On a rank: run the cases, and have rank 0 say what came of the last."""
         try:
             self._judge(step, Path(os.environ[FOLDER]), int(os.environ["RANK"]))
-        except Exception:  # noqa: BLE001 - torchrun would say it late, or not at all
-            traceback.print_exc()
-            sys.stderr.flush()
+        except Exception:  # noqa: BLE001 - torchrun would say it late, and of one rank only
+            error = traceback.format_exc()
+            print(f"rank {os.environ['RANK']}: {error}", file=sys.stderr, flush=True)  # noqa: T201
             os._exit(FAULT)
 
     def _launched(self, script: str, folder: Path) -> int:
