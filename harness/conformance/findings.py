@@ -11,8 +11,9 @@ HEAD = """# Findings in published releases
 
 What released packages do that plain training does not, on the smallest case that shows it. Each
 was checked twice: against what the same step of the package does at sp 1, or without the part in
-question, and by reading the place in its source. `--script FILE` after a command writes a file
-that shows it without the harness: it needs the library, and what that imports.
+question, and by reading the place in its source. `--script FILE` after a command writes one file
+for a bug report, of at most 200 lines: the step with its calls of the library, the case, and the
+numbers that are wrong.
 
 Written by `python -m harness conformance`, from `known.toml` in the folders of
 `harness/candidates/` and from `conformance.json`.

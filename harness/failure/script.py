@@ -74,7 +74,7 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
     head = HEAD.format(
         headline=headline.replace("\\", "/"),
         ranks="one rank that it starts" if ranks == 1 else f"{ranks} ranks that it starts",
-        needs=textwrap.fill(f"{needs}.", WIDTH),
+        needs=textwrap.fill(f"{needs}.", WIDTH, break_on_hyphens=False),
     )
     future, text = _parted(source.text)
     return "".join(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from harness.ranks.mesh import Meshes
 
 PASSED, DIVERGED, FAULT = 0, 1, 3
+# Lines of a stack that are read.
+STACK = 9
 # Where the ranks of a script leave what came of it.
 FOLDER, STATUS = "HARNESS_SCRIPT", "status"
 
@@ -78,9 +80,10 @@ class Scripted:
         status = folder / STATUS
         if status.exists():
             return int(status.read_text())
-        stacks = "".join(file.read_text() for file in sorted(folder.glob("hung.*")))
-        what = f"hung for {self.deadline:g} s\n{stacks}" if stacks else "crashed, as it says above"
-        self._print("FAULT", f"fault   a rank {what}")
+        stacks = [*map(_top, sorted(folder.glob("hung.*")))]
+        hung = f"hung for {self.deadline:g} s and was killed"
+        what = hung if any(stacks) else "crashed, as it says above"
+        self._print("FAULT", f"fault   a rank {what}", *filter(None, stacks))
         return FAULT
 
     def _judge(self, step: Step, folder: Path, index: int) -> None:
@@ -130,6 +133,12 @@ class Scripted:
     def _print(self, verdict: str, *lines: str) -> None:
         head = f"{verdict:<9} candidate {self.candidate}"
         print("\n  ".join([head, *lines]), flush=True)  # noqa: T201 - it is what a script is for
+
+
+def _top(file: Path) -> str:
+    """Where a rank was when its time was over; below that it is torchrun's."""
+    head, *frames = file.read_text().splitlines()[1:STACK] or [""]
+    return "\n  ".join([f"rank {file.suffix[1:]}  {head}", *frames]) if head else ""
 
 
 def _run(case: Case, step: Step, meshes: "Meshes") -> list[Fragment]:
