@@ -28,7 +28,7 @@ MOST_ELEMENTS = 8
 # What the harness says of a failure beside its first line, and fits into a few.
 TOLD = ("then", "looks", "cause", "where")
 # Faults that a step shows by itself, without the harness watching its ranks.
-SHOWN = (Kind.RAISED, Kind.DIED, Kind.HUNG, Kind.FRAGMENT)
+SHOWN = (Kind.RAISED, Kind.DIED, Kind.HUNG)
 
 HEAD = '''"""{headline}
 
@@ -220,7 +220,7 @@ def reached(text: str, names: set[str], asked: AbstractSet[object]) -> str:
     Of a table with an entry that is `asked` for, that entry alone; whatever is called for what it
     does stays.
     """
-    body = [_chosen(node, asked) for node in ast.parse(text).body[1:]]
+    body = [_chosen(node, asked) for node in ast.parse(text).body if not _is_docstring(node)]
     kept: list[ast.stmt] = []
     while more := [
         node
@@ -238,6 +238,10 @@ def reached(text: str, names: set[str], asked: AbstractSet[object]) -> str:
         )
         written += ("\n" if alike else "\n\n") + _text(node, names, lines)
     return written.strip()
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _chosen(node: ast.stmt, asked: AbstractSet[object]) -> ast.stmt:
