@@ -227,6 +227,10 @@ def test_a_source_that_imports_from_beside_it_is_refused(tmp_path: Path) -> None
             faulted(parse(SMALL), "x.py:X", Fault(kind=Kind.VACUOUS, summary="nothing")),
             r"only the harness sees this fault \(vacuous\)",
         ),
+        (
+            faulted(parse(SMALL), "x.py:X", Fault(kind=Kind.RAISED, summary="supports() raised")),
+            r"only the harness sees this fault \(raised\)",
+        ),
     ],
 )
 def test_where_a_script_could_show_nothing_that_is_said(

@@ -63,9 +63,10 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
     """The whole file; `NoScript` where there is nothing that it could show."""
     if comparison is None or comparison.verdict not in (Verdict.DIVERGED, Verdict.FAULT):
         raise NoScript("there is nothing to show: no case failed")
-    if comparison.fault and comparison.fault.kind not in SHOWN:
-        kind = comparison.fault.kind
-        raise NoScript(f"only the harness sees this fault ({kind}); `harness repro` shows it")
+    fault = comparison.fault
+    # What no rank raised came before any step, from supports().
+    if fault and (fault.kind not in SHOWN or (fault.kind is Kind.RAISED and fault.rank is None)):
+        raise NoScript(f"only the harness sees this fault ({fault.kind}); `harness repro` shows it")
     source = source_of(comparison.candidate)
     headline, _, says, *lines = explain(comparison).splitlines()
     told = [line[2:] for line in lines if line[2:9].strip() in TOLD]
