@@ -225,11 +225,11 @@ def test_a_source_that_imports_from_beside_it_is_refused(tmp_path: Path) -> None
         (unsupported(parse(SMALL), "x.py:X", "too long"), "there is nothing to show"),
         (
             faulted(parse(SMALL), "x.py:X", Fault(kind=Kind.VACUOUS, summary="nothing")),
-            r"only the harness sees this fault \(vacuous\)",
+            r"only `harness repro` shows this fault \(vacuous\)",
         ),
         (
             faulted(parse(SMALL), "x.py:X", Fault(kind=Kind.RAISED, summary="supports() raised")),
-            r"only the harness sees this fault \(raised\)",
+            r"only `harness repro` shows this fault \(raised\)",
         ),
     ],
 )

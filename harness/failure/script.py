@@ -66,7 +66,7 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
     fault = comparison.fault
     # What no rank raised came before any step, from supports().
     if fault and (fault.kind not in SHOWN or (fault.kind is Kind.RAISED and fault.rank is None)):
-        raise NoScript(f"only the harness sees this fault ({fault.kind}); `harness repro` shows it")
+        raise NoScript(f"only `harness repro` shows this fault ({fault.kind})")
     source = source_of(comparison.candidate)
     headline, _, says, *lines = explain(comparison).splitlines()
     told = [line[2:] for line in lines if line[2:9].strip() in TOLD]
