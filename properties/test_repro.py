@@ -251,37 +251,54 @@ def test_what_passes_is_neither_shrunk_nor_bisected(repro: Say) -> None:
     assert len(said.splitlines()) == 3
 
 
-def test_a_script_is_written_before_anything_runs(
-    repro: Say, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def mine() -> str:
+    """Somebody's own file: what is part of the harness needs no script."""
+    Path("mine.py").write_text(
+        "from harness.candidates.own.mutants import BANK\n"
+        "from harness.candidates.own.native import LOCAL\n"
+        'B14 = BANK["B14"].candidate\n'
+    )
+    return "mine.py"
+
+
+@pytest.mark.parametrize("what", [[DEEP], ["--seed", "4", *DRAWN]], ids=["case", "seed"])
+def test_a_script_is_written_of_what_is_shown_at_the_end(
+    what: list[object], mine: str, repro: Say
 ) -> None:
-    def written(case: Case, candidate: str, before: list[Case]) -> str:
-        return f"{case}, {candidate}, {before}"
-
-    def run(*_: object) -> None:
-        assert Path("it.py").read_text() == f"{CASE}, native-local, [{LARGER!r}]"
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("harness.failure.script.standalone", written)
-    monkeypatch.setattr("harness.failure.replay.run_before", run)
-    words = (LARGER, CASE, "--candidate", "native-local", "--script", "it.py")
-    assert repro(*words)[0] == 130
+    words = (*what, "--candidate", f"{mine}:B14", "--shrink", "--script", "it.py", "--json")
+    status, said = repro(*words)
+    assert status == DIVERGED
+    assert json.loads(said)["case"] in Path("it.py").read_text()
     status, said = repro(*words)
     assert status == USAGE
     assert said == "harness: --script=it.py: is there already; name a new file\n"
-    assert [file.name for file in Path().iterdir()] == ["it.py"]
+    assert [file.name for file in Path().glob("it.py*")] == ["it.py"]
+
+
+@pytest.mark.parametrize("what", [[DEEP], ["--seed", "4", *DRAWN]], ids=["case", "seed"])
+def test_of_what_passes_no_script_is_written(
+    what: list[object], mine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["repro", *map(str, what), "--candidate", f"{mine}:LOCAL", "--script", "it.py"]
+    assert main(words) == PASSED
+    said = capsys.readouterr().err
+    assert said == "harness: --script=it.py: there is nothing to show: no case failed\n"
+    assert not list(Path().glob("it.py*"))
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ([CASE, "--seed", "1"], "--seed=1: draws its cases; leave out CASE-LINE|BUNDLE"),
-        (["--seed", "1", "--script", "x"], "--script=x: needs a case; --seed has none beforehand"),
         (["--seed", "-1"], "--seed=-1: use a whole number"),
         ([CASE, "--sp", "4"], "--sp=4: goes with --seed only"),
         ([CASE, "--cases", "7"], "--cases=7: goes with --seed only"),
         ([CASE, "--kernel", "flash"], "--kernel=flash: goes with --seed only"),
         ([CASE, "--wrapper", "ddp"], "--wrapper=ddp: goes with --seed only"),
-        ([CASE, "--script", "no/folder/x.py"], "--script=no/folder/x.py: cannot be written: No"),
+        ([CASE, "--script", "x"], "--script=x: native-gather is part of the harness"),
+        (["--seed", "1", "--script", "x"], "--script=x: native-gather is part of the harness"),
+        ([CASE, "--script", "no/x.py"], "--script=no/x.py: there is no folder no"),
         (["--seed", "1", "--candidate", "mutants.B0"], "candidate=mutants.B0: there is no B0"),
     ],
 )

@@ -24,6 +24,10 @@ class Passed:
         refused = ", but most were refused" if self.verdict == "FAULT" else ""
         return f"{self.verdict}  none of {self.cases} cases fails{refused}"
 
+    @property
+    def comparison(self) -> None:
+        """There is none to be shown."""
+
     def record(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -3,6 +3,8 @@
 import argparse
 import os
 import secrets
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +22,10 @@ from harness.commands.options import (
 
 if TYPE_CHECKING:
     from harness.campaign.first_failure import Passed
+    from harness.compare import Comparison
     from harness.failure.bundle import Bundle
     from harness.failure.replay import Shown
+    from harness.ranks.pool import RankPool
 
 HELP = "run one case, fully traced, and explain the outcome"
 # Options of `check` that say what its seed draws.
@@ -44,7 +48,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--bisect-layer", action="store_true", help="find the fewest layers that still fail"
     )
     parser.add_argument(
-        "--script", metavar="FILE", help="first write the case as a script that needs no harness"
+        "--script", metavar="FILE", help="write what fails as one file for a bug report"
     )
     campaign_options(parser, cases=100, seed=None)
     step_options(parser)
@@ -75,9 +79,8 @@ def _case(options: argparse.Namespace) -> int:
     from harness.failure.replay import look
 
     load(candidate)
+    _may_write(options.script, [candidate])
     with open_pool(options, ranks, [candidate]) as pool:
-        if options.script is not None:
-            _write_script(options.script, cases, candidate)
         shown = look(cases, candidate, pool)
         if bundle is not None:
             shown.beside(bundle, pool.device)
@@ -85,15 +88,12 @@ def _case(options: argparse.Namespace) -> int:
             shown.bisect_layers(pool)
         if options.shrink and shown.failed:
             shown.shrink(pool)
-        place = pool.place
-    return _answer(shown, options, place)
+    return _answer(shown, options, pool)
 
 
 def _campaign(options: argparse.Namespace) -> int:
     if options.lines:
         raise UsageError(f"--seed={options.seed}: draws its cases; leave out CASE-LINE|BUNDLE")
-    if options.script is not None:
-        raise UsageError(f"--script={options.script}: needs a case; --seed has none beforehand")
     chosen = argparse.Namespace(**vars(options))
     chosen.candidate = [options.candidate] if options.candidate else None
     request, ranks = read_request(chosen)
@@ -105,21 +105,23 @@ def _campaign(options: argparse.Namespace) -> int:
 
     for candidate in request.candidates:
         load(candidate)
+    _may_write(options.script, request.candidates)
     with open_pool(options, ranks, request.candidates) as pool:
         found = look_for(request, pool, shrink=options.shrink)
         if isinstance(found, Shown):
             if options.bisect_layer and found.failed:
                 found.bisect_layers(pool)
             found.keep(pool, origin(request))
-        place = pool.place
-    return _answer(found, options, place)
+    return _answer(found, options, pool)
 
 
-def _answer(found: "Shown | Passed", options: argparse.Namespace, place: dict[str, str]) -> int:
+def _answer(found: "Shown | Passed", options: argparse.Namespace, pool: "RankPool") -> int:
     if options.json:
-        print_json({**found.record(), "placement": place})
+        print_json({**found.record(), "placement": pool.place})
     else:
         print(found.text())  # noqa: T201 - the answer
+    if options.script is not None:
+        _write_script(options.script, found.comparison, pool)
     return status_of(found.verdict)
 
 
@@ -137,19 +139,37 @@ def _read(texts: list[str], candidate: str | None) -> tuple[list[Case], str, "Bu
     return [*bundle.before, bundle.case], candidate or bundle.candidate, bundle
 
 
-def _write_script(name: str, cases: list[Case], candidate: str) -> None:
-    """The whole file or none, and never in the place of another."""
-    from harness.failure.script import CannotStandAlone, standalone
+def _may_write(name: str | None, candidates: Sequence[str]) -> None:
+    """Refuse, before anything is run, a script that could not be written after it."""
+    if name is None:
+        return
+    from harness.failure.script import NoScript, source_of
 
     if os.path.lexists(name):
         raise UsageError(f"--script={name}: is there already; name a new file")
-    *before, case = cases
+    if not Path(name).parent.is_dir():
+        raise UsageError(f"--script={name}: there is no folder {Path(name).parent}")
+    try:
+        for candidate in candidates:
+            source_of(candidate)
+    except NoScript as error:
+        raise UsageError(f"--script={name}: {error}") from None
+
+
+def _write_script(name: str, comparison: "Comparison | None", pool: "RankPool") -> None:
+    """The whole file or none; where there is nothing to show, a sentence."""
+    from harness.failure.script import NoScript, script
+
     draft = Path(f"{name}.{secrets.token_hex(4)}")
     try:
-        draft.write_text(standalone(case, candidate, before))
+        text = script(comparison, str(pool.placement), pool.deadline)
+        draft.write_text(text)
+        # Meanwhile somebody else may have written one.
+        _may_write(name, [])
         draft.rename(name)
-    except CannotStandAlone as error:
-        raise UsageError(f"--script={name}: {error}") from None
+    except NoScript as why:
+        print(f"harness: --script={name}: {why}", file=sys.stderr)  # noqa: T201 - no refusal
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise UsageError(f"--script={name}: cannot be written: {error.strerror}") from None
+    finally:
+        draft.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.ranks.endings import ending_of
@@ -97,11 +97,16 @@ def main() -> None:
     _tell_what_is_waited_for()
     threading.Thread(target=_tell_of_the_dead, daemon=True).start()
     threading.Thread(target=_watch, args=(controller, address), daemon=True).start()
+    torchrun()
+
+
+def torchrun(words: Sequence[str] | None = None) -> None:
+    """Be torchrun, by these words or by those of the command line."""
     # Its events name this host in full, for nobody; where no name server answers, for minutes.
     socket.getfqdn = lambda name="": name or socket.gethostname()
-    from torch.distributed.run import main as torchrun
+    from torch.distributed.run import main as run
 
-    torchrun()
+    run(words)
 
 
 if __name__ == "__main__":

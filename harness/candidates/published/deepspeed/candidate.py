@@ -38,9 +38,16 @@ def engine(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
     take(case, rank, emit, **how)
 
 
-def tiled(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
+def tiled_mlp(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
     os.environ.setdefault(ACCELERATOR, "cpu")
-    from harness.candidates.published.deepspeed.tiled import step as take
+    from harness.candidates.published.deepspeed.tiled import mlp_step as take
+
+    take(case, rank, emit, **how)
+
+
+def tiled_loss(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
+    os.environ.setdefault(ACCELERATOR, "cpu")
+    from harness.candidates.published.deepspeed.tiled import loss_step as take
 
     take(case, rank, emit, **how)
 
@@ -65,16 +72,16 @@ STEPS: dict[str, Step] = {
     "engine-zero2-allreduce": partial(engine, stage=2, scatter=False),
     "engine-zero3": partial(engine, stage=3, scatter=True),
     "engine-zero3-allreduce": partial(engine, stage=3, scatter=False),
-    "engine-zero2-tiled-mlp": partial(tiled, stage=2, scatter=True, mlp="mlp"),
-    "engine-zero3-tiled-mlp": partial(tiled, stage=3, scatter=True, mlp="mlp"),
-    "tiled-mlp": partial(tiled, mlp="mlp"),
-    "tiled-mlp-compute": partial(tiled, mlp="compute"),
-    "tiled-loss-sum": partial(tiled, loss="compute-sum"),
-    "tiled-loss-scaled": partial(tiled, loss="compute-scaled"),
-    "tiled-loss-mean": partial(tiled, loss="compute-mean"),
-    "tiled-loss-beside": partial(tiled, loss="compute-beside"),
-    "tiled-fused-sum": partial(tiled, loss="fused-sum"),
-    "tiled-fused-scaled": partial(tiled, loss="fused-scaled"),
-    "tiled-fused-mean": partial(tiled, loss="fused-mean"),
-    "tiled-fused-beside": partial(tiled, loss="fused-beside"),
+    "engine-zero2-tiled-mlp": partial(tiled_mlp, stage=2, scatter=True, mlp="mlp"),
+    "engine-zero3-tiled-mlp": partial(tiled_mlp, stage=3, scatter=True, mlp="mlp"),
+    "tiled-mlp": partial(tiled_mlp, mlp="mlp"),
+    "tiled-mlp-compute": partial(tiled_mlp, mlp="compute"),
+    "tiled-loss-sum": partial(tiled_loss, loss="compute-sum"),
+    "tiled-loss-scaled": partial(tiled_loss, loss="compute-scaled"),
+    "tiled-loss-mean": partial(tiled_loss, loss="compute-mean"),
+    "tiled-loss-beside": partial(tiled_loss, loss="compute-beside"),
+    "tiled-fused-sum": partial(tiled_loss, loss="fused-sum"),
+    "tiled-fused-scaled": partial(tiled_loss, loss="fused-scaled"),
+    "tiled-fused-mean": partial(tiled_loss, loss="fused-mean"),
+    "tiled-fused-beside": partial(tiled_loss, loss="fused-beside"),
 }

@@ -23,17 +23,21 @@ from harness.case import Case
 SHARDS = 3
 
 
-def step(
-    case: Case, rank: Rank, emit: Emit, *, mlp: str = "", loss: str = "", **rest: Any
-) -> None:
-    """ALST with a tiled MLP or a tiled loss; with a `stage`, through the engine."""
-    if mlp:
-        rest["change"] = lambda model: replace(model, mlp)
+def mlp_step(case: Case, rank: Rank, emit: Emit, *, mlp: str, **rest: Any) -> None:
+    """ALST with a tiled MLP; with a `stage`, through the engine."""
+
+    def change(model: Any) -> None:
+        replace(model, mlp)
+
     if "stage" in rest:
-        engine.step(case, rank, emit, **rest)
+        engine.step(case, rank, emit, change=change, **rest)
     else:
-        computed = (LOSSES[loss], False) if loss else alst.LOSSES["sum"]
-        alst.step(case, rank, emit, loss=computed, **rest)
+        alst.step(case, rank, emit, change=change, loss="sum")
+
+
+def loss_step(case: Case, rank: Rank, emit: Emit, *, loss: str) -> None:
+    """ALST with a tiled loss."""
+    alst.step(case, rank, emit, loss=(LOSSES[loss], False))
 
 
 def replace(model: Any, how: str) -> None:

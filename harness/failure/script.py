@@ -1,0 +1,300 @@
+"""A failure as one file for a bug report: the step, the case, and the numbers that are wrong."""
+
+import ast
+import importlib.util
+import math
+import re
+import textwrap
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+import harness
+from harness.candidates.published.environment import Environment
+from harness.candidates.published.library import Library, libraries
+from harness.candidates.registry import Place, locate
+from harness.compare import Comparison, Verdict
+from harness.refusal import BadInput
+from harness.report import explain
+from harness.trace import Kind
+
+WIDTH = 99
+# As many wrong elements as one reads.
+MOST_ELEMENTS = 8
+# What the harness says of a failure beside its first line, and fits into a few.
+TOLD = ("then", "looks", "cause", "where")
+# Faults that a step shows by itself, without the harness watching its ranks.
+SHOWN = (Kind.RAISED, Kind.DIED, Kind.HUNG)
+
+HEAD = '''"""{headline}
+
+    python THIS_FILE
+
+runs the step below on {ranks}, and says where its numbers part
+from those of plain training on one device. Exit status: 1 where they do, 0 where they do not,
+3 where a rank crashes or hangs.
+{needs}
+"""
+'''
+START = """# Started by hand, this starts the ranks and never returns. On a rank it does nothing.
+failure_shown.start(__file__)
+"""
+
+
+class NoScript(BadInput):
+    """A script could show nothing, or nothing new; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A step as it stands in its file, and what to call."""
+
+    text: str
+    call: str
+    # What has to be installed beside the harness.
+    pins: tuple[str, ...] = ()
+
+
+def script(comparison: Comparison | None, placement: str, deadline: float) -> str:
+    """The whole file; `NoScript` where there is nothing that it could show."""
+    if comparison is None or comparison.verdict not in (Verdict.DIVERGED, Verdict.FAULT):
+        raise NoScript("there is nothing to show: no case failed")
+    fault = comparison.fault
+    # What no rank raised came before any step, from supports().
+    if fault and (fault.kind not in SHOWN or (fault.kind is Kind.RAISED and fault.rank is None)):
+        raise NoScript(f"only `harness repro` shows this fault ({fault.kind})")
+    source = source_of(comparison.candidate)
+    headline, _, says, *lines = explain(comparison).splitlines()
+    told = [line[2:] for line in lines if line[2:9].strip() in TOLD]
+    ranks = max(case.ranks for case in (*comparison.before, comparison.case))
+    needs = ", ".join((f"Needs ulysses-harness {harness.__version__}", *source.pins))
+    head = HEAD.format(
+        headline=headline.replace("\\", "/"),
+        ranks="one rank that it starts" if ranks == 1 else f"{ranks} ranks that it starts",
+        needs=textwrap.fill(f"{needs}.", WIDTH, break_on_hyphens=False),
+    )
+    future, text = _parted(source.text)
+    return "".join(
+        (
+            head,
+            f"\n{future}" if future else "",
+            "\nfrom harness.failure.scripted import Scripted\n\n",
+            "".join(f"# {line}\n" for line in told),
+            "failure_shown = Scripted(\n",
+            *(f"    {line}\n" for line in _literals(comparison, says[2:], placement, deadline)),
+            f")\n{START}\n",
+            f"# {'-' * 40} the step\n\n{text.strip()}\n\n# {'-' * 48}\n\n",
+            f"failure_shown.judge({source.call})\n",
+        )
+    )
+
+
+def _literals(comparison: Comparison, says: str, placement: str, deadline: float) -> Iterator[str]:
+    yield f"candidate={comparison.candidate!r},"
+    if comparison.before:
+        yield "# The last is judged; the same ranks run the others before it."
+    yield "cases=["
+    yield from (f"    {str(case)!r}," for case in (*comparison.before, comparison.case))
+    yield "],"
+    yield f"says={says!r},"
+    if comparison.first:
+        yield f"key={comparison.first.key!r},"
+        yield f"allowed={_number(comparison.first.allowed)},"
+        yield "# By index (of a token, its number in the batch comes first): expected, got."
+        yield "elements={"
+        for index, expected, got in _elements(comparison):
+            yield f"    {index}: ({_number(expected)}, {_number(got)}),"
+        yield "},"
+    if comparison.loss:
+        yield f"loss=({', '.join(map(_number, comparison.loss))}),"
+    yield f"placement={placement!r},"
+    yield f"deadline={deadline:g},"
+
+
+def _elements(comparison: Comparison) -> Iterator[tuple[tuple[int, ...], float, float]]:
+    """The first wrong element, and those near it that are wrong by the same measure."""
+    first = comparison.first
+    assert first is not None
+    yield first.index, first.expected, first.got
+    kept = next((each for each in comparison.differing if each.key == first.key), None)
+    if kept is None or not kept.shape:
+        return
+    rows = kept.rows if kept.tokens is None else kept.tokens
+    wrong = ~(np.abs(kept.got - kept.expected.astype(np.float64)) <= first.allowed)
+    left = MOST_ELEMENTS - 1
+    for row, *rest in np.argwhere(wrong).tolist():
+        index = (row if rows is None else int(rows[row]), *rest)
+        # Each slice of a matrix has a budget of its own; all of a vector has one.
+        if left and index != first.index and (not rest or index[0] == first.index[0]):
+            left -= 1
+            yield index, kept.expected[row, *rest].item(), kept.got[row, *rest].item()
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def source_of(candidate: str) -> Source:
+    """The step of a candidate. `NoScript` where everybody who can run it has it already."""
+    found = locate(candidate)
+    place = found.place
+    if found.inside == "library":
+        return _of_library(libraries()[place], found)
+    if found.inside == "bank" or place.partition(".")[0] == harness.__name__:
+        raise NoScript(f"{candidate} is part of the harness; `harness repro` shows it")
+    if found.inside == "file":
+        path = Path(place)
+    else:
+        spec = importlib.util.find_spec(place)
+        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+            raise NoScript(f"{candidate}: {place} is not a Python file")
+        path = Path(spec.origin)
+    text = path.read_text()
+    if any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(ast.parse(text))):
+        raise NoScript(f"{candidate}: a relative import leads nowhere from a single file")
+    return Source(text, f"{found.attribute}.run")
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """What must stand first in a file; and the rest, but for what a file does when it is run."""
+    lines = text.splitlines(keepends=True)
+    future = ""
+    for node in reversed(ast.parse(text).body):
+        match node:
+            case ast.ImportFrom(module="__future__"):
+                future = f"{ast.unparse(node)}\n{future}"
+            case ast.If(test=ast.Compare(left=ast.Name("__name__"))):
+                pass
+            case _:
+                continue
+        del lines[node.lineno - 1 : node.end_lineno]
+    return future, "".join(lines)
+
+
+def _of_library(library: Library, found: Place) -> Source:
+    """What an entry reaches of the module that takes its step."""
+    pins = Environment(library, found.version or library.pinned).requirements
+    door = (library.folder / "candidate.py").read_text()
+    call = _entry(ast.parse(door), found.attribute)
+    asked = {node.value for node in ast.walk(call) if isinstance(node, ast.Constant)}
+    for node in ast.parse(door).body:
+        match node:
+            # It gets ready, and passes on to a step that only ranks of this release can import.
+            case ast.FunctionDef(
+                name=name,
+                body=[*before, ast.ImportFrom(module=str(module), names=[step]), ast.Expr()],
+            ) if name in _used(call):
+                inside = (library.folder / f"{module.rpartition('.')[2]}.py").read_text()
+                theirs = re.sub(rf"\b{name}\b", step.name, ast.unparse(call), count=1)
+                names = _used(ast.parse(theirs))
+                there = set[str]().union(*map(_bound, ast.parse(inside).body))
+                ours = set[str]().union(names - there, *map(_used, before))
+                ready = ast.unparse(ast.Module(before, []))
+                parts = (reached(door, ours, asked), ready, reached(inside, names, asked))
+                return Source("\n\n".join(parts), theirs, pins)
+    return Source(reached(door, _used(call), asked), ast.unparse(call), pins)
+
+
+def _entry(module: ast.Module, key: str) -> ast.expr:
+    """What a library's table of steps has under a key."""
+    for node in module.body:
+        match node:
+            case ast.Assign([ast.Name("STEPS")], ast.Dict(keys, values)) | ast.AnnAssign(
+                ast.Name("STEPS"), _, ast.Dict(keys, values)
+            ):
+                named = zip(keys, values, strict=True)
+                return next(
+                    value for each, value in named if each and ast.literal_eval(each) == key
+                )
+    raise NoScript("candidate.py has no table of STEPS, written out")
+
+
+def reached(text: str, names: set[str], asked: AbstractSet[object]) -> str:
+    """Of a module all that these names need, as it stands there.
+
+    Of a table with an entry that is `asked` for, that entry alone; whatever is called for what it
+    does stays.
+    """
+    body = [_chosen(node, asked) for node in ast.parse(text).body if not _is_docstring(node)]
+    kept: list[ast.stmt] = []
+    while more := [
+        node
+        for node in body
+        if node not in kept and (isinstance(node, ast.Expr) or _bound(node) & names)
+    ]:
+        kept += more
+        names = names.union(*map(_used, more))
+    lines, written = text.splitlines(), ""
+    imports = ast.Import | ast.ImportFrom
+    for last, node in pairwise([None, *(node for node in body if node in kept)]):
+        assert node is not None
+        alike = all(isinstance(each, imports) for each in (last, node)) or all(
+            isinstance(each, ast.Assign | ast.AnnAssign) for each in (last, node)
+        )
+        written += ("\n" if alike else "\n\n") + _text(node, names, lines)
+    return written.strip()
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _chosen(node: ast.stmt, asked: AbstractSet[object]) -> ast.stmt:
+    match node:
+        case ast.Assign(value=ast.Dict() as table) | ast.AnnAssign(value=ast.Dict() as table):
+            pairs = [
+                (key, value)
+                for key, value in zip(table.keys, table.values, strict=True)
+                if isinstance(key, ast.Constant) and key.value in asked
+            ]
+            if pairs:
+                table.keys, table.values = [key for key, _ in pairs], [value for _, value in pairs]
+    return node
+
+
+def _text(node: ast.stmt, names: set[str], lines: list[str]) -> str:
+    """As it stands in its file, with what is said above it, unless parts of it are left out."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        node.names = [each for each in node.names if _bound_by(each) in names]
+    start = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))]) - 1
+    said = "\n".join(lines[start : node.end_lineno])
+    if ast.dump(ast.parse(said).body[0]) != ast.dump(node):
+        return ast.unparse(node)
+    while start and lines[start - 1].startswith("#"):
+        start -= 1
+        said = f"{lines[start]}\n{said}"
+    return said
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """The names that a statement gives a meaning."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    found = {
+        each.id
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+    }
+    imports = (each for each in ast.walk(node) if isinstance(each, ast.Import | ast.ImportFrom))
+    return found | {_bound_by(alias) for each in imports for alias in each.names}
+
+
+def _bound_by(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _used(node: ast.AST) -> set[str]:
+    """The names that it takes from elsewhere, also in annotations that are texts."""
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    for each in ast.walk(node):
+        for field in ("annotation", "returns"):
+            match getattr(each, field, None):
+                case ast.Constant(value=str(text)):
+                    names |= _used(ast.parse(text, mode="eval"))
+    return names
