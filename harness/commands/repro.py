@@ -162,7 +162,7 @@ def _write_script(name: str, comparison: "Comparison | None", pool: "RankPool") 
 
     draft = Path(f"{name}.{secrets.token_hex(4)}")
     try:
-        text = script(comparison, str(pool.placement), pool.deadline)
+        text = script(comparison, str(pool.placement), pool.deadlines.case)
         draft.write_text(text)
         # Meanwhile somebody else may have written one.
         _may_write(name, [])

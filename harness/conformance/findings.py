@@ -12,8 +12,8 @@ HEAD = """# Upstream bugs in published releases
 These are the listed bugs of published packages, each on the smallest case that shows it. We
 checked each bug twice: against the same step of the package at sp 1, or without the part in
 question; and by reading its source. `--script FILE` after a command writes one file for a bug
-report, of at most 200 lines: the step with its calls of the library, the case, and the numbers that
-are wrong.
+report, of at most 200 lines: the step with its calls of the library, the case, and the numbers
+that are wrong.
 
 `python -m harness conformance` wrote this page, from `known.toml` in the folders of
 `harness/candidates/published/` and from `conformance.json`.
