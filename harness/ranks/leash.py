@@ -80,11 +80,12 @@ def _tell_of_the_dead() -> None:
 
 def _tell_what_is_waited_for() -> None:
     """The same, when torchrun waits for them: on a busy machine that may come first."""
-    wait = os.waitpid
+    wait, here = os.waitpid, os.getpid()
 
     def waitpid(pid: int, options: int) -> tuple[int, int]:
         ended, status = wait(pid, options)
-        if ended:
+        # Not of what a rank that was forked from here waits for.
+        if ended and os.getpid() == here:
             _tell(ended, os.waitstatus_to_exitcode(status))
         return ended, status
 
