@@ -50,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"harness: {' '.join(str(error).splitlines())}", file=sys.stderr)  # noqa: T201 - a command speaks
         return USAGE
     except NoRanks as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print(error, file=sys.stderr)  # noqa: T201 - a command speaks
         if options.json:
             print_json({"verdict": "FAULT", "fault": error.summary})
         return FAULT
     except KeyboardInterrupt:
-        print("harness: interrupted; every rank is stopped", file=sys.stderr)  # noqa: T201
+        print("harness: interrupted; every rank is stopped", file=sys.stderr)  # noqa: T201 - a command speaks
         return STOPPED
     return status
 

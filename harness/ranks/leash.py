@@ -62,7 +62,7 @@ def _watch(controller: int, address: str) -> None:
 
 
 def _tell(pid: int, code: int) -> None:
-    print(f"process {pid} ended with {code}", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"process {pid} ended with {code}", file=sys.stderr, flush=True)  # noqa: T201 - the controller reads it
 
 
 def _tell_of_the_dead() -> None:
