@@ -14,8 +14,9 @@ import pytest
 
 from harness.case import parse
 from harness.compare import Comparison, Verdict, faulted, unsupported
+from harness.failure.reached import reached
 from harness.failure.replay import look
-from harness.failure.script import MOST_ELEMENTS, NoScript, reached, script, source_of
+from harness.failure.script import MOST_ELEMENTS, NoScript, script, source_of
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Fault, Kind

@@ -6,9 +6,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ from harness.candidates.published.environment import Environment
 from harness.candidates.published.library import Library, libraries
 from harness.candidates.registry import Place, locate
 from harness.compare import Comparison, Verdict
+from harness.failure.reached import bound, reached, used
 from harness.refusal import BadInput
 from harness.report import explain
 from harness.trace import Kind
@@ -189,16 +188,16 @@ def _of_library(library: Library, found: Place) -> Source:
             case ast.FunctionDef(
                 name=name,
                 body=[*before, ast.ImportFrom(module=str(module), names=[step]), ast.Expr()],
-            ) if name in _used(call):
+            ) if name in used(call):
                 inside = (library.folder / f"{module.rpartition('.')[2]}.py").read_text()
                 theirs = re.sub(rf"\b{name}\b", step.name, ast.unparse(call), count=1)
-                names = _used(ast.parse(theirs))
-                there = set[str]().union(*map(_bound, ast.parse(inside).body))
-                ours = set[str]().union(names - there, *map(_used, before))
+                names = used(ast.parse(theirs))
+                there = set[str]().union(*map(bound, ast.parse(inside).body))
+                ours = set[str]().union(names - there, *map(used, before))
                 ready = ast.unparse(ast.Module(before, []))
                 parts = (reached(door, ours, asked), ready, reached(inside, names, asked))
                 return Source("\n\n".join(parts), theirs, pins)
-    return Source(reached(door, _used(call), asked), ast.unparse(call), pins)
+    return Source(reached(door, used(call), asked), ast.unparse(call), pins)
 
 
 def _entry(module: ast.Module, key: str) -> ast.expr:
@@ -213,88 +212,3 @@ def _entry(module: ast.Module, key: str) -> ast.expr:
                     value for each, value in named if each and ast.literal_eval(each) == key
                 )
     raise NoScript("candidate.py has no table of STEPS, written out")
-
-
-def reached(text: str, names: set[str], asked: AbstractSet[object]) -> str:
-    """Of a module all that these names need, as it stands there.
-
-    Of a table with an entry that is `asked` for, that entry alone; whatever is called for what it
-    does stays.
-    """
-    body = [_chosen(node, asked) for node in ast.parse(text).body if not _is_docstring(node)]
-    kept: list[ast.stmt] = []
-    while more := [
-        node
-        for node in body
-        if node not in kept and (isinstance(node, ast.Expr) or _bound(node) & names)
-    ]:
-        kept += more
-        names = names.union(*map(_used, more))
-    lines, written = text.splitlines(), ""
-    imports = ast.Import | ast.ImportFrom
-    for last, node in pairwise([None, *(node for node in body if node in kept)]):
-        assert node is not None
-        alike = all(isinstance(each, imports) for each in (last, node)) or all(
-            isinstance(each, ast.Assign | ast.AnnAssign) for each in (last, node)
-        )
-        written += ("\n" if alike else "\n\n") + _text(node, names, lines)
-    return written.strip()
-
-
-def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _chosen(node: ast.stmt, asked: AbstractSet[object]) -> ast.stmt:
-    match node:
-        case ast.Assign(value=ast.Dict() as table) | ast.AnnAssign(value=ast.Dict() as table):
-            pairs = [
-                (key, value)
-                for key, value in zip(table.keys, table.values, strict=True)
-                if isinstance(key, ast.Constant) and key.value in asked
-            ]
-            if pairs:
-                table.keys, table.values = [key for key, _ in pairs], [value for _, value in pairs]
-    return node
-
-
-def _text(node: ast.stmt, names: set[str], lines: list[str]) -> str:
-    """As it stands in its file, with what is said above it, unless parts of it are left out."""
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        node.names = [each for each in node.names if _bound_by(each) in names]
-    start = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))]) - 1
-    said = "\n".join(lines[start : node.end_lineno])
-    if ast.dump(ast.parse(said).body[0]) != ast.dump(node):
-        return ast.unparse(node)
-    while start and lines[start - 1].startswith("#"):
-        start -= 1
-        said = f"{lines[start]}\n{said}"
-    return said
-
-
-def _bound(node: ast.stmt) -> set[str]:
-    """The names that a statement gives a meaning."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return {node.name}
-    found = {
-        each.id
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-    }
-    imports = (each for each in ast.walk(node) if isinstance(each, ast.Import | ast.ImportFrom))
-    return found | {_bound_by(alias) for each in imports for alias in each.names}
-
-
-def _bound_by(alias: ast.alias) -> str:
-    return alias.asname or alias.name.partition(".")[0]
-
-
-def _used(node: ast.AST) -> set[str]:
-    """The names that it takes from elsewhere, also in annotations that are texts."""
-    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-    for each in ast.walk(node):
-        for field in ("annotation", "returns"):
-            match getattr(each, field, None):
-                case ast.Constant(value=str(text)):
-                    names |= _used(ast.parse(text, mode="eval"))
-    return names

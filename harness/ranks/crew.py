@@ -40,8 +40,6 @@ class Crew:
         deadlines: Deadlines,
     ) -> None:
         self.launch = launch
-        # Whether a case has to wait until the one before it is done.
-        self.one_by_one = False
         self._waiting, self._runs, self._deadlines = waiting, runs, deadlines
         self.listen()
 
@@ -62,8 +60,8 @@ class Crew:
 
     def feed(self) -> None:
         """Give the ranks, once they are up, all that they may have in hand."""
-        if self.is_ready:
-            for ticket in itertools.islice(self._waiting, 1 if self.one_by_one else None):
+        if self.is_ready and self._waiting:
+            for ticket in itertools.islice(self._waiting, 1 if self._waiting[0].alone else None):
                 if not ticket.run:
                     self._dispatch(ticket)
 

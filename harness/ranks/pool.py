@@ -144,8 +144,6 @@ class RankPool:
         ticket = self._waiting[0]
         fault = self._wait(lambda: ticket.complete)
         self._waiting.popleft()
-        if self._crew is not None and not self._waiting:
-            self._crew.one_by_one = False
         if fault:
             return fault
         ranks = range(ticket.case.ranks)
@@ -241,8 +239,9 @@ class RankPool:
                 troubles = crew.with_consequences(found)
                 if crew.is_of_a_later_case(troubles[0]):
                     self.kill()
+                    for ticket in self._waiting:
+                        ticket.alone = True
                     crew = self._begin()
-                    crew.one_by_one = True
                     continue
                 fault = crew.fault(troubles, keys)
                 if not crew.is_ready:

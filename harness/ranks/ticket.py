@@ -19,6 +19,8 @@ class Ticket:
     case: Case
     candidate: str
     traced: bool
+    # No other may be under way beside it.
+    alone: bool = False
     # Zero until the ranks have it.
     run: int = 0
     fragments: dict[int, Sequence[Fragment]] = field(default_factory=dict)
