@@ -12,7 +12,7 @@ from project import ROOT
 from harness.candidates.own.mutants import BANK
 from harness.candidates.own.mutants.alone import ALONE
 from harness.ranks.pool import RankPool
-from properties.alone import killer
+from properties.helpers.alone import killer
 
 PLACE = ROOT / "harness" / "candidates" / "own" / "mutants" / "alone.py"
 HEAD = '''"""Which property kills each mutant without any reference; written by ci/alone.py."""

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,11 +20,12 @@ from harness.case import parse
 from harness.ranks.mesh import groups, place
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly
+from properties.helpers.places import PLANTED
 
 EPOCHS = range(3)
 # From here on two epochs have the same order less often than once in 10^18 seeds.
 ENOUGH = 20
-PROBES = Path(__file__).parent / "step" / "probes.py"
+PROBES = PLANTED / "probes.py"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from harness.plugin import Evaluate
 from harness.reference.weights import TORCH_DTYPES
 from harness.report import explain
 from harness.trace.trace import Values
-from properties import standins
-from properties.standins import STANDINS, in_place, varlen_attn, varlen_attn_of_2_11
+from properties.helpers import standins
+from properties.helpers.standins import STANDINS, in_place, varlen_attn, varlen_attn_of_2_11
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +23,9 @@ from harness.reference.attention import fused
 from harness.reference.padded import LOGITS_AT_ONCE
 from harness.report import explain
 from harness.trace import Trace
+from properties.helpers.places import PLANTED
 
-CHUNKED = f"{Path(__file__).with_name('chunked.py')}:CHUNKED"
+CHUNKED = f"{PLANTED / 'chunked.py'}:CHUNKED"
 RAGGED = parse(
     "case/1 rows=9:111111111,26:0{8}1{18}:left,5:01111:left,1:1,31:0{5}1{26} heads=4/2 layers=2 "
     "sp=1 seed=3"

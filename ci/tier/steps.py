@@ -135,7 +135,7 @@ STEPS = (
     _long(4096, 90),
     _long(16384, 120),
     _long(65536, 240),
-    _tests("around", "around", "wrappers change nothing", 900),
+    _tests("around", "step/test_around.py", "wrappers change nothing", 900),
     _tests("equivalence", "test_equivalence.py", "sharded training is plain training", 900),
     _tests("metamorphic", "metamorphic", "a step agrees with itself", 900),
     *_record("fp16"),

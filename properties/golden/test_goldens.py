@@ -19,11 +19,12 @@ from harness.judge import blame
 from harness.ranks.pool import RankPool
 from harness.reference import rowwise
 from harness.report import explain
-from properties.golden.stores import PLACE
-from properties.traces import scaled
+from properties.helpers.places import PLANTED
+from properties.helpers.stores import PLACE
+from properties.helpers.traces import scaled
 
 LARGEST = 5_000_000
-STRAYS = f"{Path(__file__).parent.parent / 'planted.py'}:STRAYS"
+STRAYS = f"{PLANTED / 'strays.py'}:STRAYS"
 # What is told by a run that does not come to its end, or examined nothing.
 FAULTS = {"collective-mismatch", "crashed", "vacuous"}
 

@@ -11,7 +11,7 @@ from harness.case import InvalidCase, parse
 from harness.ranks.payload import pack, unpack
 from harness.ranks.wire import MAGIC, PREFIX, FrameReader, ProtocolError, encode
 from harness.trace import Fragment, digest
-from properties.fuzzing import fuzz, mutate
+from properties.helpers.fuzzing import fuzz, mutate
 
 MUTANTS = 50_000
 

@@ -2,14 +2,13 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from harness.plugin.place import place
 from harness.ranks import device
+from properties.helpers.places import ROOT
 
-ROOT = Path(__file__).parent.parent
 TIER = ("test_equivalence.py", "test_kernels.py", "metamorphic", "around", "step")
 POOL = "RankPool"
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).parent.parent.parent / "conftest.py"
+from properties.helpers.places import ROOT
+
+CONFTEST = ROOT / "conftest.py"
 # Each test notes what it draws; beyond LIMIT it fails, and many draws are.
 SUITE = """
 import os

@@ -11,8 +11,8 @@ from harness.candidates.own import native
 from harness.case import parse
 from harness.ranks.pool import RankPool
 from harness.trace import Trace
-from properties.step.asking import ask, mutant, probe
-from properties.step.probes import written_as
+from properties.helpers.asking import ask, mutant, probe
+from properties.planted.probes import written_as
 
 MESHES = ("sp=1", "sp=2", "sp=3", "sp=4", "sp=2 dp=2")
 SEEDS = range(3)

@@ -9,7 +9,7 @@ from harness.case import Case, parse
 from harness.compare import identical
 from harness.generation import cases
 from harness.ranks.pool import RankPool
-from properties.step.asking import DIALECTS, ask, drifting
+from properties.helpers.asking import DIALECTS, ask, drifting
 
 # Two models and two batches that a step might take for one another.
 CASE = parse("case/1 rows=5:11111,3:101 heads=4/2 vocab=16 sp=2")

@@ -11,7 +11,7 @@ from harness.generation import cases
 from harness.judge import evaluate_traced
 from harness.ranks.pool import RankPool
 from harness.trace import Kind
-from properties.step.asking import DIALECTS, ask, mutant
+from properties.helpers.asking import DIALECTS, ask, mutant
 
 CASE = parse("case/1 rows=5:11111,3:101 heads=4/2 vocab=16 sp=2 dp=2")
 few = settings(max_examples=settings().max_examples * 4 // 5)

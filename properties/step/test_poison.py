@@ -7,7 +7,7 @@ from harness.case import Case, parse
 from harness.compare import identical
 from harness.generation import cases
 from harness.ranks.pool import RankPool
-from properties.step.asking import ask, mutant, probe
+from properties.helpers.asking import ask, mutant, probe
 
 # Ragged on both sides, and neither sp=2 nor sp=4 divides the tokens.
 CASE = parse("case/1 rows=4:1111,1:1:left,6:011011 heads=4/2 vocab=16 sp=4")

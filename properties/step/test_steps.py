@@ -12,7 +12,7 @@ from harness.generation import cases
 from harness.plugin import Evaluate
 from harness.report import explain
 from harness.trace import Misfit
-from properties.step.asking import DIALECTS, drifting
+from properties.helpers.asking import DIALECTS, drifting
 
 CASE = parse("case/1 rows=5:11111,3:101 heads=4/2 vocab=16 sp=2 dp=2")
 BETWEEN = ("KEEPS_GRADIENTS", "REDUCES_FIRST", "REDUCES_LAST")

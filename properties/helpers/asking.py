@@ -1,0 +1,36 @@
+"""Cases through a pool of ranks, without a reference to compare with."""
+
+from collections.abc import Iterable
+
+from harness.candidates import resolve
+from harness.case import Case
+from harness.ranks.pool import RankPool
+from harness.trace import Assembly
+from properties.helpers.places import PLANTED
+
+DIALECTS = ("native-gather", "native-local")
+
+
+def mutant(name: str) -> str:
+    return f"{PLANTED / 'steps.py'}:{name}"
+
+
+def drifting(name: str) -> str:
+    return f"{PLANTED / 'drifting.py'}:{name}"
+
+
+def probe(name: str) -> str:
+    return f"{PLANTED / 'probes.py'}:{name}"
+
+
+def ask(
+    pool: RankPool, jobs: Iterable[tuple[Case, str]], *, traced: bool = False
+) -> list[Assembly]:
+    """What candidates left behind, each on its case, all under way at once."""
+    jobs = list(jobs)
+    for case, name in jobs:
+        pool.submit(case, resolve(name), traced=traced)
+    outcomes = [pool.collect() for _ in jobs]
+    assemblies = [outcome for outcome in outcomes if isinstance(outcome, Assembly)]
+    assert len(assemblies) == len(outcomes), outcomes
+    return assemblies

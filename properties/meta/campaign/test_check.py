@@ -1,0 +1,183 @@
+"""`check` and `repro` from end to end, as a newcomer calls them."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.cli import main
+from harness.ranks.pool import RankPool
+from properties.helpers.outside import DOUBLED
+from properties.helpers.places import ROOT
+
+SMALL = ("--sp", "2,1", "--dp", "1", "--dtype", "fp64")
+
+
+def test_a_run_of_one_case_is_the_notebooks_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--cases", "1", *SMALL, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["cases"] == 1
+    assert summary["verdict"] in ("EQUAL", "WITHIN")
+    assert set(summary["candidates"]) == {"native-gather", "native-local"}
+
+
+def test_a_failure_is_kept_replayed_and_has_exit_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.py").write_text(DOUBLED)
+    assert main(["check", "--cases", "5", *SMALL, "--candidate", "broken.py:DOUBLED"]) == 1
+    said = capsys.readouterr().out
+    assert "looks   gradient-times-sp: every gradient is 2 of the reference = sp" in said
+    bundle = said[said.index("bundle") :].split()[1]
+    assert main(["repro", bundle]) == 1
+    again = capsys.readouterr().out
+    assert "DIVERGED  candidate broken.py:DOUBLED" in again
+    assert "looks   gradient-times-sp: every gradient is 2 of the reference = sp" in again
+
+
+def test_a_fault_has_exit_status_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.py").write_text(DOUBLED.replace("parameter.grad *= 2", "raise ValueError('no')"))
+    line = "case/1 rows=3:111 sp=2"
+    assert main(["repro", line, "--candidate", "broken.py:DOUBLED"]) == 3
+    assert "raised ValueError: no" in capsys.readouterr().out
+
+
+FUSSY = """
+from harness.candidates.own.native import LocalDialect
+
+class Fussy(LocalDialect):
+    name = "fussy"
+
+    def supports(self, case):
+        return "one step only" if case.steps > 1 else None
+
+FUSSY = Fussy()
+"""
+
+
+def test_a_situation_that_no_candidate_could_enter_was_not_met(
+    harness_pool: RankPool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "harness.commands.check.open_pool", lambda *_: contextlib.nullcontext(harness_pool)
+    )
+    Path("fussy.py").write_text(FUSSY)
+    command = ["check", "--cases", "40", *SMALL, "--json"]
+    assert main([*command, "--candidate", "fussy.py:FUSSY"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["candidates"]["fussy.py:FUSSY"]["verdicts"]["UNSUPPORTED"] > 0
+    assert alone["situations"]["several steps"] == 0
+    # Another candidate can, and then it was met, once a case.
+    assert main([*command, "--candidate", "fussy.py:FUSSY", "--candidate", "native-local"]) == 0
+    both = json.loads(capsys.readouterr().out)
+    refused = both["candidates"]["fussy.py:FUSSY"]["verdicts"]["UNSUPPORTED"]
+    assert both["situations"]["several steps"] == refused
+
+
+NO_TORCH = "import os, sys\nif 'HARNESS_SOCKET' in os.environ: sys.modules['torch'] = None\n"
+
+
+@pytest.mark.parametrize(
+    "command", [("check", "--cases", "3", *SMALL), ("golden", "verify"), ("mutants", "--sp", "2")]
+)
+def test_ranks_that_cannot_start_are_told_once(
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_TORCH)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert main([*command, "--json"]) == 3
+    written = capsys.readouterr()
+    assert json.loads(written.out)["verdict"] == "FAULT"
+    assert written.err.count("torchrun ended, exit status 1") == 1
+
+
+TELLS = """
+from pathlib import Path
+from harness.candidates.own.native import LocalDialect
+
+class Tells(LocalDialect):
+    name = "tells"
+
+    def run(self, case, rank, emit):
+        super().run(case, rank, emit)
+        with Path("cases").open("a") as file:
+            file.write(f"{case}\\n")
+
+TELLS = Tells()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_check_that_is_stopped_tells_what_it_judged(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "tells.py").write_text(TELLS)
+    cases = tmp_path / "cases"
+    command = [sys.executable, "-m", "harness", "check", "--candidate", "tells.py:TELLS", "--json"]
+    # As a shell has it in the background: whoever is started there ignores Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with subprocess.Popen(
+        [*command, *SMALL, "--cases", "300"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        signal.signal(signal.SIGINT, before)
+        until = time.monotonic() + 60
+        # More than are under way at once, each on up to two ranks.
+        while not cases.exists() or len(cases.read_text().splitlines()) < 20:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.send_signal(number)
+        document = json.loads(process.communicate(timeout=30)[0])
+    assert process.returncode == 130
+    assert (document["ended"], document["verdict"]) == ("interrupted", "FAULT")
+    tally = document["candidates"]["tells.py:TELLS"]
+    assert 0 < tally["cases"] == document["cases"] < 300
+    assert tally["verdict"] in ("EQUAL", "WITHIN")
+
+
+def test_after_its_limit_a_check_begins_no_case_and_tells_what_it_judged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", "--cases", "50", "--limit", "0.01", *SMALL, "--json"]) == 0
+    written = capsys.readouterr()
+    document = json.loads(written.out)
+    assert (document["ended"], document["cases"]) == ("limit", 1)
+    assert "--limit ended the run; 1 case was judged" in written.err
+    assert document["placement"] == {
+        "device": "cpu",
+        "devices": "cpu",
+        "transport": "gloo",
+        "ranks": "2",
+        "torch": torch.__version__,
+    }
+
+
+def test_doctor_says_why_for_everything_that_will_not_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["doctor", "--json"]) == 0
+    findings = json.loads(capsys.readouterr().out)
+    for part in ("devices", "transports", "kernels", "processes"):
+        for name, found in findings[part].items():
+            assert found["usable"] or found["why"], name

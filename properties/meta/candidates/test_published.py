@@ -1,0 +1,297 @@
+"""A published library is a folder: found, installed, run in an environment of its own, judged."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.candidates import home, load
+from harness.candidates.published.environment import FOLDER, Environment, NotInstalled
+from harness.candidates.published.known import bugs
+from harness.candidates.published.library import BadFolder, Library, libraries
+from harness.case import parse
+from harness.cli import main
+from harness.compare import Verdict
+from harness.conformance import Request, page, read
+from harness.conformance.failures import WRONG_ALONE, blamed, smallest
+from harness.conformance.pools import Pools
+from harness.conformance.stage import tallied
+from harness.conformance.tally import Tally
+from harness.judge import evaluate
+from harness.ranks.pool import NotAtHome, RankPool
+from properties.helpers.places import ROOT
+from properties.helpers.toy import KNOWN, make
+
+SMALL = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
+
+
+@pytest.fixture(scope="module")
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A machine on which somebody installed a package that wires `toylib`; no index is reached."""
+    folder = tmp_path_factory.mktemp("machine")
+    place = make(folder)
+    patch.syspath_prepend(place)
+    patch.setenv("PYTHONPATH", str(place))
+    patch.setenv(FOLDER, str(folder / "environments"))
+    patch.setenv("PIP_NO_INDEX", "1")
+    patch.setenv("PIP_FIND_LINKS", str(folder / "wheels"))
+    patch.setattr("harness.conformance.drawn.SPS", (2,))
+    patch.setattr("harness.conformance.drawn.MOST_RANKS", 2)
+    patch.setattr("harness.conformance.examined.SMOKE", 5)
+    patch.setattr("harness.conformance.failures.SHRINK_SECONDS", 2.0)
+    libraries.cache_clear()
+    yield folder
+    libraries.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "toywiring"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def installed(outside: Path) -> Path:
+    assert main(["candidates", "install", "toy", "toy@1.1"]) == 0
+    return outside
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_folder_outside_the_tree_is_a_candidate() -> None:
+    candidate = load("toy.step")
+    assert candidate.name == "toy.step"
+    assert candidate.supports(parse(SMALL)) is None
+    assert candidate.supports(parse(f"{SMALL} loss=row-mean")) is not None
+    assert "toylib" not in sys.modules, "what a candidate refuses is known without its library"
+    assert home("toy.step") == "toy@1.0"
+    assert home("toy.step@1.1") == "toy@1.1"
+
+
+@pytest.mark.usefixtures("outside")
+def test_what_is_not_installed_is_said_before_any_rank_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["repro", SMALL, "--candidate", "toy.step@1.0.5"]
+    assert main(asked) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        "harness: candidate=toy: toylib 1.0.5 is not installed; run python -m harness candidates "
+        "install toy@1.0.5\n"
+    )
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_release_that_is_not_there_is_refused_with_the_last_words_of_pip(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["candidates", "install", "toy@9.9"]) == 2
+    assert "pip could not install toylib==9.9" in capsys.readouterr().err
+    assert Environment(libraries()["toy"], "9.9").installed == {}
+
+
+def test_an_environment_that_was_not_finished_is_made_anew(outside: Path) -> None:
+    environment = Environment(libraries()["toy"], "1.1")
+    (environment.folder / "bin").mkdir(parents=True, exist_ok=True)
+    (environment.folder / "installed.json").unlink(missing_ok=True)
+    with pytest.raises(NotInstalled):
+        assert environment.python
+    assert environment.install() == {"toylib": "1.1"}
+    assert environment.python.startswith(str(outside))
+
+
+def test_upgrading_is_an_edit_of_one_pin(installed: Path) -> None:
+    pins = installed / "outside" / "toywiring" / "requirements.txt"
+    before = Environment(libraries()["toy"], libraries()["toy"].pinned).folder
+    pins.write_text("toylib==1.1\n")
+    try:
+        assert home("toy.step") == "toy@1.1"
+        after = Environment(libraries()["toy"], libraries()["toy"].pinned)
+        assert after.folder != before
+        assert after.installed == {"toylib": "1.1"}
+    finally:
+        pins.write_text("toylib==1.0\n")
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_list_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["candidates", "list", "--json"]) == 0
+    (toy,) = [
+        each for each in json.loads(capsys.readouterr().out)["candidates"] if each["name"] == "toy"
+    ]
+    assert toy == {
+        "name": "toy",
+        "distribution": "toylib",
+        "version": "1.0",
+        "installed": True,
+        "others": ["1.1"],
+        "candidates": ["toy.step", "toy.twice", "toy.fussy"],
+    }
+
+
+@pytest.mark.usefixtures("installed")
+def test_ranks_of_another_environment_refuse_a_library(harness_pool: RankPool) -> None:
+    with pytest.raises(NotAtHome, match="needs ranks that run in toy@1\\.0, and these"):
+        harness_pool.submit(parse(SMALL), "toy.step")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_step_runs_with_the_library_of_its_own_environment(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert importlib.util.find_spec("toylib") is None
+    assert main(["repro", SMALL, "--candidate", "toy.step"]) == 1
+    assert "gradient-scaled" in capsys.readouterr().out
+    assert main(["repro", SMALL, "--candidate", "toy.step@1.1"]) == 0
+
+
+def test_a_script_of_a_library_runs_where_that_is_installed(installed: Path) -> None:
+    file = installed / "shown.py"
+    asked = ["repro", SMALL, "--candidate", "toy.step", "--script", str(file)]
+    assert main(asked) == 1
+    # Of all that these tests wire, a script needs the library and the harness.
+    known = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for release, status in (("1.0", 1), ("1.1", 0)):
+        command = [Environment(libraries()["toy"], release).python, str(file)]
+        shown = subprocess.run(command, capture_output=True, text=True, env=known, check=False)
+        assert shown.returncode == status, shown.stdout + shown.stderr
+        head = r"\ADIVERGED  candidate toy\.step\n  first   weight, row 0 .*\n  weight \[0\]: "
+        assert bool(re.match(head, shown.stdout)) == (status == 1)
+
+
+def test_the_table_tells_known_new_and_our_own_mistakes_apart(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = installed / "out"
+    asked = ["conformance", "toy.step", "toy.twice", "--cases", "8", "--goldens", "golden"]
+    # The wiring of one of the two is wrong at sp 1, which is a fault and no finding.
+    assert main([*asked, "--out", str(out), "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)["found"]
+    step, twice = found["toy.step"], found["toy.twice"]
+    assert twice["wiring"] == "at sp 1 it is not plain training"
+    assert list(twice["stages"]) == ["sp 1"]
+    assert step["wiring"] == ""
+    assert set(step["stages"]["sp 1"]["verdicts"]) <= {"EQUAL", "WITHIN", "UNSUPPORTED"}
+    wrong = step["stages"]["sp 2"]
+    # Where there is nothing to learn, three times nothing is right.
+    assert wrong["verdicts"]["KNOWN"] == wrong["known"]["scaled"] > 0
+    assert step["failures"] == []
+    assert wrong["unseen_by_loss"] > 0, "in the first step the loss is right"
+    assert looks(step) == {"scaled": "gradient-scaled", "gone": "EQUAL"}
+    assert step["stale"] == ["gone"], "it is listed, and was not seen"
+    # What is not listed is shown as the smallest case there is.
+    (failure,) = twice["failures"]
+    assert parse(failure["case"]).tokens == 2
+    goldens_refused = step["stages"]["goldens"]["verdicts"]["UNSUPPORTED"]
+    assert goldens_refused > 0
+    text = (out / "conformance.md").read_text()
+    assert text == page(read(out))
+    assert "| `toy.step` | 1.0 |" in text
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.conformance.stage.MOST_FAULTS", 1)
+    # Nothing else is under way when the first one comes back.
+    monkeypatch.setattr("harness.judge.judge.AHEAD", 1)
+    fussy, right = parse(SMALL.replace("heads=2/2", "heads=2/1")), parse(SMALL)
+    refused = replace(fussy, loss="row-mean")
+    with Pools(home("toy.fussy"), Request()) as pools:
+        tally = tallied([fussy, fussy, refused, fussy, right, right], "toy.fussy", pools)
+        assert tally.known == {"heads": 1}
+        assert tally.refused == {"heads, listed": 2, "loss=row-mean": 1}
+        assert tally.verdicts["EQUAL"] + tally.verdicts["WITHIN"] == 2
+        two_rows = parse(SMALL.replace("rows=2:11", "rows=2:11,2:11"))
+        ended = tallied([two_rows, right, right], "toy.fussy", pools)
+        assert ended.verdicts == {"FAULT": 1}
+
+
+def looks(record: dict[str, Any]) -> dict[str, str]:
+    return {key: each["looks"] for key, each in record["listed"].items()}
+
+
+def test_a_sweep_shows_when_a_bug_went(installed: Path) -> None:
+    out = installed / "sweep"
+    asked = ["conformance", "toy.step", "--versions", "1.0,1.1", "--cases", "6"]
+    assert main([*asked, "--out", str(out)]) == 0
+    old, new = read(out)["releases"]["toy.step"].values()
+    assert looks(old)["scaled"] == "gradient-scaled"
+    assert looks(new)["scaled"] in ("EQUAL", "WITHIN")
+    assert old["generated"]["verdicts"].keys() - new["generated"]["verdicts"].keys() == {"KNOWN"}
+    assert "| 1.1 | 6/6 |" in (out / "conformance.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (("since = ", "sinse = "), "differs in since, sinse"),
+        (('looks = ["gradient-scaled"]', 'looks = "gradient-scaled"'), "looks is a list of words"),
+        (("rows=2:11", "rows=2:1"), "1 mask bits for 2 tokens"),
+        (('link = "https', "link = https"), "Invalid value"),
+    ],
+)
+def test_a_list_of_bugs_that_cannot_be_read_is_refused(
+    change: tuple[str, str], rule: str, tmp_path: Path
+) -> None:
+    (tmp_path / "known.toml").write_text(KNOWN.replace(*change))
+    with pytest.raises(BadFolder, match=rule):
+        bugs(Library("toy", "toywiring", tmp_path))
+
+
+@pytest.mark.parametrize("text", ["toylib>=1.0\n", "", "toylib\n", "toylib==1.0\nother\n"])
+def test_what_is_not_pinned_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(text)
+    with pytest.raises(BadFolder, match="is not an exact pin"):
+        assert Library("toy", "toywiring", tmp_path).requirements
+
+
+ALONE = """
+from harness.candidates.own.native import LocalDialect
+
+class Scaled(LocalDialect):
+    name = "scaled"
+
+    def __init__(self, *sps):
+        self.sps = sps
+
+    def backward(self, loss):
+        super().backward(loss * (2 if self.sp in self.sps else 1))
+
+    def run(self, case, rank, emit):
+        self.sp = case.sp
+        super().run(case, rank, emit)
+
+SHARED, ALWAYS = Scaled(2), Scaled(1, 2)
+"""
+
+
+def test_a_batch_that_is_rounded_too_much_alone_is_not_held_against_what_is_shared(
+    tmp_path: Path, harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "alone.py").write_text(ALONE)
+    pools = Pools("", Request())
+    monkeypatch.setattr(pools, "of", lambda _ranks: harness_pool)
+    case = parse(SMALL)
+    names = (f"{tmp_path}/alone.py:SHARED", f"{tmp_path}/alone.py:ALWAYS", "mutants.B134")
+    failures = [evaluate(case, name, harness_pool) for name in names]
+    assert {failure.verdict for failure in failures} == {Verdict.DIVERGED}
+    shared, always, coarse = (blamed(failure, pools) for failure in failures)
+    # By more than rounding it may be the library that is wrong on one rank too.
+    assert shared.verdict is always.verdict is Verdict.DIVERGED
+    assert (coarse.verdict, coarse.reason) == (Verdict.UNSUPPORTED, WRONG_ALONE)
+    # Nor is it made smaller until nothing is shared any more.
+    tally = Tally()
+    tally.add(shared)
+    ((small, count),) = smallest(tally, pools)
+    assert (small.case.sp, count) == (2, 1)

@@ -1,0 +1,330 @@
+"""What CI runs is there and understood, and goes on where a part of it fails."""
+
+import json
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from tier.shares import FEWEST
+from tier.steps import PLANS, STEPS
+
+from harness.candidates.bank import STAGES
+from harness.candidates.own.mutants import BANK
+from harness.cli import build_parser
+from properties.helpers.places import ROOT
+
+CI = ROOT / "ci"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
+
+# In the place of an interpreter: runs the tier itself, and of that only notes what is asked for.
+INTERPRETER = """#!{python}
+import json, os, sys
+
+if sys.argv[1] == "ci/gpu.py":
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+with open({notes!r}, "a") as notes:
+    print(json.dumps(sys.argv[1:]), file=notes)
+if {fails!r} in sys.argv:
+    print("one golden is damaged", file=sys.stderr)
+    sys.exit(4)
+"""
+
+
+# What steps are told where nothing is asked for besides.
+VALUES = {
+    "device": "cuda",
+    "out": "out",
+    "deadline": "30",
+    "cases": "300",
+    "limit": "192",
+    "require": "--harness-require=cuda",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a script did."""
+
+    status: int
+    said: str
+    out: Path
+    # What the interpreter was asked for.
+    asked: list[list[str]]
+
+    @property
+    def steps(self) -> list[str]:
+        lines = (self.out / "steps.tsv").read_text().splitlines()
+        return [line.partition("\t")[0] for line in lines]
+
+    @property
+    def page(self) -> str:
+        return (self.out / "summary.md").read_text()
+
+
+Tier = Callable[..., Run]
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Tier:
+    """Runs `ci/gpu` with an interpreter that does nothing, and `fails` at what has that word."""
+
+    def run(*steps: str, fails: str = "nothing", **environment: str) -> Run:
+        notes, out = tmp_path / "notes", tmp_path / "out"
+        interpreter = tmp_path / "python"
+        interpreter.write_text(
+            INTERPRETER.format(python=sys.executable, notes=str(notes), fails=fails)
+        )
+        interpreter.chmod(0o700)
+        known = {**os.environ, "PYTHON": str(interpreter), "GITHUB_ACTIONS": "", **environment}
+        known |= {"GITHUB_STEP_SUMMARY": str(tmp_path / "job")}
+        done = subprocess.run(
+            [CI / "gpu", out, *steps], env=known, capture_output=True, text=True, check=False
+        )
+        asked = notes.read_text().splitlines() if notes.exists() else []
+        return Run(done.returncode, done.stdout + done.stderr, out, list(map(json.loads, asked)))
+
+    return run
+
+
+def wanting(tool: str) -> str:
+    found = shutil.which(tool)
+    return found or pytest.skip(f"for want of {tool}")
+
+
+def test_shellcheck_has_nothing_to_say_of_the_scripts() -> None:
+    files = [file for file in CI.iterdir() if file.is_file()]
+    scripts = [file for file in files if "bash" in file.read_text().partition("\n")[0]]
+    assert len(scripts) > 6
+    told = subprocess.run(
+        [
+            wanting("shellcheck"),
+            "-s",
+            "bash",
+            "-x",
+            "-P",
+            "SCRIPTDIR",
+            CI / "environment",
+            *scripts,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout
+
+
+def test_actionlint_has_nothing_to_say_of_the_workflows() -> None:
+    config = ROOT / ".github" / "actionlint.yaml"
+    told = subprocess.run(
+        [wanting("actionlint"), "-config-file", config, *WORKFLOWS],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout
+
+
+def test_python_in_ci_is_in_files_that_tools_know_as_python() -> None:
+    files = [
+        file for file in CI.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")
+    ]
+    named_otherwise = [file for file in files if "python" in file.read_text().partition("\n")[0]]
+    assert named_otherwise == []
+    assert [file for file in files if re.search(r"python.*<<", file.read_text())] == []
+
+
+def workflow_commands() -> list[list[str]]:
+    """Every command of every workflow, in words, for each entry of its matrix."""
+    yaml = pytest.importorskip("yaml")
+    jobs = [job for file in WORKFLOWS for job in yaml.safe_load(file.read_text())["jobs"].values()]
+    lines = []
+    for job in jobs:
+        matrix = job.get("strategy", {}).get("matrix", {"": [""]})
+        ((name, entries),) = matrix.items()
+        runs = "\n".join(step.get("run", "") for step in job["steps"])
+        for entry in entries:
+            lines += runs.replace(f"${{{{ matrix.{name} }}}}", str(entry)).splitlines()
+    # Whatever else GitHub puts there is a number.
+    lines = [re.sub(r"\$\{\{.*?\}\}", "1", line).partition(" > ")[0] for line in lines]
+    return [shlex.split(line) for line in lines if line]
+
+
+def is_understood(words: list[str], config: pytest.Config) -> bool:
+    """Whether there is such a command, and it takes these options."""
+    name = words[0]
+    if name.startswith("ci/") and not os.access(ROOT / name, os.X_OK):
+        return False
+    if words[1:3] == ["-m", "harness"]:
+        build_parser().parse_args(words[3:])
+    elif words[1:2] == ["ci/tier/probe.py"]:
+        build_parser().parse_args(["check", *words[2:]])
+    elif name == "python" and words[1].startswith("ci/"):
+        return (ROOT / words[1]).is_file()
+    elif name == "ci/check":
+        build_parser().parse_args(["check", *words[1:]])
+    elif name == "ci/test" or words[1:3] == ["-m", "pytest"]:
+        for word in words:
+            if word.startswith("--") and word not in ("--numprocesses", "--dist"):
+                config.getoption(word.partition("=")[0])
+            if word.startswith("properties/") and not (ROOT / word).exists():
+                return False
+    return True
+
+
+def test_every_command_of_a_workflow_is_understood(pytestconfig: pytest.Config) -> None:
+    commands = workflow_commands()
+    assert {"ci/check", "ci/test", "ci/gpu", "ci/summary.py"} <= {words[0] for words in commands}
+    assert [words for words in commands if not is_understood(words, pytestconfig)] == []
+
+
+def test_the_campaign_of_a_night_is_the_one_that_is_shown() -> None:
+    shown = (ROOT / "docs" / "campaigns.md").read_text()
+    night = (ROOT / ".github" / "workflows" / "nightly.yml").read_text()
+    for what in (r"run: (ci/check .*)", r"matrix: (\{ shard.*)"):
+        assert re.findall(what, shown) == re.findall(what, night) != []
+
+
+def test_what_the_gpu_tier_asks_for_is_understood(pytestconfig: pytest.Config) -> None:
+    commands = [["python", *step.command(**VALUES)] for step in STEPS]
+    assert [words for words in commands if not is_understood(words, pytestconfig)] == []
+
+
+def test_the_gpu_tier_judges_cases_for_each_dtype_and_kernel_and_bugs_of_every_stage() -> None:
+    commands = [step.command(**VALUES) for step in STEPS]
+    asked = [build_parser().parse_args(words[2:]) for words in commands if "harness" in words]
+    checks = {(o.dtype, o.kernel): o for o in asked if hasattr(o, "shard") and o.cases > 20}
+    anywhere = {(dtype, "eager,sdpa") for dtype in ("bf16", "fp16", "fp32", "fp64")}
+    assert checks.keys() == anywhere | {("bf16,fp16", kernel) for kernel in ("varlen", "flash")}
+    assert all(
+        (each.cases, each.ranks, each.device) == (300, 4, "cuda") for each in checks.values()
+    )
+    (mutants,) = (options for options in asked if hasattr(options, "only"))
+    assert {BANK[key].stage for key in mutants.only.split(",")} == set(STAGES)
+
+
+def test_a_step_that_fails_is_told_and_the_others_are_run(tier: Tier) -> None:
+    ran = tier(fails="golden", GITHUB_ACTIONS="true")
+    assert ran.status == 4
+    # With all of them, as it is where nothing limits it and no other NCCL was brought along.
+    assert [words for words in ran.asked if words[0] != "-c"] == [
+        step.command(**VALUES | {"out": str(ran.out)}) for step in STEPS if not step.nccl
+    ]
+    assert "| nccl-shared | left out |  | no other NCCL was brought along" in ran.page
+    assert re.search(
+        r"^\| golden \| \*\*4\*\* \| \d+ \| one golden is damaged \|$", ran.page, re.MULTILINE
+    )
+    assert re.search(r"^\| around \| 0 \|", ran.page, re.MULTILINE)
+    assert "::error title=golden%3A exit 4::one golden is damaged\n" in ran.said
+    assert (ran.out.parent / "job").read_text() == ran.page
+
+
+def test_only_steps_that_are_named_are_run_and_a_folder_that_is_there_is_left_alone(
+    tier: Tier,
+) -> None:
+    ran = tier("around", "doctor")
+    assert ran.steps == ["doctor", "around"]
+    again = tier("doctor")
+    assert (again.status, again.asked) == (2, ran.asked)
+    assert "is there already; name a new folder" in again.said
+
+
+def test_what_is_no_step_no_plan_and_no_device_is_refused(tier: Tier) -> None:
+    ran = tier("around", "zeroth")
+    assert (ran.status, ran.asked) == (2, [])
+    assert "zeroth: is no step and no plan" in ran.said
+    ran = tier("around", DEVICE="tpu")
+    assert (ran.status, ran.asked) == (2, [])
+    assert "DEVICE=tpu: use one of cuda, cpu, pretend" in ran.said
+
+
+def test_a_plan_is_run_within_its_limit_and_its_archive_goes_where_it_should(
+    tier: Tier, tmp_path: Path
+) -> None:
+    ran = tier("second", "--limit", "100", "--archive", str(tmp_path / "all.tar.gz"))
+    assert ran.status == 0, ran.said
+    assert ran.steps == ["probe", *PLANS["second"]]
+    with tarfile.open(tmp_path / "all.tar.gz") as tar:
+        assert {"summary.md", "steps.tsv"} <= set(tar.getnames())
+    (fewer,) = (words for words in ran.asked if "fp64" in words)
+    assert fewer[fewer.index("--cases") + 1] == str(FEWEST)
+
+
+def test_what_there_is_to_run_is_listed() -> None:
+    listed = subprocess.run(
+        [CI / "gpu", "--list"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHON": sys.executable},
+    ).stdout
+    assert all(re.search(rf"^{name} ", listed, re.MULTILINE) for name in PLANS)
+    assert all(re.search(rf"^{step.name} .*{step.shows}", listed, re.MULTILINE) for step in STEPS)
+
+
+def test_wheels_are_brought_along_for_one_run(tier: Tier, tmp_path: Path) -> None:
+    wheels, brought = tmp_path / "wheels", tmp_path / "brought"
+    wheels.mkdir()
+    brought.mkdir()
+    with ZipFile(wheels / "flash_attn-99.0-py3-none-any.whl", "w") as wheel:
+        described = "flash_attn-99.0.dist-info"
+        wheel.writestr(
+            f"{described}/METADATA", "Metadata-Version: 2.1\nName: flash-attn\nVersion: 99.0"
+        )
+        wheel.writestr(
+            f"{described}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any"
+        )
+        wheel.writestr(f"{described}/RECORD", "")
+    ran = tier("packages", WHEELS=str(wheels), TMPDIR=str(brought), PYTHON=sys.executable)
+    assert ran.status == 0, ran.said
+    assert "flash-attn" not in (ran.out / "packages.txt").read_text()
+    assert list(brought.iterdir()) == []
+
+
+def test_a_job_for_slurm_has_all_nodes_but_the_first_join_it(tmp_path: Path) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\nmkdir -p gpu-results/7\necho "$HARNESS_TOKEN" "$@" >>notes\n')
+    srun.chmod(0o700)
+    (tmp_path / "ci").symlink_to(CI)
+    known = {
+        **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable,
+        "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3",
+        "SLURMD_NODENAME": "one",
+    }  # fmt: skip
+    subprocess.run([CI / "slurm"], env=known, check=True, capture_output=True)
+    tier, *others = (tmp_path / "notes").read_text().splitlines()
+    assert tier.split()[-2:] == ["ci/gpu", "gpu-results/7"]
+    commands = sorted(line.partition(" -m harness ")[2] for line in others)
+    check, join = (build_parser().parse_args(words.split()) for words in commands)
+    assert check.endpoint == join.endpoint
+    assert check.nodes == 3
+    assert len({line.partition(" ")[0] for line in others} - {""}) == 1
+
+
+def test_a_package_that_is_missing_or_too_old_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = {"torch": "2.4.1+cu121", "flash-attn": "2.7.0"}
+    monkeypatch.setattr("importlib.metadata.version", lambda name: old.get(name) or version(name))
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(CI / "packages.py"), run_name="__main__")
+    assert str(ended.value).startswith("torch 2.4.1+cu121 is older than 2.11: bring wheels along")
+    assert "not needed, and flash-attn 2.7.0 is older than 2.8" in capsys.readouterr().out
+
+
+def test_flash_attention_is_not_built_of_nothing() -> None:
+    done = subprocess.run(
+        [CI / "flash-attn", "nothing.tar.gz"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "nothing.tar.gz is not there; bring the .tar.gz of a release along" in done.stderr

@@ -1,0 +1,170 @@
+"""What CI says of a run is what happened."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from length import document
+
+from harness.campaign.request import Request
+from harness.campaign.summary import Summary, Tally
+from harness.detection import Power
+from harness.doctor import examine
+from harness.golden.verify import Tally as Verified
+from properties.helpers.places import ROOT
+
+SUMMARY = ROOT / "ci" / "summary.py"
+
+
+def summarize(folder: Path, **environment: str) -> str:
+    known = {**os.environ, "GITHUB_ACTIONS": "", "GITHUB_STEP_SUMMARY": "", **environment}
+    done = subprocess.run(
+        [sys.executable, SUMMARY, folder],
+        env=known,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def campaign(**verdicts: int) -> dict[str, Any]:
+    """A document of `check` in which one candidate failed."""
+    failure = {"verdict": "DIVERGED", "case": "case/1 rows=2:11", "explanation": "DIVERGED\n100%"}
+    tally = Tally(verdicts=Counter(verdicts), failures=[failure])
+    request = Request(
+        candidates=("mine",), sps=(1,), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
+        count=20, seed=0,
+    )  # fmt: skip
+    return Summary(
+        request=request, ranks=1, versions={}, size=20, drawn="", of=1, shards=(1,),
+        tallies={"mine": tally}, situations=Counter(), cases=20, seconds=8.0,
+    ).record()  # fmt: skip
+
+
+def test_a_campaign_is_summed_up_and_what_diverged_is_shown_and_annotated(tmp_path: Path) -> None:
+    (tmp_path / "check.json").write_text(json.dumps(campaign(WITHIN=18, EQUAL=1, DIVERGED=1)))
+    said = summarize(tmp_path, GITHUB_ACTIONS="true")
+    assert (
+        "| check |  |  | 20 cases, 2.5 cases/s: mine 1 DIVERGED, 1 EQUAL, 18 WITHIN, used 0 |"
+        in said
+    )
+    assert "**check: DIVERGED**\n\n~~~\nDIVERGED\n100%\n~~~" in said
+    assert "::error title=check%3A DIVERGED::DIVERGED%0A100%25\n" in said
+
+
+SCORE = Power().record()["score"] | {"mutants": 14, "killed": 13, "named_right": 12}
+VERIFIED = Verified(goldens=2, verdicts=Counter(WITHIN=9), seconds=3.0).record()
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"score": SCORE}, "13 of 14 mutants killed, 12 named right"),
+        ({"score": SCORE | {"benign": 2}}, "12 named right, 0 of 2 benign variants flagged"),
+        (VERIFIED, "2 goldens, 9 runs, 3.0 runs/s: 9 WITHIN"),
+        (
+            {"goldens": [{"change": "none"}, {"change": "drift"}]},
+            "2 goldens, changes: 1 drift, 1 none",
+        ),
+        (
+            {
+                "attention": [
+                    {
+                        "kernel": "by itself",
+                        "dtype": "bf16",
+                        "took": "MATH",
+                        "error": "",
+                        "off": 0.5,
+                    },
+                    {"kernel": "FLASH_ATTENTION", "dtype": "bf16", "error": "no", "off": None},
+                ],
+                "broken": "",
+            },
+            "by itself 1 of 1; FLASH_ATTENTION 0 of 1; in bf16 torch takes 1 MATH, off by 0.5",
+        ),
+        (
+            {"collectives": {"reduce": {"bool": ""}, "send": {"bool": "hangs", "int64": ""}}},
+            "work: reduce; send not: hangs",
+        ),
+        (
+            document(
+                [
+                    {
+                        "tokens": 4096,
+                        "verdict": "WITHIN",
+                        "seconds": 9.1,
+                        "largest rank": 1e4,
+                        "controller": 2e4,
+                    }
+                ]
+            ),
+            "4,096 tokens WITHIN, 9 s, 10,000 MB a rank, 20,000 MB in the controller",
+        ),
+        (
+            {"sp 2": {"harness, cases/s": 9.0, "bare loop on the same ranks, cases/s": 12.0}},
+            "sp 2: 9.0 cases/s, bare loop 12.0",
+        ),
+        (
+            {
+                "score": SCORE,
+                "placement": {"device": "cuda:0", "transport": "gloo"},
+                "versions": {"torch": "2.11.0+cu130"},
+            },
+            "12 named right; device cuda:0, transport gloo, torch 2.11.0+cu130",
+        ),
+        (
+            {"recorded": ["a"], "left_out": {"b": "is big"}},
+            "1 goldens recorded, left out: b is big",
+        ),
+    ],
+)
+def test_a_document_is_told_in_one_line(
+    document: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "step.json").write_text(json.dumps(document))
+    assert f"{told} |\n" in summarize(tmp_path)
+
+
+def test_what_a_machine_has_and_lacks_is_told(tmp_path: Path) -> None:
+    (tmp_path / "doctor.json").write_text(json.dumps(examine()))
+    said = summarize(tmp_path)
+    assert "| devices cpu" in said
+    assert f"; torch {torch.__version__} |" in said
+    assert "xpu not: torch finds no XPU device" in said
+
+
+def test_a_test_that_failed_is_annotated_where_it_begins(tmp_path: Path) -> None:
+    suite = tmp_path / "test_mine.py"
+    suite.write_text("def test_one():\n    pass\n\ndef test_two():\n    assert not 'so', 'oh'\n")
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider",
+         f"--junitxml={tmp_path / 'tests.xml'}", "-o", "junit_family=xunit1", suite.name],
+        cwd=tmp_path, check=False, capture_output=True, env={**os.environ, "CI": ""},
+    )  # fmt: skip
+    said = summarize(tmp_path, GITHUB_ACTIONS="true")
+    assert "| tests |  |  | 2 tests: 1 failed, 1 passed |" in said
+    assert "::error file=test_mine.py,line=4,title=test_two::AssertionError: oh" in said
+
+
+def test_steps_that_were_not_run_are_shown_and_are_no_failures(tmp_path: Path) -> None:
+    lines = ["nccl\tleft out\t\tnot on cpu", "golden\trunning\t\t30 s", "rate\twaiting\t\t"]
+    (tmp_path / "steps.tsv").write_text("\n".join(lines))
+    said = summarize(tmp_path, GITHUB_ACTIONS="true")
+    assert "| nccl | left out |  | not on cpu |\n| golden | running |  | 30 s |\n" in said
+    assert "| rate | waiting |  |  |" in said
+    assert "::error" not in said
+
+
+def test_a_step_that_was_cut_off_says_so_and_half_a_document_is_none(tmp_path: Path) -> None:
+    (tmp_path / "steps.tsv").write_text("check\t124\t600\n")
+    (tmp_path / "check.json").write_text('{"candidates": {')
+    (tmp_path / "check.txt").write_text("120 of 300\nharness: interrupted\n\n")
+    said = summarize(tmp_path)
+    assert "| check | **124** | 600 | cut off; harness: interrupted |" in said

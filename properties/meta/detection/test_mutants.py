@@ -1,0 +1,142 @@
+"""The bank of mutants: what it holds, and that the check finds and names it."""
+
+import ast
+import inspect
+import re
+import textwrap
+
+import pytest
+
+from harness.campaign.check import draw
+from harness.campaign.request import Request
+from harness.candidates import load
+from harness.candidates.bank import STAGES, Mutant
+from harness.candidates.own.benign import BANK as BENIGN
+from harness.candidates.own.mutants import BANK, LEFT_OUT
+from harness.candidates.own.mutants.alone import ALONE
+from harness.case import Case, parse
+from harness.detection import Power, measure
+from harness.diagnosis import ANOMALIES
+from harness.generation.situations.needs import UnknownNeed, lacking
+from harness.ranks.pool import RankPool
+from properties.helpers.alone import PROPERTIES
+
+CATALOGUE = 151
+REQUEST = Request(
+    candidates=("native-gather",),
+    sps=(1, 2, 4),
+    dps=(1, 2),
+    dtypes=("fp64", "fp32"),
+    losses=("token-mean", "micro-mean", "row-mean"),
+    count=200,
+    seed=0,
+)
+
+
+def some(keys: list[str], config: pytest.Config, every: int) -> list[str]:
+    """Every so many, which takes a minute; with --all each of them."""
+    return keys if config.getoption("--all") else keys[::every]
+
+
+@pytest.fixture(scope="module")
+def pool(harness_pool: RankPool) -> RankPool:
+    return harness_pool
+
+
+@pytest.fixture(scope="module")
+def batch(pool: RankPool) -> list[Case]:
+    return draw(REQUEST, pool.size)
+
+
+@pytest.fixture(scope="module")
+def power(pool: RankPool, batch: list[Case], request: pytest.FixtureRequest) -> Power:
+    keys = some(list(BANK), request.config, every=8)
+    chosen = [BANK[key] for key in keys if shows_on(BANK[key], pool.size)]
+    return measure(chosen, [], batch, [pool])
+
+
+def shows_on(mutant: Mutant, ranks: int) -> bool:
+    """Whether so few ranks can have what it needs, with cases to spare."""
+    return not {"dp>1", "sp>1"} <= set(mutant.needs) or ranks >= 4
+
+
+def test_there_are_over_a_hundred_in_all_ten_stages() -> None:
+    assert len(BANK) >= 100
+    assert {mutant.stage for mutant in BANK.values()} == set(STAGES)
+    assert len(STAGES) == 10
+
+
+def test_every_known_bug_has_a_mutant_or_a_reason_why_not() -> None:
+    ids = {f"B{number:02d}" for number in range(1, CATALOGUE + 1)}
+    there = {key.rstrip("abcdefgh") for key in BANK}
+    assert there | LEFT_OUT.keys() == ids
+    assert not there & LEFT_OUT.keys()
+    assert all(len(reason) > 20 for reason in LEFT_OUT.values())
+
+
+@pytest.mark.parametrize("key", BANK)
+def test_a_mutant_says_what_it_is(key: str) -> None:
+    mutant = BANK[key]
+    assert load(f"mutants.{key}") is mutant.candidate
+    assert mutant.anomaly in ANOMALIES
+    assert mutant.anomaly != "unclassified"
+    assert len(mutant.sentence) < 120
+    assert mutant.threads
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+(#\d+)?", thread) for thread in mutant.threads)
+    # Raises if it names what no case can have.
+    lacking(parse("case/1 rows=3:111 sp=2"), mutant.needs)
+
+
+def test_most_mutants_are_no_longer_than_a_dozen_lines() -> None:
+    sizes = sorted(body_lines(type(mutant.candidate)) for mutant in BANK.values())
+    assert sizes[len(sizes) // 2] <= 4
+    assert sizes[int(0.95 * len(sizes))] <= 12
+
+
+def body_lines(kind: type) -> int:
+    """Lines of code inside the methods."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return sum(
+        len(ast.unparse(statement).splitlines()) for method in methods for statement in method.body
+    )
+
+
+def test_a_need_that_no_case_can_have_is_refused() -> None:
+    with pytest.raises(UnknownNeed, match="needs=moon>1: name a situation, or a field"):
+        lacking(parse("case/1 rows=3:111 sp=2"), ("moon>1",))
+
+
+def test_the_check_finds_every_mutant(power: Power) -> None:
+    assert [trial.key for trial in power.survivors] == []
+
+
+def test_the_check_names_nine_of_ten(power: Power) -> None:
+    wrong = [f"{t.key}: {t.named}, not {t.expected}" for t in power.mutants if not t.named_right]
+    assert len(wrong) <= 0.1 * len(power.mutants), wrong
+
+
+def test_no_case_kills_that_lacks_what_a_mutant_needs(power: Power) -> None:
+    assert {t.key: t.unmet for t in power.mutants if t.unmet} == {}
+
+
+def test_what_is_benign_is_left_alone(
+    pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
+) -> None:
+    cases = batch[:200] if request.config.getoption("--all") else batch[:8]
+    tried = measure([], list(BENIGN.values()), cases, [pool])
+    assert [f"{t.key}\n{t.explanation}" for t in tried.flagged] == []
+    refused = {t.key: t.verdicts for t in tried.benign if t.verdicts.get("UNSUPPORTED")}
+    assert refused == {}
+
+
+def test_what_kills_without_a_reference_is_a_property_or_a_reason_why_none_does() -> None:
+    assert ALONE.keys() == BANK.keys()
+    known = set(PROPERTIES)
+    assert {claim for claim in ALONE.values() if not claim.startswith("none: ")} <= known
+
+
+def test_that_property_kills_it(pool: RankPool, request: pytest.FixtureRequest) -> None:
+    claimed = {key: claim for key, claim in ALONE.items() if claim in PROPERTIES}
+    for key in some(list(claimed), request.config, every=8):
+        assert PROPERTIES[claimed[key]].kills(f"mutants.{key}", pool), key

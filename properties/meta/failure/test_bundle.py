@@ -1,0 +1,249 @@
+"""What is kept of a failure: all that is known, in little room, and nothing that can run."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import harness
+from harness.campaign.request import Request, Shard, origin
+from harness.case import parse
+from harness.compare import Comparison, KeyResult, Look, Verdict, faulted
+from harness.compare.differing import MOST_BYTES as MOST_TENSORS
+from harness.compare.differing import Kept
+from harness.failure.bundle import mark_of, read_bundle, write_bundle
+from harness.failure.bundle.keep import keep
+from harness.failure.bundle.read import MOST_BYTES, RECORD, TENSORS
+from harness.judge import evaluate
+from harness.ranks.pool import RankPool
+from harness.report import explain
+from harness.trace import Fault, Finding, Kind, Misfit
+from properties.helpers.bundles import CASE, FILES, LINE, made_by_hand, wrong
+
+pytest_plugins = ["pytester"]
+
+REQUEST = Request(
+    candidates=("mutants.B14",), sps=(2, 1), dps=(1,), dtypes=("fp64",), losses=("row-mean",),
+    count=7, seed=5,
+)  # fmt: skip
+LOUD = """
+from harness.candidates.own.native import LocalDialect
+
+class Loud(LocalDialect):
+    name = "loud"
+
+    def run(self, case, rank, emit):
+        print("here is rank", rank.index, flush=True)
+        if rank.index == 1:
+            raise ValueError("as planned")
+        super().run(case, rank, emit)
+
+LOUD = Loud()
+"""
+
+
+@pytest.fixture(scope="module")
+def diverged(harness_pool: RankPool) -> Comparison:
+    return evaluate(CASE, "mutants.B14", harness_pool)
+
+
+def test_a_divergence_is_kept_with_everything_that_is_known_of_it(
+    diverged: Comparison, harness_pool: RankPool, tmp_path: Path
+) -> None:
+    place = Path(
+        keep(
+            replace(diverged, before=(CASE, CASE)),
+            harness_pool,
+            campaign=origin(REQUEST, Shard(2, 3)),
+            test="test_it.py::test_it",
+            blob="@reproduce_failure('1', b'2')",
+            folder=tmp_path / "kept",
+        )
+    )
+    assert place == tmp_path / "kept" / f"{CASE.id}-mutants.B14"
+    assert {file.name for file in place.iterdir()} == FILES
+    record = json.loads((place / RECORD).read_text())
+    assert record["case"] == LINE
+    assert record["before"] == [LINE, LINE]
+    assert (record["candidate"], record["verdict"]) == ("mutants.B14", "DIVERGED")
+    assert record["first"]["key"] == "labels"
+    assert record["mark"]["root"] == record["looks"][0]["name"] == "label-rolled-locally"
+    assert record["left_out"] == []
+    seen_in = record["origin"]
+    assert seen_in["campaign"]["seed"] == 5
+    assert seen_in["campaign"]["sps"] == [2, 1]
+    assert seen_in["campaign"]["shard"] == "2/3"
+    assert (seen_in["device"], seen_in["transport"], seen_in["ranks"]) == ("cpu", "gloo", 4)
+    assert (seen_in["test"], seen_in["blob"][:18]) == ("test_it.py::test_it", "@reproduce_failure")
+    assert seen_in["versions"].keys() >= {
+        *("harness", "python", "torch", "numpy", "hypothesis", "platform")
+    }
+    said = explain(replace(diverged, before=(CASE, CASE)))
+    assert (place / "explanation.txt").read_text() == f"{said}\n"
+    assert record["explanation"] == said
+    assert "rank 3, log" in (place / "ranks.txt").read_text()
+    assert f"{read_bundle(place).before}" == f"{(CASE, CASE)}"
+
+
+def test_the_tensors_that_differ_are_kept_in_execution_order(
+    diverged: Comparison, tmp_path: Path
+) -> None:
+    place = write_bundle(diverged, tmp_path)
+    tensors = read_bundle(place).tensors
+    assert [one.key for one in tensors] == [r.key for r in diverged.keys if r.wrong]
+    assert [one.key for one in tensors][:3] == ["labels", "nll", "loss"]
+    first = diverged.first
+    assert first is not None
+    labels = tensors[0]
+    assert labels.tokens is not None
+    (at,) = np.flatnonzero(labels.tokens == first.index[0])
+    assert (labels.expected[at], labels.got[at]) == (first.expected, first.got)
+    for one, result in zip(tensors, [r for r in diverged.keys if r.wrong], strict=True):
+        # fp64: what is wrong differs by more than a bit, and most that is right by none.
+        assert np.count_nonzero(one.expected != one.got) >= result.wrong
+        assert one.expected.shape == one.shape
+    # And without this harness.
+    assert set(load_file(place / TENSORS)) >= {"labels/expected", "labels/got", "labels/tokens"}
+
+
+def test_what_is_written_twice_is_the_same_byte_by_byte(
+    diverged: Comparison, tmp_path: Path
+) -> None:
+    one, other = write_bundle(diverged, tmp_path / "1"), write_bundle(diverged, tmp_path / "2")
+    for name in FILES:
+        assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_a_fault_is_kept_with_the_log_the_stack_and_the_collectives_of_every_rank(
+    harness_pool: RankPool, tmp_path: Path
+) -> None:
+    (tmp_path / "loud.py").write_text(LOUD)
+    fault = evaluate(CASE, f"{tmp_path}/loud.py:LOUD", harness_pool)
+    assert fault.verdict is Verdict.FAULT
+    place = write_bundle(fault, tmp_path)
+    told = (place / "ranks.txt").read_text()
+    for rank in (0, 1):
+        # Behind whatever those before it had to say.
+        log = told[told.index(f"rank {rank}, log\n") :].partition("\nrank ")[0]
+        assert f"  here is rank {rank}" in log.splitlines()
+        assert f"rank {rank}, stack\n" in told
+    assert "ValueError: as planned" in told[told.index("rank 1, stack") :]
+    waits = told[told.index("rank 0, collectives") : told.index("rank 1, log")]
+    assert re.search(r"#\d+ on .*, not done", waits)
+    assert read_bundle(place).mark == mark_of(fault)
+    assert mark_of(fault).where == "raised"
+
+
+SUITE = """
+from pathlib import Path
+
+from hypothesis import given, settings, strategies as st
+from harness.case import parse
+
+# The simplest passes; nothing is at the edge of a shard.
+LINES = ("case/1 rows=1:1 sp=2", "case/1 rows=3:111 sp=2", "case/1 rows=9:111111111 sp=2")
+
+@settings(max_examples=10, database=None, derandomize=True, deadline=None)
+@given(line=st.sampled_from(LINES))
+def test_the_step_is_right(harness_evaluate, line):
+    assert harness_evaluate(parse(line), "mutants.B14").verdict.passed
+
+def test_that_fails_without_a_comparison(harness_evaluate):
+    assert False
+"""
+
+
+def test_a_test_that_fails_names_the_bundle_of_its_smallest_case_under_xdist(
+    pytester: pytest.Pytester,
+) -> None:
+    file = pytester.makepyfile(SUITE)
+    result = pytester.runpytest_subprocess(
+        *("-n", "2", "--dist", "loadfile", "--harness-ranks", "2", "-p", "no:cacheprovider")
+    )
+    result.assert_outcomes(failed=2)
+    said = result.stdout.str()
+    # That of the first test, and none of the second.
+    (place,) = re.findall(r"^  bundle  (.*)$", said, re.MULTILINE)
+    bundle = read_bundle(Path(place))
+    assert Path(place).parent == pytester.path / ".harness/failures"
+    assert f'repro "{bundle.case}" --candidate mutants.B14\n  bundle  {place}\n' in said
+    assert bundle.case == parse("case/1 rows=3:111 sp=2")
+    assert bundle.origin.test == f"{file.name}::test_the_step_is_right"
+    assert bundle.origin.blob in said
+    assert re.fullmatch(r"@reproduce_failure\('[0-9.]+', b'[A-Za-z0-9+/=]+'\)", bundle.origin.blob)
+
+
+def huge() -> Comparison:
+    """A failure with too much of everything."""
+    kept = Kept()
+    for key, shape in (("small", (3, 2)), ("large", (4000, 100)), ("last", (1 << 20,))):
+        kept.add(*wrong(key, *shape, rows=shape[0] // 2))
+    fault = Fault(
+        kind=Kind.HUNG,
+        summary="s" * 300_000,
+        stacks=dict.fromkeys(range(64), "a line of a stack\n" * 500),
+        collectives=dict.fromkeys(range(64), ("all_to_all",) * 500),
+    )
+    return replace(
+        faulted(CASE, "planted", fault),
+        findings=(Finding(Misfit.LOST, "nll", tuple(range(50_000))),),
+        keys=tuple(
+            KeyResult(key, 9, 9, 9.0)
+            for key in ("small", "large", "last", *(f"key.{n}" for n in range(5_000)))
+        ),
+        looks=(Look("crashed", "w" * 300_000),),
+        logs=dict.fromkeys(range(64), "a line of a log\n" * 500),
+        differing=tuple(kept.tensors),
+    )
+
+
+def test_a_bundle_is_small_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    place = write_bundle(huge(), tmp_path)
+    assert sum(file.stat().st_size for file in place.iterdir()) < MOST_BYTES
+    bundle = read_bundle(place)
+    said = "\n".join(bundle.left_out)
+    for what in (
+        "tensor large: all but ",
+        "tensors key.0, key.1, key.2 and 4997 more",
+        "findings.tokens: all but 1000 of 50000",
+        "keys: too long",
+        "explanation: all but the beginning",
+        "fault.summary: all but the beginning",
+        "log of rank 63: all but the end",
+        "stack of rank 0: all but the end",
+        "collectives of rank 7: all but the end",
+    ):
+        assert what in said
+    assert len(bundle.left_out) < 1000
+    small, large, _ = bundle.tensors
+    assert small.rows is None
+    # Only rows that are wrong, and as many as fit.
+    assert large.rows is not None
+    assert large.rows.tolist() == list(range(len(large.rows)))
+    assert len(large.rows) < 2000
+    assert large.expected.nbytes + large.got.nbytes > 0.9 * MOST_TENSORS
+    assert (large.expected + 1 == large.got).all()
+
+
+def test_nothing_that_can_run_is_read() -> None:
+    package = Path(harness.__file__).parent
+    runs = re.compile(r"^\s*(import|from) (pickle|marshal|shelve)\b", re.MULTILINE)
+    assert [file for file in package.rglob("*.py") if runs.search(file.read_text())] == []
+
+
+def test_a_failure_is_known_by_what_this_case_shows() -> None:
+    looks = (
+        Look("gradient-times-sp", "", larger=True),
+        Look("stale-state", "it passes unless its ranks ran another case before it"),
+        Look("kv-repeat", ""),
+    )
+    assert mark_of(made_by_hand(looks=looks)).root == "kv-repeat"
+    # Where nothing else is known, that.
+    assert mark_of(made_by_hand(looks=looks[:2])).root == "stale-state"
+    lost = Finding(Misfit.LOST, "nll", (1,))
+    assert mark_of(made_by_hand(findings=(lost,))).where == "nll, token lost"
+    assert "gradient-times-sp (before shrinking)" in explain(made_by_hand(looks=looks))

@@ -1,0 +1,211 @@
+"""Whatever stands in the place of a bundle, the reader reads it or refuses it in one sentence."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from harness.compare import Look
+from harness.failure.bundle import BadBundle, Origin, read_bundle, write_bundle
+from harness.failure.bundle.read import RECORD, TENSORS
+from properties.helpers.bundles import CASE, LINE, made_by_hand
+from properties.helpers.fuzzing import fuzz, mutate
+
+# Of each file.
+MUTANTS = 10_000
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    origin = Origin(campaign={"seed": 1}, test="a", blob="b")
+    comparison = made_by_hand("labels", "nll", before=(CASE,), looks=(Look("crashed", "so"),))
+    return write_bundle(comparison, tmp_path / "kept", origin)
+
+
+def one_sentence(error: pytest.ExceptionInfo[BadBundle], place: Path) -> str:
+    said = str(error.value)
+    assert said.startswith(f"bundle={place}: ")
+    assert "\n" not in said
+    return said.removeprefix(f"bundle={place}: ")
+
+
+def edit(**changes: Any) -> Callable[[Path], object]:
+    """Change fields of the record; a double underscore leads into an object."""
+
+    def change(place: Path) -> None:
+        record = json.loads((place / RECORD).read_text())
+        for name, value in changes.items():
+            outer, _, inner = name.partition("__")
+            (record[outer] if inner else record)[inner or outer] = value
+        (place / RECORD).write_text(json.dumps(record))
+
+    return change
+
+
+def drop(name: str) -> Callable[[Path], object]:
+    def change(place: Path) -> None:
+        record = json.loads((place / RECORD).read_text())
+        del record[name]
+        (place / RECORD).write_text(json.dumps(record))
+
+    return change
+
+
+def file_becomes(name: str, make: Callable[[Path], object]) -> Callable[[Path], object]:
+    def change(place: Path) -> None:
+        (place / name).unlink()
+        make(place / name)
+
+    return change
+
+
+def sparse(file: Path) -> None:
+    with file.open("wb") as opened:
+        opened.truncate(1 << 40)
+
+
+def cut(place: Path) -> None:
+    data = (place / TENSORS).read_bytes()
+    (place / TENSORS).write_bytes(data[:-9])
+
+
+def tensors_become(dtype: str, *shape: int) -> Callable[[Path], object]:
+    """A sound safetensors file with something in it that numpy has not."""
+    size = 0 if 0 in shape else 2
+    header = {"x": {"dtype": dtype, "shape": shape, "data_offsets": [0, size]}}
+    head = json.dumps(header).encode()
+    return lambda place: (place / TENSORS).write_bytes(
+        len(head).to_bytes(8, "little") + head + bytes(size)
+    )
+
+
+HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no record": (lambda p: (p / RECORD).unlink(), f"{RECORD} cannot be read: No such file"),
+    "no tensors": (lambda p: (p / TENSORS).unlink(), f"{TENSORS} cannot be read: No such file"),
+    "a folder": (file_becomes(RECORD, Path.mkdir), f"{RECORD}: is no file"),
+    "a pipe": (file_becomes(RECORD, os.mkfifo), f"{RECORD}: is no file"),
+    "a loop": (
+        file_becomes(TENSORS, lambda f: f.symlink_to(f)),
+        f"{TENSORS} cannot be read: Too many levels of symbolic links",
+    ),
+    "a device": (file_becomes(RECORD, lambda f: f.symlink_to("/dev/zero")), "is no file"),
+    "a large record": (file_becomes(RECORD, sparse), f"{RECORD}: has {1 << 40} bytes"),
+    "large tensors": (file_becomes(TENSORS, sparse), f"{TENSORS}: has {1 << 40} bytes"),
+    "no text": (lambda p: (p / RECORD).write_bytes(b'{"case": "\xff"}'), "is not a failure"),
+    "empty": (lambda p: (p / RECORD).write_bytes(b""), "is not a failure record"),
+    "deep": (lambda p: (p / RECORD).write_text("[" * 10**6), "is not a failure record"),
+    "a long number": (lambda p: (p / RECORD).write_text("9" * 10**4), "is not a failure record"),
+    "cut": (cut, f"{TENSORS}: is no safetensors file"),
+    "another dtype": (tensors_become("BF16", 1), f"{TENSORS}: is no safetensors file"),
+    "a shape too large": (tensors_become("F64", 0, 1 << 40, 1 << 40), "is no safetensors file"),
+    "a size too large": (tensors_become("F64", 0, 1 << 63), "is no safetensors file"),
+    "no candidate": (drop("candidate"), "candidate is missing or is not what it should be"),
+    "one more": (edit(more=1), "'more' is unknown"),
+    "a number for text": (edit(candidate=3), "candidate is missing or is not"),
+    "a truth for a number": (edit(format=True), "format is missing or is not"),
+    "text for a list": (edit(before=LINE), "before is missing or is not"),
+    "half a sign": (edit(candidate="\ud800"), "candidate is missing or is not"),
+    "another format": (edit(format=1), "format=1: this version reads 2"),
+    "a bad case": (edit(case=f"{LINE} heads=3"), "heads=3: stated twice"),
+    "a bad case before": (edit(before=[f"{LINE} x=1"]), "x='x=1': unknown field"),
+    "a case before that is none": (edit(before=[[]]), "case=[]: use the line"),
+    "another case": (edit(case=LINE.replace("seed=0", "seed=1")), "its case has"),
+    "no verdict": (edit(verdict="FINE"), "verdict='FINE': is none, or not that of its mark"),
+    "another mark": (edit(mark__verdict="FAULT"), "verdict='DIVERGED': is none, or not that"),
+    "a wrong mark": (edit(mark__root=None), "mark.root is missing"),
+    "a wrong origin": (edit(origin__ranks="4"), "origin.ranks is missing"),
+    "a wrong version": (edit(origin__versions={"torch": 2}), "torch is missing"),
+    "a wrong sentence": (edit(left_out=[1]), "0 is missing"),
+    "tensors of no key": (edit(tensors=[]), "4 tensors in it belong to no key"),
+    "a key of no tensor": (edit(tensors=[{"key": "x", "shape": []}]), "has no tensors in it"),
+    "no shape": (edit(tensors=[{"key": "labels"}]), "is not a list of sizes"),
+    "another shape": (edit(tensors=[{"key": "labels", "shape": [2]}]), "do not fit together"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_whatever_is_wrong_with_a_bundle_is_said_in_one_sentence(what: str, bundle: Path) -> None:
+    spoil, said = HOSTILE[what]
+    spoil(bundle)
+    with pytest.raises(BadBundle) as refused:
+        read_bundle(bundle)
+    assert said in one_sentence(refused, bundle)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b", "x" * 5000, "/dev/null", "..", "/proc/self"])
+def test_what_cannot_be_a_bundle_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(BadBundle) as refused:
+        read_bundle(Path(name))
+    one_sentence(refused, Path(name))
+
+
+def mutant_records(whole: bytes, random: Random) -> Iterator[bytes]:
+    """Some that are still JSON and hold one wrong value, some with any sign wrong."""
+    text = whole.decode()
+    while True:
+        yield (
+            one_value_else(text, random) if random.random() < 0.5 else mutate(text, LINE, random)
+        ).encode()
+
+
+def one_value_else(text: str, random: Random) -> str:
+    record = json.loads(text)
+    inside = random.choice([record, record["mark"], record["origin"], record["tensors"][0]])
+    name = random.choice(list(inside))
+    value: Any = random.choice(
+        [None, True, 0, -1, 1e400, 10**30, "", "x", "\ud800", LINE, [], [[]], {}, {"": 0}, [LINE]]
+    )
+    if random.random() < 0.2:
+        del inside[name]
+    else:
+        inside[name] = value
+    return json.dumps(record)
+
+
+def mutant_tensors(whole: bytes, random: Random) -> Iterator[bytes]:
+    """Mostly with a header that is as long as it says, and wrong; some with any byte wrong."""
+    size = int.from_bytes(whole[:8], "little")
+    header, values = whole[8 : 8 + size], whole[8 + size :]
+    while True:
+        if random.random() < 0.3:
+            yield mutate(whole.decode("latin-1"), "", random).encode("latin-1")
+            continue
+        changed = mutate(header.decode("latin-1"), "", random).encode("latin-1")
+        yield len(changed).to_bytes(8, "little") + changed + values
+
+
+FUZZ = {RECORD: mutant_records, TENSORS: mutant_tensors}
+
+
+@pytest.mark.parametrize("file", FUZZ)
+def test_mutated_bundles_raise_nothing_but_a_refusal(file: str, bundle: Path) -> None:
+    def decode(data: bytes) -> None:
+        (bundle / file).write_bytes(data)
+        found = read_bundle(bundle)
+        # What is accepted can be printed, and run.
+        f"{found.case} {found.candidate} {found.mark} {found.explanation}".encode()
+        assert all(one.expected.shape == one.got.shape for one in found.tensors)
+
+    inputs = FUZZ[file]((bundle / file).read_bytes(), Random(0))
+    seen = fuzz(decode, inputs, BadBundle, MUTANTS)
+    assert seen["accepted"] > MUTANTS // 50
+    assert seen["refused"] > MUTANTS // 2
+
+
+@pytest.mark.parametrize("file", FUZZ)
+def test_the_fuzz_notices_a_reader_that_trusts_its_input(file: str, bundle: Path) -> None:
+    def trusting(data: bytes) -> None:
+        if file == RECORD:
+            Origin(**json.loads(data)["origin"])
+        else:
+            load(data)["nll/got"].tobytes()
+
+    inputs = FUZZ[file]((bundle / file).read_bytes(), Random(0))
+    with pytest.raises((KeyError, TypeError, json.JSONDecodeError, SafetensorError)):
+        fuzz(trusting, inputs, BadBundle, 1000)

@@ -1,0 +1,293 @@
+"""A script shows what the harness found: the step, the case, and the numbers that are wrong."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.case import parse
+from harness.compare import Comparison, Verdict, faulted, unsupported
+from harness.failure.reached import reached
+from harness.failure.replay import look
+from harness.failure.script import MOST_ELEMENTS, NoScript, script, source_of
+from harness.ranks.pool import RankPool
+from harness.report import explain
+from harness.trace import Fault, Kind
+from properties.helpers.places import ROOT
+
+SMALL = "case/1 rows=4:1111,3:111 heads=2/2 layers=1 vocab=16 sp=2 dim=4"
+OTHER_COUNT = "case/1 rows=7:1111111 heads=4/2 layers=1 vocab=16 sp=2 dim=4"
+
+# One file with every way to be wrong. Its annotations wait, and it is not to be run by hand.
+MINE = '''\
+"""Steps of somebody else."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from harness.candidates.own.native import LocalDialect
+
+
+class Mine(LocalDialect):
+    name = "mine"
+
+    def __init__(self, way: str) -> None:
+        self.way, self.count = way, None
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        if self.way == "crash" and rank.index == 1:
+            raise RuntimeError("out of luck")
+        while self.way == "hang" and rank.index == 1:
+            time.sleep(0.1)
+
+        def say(key, tensor, tokens=None):
+            if self.way == "label" and key == "labels":
+                tensor = tensor + 1
+            if self.way == "nan" and key == "loss":
+                tensor = tensor * float("nan")
+            if self.way == "half" and key.startswith("grad."):
+                tensor = tensor * 2
+            if self.way == "lost" and key == "nll" and rank.index == 1:
+                tensor, tokens = tensor[1:], tokens[1:]
+            emit(key, tensor, tokens)
+
+        super().run(case, rank, say)
+
+    def loss(self, case, batch, stream, nll, targets, rank):
+        self.count, count = targets, self.count
+        stale = self.way == "state" and count is not None
+        return super().loss(case, batch, stream, nll, count if stale else targets, rank)
+
+
+LABEL, NAN, CRASH, HANG = Mine("label"), Mine("nan"), Mine("crash"), Mine("hang")
+LOST, STATE, HALF, RIGHT = Mine("lost"), Mine("state"), Mine("half"), Mine("right")
+
+if __name__ == "__main__":
+    sys.exit("not to be run")
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A failure of its own kind, and with what a script of it ends."""
+
+    name: str
+    status: int = 1
+    line: str = SMALL
+    before: tuple[str, ...] = ()
+    prints: str = ""
+
+
+FORMS = {
+    form.name: form
+    for form in (
+        Form("LABEL", prints=r"labels \[0\]: expected 6, got 7; it was 7"),
+        Form("NAN", prints=r"loss \[\]: expected [\d.]+, got nan; it was nan"),
+        Form("LOST", prints=r"nll: token lost, \(4,\)"),
+        Form("STATE", before=(OTHER_COUNT,), prints=r"expected [\d.]+, got [\d.]+"),
+        Form("HALF", line=f"{SMALL} dtype=bf16", prints=r"grad\..*: expected"),
+        Form("CRASH", 3, prints=r"fault   a rank crashed, as it says above"),
+        Form("HANG", 3, prints=r"a rank hung for 3 s and was killed(.|\n)+ in run\n"),
+    )
+}
+
+Run = Callable[[str], subprocess.CompletedProcess[str]]
+
+
+def run_script(file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, file.name],
+        cwd=file.parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("scripts") / "mine.py"
+    file.write_text(MINE)
+    return file
+
+
+@pytest.fixture(scope="module")
+def seen(mine: Path) -> Iterator[dict[str, Comparison]]:
+    """What the harness found of each form."""
+    with RankPool(2, deadline=3) as pool:
+        yield {
+            name: look(
+                [*map(parse, form.before), parse(form.line)], f"{mine}:{name}", pool
+            ).comparison
+            for name, form in FORMS.items()
+        }
+
+
+@pytest.fixture(scope="module")
+def run(mine: Path, seen: dict[str, Comparison]) -> Iterator[Run]:
+    """What came of a script. That of the form behind it is begun at the same time."""
+    names, begun = list(FORMS), dict[str, Future[subprocess.CompletedProcess[str]]]()
+    with ThreadPoolExecutor(2) as pool:
+
+        def outcome(name: str) -> subprocess.CompletedProcess[str]:
+            for each in names[names.index(name) :][:2]:
+                if each not in begun:
+                    file = mine.with_name(f"{each}.py")
+                    # What hangs is not waited for; what does not may take its time.
+                    deadline = 3 if each == "HANG" else 60
+                    file.write_text(script(seen[each], "cpu gloo 1", deadline))
+                    begun[each] = pool.submit(run_script, file)
+            return begun[name].result()
+
+        yield outcome
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_script_prints_what_the_harness_found(
+    name: str, run: Run, seen: dict[str, Comparison]
+) -> None:
+    form, comparison, outcome = FORMS[name], seen[name], run(name)
+    assert outcome.returncode == form.status, outcome.stdout + outcome.stderr
+    headline, _, first, *_ = explain(comparison).splitlines()
+    lines = outcome.stdout.splitlines()
+    assert lines[0] == headline
+    if comparison.verdict is Verdict.DIVERGED:
+        assert lines[1] == first
+    assert re.search(form.prints, outcome.stdout)
+    if name == "CRASH":
+        assert "RuntimeError: out of luck" in outcome.stderr
+
+
+def test_a_step_that_is_right_by_now_ends_its_script_with_0(
+    mine: Path, seen: dict[str, Comparison]
+) -> None:
+    text = script(seen["LABEL"], "cpu gloo 1", 60)
+    file = mine.with_name("repaired.py")
+    file.write_text(text.replace("judge(LABEL.run)", "judge(RIGHT.run)"))
+    outcome = run_script(file)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.startswith("GONE")
+
+
+def test_a_script_shows_the_step_word_for_word_and_the_numbers(
+    seen: dict[str, Comparison],
+) -> None:
+    text = script(seen["LABEL"], "cpu gloo 1", 20)
+    body = MINE.partition("import sys\n")[2].partition('\nif __name__ == "__main__"')[0]
+    assert body in text
+    assert "not to be run" not in text
+    assert "        (0,): (6, 7),\n" in text
+    assert str(parse(SMALL)) in text
+    assert len(text.splitlines()) - len(MINE.splitlines()) < 50
+
+
+def test_no_more_elements_are_shown_than_one_reads(seen: dict[str, Comparison]) -> None:
+    (elements,) = (
+        ast.literal_eval(keyword.value)
+        for node in ast.walk(ast.parse(script(seen["HALF"], "cpu gloo 1", 20)))
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "elements"
+    )
+    first = seen["HALF"].first
+    assert first is not None
+    assert next(iter(elements)) == first.index
+    assert 1 < len(elements) <= MOST_ELEMENTS
+    assert all(abs(got - expected) > first.allowed for expected, got in elements.values())
+
+
+@pytest.mark.parametrize("name", ["mutants.B14", "benign.heads-first", "native-local"])
+def test_what_is_part_of_the_harness_needs_no_script(name: str) -> None:
+    with pytest.raises(NoScript, match=f"{name} is part of the harness; `harness repro` shows it"):
+        source_of(name)
+
+
+def test_a_source_that_imports_from_beside_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from .other import MINE\n")
+    with pytest.raises(NoScript, match="a relative import leads nowhere from a single file"):
+        source_of(f"{tmp_path}/mine.py:MINE")
+
+
+@pytest.mark.parametrize(
+    ("comparison", "why"),
+    [
+        (None, "there is nothing to show: no case failed"),
+        (unsupported(parse(SMALL), "x.py:X", "too long"), "there is nothing to show"),
+        (
+            faulted(parse(SMALL), "x.py:X", Fault(kind=Kind.VACUOUS, summary="nothing")),
+            r"only `harness repro` shows this fault \(vacuous\)",
+        ),
+        (
+            faulted(parse(SMALL), "x.py:X", Fault(kind=Kind.RAISED, summary="supports() raised")),
+            r"only `harness repro` shows this fault \(raised\)",
+        ),
+    ],
+)
+def test_where_a_script_could_show_nothing_that_is_said(
+    comparison: Comparison | None, why: str
+) -> None:
+    with pytest.raises(NoScript, match=why):
+        script(comparison, "cpu gloo 1", 20)
+
+
+def test_of_a_module_only_what_a_step_reaches_is_shown() -> None:
+    module = '''"""A module."""
+import os, sys
+from a import (
+    b,
+    c,
+)
+
+prepare()
+# Why it is so.
+SIZE: "Count" = 3
+Count = int
+TABLE = {"x": one, "y": two}
+
+
+def step(n: "Count") -> None:
+    return TABLE[n] + SIZE + b
+
+
+@sys.known
+def one():
+    pass
+
+
+def two():
+    return c
+
+
+def unused():
+    return os
+'''
+    assert (
+        reached(module, {"step"}, {"x"})
+        == """import sys
+from a import b
+
+prepare()
+
+# Why it is so.
+SIZE: "Count" = 3
+Count = int
+TABLE = {'x': one}
+
+def step(n: "Count") -> None:
+    return TABLE[n] + SIZE + b
+
+@sys.known
+def one():
+    pass"""
+    )

@@ -1,0 +1,206 @@
+"""A store that is not what it was says so, in one sentence each, and stays as it is."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+import safetensors.numpy
+
+from harness.cli import main
+from harness.golden import BadGolden, examine
+from harness.golden.manifest import FILE, Listed, manifest_text, sha256
+from harness.golden.tensors import ENTRY, parse_tensors
+from harness.golden.vector import parse_vector
+from properties.helpers.fuzzing import fuzz, mutate
+from properties.helpers.stores import files, on_disk, stored_in
+
+DAMAGED = 4
+VECTOR, TENSORS = "vectors/two-rows.json", "tensors/two-rows.safetensors"
+FUZZED = 20_000
+
+
+def flipped(folder: Path) -> None:
+    data = bytearray((folder / TENSORS).read_bytes())
+    data[-5] ^= 1
+    (folder / TENSORS).write_bytes(data)
+
+
+def truncated(folder: Path) -> None:
+    (folder / TENSORS).write_bytes((folder / TENSORS).read_bytes()[:-100])
+
+
+def without_its_header(folder: Path) -> None:
+    (folder / TENSORS).write_bytes(b"\xff" * 40)
+
+
+def without_a_tensor(folder: Path) -> None:
+    data = (folder / TENSORS).read_bytes()
+    tensors = safetensors.numpy.load(data)
+    del tensors["grad.head"]
+    size = int.from_bytes(data[:8], "little")
+    metadata = json.loads(data[8 : 8 + size])["__metadata__"]
+    changed = safetensors.numpy.save(tensors, metadata)
+    (folder / TENSORS).write_bytes(changed)
+    # Whoever does that by hand will put the new digest into the manifest, too.
+    manifest = (folder / FILE).read_text().replace(sha256(data), sha256(changed))
+    (folder / FILE).write_text(manifest)
+
+
+def without_a_file(folder: Path) -> None:
+    (folder / TENSORS).unlink()
+
+
+def with_another_file(folder: Path) -> None:
+    (folder / "tensors" / "stray.bin").write_bytes(b"x")
+
+
+def of_another_version(folder: Path) -> None:
+    (folder / FILE).write_text((folder / FILE).read_text().replace("manifest/1", "manifest/2"))
+
+
+def without_a_manifest(folder: Path) -> None:
+    (folder / FILE).unlink()
+
+
+def with_an_edited_case(folder: Path) -> None:
+    old = (folder / VECTOR).read_bytes()
+    new = old.replace(b"vocab=10", b"vocab=11")
+    (folder / VECTOR).write_bytes(new)
+    manifest = (folder / FILE).read_text().replace(sha256(old), sha256(new))
+    (folder / FILE).write_text(manifest)
+
+
+def with_an_edited_comment(folder: Path) -> None:
+    (folder / VECTOR).write_bytes((folder / VECTOR).read_bytes().replace(b"It is", b"It was"))
+
+
+SAID: dict[Callable[[Path], None], str] = {
+    flipped: f"{TENSORS}: its SHA-256 is ",
+    truncated: f"{TENSORS}: is not a whole safetensors file",
+    without_its_header: f"{TENSORS}: is cut off after 40 bytes",
+    without_a_tensor: f"{TENSORS}: grad.head: the tensor is missing",
+    without_a_file: f"{TENSORS}: is missing; restore it",
+    with_another_file: "tensors/stray.bin: is not in the manifest",
+    of_another_version: "manifest.json: format='manifest/2': this version reads 'manifest/1'",
+    without_a_manifest: "manifest.json: is missing",
+    with_an_edited_case: f"{VECTOR}: its case was edited: its tensors were made for case/1 rows=4",
+    with_an_edited_comment: f"{VECTOR}: its SHA-256 is ",
+}
+
+
+@pytest.mark.parametrize("command", ["verify", "diff", "generate", "list"])
+@pytest.mark.parametrize("damage", SAID, ids=lambda damage: damage.__name__)
+def test_a_damage_is_named_and_nothing_is_rewritten(
+    damage: Callable[[Path], None],
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("harness.commands.golden.look.open_pool", no_ranks)
+    folder = tmp_path / "golden"
+    stored_in(folder)
+    damage(folder)
+    before = on_disk(folder)
+    assert main(["golden", command, "--store", str(folder)]) == DAMAGED
+    said = capsys.readouterr().err
+    if damage is without_a_manifest and command == "generate":
+        # Without a manifest it begins anew, and only from vectors.
+        assert "manifest.json is missing, and there is more than vectors" in said
+    else:
+        assert f"harness: {SAID[damage]}" in said
+    assert on_disk(folder) == before
+
+
+def no_ranks(*_: object) -> None:
+    raise AssertionError("a damaged store must be refused before any rank starts")
+
+
+def test_a_store_that_is_whole_has_no_damage() -> None:
+    goldens, damages = examine(files())
+    assert set(goldens) == {"two-rows", "a-window", "two-steps"}
+    assert damages == []
+
+
+def test_a_store_that_is_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["golden", "verify", "--store", str(tmp_path / "none")]) == DAMAGED
+    assert f"store={tmp_path / 'none'}: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "parse", "accepted"),
+    [(VECTOR, parse_vector, 0.02), (TENSORS, parse_tensors, 0.02)],
+)
+def test_mutated_files_are_read_or_refused_in_one_sentence(
+    file: str, parse: Callable[[str, bytes], object], accepted: float
+) -> None:
+    whole, random = files(), Random(0)
+    seen = fuzz(
+        lambda data: one_sentence(lambda: parse("two-rows", data)),
+        (mutant(whole[file], whole[file], random) for _ in range(FUZZED)),
+        BadGolden,
+        FUZZED,
+    )
+    assert seen["accepted"] > accepted * FUZZED
+    assert seen["refused"] > FUZZED // 4
+
+
+def test_mutated_manifests_are_read_or_refused_in_one_sentence() -> None:
+    whole, random = files(), Random(0)
+    text = whole[FILE]
+    for _ in range(FUZZED):
+        _, damages = examine({FILE: mutant(text, text, random)})
+        assert damages
+        for damage in damages:
+            assert "\n" not in str(damage)
+
+
+def one_sentence(read: Callable[[], object]) -> None:
+    try:
+        read()
+    except BadGolden as error:
+        if "\n" in str(error):
+            raise ValueError("more than one sentence") from error
+        raise
+
+
+def mutant(data: bytes, other: bytes, random: Random) -> bytes:
+    """A few bytes changed, mostly where a file of tensors has its header."""
+    head = 8 + int.from_bytes(data[:8], "little") if data[:1] != b"{" else len(data)
+    if random.random() < 0.1:
+        head = len(data)
+    text, lent = data[:head].decode("latin-1"), other[:head].decode("latin-1")
+    changed = (
+        mutate(text[8:], lent[8:], random) if head < len(data) else mutate(text, lent, random)
+    )
+    if head == len(data):
+        return changed.encode("latin-1")
+    body = changed.encode("latin-1")
+    return len(body).to_bytes(8, "little") + body + data[head:]
+
+
+def test_the_fuzz_notices_a_reader_that_trusts_its_input() -> None:
+    text = files()[VECTOR]
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        fuzz(
+            lambda data: json.loads(data)["case"].encode(),
+            (mutant(text, text, Random(n)) for n in range(FUZZED)),
+            BadGolden,
+            FUZZED,
+        )
+
+
+def test_a_header_has_one_entry_since_more_would_come_in_any_order() -> None:
+    data = files()[TENSORS]
+    size = int.from_bytes(data[:8], "little")
+    assert list(json.loads(data[8 : 8 + size])["__metadata__"]) == [ENTRY]
+
+
+def test_a_manifest_of_a_name_that_leads_elsewhere_is_refused() -> None:
+    entry = Listed("0" * 64, "0" * 64, "unknown")
+    _, (damage,) = examine({FILE: manifest_text({"../../etc/passwd": entry})})
+    assert "a name has a-z, 0-9 and - only" in str(damage)

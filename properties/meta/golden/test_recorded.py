@@ -1,0 +1,128 @@
+"""What one device computed tells drift of its environment from a change of meaning."""
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.case import parse
+from harness.cli import main
+from harness.golden import BadGolden, Golden, Store, as_files, examine
+from harness.golden.recorded import CANDIDATE, record
+from harness.ranks.pool import RankPool
+from properties.helpers.stores import PLACE, on_disk, stored_in
+
+
+@pytest.fixture
+def folder(tmp_path: Path, harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of what native-local computes in bf16 on this machine."""
+    monkeypatch.setattr(
+        "harness.commands.golden.recorded.open_pool",
+        lambda *_: contextlib.nullcontext(harness_pool),
+    )
+    stored_in(tmp_path / "golden")
+    words = ["--dtype", "bf16", "--candidate", "native-local", "--out", str(tmp_path / "bf16")]
+    assert main(["golden", "generate", "--store", str(tmp_path / "golden"), *words]) == 0
+    return tmp_path / "bf16"
+
+
+def verified(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, str]]:
+    capsys.readouterr()
+    status = main(["golden", "verify", "--store", str(folder), "--json"])
+    found = json.loads(capsys.readouterr().out)["goldens"]
+    return status, {each["name"]: f"{each['change']}: {each['why']}" for each in found}
+
+
+def made_otherwise(folder: Path, **made: str) -> None:
+    """As if it had been recorded like this."""
+    goldens, _ = examine(Store(folder).files())
+    changed: dict[str, Golden] = {
+        name: replace(golden, stored=replace(golden.stored, made=golden.stored.made | made))
+        for name, golden in goldens.items()
+    }
+    Store(folder).write(as_files(changed))
+
+
+def test_on_the_same_device_every_bit_is_the_same(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, found = verified(folder, capsys)
+    assert status == 0
+    assert found == dict.fromkeys(("a-window", "two-rows", "two-steps"), "none: ")
+
+
+def test_from_another_environment_no_bits_are_compared(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_otherwise(folder, torch="1.0", gpu="an old one")
+    status, found = verified(folder, capsys)
+    assert status == 0
+    for why in found.values():
+        assert why.startswith("environment drift: torch 1.0 -> ")
+        assert why.endswith("gpu an old one -> none")
+
+
+def test_other_bits_where_nothing_around_them_changed_are_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The other dialect orders its sums in another way.
+    made_otherwise(folder, **{CANDIDATE: "native-gather"})
+    status, found = verified(folder, capsys)
+    assert status == 0
+    assert "environment drift: nothing around it changed, and " in "".join(found.values())
+
+
+def test_what_left_its_budget_is_a_change_of_meaning(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_otherwise(folder, torch="1.0", **{CANDIDATE: "mutants.B101"})
+    status, found = verified(folder, capsys)
+    assert status == 1
+    assert found["two-rows"].startswith("semantic change: torch 1.0 -> ")
+
+
+@pytest.mark.parametrize("command", ["generate", "diff"])
+def test_an_oracle_is_not_made_of_it(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = on_disk(folder)
+    assert main(["golden", command, "--store", str(folder)]) == 4
+    assert "was recorded on a device; only verify and list apply" in capsys.readouterr().err
+    assert on_disk(folder) == before
+
+
+def test_a_folder_that_holds_something_is_not_written_to(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--store", str(tmp_path / "golden"), "--out", str(folder)]
+    assert main(["golden", "generate", *words]) == 2
+    assert "is not empty; name a new folder" in capsys.readouterr().err
+
+
+def test_what_a_short_format_cannot_judge_is_left_out_by_name(
+    harness_pool: RankPool,
+) -> None:
+    goldens, _ = examine(Store(PLACE).files())
+    chosen = {name: goldens[name] for name in ("uneven-mesh", "one-target")}
+    # A step so large that bf16 loses track of it.
+    case = parse(
+        "case/1 rows=10:0111000110:left ids=[4,4,7,5,2,3,22,10,22,6] layers=2 sp=1 dim=12 "
+        "tied=1 loss=row-mean pad=1 steps=2 seed=1714"
+    )
+    golden = goldens["one-target"]
+    chosen["far-off"] = replace(golden, vector=replace(golden.vector, case=case))
+    recorded, left_out = record(
+        chosen, "native-local", "bf16", {"device": "cpu"}, "none", harness_pool
+    )
+    assert set(recorded) == {"one-target"}
+    assert "plain training's own error is so large that" in left_out["far-off"]
+    assert left_out["uneven-mesh"] == "needs 6 ranks"
+
+
+def test_a_candidate_that_is_wrong_is_not_recorded(harness_pool: RankPool) -> None:
+    goldens, _ = examine(Store(PLACE).files())
+    wrong = {"one-target": goldens["one-target"]}
+    with pytest.raises(BadGolden, match=r"one-target: mutants\.B16 is DIVERGED on case/1"):
+        record(wrong, "mutants.B16", "bf16", {"device": "cpu"}, "none", harness_pool)

@@ -1,0 +1,91 @@
+"""A store is the old one or the new one, at whatever moment its writer dies."""
+
+import fcntl
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import harness
+from harness.golden import BadGolden, Store, examine
+from properties.helpers.killed import KILLS
+from properties.helpers.stores import files, stored_in
+
+ROOT = Path(harness.__file__).parent.parent
+
+
+def test_killed_at_any_moment_it_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "properties.helpers.killed", str(tmp_path / "golden")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    at_events = Counter(line.split(" ", 2)[2] for line in lines if line.startswith("event"))
+    at_moments = Counter(line.split(" ", 1)[1] for line in lines if line.startswith("moment"))
+    assert set(at_events) == set(at_moments) == {"old", "new"}, run.stdout
+    assert sum(at_moments.values()) == KILLS
+    # Three vectors, three files of tensors, the manifest; each is written, and each is moved.
+    assert sum(at_events.values()) > 14
+    assert min(at_events.values()) > 5
+
+
+def test_what_a_killed_writer_had_begun_is_gone_with_the_next(tmp_path: Path) -> None:
+    store = stored_in(tmp_path)
+    (tmp_path / ".draft-left" / "vectors").mkdir(parents=True)
+    (tmp_path / ".draft-left" / "vectors" / "half.json").write_text("{")
+    assert examine(store.files())[1] == []
+    store.write({})
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_reader_waits_for_the_writer_and_sees_all_or_nothing(tmp_path: Path) -> None:
+    store = stored_in(tmp_path)
+    one, other = files(), {name: data + b" " for name, data in files().items()}
+    seen = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.append(store.files())
+            # The kernel is not fair: who asks again at once may have it again.
+            time.sleep(0.005)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(20):
+        for each in (other, one):
+            store.write(each)
+            time.sleep(0.005)
+    stop.set()
+    reader.join()
+    assert len(seen) > 1
+    assert all(found in (one, other) for found in seen)
+
+
+def test_who_holds_a_store_for_too_long_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.golden.store.PATIENCE", 0.1)
+    store = stored_in(tmp_path)
+    with (
+        store._locked(fcntl.LOCK_EX),
+        pytest.raises(BadGolden, match=r"another process has held it for 0\.1 s"),
+    ):
+        Store(tmp_path).files()
+
+
+def test_a_file_too_large_to_be_a_golden_is_not_read(tmp_path: Path) -> None:
+    store = stored_in(tmp_path)
+    with (tmp_path / "tensors" / "huge").open("wb") as huge:
+        huge.truncate(1 << 30)
+    with pytest.raises(BadGolden, match="tensors/huge: is larger than 64 MiB"):
+        store.files()

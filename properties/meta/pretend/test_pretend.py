@@ -1,0 +1,192 @@
+"""The native step, and what is known of it, on a GPU that is not there."""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch import distributed as dist
+
+from harness.candidates import Rank, load
+from harness.candidates.bank import STAGES
+from harness.candidates.own.benign import BANK as BENIGN
+from harness.candidates.own.mutants import BANK
+from harness.case import Case, Dtype, Wrapper, parse
+from harness.cli import main
+from harness.compare import Verdict
+from harness.judge import evaluate, evaluate_all
+from harness.pretend import pretended
+from harness.pretend.rules import NotOnTheDevice
+from harness.ranks.device import choose
+from harness.ranks.placement import UNSEEN
+from harness.ranks.pool import RankPool
+from harness.report import explain
+from harness.trace import Assembly, Kind
+from properties.conftest import DIALECTS
+from properties.planted.mistakes import MISTAKES, tutorial
+
+CASE = parse("case/1 rows=5:11011,4:1111,1:1 heads=4/2 vocab=11 sp=2")
+# A stream of 7 tokens on two ranks, and so with padding.
+PADDED = parse("case/1 rows=3:111,4:1011 heads=2 sp=2")
+# Of the bank, what this one case shows and names.
+KEYS = """
+    B03b B06 B07 B11 B12 B15 B16 B17 B18 B19 B22 B23b B24 B26 B28 B35 B36 B37 B39 B40 B41 B42 B43
+    B47 B51 B54 B55 B56 B71b B72 B82 B83 B84 B86b B88 B89 B90 B91 B92 B95 B96 B100 B101 B102 B103
+    B105 B108 B109 B111 B114 B118 B119 B120 B121 B123 B125 B131 B132 B134 B137 B144 B145
+"""
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(2, choose("pretend", "auto", 2)) as pool:
+        pool.start()
+        yield pool
+
+
+def judged(case: Case, names: list[str], pool: RankPool) -> dict[str, str]:
+    """What is wrong with each of these candidates, if anything is."""
+    compared = evaluate_all(((case, name) for name in names), pool)
+    return {c.candidate: explain(c) for c in compared if not c.verdict.passed}
+
+
+@pytest.mark.parametrize("wrapper", ["none", "ddp"])
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16"])
+def test_the_native_step_keeps_to_its_device(
+    pool: RankPool, dtype: Dtype, wrapper: Wrapper
+) -> None:
+    case = replace(CASE, dtype=dtype, wrapper=wrapper, kernel="sdpa", micro_batches=2, steps=2)
+    assert judged(case, list(DIALECTS), pool) == {}
+
+
+def test_what_is_benign_is_left_alone(pool: RankPool) -> None:
+    assert len(BENIGN) >= 80
+    assert judged(CASE, [f"benign.{key}" for key in BENIGN], pool) == {}
+
+
+def test_known_bugs_of_every_stage_are_named_as_on_a_cpu(pool: RankPool) -> None:
+    keys = KEYS.split()
+    assert len(keys) >= 60
+    assert {BANK[key].stage for key in keys} == set(STAGES)
+    compared = evaluate_all(((CASE, f"mutants.{key}") for key in keys), pool)
+    found = {c.candidate.partition(".")[2]: [look.name for look in c.looks[:1]] for c in compared}
+    assert found == {key: [BANK[key].anomaly] for key in keys}
+
+
+def test_the_tutorials_candidate_keeps_to_its_device(pool: RankPool, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(tutorial())
+    for case in (PADDED, CASE, replace(CASE, dtype="fp32")):
+        assert judged(case, [f"{file}:MINE"], pool) == {}
+
+
+def test_a_tensor_on_the_wrong_device_passes_on_a_cpu(
+    harness_pool: RankPool, tmp_path: Path
+) -> None:
+    if harness_pool.device != "cpu":
+        pytest.skip("asked of a CPU")
+    names = []
+    for number, mistake in enumerate(MISTAKES.values()):
+        (tmp_path / f"mine{number}.py").write_text(tutorial(mistake))
+        names.append(f"{tmp_path}/mine{number}.py:MINE")
+    assert len(names) >= 10
+    assert judged(PADDED, names, harness_pool) == {}
+
+
+def test_what_needs_a_real_one_is_refused(pool: RankPool) -> None:
+    sharded = replace(PADDED, wrapper="fsdp")
+    assert evaluate(sharded, "native-local", pool).verdict is Verdict.UNSUPPORTED
+    others = replace(PADDED, kernel="varlen", dtype="bf16"), replace(PADDED, compiled=True)
+    for case in (sharded, *others):
+        assert "needs a real GPU" in str(pool.placement.refuses(case))
+    assert pool.placement.refuses(PADDED) is None
+
+
+@pytest.mark.parametrize(("option", "word"), [("wrapper", "fsdp"), ("kernel", "flash")])
+def test_the_command_line_refuses_it_in_one_sentence(
+    option: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--device", "pretend", f"--{option}", word]) == 2
+    said = f"--{option}={word}: needs a real GPU; use --device cuda, or leave it out"
+    assert capsys.readouterr().err == f"harness: {said}\n"
+
+
+def test_a_check_says_what_it_has_not_seen(
+    pool: RankPool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "harness.commands.check.open_pool", lambda *_: contextlib.nullcontext(pool)
+    )
+    assert main(["check", "--cases", "2", "--ranks", "2", "--sp", "2", "--dp", "1", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["unseen"] == UNSEEN
+    assert UNSEEN in said.err.splitlines()
+
+
+def test_ranks_know_it_as_cuda(pool: RankPool, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        tutorial().replace('watch("nll"', 'assert str(nll.device) == "cuda:0"; watch("nll"')
+    )
+    assert isinstance(pool.run(PADDED, f"{file}:MINE"), Assembly)
+    assert (pool.device, pool.transport) == ("pretend", "gloo")
+
+
+def test_a_step_that_computes_elsewhere_is_vacuous(pool: RankPool, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(tutorial().replace("rank.device", "torch.device('cpu')"))
+    comparison = evaluate(PADDED, f"{file}:MINE", pool)
+    assert comparison.fault is not None
+    assert comparison.fault.kind is Kind.VACUOUS
+    assert "no tensor was made on the device of rank 0, 1: the step computed elsewhere" in explain(
+        comparison
+    )
+
+
+def test_a_message_from_the_gpu_is_refused_in_one_sentence(pool: RankPool, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        tutorial().replace(
+            "        dist.all_to_all_single(",
+            "        dist.isend(x, 1 - dist.get_rank())\n        dist.all_to_all_single(",
+        )
+    )
+    said = explain(evaluate(PADDED, f"{file}:MINE", pool))
+    assert (
+        "NotOverGloo: send: gloo sends tensors of the host only, and this one is on cuda:0" in said
+    )
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Rank]:
+    """The only rank of a mesh, in this process: ranks that fail have to be started anew."""
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    group = dist.group.WORLD
+    assert group is not None
+    with pretended() as device:
+        yield Rank(0, 0, 0, device, group, group, group)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("part", MISTAKES)
+def test_a_tensor_on_the_wrong_device_stops_the_step_with_the_operation_and_both_devices(
+    alone: Rank, tmp_path: Path, part: str
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(tutorial(MISTAKES[part]))
+    with pytest.raises(NotOnTheDevice, match=re.escape(MISTAKES[part].said)):
+        load(f"{file}:MINE").run(replace(PADDED, sp=1), alone, lambda *_: None)
+
+
+@pytest.mark.parametrize("part", ["attention mask", "exchange", "reduction"])
+def test_a_tensor_on_the_wrong_device_is_a_fault(
+    pool: RankPool, tmp_path: Path, part: str
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(tutorial(MISTAKES[part]))
+    comparison = evaluate(PADDED, f"{file}:MINE", pool)
+    assert comparison.verdict is Verdict.FAULT
+    assert MISTAKES[part].said in explain(comparison)

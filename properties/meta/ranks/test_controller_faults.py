@@ -1,0 +1,206 @@
+"""Whatever ends torchrun or the controller, at whatever moment, ends every rank as well."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.case import parse
+from harness.ranks import worker
+from harness.ranks.pool import RankPool
+from harness.trace import Assembly, Fault, Kind
+from properties.helpers.places import PLANTED, ROOT
+
+HELPERS = ROOT / "properties" / "helpers"
+CASE = parse("case/1 rows=3:111,4:1011 sp=2")
+MARGIN = 5.0
+
+Leftovers = Callable[[str], list[str]]
+AddressOf = Callable[[int], str]
+
+
+@contextmanager
+def controller(stage: str, candidate: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A controller in a process group of its own, and its torchrun's number."""
+    command = [sys.executable, str(HELPERS / "controller.py"), stage]
+    with subprocess.Popen(
+        [*command, f"{PLANTED / 'faulty.py'}:{candidate}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout
+            yield process, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def wait_for_rank_1(address: str, key: str = "case received") -> None:
+    until = time.monotonic() + MARGIN
+    progress = Path(address).parent / "progress.1"
+    while not progress.exists() or key.encode() not in progress.read_bytes():
+        assert time.monotonic() < until, f"rank 1 never reached {key}"
+        time.sleep(0.02)
+
+
+# A deaf rank cannot notice anything, and has to be ended by somebody else.
+@pytest.mark.parametrize(("candidate", "key"), [("SLEEPS", "case received"), ("DEAF", "deaf")])
+def test_nothing_outlives_a_controller_killed_in_the_middle_of_a_case(
+    candidate: str, key: str, address_of: AddressOf, left_behind: Leftovers
+) -> None:
+    with controller("running", candidate) as (process, torchrun):
+        address = address_of(torchrun)
+        wait_for_rank_1(address, key)
+        time.sleep(0.1)
+        process.kill()
+        process.wait(MARGIN)
+    assert left_behind(address) == []
+
+
+# torchrun's interpreter, torchrun's imports, and the ranks' imports.
+@pytest.mark.parametrize("delay", [0.0, 0.5, 1.3])
+def test_nothing_outlives_a_controller_killed_while_torchrun_starts(
+    delay: float, address_of: AddressOf, left_behind: Leftovers
+) -> None:
+    with controller("starting", "SLEEPS") as (process, torchrun):
+        address = address_of(torchrun)
+        time.sleep(delay)
+        process.kill()
+        process.wait(MARGIN)
+    assert left_behind(address) == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "whole_group"), [("starting", False), ("running", False), ("running", True)]
+)
+def test_ctrl_c_ends_everything_at_once(
+    stage: str, whole_group: bool, address_of: AddressOf, left_behind: Leftovers
+) -> None:
+    with controller(stage, "SLEEPS") as (process, torchrun):
+        address = address_of(torchrun)
+        if stage == "running":
+            wait_for_rank_1(address)
+        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+        started = time.monotonic()
+        _, said = process.communicate(timeout=MARGIN)
+        assert time.monotonic() - started < MARGIN
+    assert process.returncode == -signal.SIGINT
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    assert left_behind(address) == []
+
+
+def test_ranks_leave_by_themselves_when_torchrun_and_controller_are_killed_together(
+    address_of: AddressOf, left_behind: Leftovers
+) -> None:
+    with controller("running", "SLEEPS") as (process, torchrun):
+        address = address_of(torchrun)
+        wait_for_rank_1(address)
+        os.kill(torchrun, signal.SIGKILL)
+        process.kill()
+        process.wait(MARGIN)
+    assert left_behind(address) == []
+
+
+TROUBLE_AT_START = {
+    "no torch": (
+        "if os.environ.get('RANK') == '1': sys.modules['torch'] = None",
+        "rank 1 died while starting, exit status 1",
+        "import of torch halted",
+    ),
+    "ended before it connected": (
+        "if os.environ.get('RANK') == '1': print('no licence', flush=True); os._exit(3)",
+        "rank 1 died while starting, exit status 3",
+        "no licence",
+    ),
+    "no torchrun": (
+        "if 'HARNESS_SOCKET' in os.environ: time.sleep(0.5); sys.modules['torch'] = None",
+        "torchrun ended, exit status 1",
+        "'torch' is not a package",
+    ),
+    "never connected": (
+        "if os.environ.get('RANK') == '1': time.sleep(600)",
+        "not all ranks were up within 2 s: rank 0, 1 is missing",
+        "",
+    ),
+}
+
+
+@pytest.mark.usefixtures("own_processes")
+@pytest.mark.parametrize("why", TROUBLE_AT_START)
+def test_a_rank_that_cannot_start_is_named_with_the_end_of_its_output(
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    address_of: AddressOf,
+    left_behind: Leftovers,
+) -> None:
+    code, summary, log = TROUBLE_AT_START[why]
+    (tmp_path / "sitecustomize.py").write_text(f"import os, sys, time\n{code}\n")
+    deadline = 2.0 if why == "never connected" else 60.0
+    with RankPool(2, start_deadline=deadline) as pool:
+        with monkeypatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(tmp_path))
+            pool.start()
+        address = address_of(pool.pids()[0])
+        started = time.monotonic()
+        fault = pool.run(CASE, "native-local")
+        assert time.monotonic() - started < 2 * MARGIN
+        assert isinstance(fault, Fault)
+        assert (fault.kind, fault.summary) == (Kind.START, summary)
+        assert log in fault.log
+        assert left_behind(address) == []
+        # Told once: the next case does not wait for it again.
+        started = time.monotonic()
+        assert pool.run(CASE, "native-local") is fault
+        assert time.monotonic() - started < 1
+        assert pool.launches == 1
+
+
+def test_ranks_that_came_up_before_may_fail_to_start_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, summary, _ = TROUBLE_AT_START["no torchrun"]
+    (tmp_path / "sitecustomize.py").write_text(f"import os, sys, time\n{code}\n")
+    with RankPool(2) as pool:
+        assert isinstance(pool.run(CASE, "native-local"), Assembly)
+        pool.kill()
+        with monkeypatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(tmp_path))
+            fault = pool.run(CASE, "native-local")
+        assert isinstance(fault, Fault)
+        assert fault.summary == summary
+        assert isinstance(pool.run(CASE, "native-local"), Assembly)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "how", "log"),
+    [
+        ("print('no licence', flush=True); os._exit(3)", "exit status 3", "no licence"),
+        ("signal.raise_signal(signal.SIGTERM)", "killed by SIGTERM", ""),
+        ("settle(99 / 0)", "exit status 1", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_forked_rank_that_cannot_start_is_named_with_the_end_of_its_output(
+    trouble: str, how: str, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Path(worker.__file__).read_text()
+    place = "    device = settle(local)\n"
+    assert place in program
+    (tmp_path / "worker.py").write_text(
+        program.replace(place, f"    if index == 1: {trouble}\n{place}")
+    )
+    monkeypatch.setattr(worker, "__file__", str(tmp_path / "worker.py"))
+    with RankPool(2) as pool:
+        fault = pool.run(CASE, "native-local")
+    assert isinstance(fault, Fault)
+    assert (fault.kind, fault.rank) == (Kind.START, 1)
+    assert how in fault.summary
+    assert log in fault.log

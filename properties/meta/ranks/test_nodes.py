@@ -1,0 +1,249 @@
+"""Ranks on two hosts are judged, named and ended like those on one."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from harness.judge import evaluate
+from harness.ranks.dial import proof, split
+from harness.ranks.node import Node, Refused
+from harness.ranks.nodes import Nodes
+from harness.ranks.pool import RankPool
+from harness.ranks.wire import MAGIC, PREFIX, ProtocolError, encode
+from harness.trace import Fault, Kind
+from harness.verdict import Verdict
+from properties.helpers.first_host import CASE, SLEEPS
+from properties.helpers.places import ROOT
+
+FIRST_HOST = ROOT / "properties" / "helpers" / "first_host.py"
+TOKEN = "known on these hosts only"
+MARGIN = 10.0
+# What those who do not know the token may say.
+WORDS = (
+    encode("hello", token="a guess", rank=1, pid=1),
+    encode("join", nonce="", proof="a guess"),
+    b"GET / HTTP/1.1\r\n\r\n",
+)
+
+Leftovers = Callable[[str], list[str]]
+AddressOf = Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Where the controller is to be reached, and what a command begins with to run on a host."""
+
+    endpoint: str
+    first: tuple[str, ...] = ()
+    other: tuple[str, ...] = ()
+
+
+def one_host() -> Hosts:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return Hosts(f"127.0.0.1:{free.getsockname()[1]}")
+
+
+CABLE = """
+link add cable netns {a} type veth peer name cable netns {b}
+-n {a} addr add 10.7.7.1/24 dev cable
+-n {b} addr add 10.7.7.2/24 dev cable
+-n {a} link set cable up
+-n {b} link set cable up
+-n {a} link set lo up
+-n {b} link set lo up
+"""
+
+
+@contextmanager
+def two_hosts() -> Iterator[Hosts]:
+    """Two network namespaces and the one cable between them; each names its end of it to gloo."""
+    names = [f"harness-{os.getpid()}-{which}" for which in "ab"]
+    with ExitStack() as stack:
+        try:
+            for name in names:
+                ip(f"netns add {name}")
+                stack.callback(ip, f"netns delete {name}")
+            for line in CABLE.strip().format(a=names[0], b=names[1]).splitlines():
+                ip(line)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no two network namespaces on this machine: {error}")
+        inside = (
+            ("ip", "netns", "exec", name, "env", "GLOO_SOCKET_IFNAME=cable") for name in names
+        )
+        yield Hosts("10.7.7.1:29400", *inside)
+
+
+def ip(line: str) -> None:
+    subprocess.run(["ip", *line.split()], check=True, capture_output=True)
+
+
+@pytest.fixture(params=["two network namespaces", "one host"])
+def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    if request.param == "one host":
+        yield one_host()
+        return
+    with two_hosts() as both:
+        yield both
+
+
+@contextmanager
+def running(*command: str, token: str = TOKEN) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "HARNESS_TOKEN": token},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def join(endpoint: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "harness", "join", endpoint)
+
+
+def torchrun_of(process: subprocess.Popen[str]) -> int:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(children[0])
+
+
+def wait_for_rank_3(address: str) -> None:
+    until = time.monotonic() + MARGIN
+    progress = Path(address).parent / "progress.3"
+    while b"case received" not in progress.read_bytes():
+        assert time.monotonic() < until, "rank 3 never received the case"
+        time.sleep(0.02)
+
+
+def test_two_hosts_judge_as_one_and_nothing_on_them_outlives_the_controller(
+    hosts: Hosts, address_of: AddressOf, left_behind: Leftovers
+) -> None:
+    first = (*hosts.first, sys.executable, str(FIRST_HOST), hosts.endpoint)
+    with running(*first) as controller, running(*hosts.other, *join(hosts.endpoint)) as other:
+        assert controller.stdout
+        clean, mutant, torchrun = (controller.stdout.readline().strip() for _ in range(3))
+        assert (clean, mutant) == ("WITHIN", "DIVERGED")
+        addresses = [address_of(int(torchrun)), address_of(torchrun_of(other))]
+        assert len(set(addresses)) == 2
+        wait_for_rank_3(addresses[1])
+        controller.kill()
+        _, said = other.communicate(timeout=MARGIN)
+        assert said == "harness: the controller is gone; every rank here has ended\n"
+        assert other.returncode == 3
+        assert [left_behind(address) for address in addresses] == [[], []]
+
+
+def test_a_death_on_another_host_is_named_and_the_host_goes_on_until_it_leaves(
+    monkeypatch: pytest.MonkeyPatch, address_of: AddressOf, left_behind: Leftovers
+) -> None:
+    monkeypatch.setenv("HARNESS_TOKEN", TOKEN)
+    endpoint = one_host().endpoint
+    with (
+        running(*join(endpoint)) as other,
+        RankPool(4, nodes=Nodes(2, endpoint), start_deadline=60) as pool,
+    ):
+
+        def fault_of(blow: Callable[[], None]) -> Fault:
+            """In the middle of a case."""
+            assert pool.wait_until_ready() is None
+            address = address_of(torchrun_of(other))
+            pool.submit(CASE, SLEEPS)
+            wait_for_rank_3(address)
+            blow()
+            fault = pool.collect()
+            assert isinstance(fault, Fault)
+            assert left_behind(address) == []
+            return fault
+
+        fault = fault_of(lambda: os.kill(pool.pids()[4], signal.SIGKILL))
+        assert (fault.kind, fault.rank) == (Kind.DIED, 3)
+        assert fault.summary == "rank 3 died, killed by SIGKILL"
+        assert fault.last_key == "case received"
+        assert fault.ranks[3] == "rank 3: gone or not answering; last key reached: case received"
+        assert set(fault.stacks) == {0, 1, 2}
+        assert evaluate(CASE, "native-local", pool).verdict is Verdict.WITHIN
+        fault = fault_of(other.kill)
+        assert (fault.kind, fault.summary) == (Kind.LAUNCHER, "node 1 (127.0.0.1) left")
+        assert fault.ranks[3].endswith("last key reached: unknown, its host did not tell")
+
+
+def test_a_stranger_is_no_node_and_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_TOKEN", TOKEN)
+    endpoint = one_host().endpoint
+    with running(*join(endpoint)) as right, running(*join(endpoint), token="a guess") as wrong:
+        with (
+            RankPool(3, nodes=Nodes(3, endpoint), start_deadline=5.0) as pool,
+            ExitStack() as stack,
+        ):
+            pool.start()
+            strangers = [
+                stack.enter_context(socket.create_connection(split(endpoint), MARGIN))
+                for _ in WORDS
+            ]
+            for stranger, words in zip(strangers, WORDS, strict=True):
+                stranger.sendall(words)
+            fault = pool.wait_until_ready()
+            assert [stranger.recv(1) for stranger in strangers] == [b""] * len(WORDS)
+        said = [process.communicate(timeout=MARGIN)[1] for process in (right, wrong)]
+    assert isinstance(fault, Fault)
+    assert fault.kind is Kind.START
+    assert fault.summary == "not all ranks were up within 5 s: only 2 of 3 nodes joined"
+    assert said[0] == "harness: the controller is done; every rank here has ended\n"
+    assert said[1].endswith("refused this host: the token differs, or all hosts have joined\n")
+    assert (right.returncode, wrong.returncode) == (0, 2)
+
+
+def test_a_stranger_cannot_make_us_keep_much() -> None:
+    nodes = Nodes(2, one_host().endpoint)
+    with socket.create_connection(split(nodes.endpoint)):
+        link = nodes.accept()
+        with pytest.raises(ProtocolError, match="claims 33554432"):
+            list(link.reader.feed(PREFIX.pack(MAGIC, 1 << 25, 0)))
+        link.close()
+    nodes.close()
+
+
+def test_a_controller_that_does_not_know_the_token_is_not_obeyed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+        node = Node(endpoint, TOKEN)
+        connection, _ = listener.accept()
+        with connection:
+            heard = connection.recv(1 << 12)
+            assert TOKEN.encode() not in heard
+            connection.sendall(encode("welcome", proof=proof("a guess", "controller", "")))
+            connection.shutdown(socket.SHUT_WR)
+            with pytest.raises(Refused, match="does not know the token"):
+                node.serve()
+
+
+def test_a_command_that_is_not_about_several_hosts_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HARNESS_TOKEN", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = f"127.0.0.1:{listener.getsockname()[1]}"
+        for line, said in {
+            "check --nodes 2": "--nodes=2: use at least 2, together with --endpoint",
+            "check --nodes 0": "--nodes=0: use at least 2",
+            f"check --endpoint {taken}": "--nodes=1: use at least 2",
+            f"check --ranks 9 --nodes 2 --endpoint {taken}": "--ranks=9: use a multiple of",
+            "check --nodes 2 --endpoint here": "--endpoint=here: use HOST:PORT",
+            f"check --nodes 2 --endpoint {taken}": f"--endpoint={taken}: cannot listen there: ",
+            f"join {taken}": "HARNESS_TOKEN is not set",
+        }.items():
+            assert main([*line.split(), "--device", "cpu"][: None if "check" in line else 2]) == 2
+            assert capsys.readouterr().err.startswith(f"harness: {said}")

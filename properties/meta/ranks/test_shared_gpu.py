@@ -1,0 +1,97 @@
+"""Whether ranks share a GPU over NCCL is tried on real ranks, which here share the CPU over gloo.
+
+That NCCL of 2.30 or newer does it has not been tried.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.ranks import shared_gpu
+from harness.ranks.placement import Placement
+from harness.ranks.pool import RankPool
+from harness.ranks.shared_gpu import why_not
+from properties.helpers.places import PLANTED
+
+FAULTY = PLANTED / "faulty.py"
+# Ranks stop dead before they connect, but torchrun does not.
+STUCK = "import os, time\nif 'RANK' in os.environ:\n    time.sleep(10**6)\n"
+MARGIN = 10.0
+
+
+@pytest.fixture
+def launched(
+    monkeypatch: pytest.MonkeyPatch,
+    address_of: Callable[[int], str],
+    left_behind: Callable[[str], list[str]],
+) -> Iterator[list[str]]:
+    """The addresses of all launches, of which nothing may be left afterwards."""
+    addresses = []
+
+    class Watched(RankPool):
+        def start(self) -> None:
+            launches = self.launches
+            super().start()
+            if self.launches > launches:
+                addresses.append(address_of(self.pids()[0]))
+
+    monkeypatch.setattr(shared_gpu, "RankPool", Watched)
+    monkeypatch.setattr(shared_gpu, "loaded_nccl", lambda: (2, 30, 7))
+    yield addresses
+    assert [left for address in addresses for left in left_behind(address)] == []
+
+
+@pytest.mark.parametrize("version", [(2, 29, 7), (2, 4, 8), (1, 31, 0)])
+def test_an_nccl_that_is_too_old_is_not_even_tried(
+    launched: list[str], monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(shared_gpu, "loaded_nccl", lambda: version)
+    why = why_not(Placement(), 2)
+    assert why == f"which NCCL {version[0]}.{version[1]} refuses and NCCL 2.30 may not"
+    assert launched == []
+
+
+def test_without_an_nccl_none_is_tried(
+    launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_gpu, "loaded_nccl", lambda: None)
+    assert why_not(Placement(), 2) == "and this torch has loaded no NCCL"
+    assert launched == []
+
+
+def test_ranks_that_get_through_a_step_can_share(launched: list[str]) -> None:
+    assert why_not(Placement(), 3) == ""
+    assert len(launched) == 1
+
+
+def test_what_a_transport_says_against_it_is_told(launched: list[str]) -> None:
+    why = why_not(Placement(transport="unheard-of"), 2)
+    assert why.startswith("and a first step ended so: rank ")
+    assert "died while starting, exit status 1 (ValueError: " in why
+    assert len(launched) == 1
+
+
+@pytest.mark.usefixtures("own_processes")
+def test_ranks_that_never_come_up_are_given_up(
+    launched: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(STUCK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(shared_gpu, "START_DEADLINE", 8.0)
+    started = time.monotonic()
+    why = why_not(Placement(), 2)
+    assert time.monotonic() - started < 8 + MARGIN
+    assert why.startswith("and a first step ended so: not all ranks were up within 8 s: rank 0, 1")
+    assert len(launched) == 1
+
+
+def test_ranks_that_wait_for_ever_are_given_up(
+    launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_gpu, "CANDIDATE", f"{FAULTY}:SLEEPS")
+    monkeypatch.setattr(shared_gpu, "DEADLINE", 2.0)
+    why = why_not(Placement(), 2)
+    assert why.startswith("and a first step ended so: rank 1 gave no answer within 2 s")
+    assert len(launched) == 1

@@ -1,0 +1,191 @@
+"""The native step with one step replaced: what the properties in this folder have to notice.
+
+Each docstring is the bug in a sentence, with its number in the catalogue where it has one.
+
+Legend: B rows, S longest row, L tokens on this rank, T tokens of the stream, N heads, M heads on
+this rank, H head dim, s peers.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.autograd.function import FunctionCtx
+from torch.distributed import ProcessGroup
+
+from harness.candidates import Rank
+from harness.candidates.own.native import LocalDialect
+from harness.candidates.own.native.attention import Segments
+from harness.candidates.own.native.dialects import token_weights
+from harness.candidates.own.native.packing import Batch, Shard, Stream, cut, pad_to
+from harness.candidates.own.native.reduction import GatherTokens, summed
+from harness.candidates.own.native.rows import Sample
+from harness.case import Case
+from properties.planted.probes import (
+    NAN,
+    Adjoint,
+    GarbagePadding,
+    Operator,
+    OtherTail,
+    Poisoned,
+    Shape,
+)
+
+
+class OneWay(torch.autograd.Function):
+    """B105: an exchange whose backward hands the gradient back without exchanging it."""
+
+    @staticmethod
+    def forward(_ctx: FunctionCtx, x_sL: Tensor, group: ProcessGroup) -> Tensor:
+        received_sL = torch.empty_like(x_sL)
+        dist.all_to_all_single(received_sL, x_sL, group=group)
+        return received_sL
+
+    @staticmethod
+    def backward(_ctx: FunctionCtx, grad_sL: Tensor) -> tuple[Tensor, None]:
+        return grad_sL, None
+
+
+class PlainGather(GatherTokens):
+    """B102: the gather's backward is not scaled, though a mean over the ranks follows."""
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad_T: Tensor) -> tuple[Tensor, None]:
+        group: ProcessGroup = ctx.group  # type: ignore[attr-defined]
+        return grad_T.chunk(group.size())[group.rank()], None
+
+
+def applied(function: Any, shape: Shape, *, alike: bool = False) -> Operator:
+    """A function that is exchanged for one of the product's."""
+    return Operator(lambda x, group: (function.apply(*x, group),), shape, alike)
+
+
+class UnwrittenTail(LocalDialect):
+    """B67: attention's output behind the last real token is left as it was allocated."""
+
+    name = "unwritten-tail"
+
+    def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
+        mine = super().shard(case, stream, rank)
+        self.real = int((mine.tokens_L >= 0).sum())
+        return mine
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, segments: Segments, case: Case, rank: Rank
+    ) -> Tensor:
+        written_LNH = super().attend(q, k, v, segments, case, rank)
+        out_LNH = torch.empty_like(written_LNH)
+        out_LNH[: self.real] = written_LNH[: self.real]
+        return out_LNH
+
+
+class OnlyReal(torch.autograd.Function):
+    """Everything forward, and back the gradient of the first tokens only."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x_LNH: Tensor, real: int) -> Tensor:
+        ctx.real = real  # type: ignore[attr-defined]
+        return x_LNH.clone()
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad_LNH: Tensor) -> tuple[Tensor, None]:
+        real: int = ctx.real  # type: ignore[attr-defined]
+        out_LNH = torch.empty_like(grad_LNH)
+        out_LNH[:real] = grad_LNH[:real]
+        return out_LNH, None
+
+
+class UnwrittenGradient(UnwrittenTail):
+    """B67: so is its gradient, where backward begins; the forward pass is exact."""
+
+    name = "unwritten-gradient"
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, segments: Segments, case: Case, rank: Rank
+    ) -> Tensor:
+        out_LNH = LocalDialect.attend(self, q, k, v, segments, case, rank)
+        cut_LNH: Tensor = OnlyReal.apply(out_LNH, self.real)  # type: ignore[no-untyped-call]
+        return cut_LNH
+
+
+class MaskFromIds(LocalDialect):
+    """B23: what is padding is told by the token's id instead of by the mask."""
+
+    name = "mask-from-ids"
+
+    def collate(self, case: Case, samples: list[Sample], rank: Rank) -> Batch:
+        batch = super().collate(case, samples, rank)
+        batch.attended_BS.logical_or_(batch.ids_BS != case.pad_id)
+        batch.ids_BS.remainder_(case.vocab)
+        return batch
+
+
+class MaskFromGarbage(MaskFromIds, GarbagePadding):
+    """The same, where the padding holds any id."""
+
+
+class CountsTail(LocalDialect):
+    """B83: pad tokens have a weight in the loss."""
+
+    name = "counts-tail"
+
+    def loss(
+        self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
+    ) -> Tensor:
+        weights_T = token_weights(case, batch, stream, targets)
+        weights_L = cut(pad_to(weights_T, case.sp, 1), case.sp, rank.sp_index)
+        return (nll_L * weights_L).sum()
+
+
+class CountsOtherTail(OtherTail, CountsTail):
+    """The same, where the tail holds other ids and labels."""
+
+
+class Crossed(LocalDialect):
+    """Every other rank starts two collectives in the opposite order; with gloo nothing hangs."""
+
+    name = "crossed"
+
+    def reported(self, total: Tensor, rank: Rank) -> Tensor:
+        groups = [rank.sp, rank.world] if rank.index % 2 else [rank.world, rank.sp]
+        flags = [torch.zeros(1, device=rank.device) for _ in groups]
+        works = [
+            dist.all_reduce(flag, group=group, async_op=True)
+            for flag, group in zip(flags, groups, strict=True)
+        ]
+        for work in works:
+            work.wait()
+        return super().reported(total, rank)
+
+
+class OtherShape(LocalDialect):
+    """Every other rank gives the loss as a vector; as many bytes, so the backend is content."""
+
+    name = "other-shape"
+
+    def reported(self, total: Tensor, rank: Rank) -> Tensor:
+        return summed(total.view(1) if rank.index % 2 else total, rank.world)
+
+
+class OtherDtype(LocalDialect):
+    """Every other rank counts in floats; a zero has the same bytes in both."""
+
+    name = "other-dtype"
+
+    def reported(self, total: Tensor, rank: Rank) -> Tensor:
+        dtype = torch.float64 if rank.index % 2 else torch.int64
+        summed(torch.zeros((), dtype=dtype, device=rank.device), rank.world)
+        return super().reported(total, rank)
+
+
+ONE_WAY = Adjoint("one-way", {"exchange": applied(OneWay, lambda s: [(s, 3)])})
+PLAIN_GATHER = Adjoint(
+    "plain-gather", {"gather": applied(PlainGather, lambda _s: [(7,)], alike=True)}
+)
+UNWRITTEN_TAIL, POISONED_TAIL = UnwrittenTail(), Poisoned(UnwrittenTail(), NAN)
+UNWRITTEN_GRADIENT = UnwrittenGradient()
+POISONED_GRADIENT = Poisoned(UnwrittenGradient(), NAN)
+MASK_FROM_IDS, MASK_FROM_GARBAGE = MaskFromIds(), MaskFromGarbage()
+COUNTS_TAIL, COUNTS_OTHER_TAIL = CountsTail(), CountsOtherTail()
+CROSSED, OTHER_SHAPE, OTHER_DTYPE = Crossed(), OtherShape(), OtherDtype()

@@ -1,0 +1,203 @@
+"""What training puts around a step changes nothing: wrappers, accumulation, precision, compilers.
+
+Every case here has several micro-batches, layers and rows of different lengths.
+"""
+
+from dataclasses import replace
+from itertools import cycle, product
+from typing import Any
+
+import pytest
+import torch
+
+from harness.case import Case, Sync, Wrapper, parse
+from harness.compare import Verdict
+from harness.judge import evaluate, evaluate_all, verdict_only
+from harness.plugin import Evaluate
+from harness.ranks.pool import RankPool
+from harness.report import explain
+from harness.trace import Trace
+from properties.helpers.asking import DIALECTS, ask
+from properties.helpers.places import PLANTED
+
+Switches = dict[str, Any]
+FILE = PLANTED / "around.py"
+CASE = parse(
+    "case/1 rows=5:11011,3:111,4:1111:left,7:1111111 heads=4/2 layers=2 vocab=16 dim=4 micro=2 "
+    "sp=2 dp=2"
+)
+ALONE = replace(CASE, dp=1)
+WRAPPERS: tuple[Wrapper, ...] = ("none", "ddp", "fsdp")
+SYNCS: tuple[Sync, ...] = ("last", "each")
+MESHES: tuple[Switches, ...] = ({"sp": 2, "dp": 2, "checkpoint": True}, {"sp": 4, "dp": 1})
+PRECISIONS: tuple[Switches, ...] = (
+    {"dtype": "fp64", "tied": True},
+    {"dtype": "fp16", "mixed": False},
+    {"dtype": "bf16", "mixed": True},
+)
+
+
+def mutant(name: str) -> str:
+    return f"{FILE}:{name}"
+
+
+def wrapped(wrapper: Wrapper) -> list[Case]:
+    """Two steps under a wrapper, with any two of all switches but the compiler."""
+    return [
+        replace(CASE, wrapper=wrapper, sync=sync, steps=2, **precision, **mesh)
+        for (sync, precision), mesh in zip(product(SYNCS, PRECISIONS), cycle(MESHES), strict=False)
+    ]
+
+
+def watched(pool: RankPool, case: Case, candidate: str = "WATCHED") -> Trace:
+    (assembly,) = ask(pool, [(case, mutant(candidate))], traced=True)
+    return assembly.trace
+
+
+@pytest.mark.parametrize("candidate", DIALECTS)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_wrapped_step_is_plain_training(
+    harness_pool: RankPool, wrapper: Wrapper, candidate: str
+) -> None:
+    jobs = ((case, candidate) for case in wrapped(wrapper))
+    for comparison in evaluate_all(jobs, harness_pool):
+        assert comparison.verdict.passed, explain(comparison)
+
+
+@pytest.fixture
+def patient_pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> RankPool:
+    """What is compiled for the first time takes its time on a busy machine."""
+    monkeypatch.setattr(harness_pool.deadlines, "case", 120.0)
+    return harness_pool
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "fp64", "wrapper": "ddp"},
+        {"dtype": "fp64", "wrapper": "fsdp", "checkpoint": True},
+        {"dtype": "bf16", "mixed": True, "checkpoint": True},
+    ],
+)
+def test_a_compiled_step_is_plain_training(patient_pool: RankPool, changes: Switches) -> None:
+    case = replace(ALONE, compiled=True, **changes)
+    comparison = evaluate(case, "native-local", patient_pool)
+    assert comparison.verdict.passed, explain(comparison)
+
+
+def test_a_compiled_step_that_is_wrong_is_found(patient_pool: RankPool) -> None:
+    case = replace(ALONE, compiled=True)
+    comparison = verdict_only(case, mutant("FIRST_LAYER_FOR_ALL"), patient_pool)
+    assert comparison.verdict is Verdict.DIVERGED
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "looks"),
+    [
+        ("SHARES_AVERAGED", {"wrapper": "ddp"}, "gradient-scaled"),
+        ("SHARES_AVERAGED", {"wrapper": "fsdp"}, "gradient-scaled"),
+        ("NEVER_REDUCES", {"wrapper": "ddp"}, "replica-split"),
+        ("NEVER_REDUCES", {"wrapper": "fsdp"}, "gradient-missing"),
+        ("AMONG_REPLICAS", {"wrapper": "ddp"}, "replica-split"),
+        ("AMONG_REPLICAS", {"wrapper": "fsdp"}, "replica-split"),
+        ("REDUCES_AGAIN", {"sync": "each"}, "gradient-partial"),
+    ],
+)
+def test_a_fault_around_a_step_is_found(
+    harness_evaluate: Evaluate, name: str, changes: Switches, looks: str
+) -> None:
+    comparison = harness_evaluate(replace(CASE, **changes), mutant(name))
+    assert comparison.verdict is Verdict.DIVERGED
+    assert looks in {look.name for look in comparison.looks}
+
+
+def sums(pool: RankPool, wrapper: Wrapper, sync: Sync, candidate: str) -> int:
+    """How often gradients are summed over ranks, for as many parameters at once as it may be."""
+    trace = watched(pool, replace(ALONE, wrapper=wrapper, sync=sync), candidate)
+    return int(trace["reduce in Double"].values)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_gradients_are_reduced_after_the_last_micro_batch_or_after_each(
+    harness_pool: RankPool, wrapper: Wrapper
+) -> None:
+    last, each = (sums(harness_pool, wrapper, sync, "WATCHED") for sync in SYNCS)
+    assert each == last * ALONE.micro_batches > 0
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+def test_a_wrapper_that_never_waits_is_seen(harness_pool: RankPool, wrapper: Wrapper) -> None:
+    last, each = (sums(harness_pool, wrapper, sync, "ALWAYS_REDUCES") for sync in SYNCS)
+    assert each == last
+
+
+def summed_in(pool: RankPool, wrapper: Wrapper, candidate: str) -> set[str]:
+    case = replace(ALONE, wrapper=wrapper, dtype="bf16")
+    return {key for key in watched(pool, case, candidate) if key.startswith("reduce in")}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_gradients_in_half_precision_are_summed_in_fp32(
+    harness_pool: RankPool, wrapper: Wrapper
+) -> None:
+    assert summed_in(harness_pool, wrapper, "WATCHED") == {"reduce in Float"}
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+def test_a_wrapper_that_sums_in_half_precision_is_seen(
+    harness_pool: RankPool, wrapper: Wrapper
+) -> None:
+    assert summed_in(harness_pool, wrapper, "SUMS_SHORT") == {"reduce in BFloat16"}
+
+
+def is_short(trace: Trace, key: str) -> bool:
+    """Whether bf16 can represent all that there is."""
+    values = torch.tensor(trace[key].values)
+    return bool((values.bfloat16() == values).all())
+
+
+def mixed(pool: RankPool, wrapper: Wrapper, candidate: str) -> Trace:
+    return watched(pool, replace(ALONE, wrapper=wrapper, dtype="bf16", mixed=True), candidate)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_parameters_held_in_fp32_are_computed_with_in_half_precision(
+    harness_pool: RankPool, wrapper: Wrapper
+) -> None:
+    trace = mixed(harness_pool, wrapper, "WATCHED")
+    assert is_short(trace, "logits")
+    assert not is_short(trace, "grad.layers.0.q")
+
+
+def test_fsdp_sends_parameters_as_they_are_computed_with(harness_pool: RankPool) -> None:
+    assert "gather in BFloat16" in mixed(harness_pool, "fsdp", "WATCHED")
+
+
+def test_fsdp_that_sends_them_as_they_are_held_is_seen(harness_pool: RankPool) -> None:
+    assert "gather in BFloat16" not in mixed(harness_pool, "fsdp", "SENDS_WIDE")
+
+
+def test_parameters_held_in_half_precision_are_seen(harness_pool: RankPool) -> None:
+    assert is_short(mixed(harness_pool, "none", "HELD_SHORT"), "grad.layers.0.q")
+
+
+def test_parameters_computed_with_in_fp32_are_seen(harness_pool: RankPool) -> None:
+    assert not is_short(mixed(harness_pool, "none", "COMPUTED_WIDE"), "logits")
+
+
+def graphs(pool: RankPool, candidate: str) -> list[int]:
+    """How many torch compiled for each of several models, if it gives up after two."""
+    alone = replace(ALONE, sp=1, layers=1, compiled=True)
+    return [
+        int(watched(pool, replace(alone, head_dim=size), candidate)["graphs"].values)
+        for size in (4, 6, 10)
+    ]
+
+
+def test_a_compiled_case_is_compiled_whatever_was_before_it(patient_pool: RankPool) -> None:
+    # What is between two exchanges, and the feed-forward part.
+    assert graphs(patient_pool, "WATCHED") == [2, 2, 2]
+
+
+def test_a_case_that_is_no_longer_compiled_is_seen(patient_pool: RankPool) -> None:
+    assert graphs(patient_pool, "UNCOMPILED")[-1] == 0
