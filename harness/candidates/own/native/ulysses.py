@@ -1,22 +1,20 @@
 """Ulysses: one micro-batch of sequence-parallel training, to be read from top to bottom.
 
 A batch is padded: it has ids, positions, and masks of which columns are tokens and which are
-targets. Its tokens become one stream. Labels are shifted on the whole stream; then it is padded
-and cut, and each of the sp ranks that share a sequence computes on its shard. Only attention looks
+targets. Its tokens become one stream. Labels are shifted on the whole of it; then it is padded and
+cut, and each of the sp ranks that share a sequence computes on its shard. Only attention looks
 further: ranks exchange tokens for heads, attend to the whole stream with their part of the heads,
-and exchange back; see `exchange` and `attention`. Each rank has the losses of its own tokens. What
-it makes of them, and what the reduction of gradients then has to do, is the dialect's. Both are
-right, and half of one with half of the other is off by the number of ranks.
+and exchange back; see `exchange` and `attention`. What each rank makes of its tokens' losses, and
+what is then done with gradients, is the dialect's: either is right, and half of one with half of
+the other is off by the number of ranks. What training has besides is in `training`.
 
-What any training script has around this is in `training`.
-
-Legend: B rows, S longest row, T tokens of the stream, P pad tokens at its end, L = (T + P) / sp
-tokens on this rank, N heads, K kv heads, M = N / sp heads on this rank, C kv heads on this rank,
-H head dim.
+Legend: B rows, S longest row, T tokens of the stream, P pad tokens at its end, L tokens on this
+rank, D hidden, N heads, K kv heads, M and C of them on this rank, H head dim.
 """
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,7 +59,7 @@ class Shard:
 
 
 class Ulysses(Training):
-    """One micro-batch; every method is a part that scripts get wrong, and that mutants replace."""
+    """One micro-batch; each method is a part that scripts get wrong, and that mutants replace."""
 
     def forward_backward(
         self, model: Decoder, case: Case, batch: Batch, targets: Tensor, rank: Rank, emit: Emit
@@ -73,7 +71,7 @@ class Ulysses(Training):
         nll_L.retain_grad()
         emit("nll", nll_L, mine.tokens_L)
         loss = self.loss(case, batch, stream, nll_L, targets, rank)
-        # Not one where a wrapper averages gradients, though the dialect may want a sum.
+        # More than one where DDP or FSDP averages gradients that the dialect wants summed.
         scale = self.scale(case, rank)
         self.backward(loss * scale)
         # How much each token's loss moves the gradients once they are reduced.
@@ -116,10 +114,7 @@ class Ulysses(Training):
         self, model: Decoder, case: Case, mine: Shard, rank: Rank, emit: Emit
     ) -> Tensor:
         """The loss of each of this rank's tokens, padding included -> nll_L."""
-
-        def tap(key: str, tensor: Tensor) -> None:
-            emit(key, tensor, mine.tokens_L)
-
+        tap = partial(emit, tokens=mine.tokens_L)
         segments = self.segments(mine, case)
         tap("ids", mine.ids_L)
         tap("positions", mine.positions_L)
@@ -189,15 +184,16 @@ class Ulysses(Training):
 
 
 class GatherDialect(Ulysses):
-    """Gather every token's loss; the whole replica's loss on each rank; mean of gradients."""
+    """The whole replica's loss on each rank, and the mean of gradients."""
 
     name = "native-gather"
 
     def loss(
         self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
     ) -> Tensor:
+        """As in plain training, from the losses of all tokens."""
         nll_T = self.gather_losses(nll_L, rank)[: len(stream.ids_T)]
-        # Back to the padded batch, zero where nothing was computed; then as in plain training.
+        # Back to the padded batch, zero where nothing was computed.
         nll_BS = nll_T.new_zeros(batch.ids_BS.numel()).index_put((stream.indices_T,), nll_T)
         counts_BS = self.counts(batch)
         terms_BS = nll_BS.view(batch.ids_BS.shape)[:, :-1] * counts_BS
@@ -219,6 +215,7 @@ class GatherDialect(Ulysses):
         return supervised(batch)
 
     def divisor(self, rank: Rank) -> int:
+        """A mean over all ranks."""
         return rank.world.size()
 
 
@@ -243,13 +240,14 @@ class GatherTokens(torch.autograd.Function):
 
 
 class LocalDialect(Ulysses):
-    """The share of this rank's tokens in the global loss; sum of gradients."""
+    """On each rank the share of its tokens in the global loss, and the sum of gradients."""
 
     name = "native-local"
 
     def loss(
         self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
     ) -> Tensor:
+        """What this rank's tokens add to the loss of all."""
         weights_T = self.weights(case, batch, stream, targets)
         return (nll_L * self.cut_weights(weights_T.to(nll_L.dtype), rank)).sum()
 
@@ -270,6 +268,7 @@ class LocalDialect(Ulysses):
         return cut(weights_T, rank)
 
     def divisor(self, rank: Rank) -> int:  # noqa: ARG002 - nobody is averaged over
+        """A sum over all ranks."""
         return 1
 
 
