@@ -21,7 +21,7 @@ from torch.nn.attention import varlen
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LocalDialect, kernels
 from harness.candidates.own.native.attention import Segments
-from harness.candidates.own.native.packing import Shard
+from harness.candidates.own.native.ulysses import Shard
 from harness.case import Case, Kernel
 
 StandIn = Callable[..., Tensor]

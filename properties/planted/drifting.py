@@ -9,7 +9,8 @@ from torch import Tensor
 
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LocalDialect
-from harness.candidates.own.native.packing import Batch, Stream
+from harness.candidates.own.native.rows import Batch
+from harness.candidates.own.native.ulysses import Stream
 from harness.case import Case
 from harness.reference.decoder import Decoder
 

@@ -22,9 +22,8 @@ from harness.candidates.own.native.exchange import (
     gather_tokens_together,
     scatter_tokens,
 )
-from harness.candidates.own.native.packing import Batch, Shard, Stream
-from harness.candidates.own.native.reduction import GatherTokens
-from harness.candidates.own.native.rows import Sample, sampler
+from harness.candidates.own.native.rows import Batch, Sample, sampler
+from harness.candidates.own.native.ulysses import GatherTokens, Shard, Stream
 from harness.case import Case
 
 Tensors = tuple[Tensor, ...]

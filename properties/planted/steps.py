@@ -17,10 +17,9 @@ from torch.distributed import ProcessGroup
 from harness.candidates import Rank
 from harness.candidates.own.native import LocalDialect
 from harness.candidates.own.native.attention import Segments
-from harness.candidates.own.native.dialects import token_weights
-from harness.candidates.own.native.packing import Batch, Shard, Stream, cut, pad_to
-from harness.candidates.own.native.reduction import GatherTokens, summed
-from harness.candidates.own.native.rows import Sample
+from harness.candidates.own.native.rows import Batch, Sample
+from harness.candidates.own.native.training import summed
+from harness.candidates.own.native.ulysses import GatherTokens, Shard, Stream, cut
 from harness.case import Case
 from properties.planted.probes import (
     NAN,
@@ -133,8 +132,8 @@ class CountsTail(LocalDialect):
     def loss(
         self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
     ) -> Tensor:
-        weights_T = token_weights(case, batch, stream, targets)
-        weights_L = cut(pad_to(weights_T, case.sp, 1), case.sp, rank.sp_index)
+        weights_T = self.weights(case, batch, stream, targets)
+        weights_L = cut(weights_T, rank, 1)
         return (nll_L * weights_L).sum()
 
 

@@ -15,7 +15,7 @@ from harness.candidates import Rank
 from harness.candidates.bank import benign
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Kernel, Segments
-from harness.candidates.own.native.packing import Shard
+from harness.candidates.own.native.ulysses import Shard
 from harness.case import Case
 from harness.reference.decoder import Decoder, at_least_fp32
 from harness.reference.weights import TORCH_DTYPES

@@ -11,8 +11,8 @@ from torch.nn.utils import clip_grad_norm_
 from harness.candidates import Emit, Rank
 from harness.candidates.bank import benign
 from harness.candidates.own.native import GatherDialect, LocalDialect
-from harness.candidates.own.native.packing import Batch
-from harness.candidates.own.native.reduction import sum_gradients
+from harness.candidates.own.native.rows import Batch
+from harness.candidates.own.native.ulysses import sum_gradients
 from harness.case import Case
 from harness.reference.decoder import Decoder, at_least_fp32
 

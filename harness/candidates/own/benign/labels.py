@@ -13,9 +13,8 @@ from torch.nn import functional as F
 from harness.candidates import Rank
 from harness.candidates.bank import benign
 from harness.candidates.own.native import GatherDialect, LocalDialect
-from harness.candidates.own.native.packing import Batch, Shard, Stream, shift
-from harness.candidates.own.native.rows import Sample
-from harness.candidates.own.native.ulysses import supervised
+from harness.candidates.own.native.rows import Batch, Sample
+from harness.candidates.own.native.ulysses import Shard, Stream, supervised
 from harness.case import Case
 
 IGNORED = -100
@@ -70,7 +69,7 @@ class RowEndsIgnored(LocalDialect):
 
     def shifted(self, stream: Stream) -> Stream:
         ends_T = stream.positions_T.roll(-1) == 0
-        return replace(stream, labels_T=shift(stream.labels_T).masked_fill(ends_T, IGNORED))
+        return replace(stream, labels_T=stream.labels_T.roll(-1).masked_fill(ends_T, IGNORED))
 
 
 @benign("unsupervised-ignored", looks_like="a mask applied twice")
@@ -80,7 +79,7 @@ class UnsupervisedIgnored(GatherDialect):
     def unpad(self, batch: Batch) -> Stream:
         stream = super().unpad(batch)
         return replace(
-            stream, labels_T=shift(stream.labels_T).where(predicting(batch, stream), IGNORED)
+            stream, labels_T=stream.labels_T.roll(-1).where(predicting(batch, stream), IGNORED)
         )
 
     def shifted(self, stream: Stream) -> Stream:
@@ -95,7 +94,7 @@ class UnsupervisedReplaced(LocalDialect):
         stream = super().unpad(batch)
         others_T = torch.arange(len(stream.ids_T), device=stream.ids_T.device) % 2
         return replace(
-            stream, labels_T=shift(stream.labels_T).where(predicting(batch, stream), others_T)
+            stream, labels_T=stream.labels_T.roll(-1).where(predicting(batch, stream), others_T)
         )
 
     def shifted(self, stream: Stream) -> Stream:

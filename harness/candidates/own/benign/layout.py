@@ -16,8 +16,8 @@ from harness.candidates.bank import benign
 from harness.candidates.own.benign.padding import lengthened
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Kernel, Segments
-from harness.candidates.own.native.packing import Batch, Shard, Stream, pad_to
-from harness.candidates.own.native.rows import Sample
+from harness.candidates.own.native.rows import Batch, Sample
+from harness.candidates.own.native.ulysses import Shard, Stream, pad_to
 from harness.case import Case
 
 

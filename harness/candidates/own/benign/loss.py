@@ -11,9 +11,9 @@ from harness.candidates import Emit, Rank
 from harness.candidates.bank import benign
 from harness.candidates.own.benign.labels import predicting
 from harness.candidates.own.native import GatherDialect, LocalDialect
-from harness.candidates.own.native.packing import Batch, Shard, Stream, cut, pad_to
-from harness.candidates.own.native.reduction import summed
-from harness.candidates.own.native.ulysses import supervised
+from harness.candidates.own.native.rows import Batch
+from harness.candidates.own.native.training import summed
+from harness.candidates.own.native.ulysses import Shard, Stream, cut, supervised
 from harness.case import Case
 from harness.reference.decoder import Decoder, at_least_fp32
 
@@ -90,8 +90,7 @@ class CountedByShard(LocalDialect):
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
         counts = [predicting(batch, self.unpad(batch)).long() for batch in micro_batches]
-        sp = rank.sp.size()
-        mine = torch.stack([cut(pad_to(c_T, sp, 0), sp, rank.sp_index).sum() for c_T in counts])
+        mine = torch.stack([cut(counts_T, rank).sum() for counts_T in counts])
         return summed(mine.sum(), rank.world)
 
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from harness.candidates import Rank
 from harness.candidates.bank import benign
 from harness.candidates.own.native import GatherDialect, LocalDialect
-from harness.candidates.own.native.packing import PAD_TOKEN, Batch, Shard, Stream, cut
-from harness.candidates.own.native.rows import Sample
+from harness.candidates.own.native.rows import PAD_TOKEN, Batch, Sample
+from harness.candidates.own.native.ulysses import Shard, Stream, cut
 from harness.case import Case
 
 
@@ -33,7 +33,7 @@ def with_tail(mine: Shard, tail_P: Tensor, rank: Rank) -> Shard:
     """The pad tokens at the end of the stream at these positions instead."""
     first = len(mine.positions_TP) - mine.pad
     positions_TP = torch.cat((mine.positions_TP[:first], tail_P))
-    positions_L = cut(positions_TP, rank.sp.size(), rank.sp_index)
+    positions_L = cut(positions_TP, rank)
     return replace(mine, positions_TP=positions_TP, positions_L=positions_L)
 
 

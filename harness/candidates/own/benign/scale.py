@@ -16,8 +16,9 @@ from torch.distributed import ProcessGroup
 from harness.candidates import Rank
 from harness.candidates.bank import benign
 from harness.candidates.own.native import GatherDialect, LocalDialect
-from harness.candidates.own.native.packing import Batch, Stream
-from harness.candidates.own.native.reduction import GatherTokens, summed
+from harness.candidates.own.native.rows import Batch
+from harness.candidates.own.native.training import summed
+from harness.candidates.own.native.ulysses import GatherTokens, Stream
 from harness.case import Case
 
 

@@ -15,7 +15,8 @@ from harness.candidates import Rank
 from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Kernel, Segments
-from harness.candidates.own.native.packing import Batch, Shard, Stream, pad_to
+from harness.candidates.own.native.rows import Batch
+from harness.candidates.own.native.ulysses import Shard, Stream, pad_to
 from harness.case import Case
 
 

@@ -14,9 +14,9 @@ from harness.candidates import Rank
 from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Segments
-from harness.candidates.own.native.packing import Batch, Shard, Stream, cut, pad_to
-from harness.candidates.own.native.reduction import summed
-from harness.candidates.own.native.rows import Sample
+from harness.candidates.own.native.rows import Batch, Sample
+from harness.candidates.own.native.training import summed
+from harness.candidates.own.native.ulysses import Shard, Stream, cut, pad_to
 from harness.case import Case
 
 
@@ -93,7 +93,7 @@ class EverythingIsTheLastNone(LocalDialect):
         weights_TP = pad_to(weights_T, rank.sp.size(), 1)
         if rank.sp.size() > 1:
             weights_TP[-(len(weights_TP) - len(weights_T)) :] = 0
-        return cut(weights_TP, rank.sp.size(), rank.sp_index)
+        return cut(weights_TP, rank)
 
 
 @mutant(

@@ -14,7 +14,7 @@ from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Kernel, Segments
 from harness.candidates.own.native.exchange import gather_tokens
-from harness.candidates.own.native.packing import Shard, Stream
+from harness.candidates.own.native.ulysses import Shard, Stream
 from harness.case import Case
 
 # Messages of more elements than this arrive broken.

@@ -17,9 +17,9 @@ from harness.candidates import Emit, Rank
 from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Segments
-from harness.candidates.own.native.packing import Batch, Shard, Stream
-from harness.candidates.own.native.reduction import GatherTokens, sum_gradients, summed
-from harness.candidates.own.native.ulysses import gradient
+from harness.candidates.own.native.rows import Batch
+from harness.candidates.own.native.training import gradient, summed
+from harness.candidates.own.native.ulysses import GatherTokens, Shard, Stream, sum_gradients
 from harness.case import Case
 from harness.reference.decoder import Decoder
 

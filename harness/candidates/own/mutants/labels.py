@@ -15,7 +15,8 @@ from harness.candidates import Rank
 from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Segments
-from harness.candidates.own.native.packing import PAD_TOKEN, Batch, Shard, Stream, cut, pad_to
+from harness.candidates.own.native.rows import PAD_TOKEN, Batch
+from harness.candidates.own.native.ulysses import Shard, Stream, cut, pad_to
 from harness.case import Case
 
 IGNORED = -100
@@ -76,10 +77,10 @@ class Dealt(LocalDialect):
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         self.order_TP = self.order(stream, case.sp)
         return Shard(
-            ids_L=cut(self.deal(stream.ids_T, case.pad_id), case.sp, rank.sp_index),
-            positions_L=cut(self.deal(stream.positions_T, 0), case.sp, rank.sp_index),
-            labels_L=cut(self.deal(stream.labels_T, case.pad_id), case.sp, rank.sp_index),
-            tokens_L=cut(self.deal(stream.tokens_T, PAD_TOKEN), case.sp, rank.sp_index),
+            ids_L=cut(self.deal(stream.ids_T, case.pad_id), rank),
+            positions_L=cut(self.deal(stream.positions_T, 0), rank),
+            labels_L=cut(self.deal(stream.labels_T, case.pad_id), rank),
+            tokens_L=cut(self.deal(stream.tokens_T, PAD_TOKEN), rank),
             positions_TP=F.pad(stream.positions_T, (0, 1)),
             pad=len(self.order_TP) - len(stream.ids_T),
         )
@@ -89,7 +90,7 @@ class Dealt(LocalDialect):
         return Segments.masked(allowed_TT[self.order_TP][:, self.order_TP])
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
-        return cut(self.deal(weights_T, 0), rank.sp.size(), rank.sp_index)
+        return cut(self.deal(weights_T, 0), rank)
 
 
 class Zigzag(Dealt):
@@ -210,8 +211,7 @@ class PaddingPredictsZero(LocalDialect):
         return replace(mine, labels_L=mine.labels_L.where(mine.tokens_L >= 0, 0))
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
-        sp, trained = rank.sp.size(), float(weights_T.max())
-        return cut(F.pad(weights_T, (0, -len(weights_T) % sp), value=trained), sp, rank.sp_index)
+        return cut(weights_T, rank, float(weights_T.max()))
 
 
 @mutant(

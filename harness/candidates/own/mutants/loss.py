@@ -15,10 +15,9 @@ from harness.candidates import Rank
 from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Segments
-from harness.candidates.own.native.packing import Batch, Shard, Stream, cut, pad_to, unpad
-from harness.candidates.own.native.reduction import summed
-from harness.candidates.own.native.rows import Sample
-from harness.candidates.own.native.ulysses import supervised
+from harness.candidates.own.native.rows import Batch, Sample
+from harness.candidates.own.native.training import summed
+from harness.candidates.own.native.ulysses import Shard, Stream, cut, supervised
 from harness.case import Case
 from harness.reference.decoder import Decoder, at_least_fp32
 
@@ -27,11 +26,8 @@ TILES = 4
 
 def own_terms(micro_batches: list[Batch], rank: Rank) -> Tensor:
     """How many loss terms of the step this rank's own tokens have."""
-    sp, counts = rank.sp.size(), []
-    for batch in micro_batches:
-        terms_T = F.pad(supervised(batch).int(), (0, 1)).flatten()[unpad(batch).indices_T]
-        counts.append(cut(pad_to(terms_T, sp, 0), sp, rank.sp_index).sum())
-    return torch.stack(counts).sum()
+    terms = [F.pad(supervised(b).int(), (0, 1))[b.attended_BS] for b in micro_batches]
+    return torch.stack([cut(terms_T, rank).sum() for terms_T in terms]).sum()
 
 
 @mutant(
@@ -441,9 +437,7 @@ class PaddingCounts(LocalDialect):
     """The tokens that pad the stream for sequence parallelism count like real ones."""
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
-        sp = rank.sp.size()
-        tail_P = weights_T.max().expand(-len(weights_T) % sp)
-        return cut(torch.cat((weights_T, tail_P)), sp, rank.sp_index)
+        return cut(weights_T, rank, float(weights_T.max()))
 
 
 LEFT_OUT: dict[str, str] = {}

@@ -14,10 +14,9 @@ from harness.candidates import Emit, Rank
 from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Segments
-from harness.candidates.own.native.packing import Batch, Stream
-from harness.candidates.own.native.reduction import sum_gradients, summed
-from harness.candidates.own.native.rows import Sample, my_samples
-from harness.candidates.own.native.ulysses import gradient
+from harness.candidates.own.native.rows import Batch, Sample
+from harness.candidates.own.native.training import gradient, summed
+from harness.candidates.own.native.ulysses import Stream, sum_gradients
 from harness.case import Case
 from harness.reference.decoder import Decoder
 
@@ -162,7 +161,7 @@ class RowsByTheOtherMesh(LocalDialect):
     """Rows are dealt by rank % dp, as if replicas were neighbours: peers have different ones."""
 
     def samples(self, case: Case, rank: Rank) -> list[Sample]:
-        return my_samples(case, replace(rank, dp_index=rank.index % case.dp))
+        return super().samples(case, replace(rank, dp_index=rank.index % case.dp))
 
 
 @mutant("B127", "ByteDance-Seed/VeOmni#1076", needs=("dp>1",), named="gradient-times-dp")

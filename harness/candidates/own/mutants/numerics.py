@@ -15,7 +15,7 @@ from harness.candidates import Rank
 from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Kernel, Segments
-from harness.candidates.own.native.ulysses import gradient
+from harness.candidates.own.native.training import gradient
 from harness.case import Case
 from harness.reference.decoder import Decoder
 

@@ -13,11 +13,10 @@ from torch import distributed as dist
 from harness.candidates import Emit, Rank
 from harness.candidates.bank import mutant
 from harness.candidates.own.native import LocalDialect
-from harness.candidates.own.native.attention import Segments, repeat_for
-from harness.candidates.own.native.packing import Batch, Shard, Stream
-from harness.candidates.own.native.reduction import summed
-from harness.candidates.own.native.rows import Sample
-from harness.candidates.own.native.ulysses import gradient
+from harness.candidates.own.native.attention import Segments
+from harness.candidates.own.native.rows import Batch, Sample
+from harness.candidates.own.native.training import gradient, summed
+from harness.candidates.own.native.ulysses import Shard, Stream
 from harness.case import Case
 from harness.reference.decoder import Decoder
 
@@ -213,7 +212,7 @@ class RanksOfTheFirstModel(LocalDialect):
 
     def repeat(self, x_LKH: Tensor, rank: Rank) -> Tensor:
         self.peers = self.peers or rank.sp.size()
-        return repeat_for(self.peers, x_LKH)
+        return x_LKH.repeat_interleave(max(1, self.peers // x_LKH.shape[1]), 1)
 
 
 @mutant("B151", "OpenRLHF/OpenRLHF#1287", needs=("micro_batches>1",), named="token-lost")

@@ -13,8 +13,8 @@ from harness.candidates import Emit, Rank
 from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Segments
-from harness.candidates.own.native.packing import Batch, Shard, Stream, cut, pad_to
-from harness.candidates.own.native.rows import Sample
+from harness.candidates.own.native.rows import Batch, Sample
+from harness.candidates.own.native.ulysses import Shard, Stream, cut
 from harness.case import Case
 
 
@@ -71,7 +71,7 @@ class PositionsByTheGlobalRank(GatherDialect):
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         mine = super().shard(case, stream, rank)
-        positions_L = cut(mine.positions_TP, case.sp, min(rank.index, case.sp - 1))
+        positions_L = mine.positions_TP.chunk(case.sp)[min(rank.index, case.sp - 1)]
         return replace(mine, positions_L=positions_L)
 
 
@@ -106,7 +106,7 @@ class AxesCutAsOneLine(GatherDialect):
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         mine = super().shard(case, stream, rank)
         positions_3T = mine.positions_TP.expand(3, -1)
-        positions_L = cut(positions_3T.flatten(), case.sp, rank.sp_index)[: len(mine.ids_L)]
+        positions_L = cut(positions_3T.flatten(), rank)[: len(mine.ids_L)]
         return replace(mine, positions_L=positions_L)
 
 
@@ -142,7 +142,7 @@ class LabelsSlicedTwice(LocalDialect):
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         mine = super().shard(case, stream, rank)
-        again = cut(pad_to(mine.labels_L, case.sp, case.pad_id), case.sp, rank.sp_index)
+        again = cut(mine.labels_L, rank, case.pad_id)
         return replace(mine, labels_L=again.repeat(case.sp)[: len(mine.ids_L)])
 
 

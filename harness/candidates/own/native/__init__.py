@@ -1,7 +1,6 @@
 """Our own sequence-parallel step: the positive control, and the page to learn Ulysses from."""
 
-from harness.candidates.own.native.dialects import GatherDialect, LocalDialect
-from harness.candidates.own.native.ulysses import Ulysses
+from harness.candidates.own.native.ulysses import GatherDialect, LocalDialect, Ulysses
 
 GATHER = GatherDialect()
 LOCAL = LocalDialect()

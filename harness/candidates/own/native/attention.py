@@ -1,7 +1,7 @@
 """What an attention kernel is, and what it is told of the rows in a stream.
 
-Legend: L tokens on this rank, T all tokens of the padded stream, S tokens of one row, K kv heads,
-M query heads on this rank, C kv heads on this rank, H head dim.
+Legend: T all tokens of the padded stream, S tokens of one row, M query heads on this rank, C kv
+heads on this rank, H head dim.
 """
 
 from collections.abc import Callable
@@ -71,8 +71,3 @@ class Segments:
 
 # kernel(q_TMH, k_TCH, v_TCH, segments) -> out_TMH.
 Kernel = Callable[[Tensor, Tensor, Tensor, Segments], Tensor]
-
-
-def repeat_for(sp: int, x_LKH: Tensor) -> Tensor:
-    """Every rank needs a kv head: repeat each in place until there are sp of them."""
-    return x_LKH.repeat_interleave(max(1, sp // x_LKH.shape[1]), 1)

@@ -1,15 +1,22 @@
-"""Which rows this rank trains on: a dataset and a sampler, as in any training script."""
+"""Which rows this rank trains on, and how they become a batch, as in any training script.
+
+Legend: B rows, S longest row.
+"""
 
 import hashlib
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch import distributed as dist
 from torch.utils.data import Dataset, DistributedSampler
 
 from harness.candidates.protocol import Rank
 from harness.case import Case
+
+# The number of no token.
+PAD_TOKEN = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +28,17 @@ class Sample:
     side: str
     # The global numbers of its tokens; they travel through every step beside the ids.
     tokens: range
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A padded micro-batch."""
+
+    ids_BS: Tensor
+    attended_BS: Tensor
+    positions_BS: Tensor
+    loss_mask_BS: Tensor
+    tokens_BS: Tensor
 
 
 class Rows(Dataset[Sample]):
@@ -82,21 +100,23 @@ def sampler(
     return iter(drawn)
 
 
-def my_samples(case: Case, rank: Rank) -> list[Sample]:
-    """The rows of this rank's replica."""
-    rows = Rows(case)
-    drawn = sampler(
-        rows, case.dp, rank.dp_index, shuffle=False, drop_last=False, epoch=0, seed=case.seed
+def collate(samples: list[Sample], pad_id: int, device: torch.device) -> Batch:
+    """Pad rows to the longest, each on its own side."""
+    longest = max(len(sample.ids) for sample in samples)
+
+    def table(values: list[tuple[int, ...] | tuple[bool, ...] | range], fill: int) -> Tensor:
+        padded = []
+        for sample, row in zip(samples, values, strict=True):
+            gap = [fill] * (longest - len(row))
+            padded.append([*gap, *row] if sample.side == "left" else [*row, *gap])
+        return torch.tensor(padded, device=device)
+
+    lengths = [len(sample.ids) for sample in samples]
+    attended_BS = table([(1,) * length for length in lengths], 0).bool()
+    return Batch(
+        ids_BS=table([sample.ids for sample in samples], pad_id),
+        attended_BS=attended_BS,
+        positions_BS=table([range(length) for length in lengths], 0),
+        loss_mask_BS=table([sample.loss_mask for sample in samples], 0).bool(),
+        tokens_BS=table([sample.tokens for sample in samples], PAD_TOKEN),
     )
-    return [rows[index] for index in drawn]
-
-
-def split(samples: list[Sample], micro_batches: int) -> list[list[Sample]]:
-    """Consecutive micro-batches, the larger ones first."""
-    share, larger = divmod(len(samples), micro_batches)
-    pieces, at = [], 0
-    for i in range(micro_batches):
-        size = share + (i < larger)
-        pieces.append(samples[at : at + size])
-        at += size
-    return pieces

@@ -1,184 +1,132 @@
-"""The Ulysses training step, to be read from top to bottom.
+"""Ulysses: one micro-batch of sequence-parallel training, to be read from top to bottom.
 
-rows -> padded batch -> flat stream -> labels shifted -> padded and cut into shards -> model with
-all-to-all attention -> losses of this rank's tokens -> loss -> backward -> reduction over ranks.
+A batch is padded: it has ids, positions, and masks of which columns are tokens and which are
+targets. Its tokens become one stream. Labels are shifted on the whole of it; then it is padded and
+cut, and each of the sp ranks that share a sequence computes on its shard. Only attention looks
+further: ranks exchange tokens for heads, attend to the whole stream with their part of the heads,
+and exchange back; see `exchange` and `attention`. What each rank makes of its tokens' losses, and
+what is then done with gradients, is the dialect's: either is right, and half of one with half of
+the other is off by the number of ranks. What training has besides is in `training`.
 
-What each rank's loss is, and therefore what the reduction has to do, is the dialect's: see
-`dialects`.
-
-Legend: L tokens on this rank, T tokens of the stream, V vocabulary, N heads, K kv heads, M heads
-on this rank, C kv heads on this rank, H head dim; see also `packing`.
+Legend: B rows, S longest row, T tokens of the stream, P pad tokens at its end, L tokens on this
+rank, D hidden, N heads, K kv heads, M and C of them on this rank, H head dim.
 """
 
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed import ProcessGroup
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from harness.candidates.own.native.attention import Kernel, Segments, repeat_for
-from harness.candidates.own.native.compiled import compile_layers
+from harness.candidates.own.native.attention import Kernel, Segments
 from harness.candidates.own.native.exchange import gather_tokens_together, scatter_tokens
 from harness.candidates.own.native.kernels import KERNELS
-from harness.candidates.own.native.packing import (
-    Batch,
-    Shard,
-    Stream,
-    collate,
-    shard,
-    shift,
-    unpad,
-)
-from harness.candidates.own.native.reduction import reduced_apart, sum_gradients, summed
-from harness.candidates.own.native.rows import Sample, check_peers, my_samples, split
-from harness.candidates.own.native.usable import unsupported
-from harness.candidates.own.native.wrappers import WRAPPERS
+from harness.candidates.own.native.rows import PAD_TOKEN, Batch
+from harness.candidates.own.native.training import Training, gradient, summed
 from harness.candidates.protocol import Emit, Rank
-from harness.case import LEARNING_RATE, Case
-from harness.reference.decoder import Decoder, Head, at_least_fp32
-from harness.reference.weights import TORCH_DTYPES
+from harness.case import Case
+from harness.reference.decoder import Decoder, at_least_fp32
 
 
-class Ulysses:
-    """The step; every method is one thing that training scripts get wrong."""
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The real tokens of a micro-batch, row after row."""
 
-    name: str
-    # More than that many logits are computed, and forgotten, a few tokens at a time.
-    logits_at_once = 10 << 20
+    ids_T: Tensor
+    positions_T: Tensor
+    labels_T: Tensor
+    # The numbers by which the harness knows each token again.
+    tokens_T: Tensor
+    # Where each token came from in the flattened (B, S).
+    indices_T: Tensor
 
-    def supports(self, case: Case) -> str | None:
-        return unsupported(case)
 
-    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        model = self.wrapped(self.model(case, rank), case, rank)
-        samples = self.samples(case, rank)
-        check_peers(samples, rank)
-        for _ in range(case.steps - 1):
-            self.step(model, case, samples, rank, silent)
-            self.update(model)
-        self.step(model, case, samples, rank, emit)
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one rank computes on, and what attention must know about the whole stream."""
 
-    def step(
-        self, model: Decoder, case: Case, samples: list[Sample], rank: Rank, emit: Emit
-    ) -> None:
-        """Forward, backward and reduction on every micro-batch: all but the optimizer."""
-        micro_batches = [
-            self.collate(case, part, rank) for part in self.split(samples, case.micro_batches)
-        ]
-        targets = self.targets(micro_batches, rank)
-        total = torch.zeros((), device=rank.device)
-        for number, batch in enumerate(micro_batches, 1):
-            with self.accumulation(model, case, rank, last=number == len(micro_batches)):
-                total = total + self.forward_backward(model, case, batch, targets, rank, emit)
+    ids_L: Tensor
+    positions_L: Tensor
+    labels_L: Tensor
+    tokens_L: Tensor
+    positions_TP: Tensor
+    pad: int
 
-        emit("loss", self.reported(total, rank))
-        if case.wrapper == "none" and case.sync == "last":
-            self.reduce(model, rank)
-        wrapper = WRAPPERS[case.wrapper]
-        for name, parameter in wrapper.unwrapped(model).named_parameters():
-            emit(f"grad.{name}", wrapper.whole(gradient(parameter)))
+
+class Ulysses(Training):
+    """One micro-batch; each method is a part that scripts get wrong, and that mutants replace."""
 
     def forward_backward(
         self, model: Decoder, case: Case, batch: Batch, targets: Tensor, rank: Rank, emit: Emit
     ) -> Tensor:
-        """One micro-batch; its loss, as this rank sees it."""
+        """One micro-batch; leaves its gradients in the model -> loss, as this rank sees it."""
         stream = self.shifted(self.unpad(batch))
         mine = self.shard(case, stream, rank)
         nll_L = self.token_losses(model, case, mine, rank, emit)
         nll_L.retain_grad()
         emit("nll", nll_L, mine.tokens_L)
         loss = self.loss(case, batch, stream, nll_L, targets, rank)
+        # More than one where DDP or FSDP averages gradients that the dialect wants summed.
         scale = self.scale(case, rank)
         self.backward(loss * scale)
         # How much each token's loss moves the gradients once they are reduced.
         emit("weight", gradient(nll_L) / scale / self.divisor(rank), mine.tokens_L)
         return loss.detach()
 
-    def update(self, model: Decoder) -> None:
-        """Plain SGD; by hand, because the first optimizer of a process takes torch a second."""
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(gradient(parameter), alpha=-LEARNING_RATE)
-        model.zero_grad()
-
-    def model(self, case: Case, rank: Rank) -> Decoder:
-        return Decoder(case, TORCH_DTYPES[case.dtype], rank.device)
-
-    def wrapped(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
-        """What training puts around the model, as far as the case asks for it."""
-        if case.mixed:
-            # Only held so: the decoder goes on computing in the dtype that it was made for.
-            model.float()
-        if case.compiled:
-            compile_layers(model, rank.device)
-        return WRAPPERS[case.wrapper].wrap(model, case, rank)
-
-    def samples(self, case: Case, rank: Rank) -> list[Sample]:
-        """This replica's rows; peers of one sequence have the same."""
-        return my_samples(case, rank)
-
-    def split(self, samples: list[Sample], micro_batches: int) -> list[list[Sample]]:
-        return split(samples, micro_batches)
-
-    def collate(self, case: Case, samples: list[Sample], rank: Rank) -> Batch:
-        return collate(samples, case.pad_id, rank.device)
-
-    def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        """How many loss terms the step has, over all micro-batches and replicas."""
-        mine = torch.stack([supervised(batch).sum() for batch in micro_batches]).sum()
-        return summed(mine, rank.dp)
-
     def unpad(self, batch: Batch) -> Stream:
-        return unpad(batch)
+        """Drop the padding; row order and token order stay. Labels are the ids until shifted."""
+        indices_T = batch.attended_BS.flatten().nonzero().squeeze(-1)
+        ids_T = batch.ids_BS.flatten()[indices_T]
+        positions_T = batch.positions_BS.flatten()[indices_T]
+        tokens_T = batch.tokens_BS.flatten()[indices_T]
+        return Stream(ids_T, positions_T, ids_T, tokens_T, indices_T)
 
     def shifted(self, stream: Stream) -> Stream:
-        """Labels: each token's successor, on the whole stream, before anything is cut."""
-        return replace(stream, labels_T=shift(stream.labels_T))
+        """Each token's label is the next token of the *whole* stream.
+
+        The last token of a row gets the next row's first, the last of all gets the first of all;
+        both are real ids and both carry no weight in the loss. Shifting after the stream is cut
+        would instead lose or wrap one label per rank.
+        """
+        return replace(stream, labels_T=stream.labels_T.roll(-1))
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        """This rank's piece of the padded stream."""
-        return shard(stream, case.pad_id, rank.sp.size(), rank.sp_index)
+        """Pad the stream at its end and keep this rank's piece of everything."""
+        pad = -len(stream.ids_T) % rank.sp.size()
+        # Pad positions start over, so that the tail is one more row and no row attends to it.
+        tail_P = torch.arange(pad, device=stream.positions_T.device)
+        positions_TP = torch.cat((stream.positions_T, tail_P))
+        return Shard(
+            ids_L=cut(stream.ids_T, rank, case.pad_id),
+            positions_L=cut(positions_TP, rank),
+            labels_L=cut(stream.labels_T, rank, case.pad_id),
+            tokens_L=cut(stream.tokens_T, rank, PAD_TOKEN),
+            positions_TP=positions_TP,
+            pad=pad,
+        )
 
     def token_losses(
         self, model: Decoder, case: Case, mine: Shard, rank: Rank, emit: Emit
     ) -> Tensor:
-        """The loss of each of this rank's tokens, padding included."""
-
-        def tap(key: str, tensor: Tensor) -> None:
-            emit(key, tensor, mine.tokens_L)
-
+        """The loss of each of this rank's tokens, padding included -> nll_L."""
+        tap = partial(emit, tokens=mine.tokens_L)
         segments = self.segments(mine, case)
         tap("ids", mine.ids_L)
         tap("positions", mine.positions_L)
         tap("labels", mine.labels_L)
-
-        def losses(x_LD: Tensor, head: Head) -> Tensor:
-            size = max(1, self.logits_at_once // case.vocab)
-            if len(x_LD) > size:
-                return self.losses_in_chunks(x_LD, head, mine.labels_L, size)
-            logits_LV = head(x_LD)
-            tap("logits", logits_LV)
-            return self.cross_entropy(logits_LV, mine.labels_L)
-
         nll_L: Tensor = model(
             mine.ids_L,
             mine.positions_L,
-            lambda q, k, v: self.attend(q, k, v, segments, case, rank),
+            lambda q_LNH, k_LKH, v_LKH: self.attend(q_LNH, k_LKH, v_LKH, segments, case, rank),
             tap,
-            losses,
+            lambda x_LD, head: self.losses(x_LD, head, mine.labels_L, case, tap),
         )
         return nll_L
-
-    def losses_in_chunks(self, x_LD: Tensor, head: Head, labels_L: Tensor, size: int) -> Tensor:
-        """Logits of a few tokens at a time, not kept but computed again in backward."""
-
-        def losses(x_CD: Tensor, labels_C: Tensor) -> Tensor:
-            return self.cross_entropy(head(x_CD), labels_C)
-
-        chunks = zip(x_LD.split(size), labels_L.split(size), strict=True)
-        return torch.cat([checkpoint(losses, *chunk, use_reentrant=False) for chunk in chunks])
 
     def segments(self, mine: Shard, case: Case) -> Segments:
         """Which tokens of the whole stream see each other."""
@@ -200,56 +148,128 @@ class Ulysses:
         return self.scatter_tokens(out_TMH, rank)
 
     def repeat(self, x_LKH: Tensor, rank: Rank) -> Tensor:
-        """Keys or values with as many heads as there are ranks, at least."""
-        return repeat_for(rank.sp.size(), x_LKH)
+        """Every rank needs a kv head: repeat each in place until there are sp of them."""
+        return x_LKH.repeat_interleave(max(1, rank.sp.size() // x_LKH.shape[1]), 1)
 
     def gather_tokens(self, tensors: tuple[Tensor, ...], rank: Rank) -> tuple[Tensor, ...]:
         """Sequence layout to head layout: all tokens, this rank's heads."""
         return gather_tokens_together(tensors, rank.sp)
 
     def kernel(self, case: Case) -> Kernel:
+        """What attends, to the whole stream with this rank's heads."""
         return KERNELS[case.kernel]
 
     def scatter_tokens(self, out_TMH: Tensor, rank: Rank) -> Tensor:
         """Head layout to sequence layout: this rank's tokens, all heads."""
         return scatter_tokens(out_TMH, rank.sp)
 
-    def cross_entropy(self, logits_LV: Tensor, labels_L: Tensor) -> Tensor:
-        return F.cross_entropy(at_least_fp32(logits_LV), labels_L, reduction="none")
+    def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
+        """How many loss terms the step has, over all micro-batches and replicas."""
+        mine = torch.stack([supervised(batch).sum() for batch in micro_batches]).sum()
+        return summed(mine, rank.dp)
 
+    @abstractmethod
     def loss(
         self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
     ) -> Tensor:
-        """What this rank calls backward on, for one micro-batch."""
-        raise NotImplementedError
+        """What this rank calls backward on."""
 
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()
-
-    def divisor(self, rank: Rank) -> int:
-        """What the sum over all ranks is divided by: their number for a mean, or 1."""
-        raise NotImplementedError
-
-    def scale(self, case: Case, rank: Rank) -> float:
-        """What the loss is multiplied by: wrappers average over all ranks, in either dialect."""
-        return 1 if case.wrapper == "none" else rank.world.size() / self.divisor(rank)
+    def reduce(self, model: Decoder, rank: Rank) -> None:
+        """Turn this rank's gradients into what the optimizer sees."""
+        sum_gradients(model, rank.world, divide_by=self.divisor(rank))
 
     def reported(self, total: Tensor, rank: Rank) -> Tensor:
         """The loss that a training log would show."""
         return summed(total, rank.world) / self.divisor(rank)
 
-    def accumulation(
-        self, model: Decoder, case: Case, rank: Rank, *, last: bool
-    ) -> AbstractContextManager[None]:
-        """Around a micro-batch: whether its gradients are reduced right away."""
-        each = case.sync == "each"
-        if each and case.wrapper == "none":
-            return reduced_apart(model, lambda: self.reduce(model, rank))
-        return WRAPPERS[case.wrapper].accumulation(model, each or last)
 
-    def reduce(self, model: Decoder, rank: Rank) -> None:
-        """Turn local gradients into what the optimizer sees."""
-        sum_gradients(model, rank.world, divide_by=self.divisor(rank))
+class GatherDialect(Ulysses):
+    """The whole replica's loss on each rank, and the mean of gradients."""
+
+    name = "native-gather"
+
+    def loss(
+        self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
+    ) -> Tensor:
+        """As in plain training, from the losses of all tokens."""
+        nll_T = self.gather_losses(nll_L, rank)[: len(stream.ids_T)]
+        # Back to the padded batch, zero where nothing was computed.
+        nll_BS = nll_T.new_zeros(batch.ids_BS.numel()).index_put((stream.indices_T,), nll_T)
+        counts_BS = self.counts(batch)
+        terms_BS = nll_BS.view(batch.ids_BS.shape)[:, :-1] * counts_BS
+        if case.loss == "token-mean":
+            # The mean over replicas divides by dp what the global count already divided.
+            return terms_BS.sum() / targets.clamp(min=1) * case.dp
+        if case.loss == "micro-mean":
+            return terms_BS.sum() / counts_BS.sum().clamp(min=1) / case.micro_batches
+        row_means_B = terms_BS.sum(1) / counts_BS.sum(1).clamp(min=1)
+        return row_means_B.sum() / (len(case.rows) / case.dp)
+
+    def gather_losses(self, nll_L: Tensor, rank: Rank) -> Tensor:
+        """The losses of the whole padded stream -> nll_TP."""
+        nll_TP: Tensor = GatherTokens.apply(nll_L, rank.sp)  # type: ignore[no-untyped-call]
+        return nll_TP
+
+    def counts(self, batch: Batch) -> Tensor:
+        """Which columns of the padded batch are loss terms."""
+        return supervised(batch)
+
+    def divisor(self, rank: Rank) -> int:
+        """A mean over all ranks."""
+        return rank.world.size()
+
+
+class GatherTokens(torch.autograd.Function):
+    """All peers' pieces, in order; backward keeps this rank's piece times the group size.
+
+    Every peer computes the same loss from the gathered tensor, so its own piece of the gradient
+    is already whole. The factor pays in advance for the mean over the group that follows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_L: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        pieces = [torch.empty_like(x_L) for _ in range(group.size())]
+        dist.all_gather(pieces, x_L.contiguous(), group=group)
+        return torch.cat(pieces)
+
+    @staticmethod
+    def backward(ctx: Any, grad_T: Tensor) -> tuple[Tensor, None]:
+        sp = ctx.group.size()
+        return grad_T.chunk(sp)[ctx.group.rank()] * sp, None
+
+
+class LocalDialect(Ulysses):
+    """On each rank the share of its tokens in the global loss, and the sum of gradients."""
+
+    name = "native-local"
+
+    def loss(
+        self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
+    ) -> Tensor:
+        """What this rank's tokens add to the loss of all."""
+        weights_T = self.weights(case, batch, stream, targets)
+        return (nll_L * self.cut_weights(weights_T.to(nll_L.dtype), rank)).sum()
+
+    def weights(self, case: Case, batch: Batch, stream: Stream, targets: Tensor) -> Tensor:
+        """The weight of every token of the stream in the global loss, zero where unsupervised."""
+        counts_BS = supervised(batch)
+        per_row_B = counts_BS.sum(1, keepdim=True)
+        share = {
+            "token-mean": targets,
+            "micro-mean": per_row_B.sum() * case.dp * case.micro_batches,
+            "row-mean": per_row_B * len(case.rows),
+        }[case.loss]
+        weights_BS = F.pad(counts_BS / share.clamp(min=1).double(), (0, 1))
+        return weights_BS.flatten()[stream.indices_T]
+
+    def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
+        """This rank's piece of them; padding weighs nothing."""
+        return cut(weights_T, rank)
+
+    def divisor(self, rank: Rank) -> int:  # noqa: ARG002 - nobody is averaged over
+        """A sum over all ranks."""
+        return 1
 
 
 def supervised(batch: Batch) -> Tensor:
@@ -257,10 +277,24 @@ def supervised(batch: Batch) -> Tensor:
     return batch.loss_mask_BS[:, 1:] & batch.attended_BS[:, :-1]
 
 
-def gradient(tensor: Tensor) -> Tensor:
-    """The gradient; what backward never reached has a gradient of zeros."""
-    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+def cut(values_T: Tensor, rank: Rank, fill: float = 0) -> Tensor:
+    """This rank's consecutive piece of the padded stream."""
+    return pad_to(values_T, rank.sp.size(), fill).chunk(rank.sp.size())[rank.sp_index]
 
 
-def silent(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
-    """Steps before the one that is judged emit nothing."""
+def pad_to(values_T: Tensor, sp: int, fill: float) -> Tensor:
+    """Append `fill` until sp divides the length."""
+    return F.pad(values_T, (0, -len(values_T) % sp), value=fill)
+
+
+def sum_gradients(model: nn.Module, group: ProcessGroup, *, divide_by: int) -> None:
+    """Every gradient becomes its sum over the group, divided; one collective for all of them.
+
+    Half precisions are summed in fp32: a sum over ranks must not depend on their number.
+    """
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([at_least_fp32(grad).flatten() for grad in grads])
+    dist.all_reduce(flat, group=group)
+    sums = (flat / divide_by).split([grad.numel() for grad in grads])
+    for grad, total in zip(grads, sums, strict=True):
+        grad.copy_(total.view_as(grad))

@@ -1,6 +1,7 @@
-"""Who holds parameters, and who reduces their gradients over ranks: the step itself, DDP or FSDP.
+"""What training puts around a model: torch.compile, and DDP or FSDP, which hold its parameters.
 
-DDP and FSDP reduce during backward, and average over all ranks: to them, each is a replica.
+DDP and FSDP reduce gradients during backward, and average over all ranks: to them, each is a
+replica.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -94,3 +95,22 @@ def average_in_fp32(
     under_way = dist.all_reduce(wide, group=group, async_op=True).get_future()
     averaged: Future[Tensor] = under_way.then(lambda done: short.copy_(done.value()[0]))
     return averaged
+
+
+def compile_layers(model: Decoder, device: torch.device) -> None:
+    """Compile what each layer does to tokens by themselves, for streams of any length.
+
+    Collectives, and the taps that read what is between, stay outside of the graphs.
+    """
+    # torch gives up on a function after a few models of other shapes, and every case has its own.
+    torch.compiler.reset()
+    # Without an accelerator, inductor needs a C++ compiler and 17 seconds for its first kernel.
+    # What it does before that, tracing and differentiating ahead of time, is the same here.
+    backend = "aot_eager" if device.type == "cpu" else "inductor"
+    for layer in model.layers:
+        for part in ("project", "feed_forward"):
+            # With `fullgraph` what is not compiled is an error, and not run as it is in silence.
+            compiled = torch.compile(
+                getattr(layer, part), fullgraph=True, dynamic=True, backend=backend
+            )
+            setattr(layer, part, compiled)
