@@ -1,46 +1,24 @@
-"""A case as one line of text, and back.
+"""The case behind a line of text.
 
-    case/1 rows=3:111,4:1011:left ids=[1,2,3],[4,5,6,7] heads=4/2 layers=1 vocab=32 sp=2 dp=1 ...
-
-A row is `length:mask` or `length:mask:left`. A long run of equal mask bits is written
-`1{8000}`. Fields may stand in any order; those left out have the defaults of `Case`.
+Fields may stand in any order; those left out have the defaults of `Case`.
 """
 
-import itertools
 import json
 import re
 from collections.abc import Callable
 from typing import Any
 
-from harness.case.case import MAX_TOKENS, Case
+from harness.case.case import CHOICES, MAX_TOKENS, USUAL, Case
 from harness.case.invalid import InvalidCase
+from harness.case.line import ALWAYS, FORMAT, LAST, UNLESS_DEFAULT
 from harness.case.row import Row
 
-FORMAT = 1
-# Bits up to this run length are easier to read spelled out.
-LONGEST_PLAIN_RUN = 11
 # Longer than any line this module writes for MAX_TOKENS tokens with stated ids would need.
 MAX_LINE = 1 << 28
 
 _RUNS = re.compile(r"([01])\{([1-9][0-9]{0,8})\}|([01])")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
 _FRACTION = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?(e[-+]?[0-9]{1,3})?")
-
-
-def line(case: Case) -> str:
-    """The canonical line: what decides the size of the problem always, the rest if unusual."""
-    fields = [f"rows={','.join(map(_row_text, case.rows))}"]
-    if case.ids is not None:
-        fields.append("ids=" + ",".join(json.dumps(i, separators=(",", ":")) for i in case.ids))
-    fields.append(f"heads={case.heads}/{case.kv_heads}")
-    fields += [f"{n}={getattr(case, a)}" for n, a in _ALWAYS.items()]
-    fields += [
-        f"{n}={_scalar_text(getattr(case, a))}"
-        for n, a in _UNLESS_DEFAULT.items()
-        if getattr(case, a) != _DEFAULTS[a]
-    ]
-    fields += [f"dtype={case.dtype}", f"seed={case.seed}"]
-    return f"case/{FORMAT} " + " ".join(fields)
 
 
 def parse(text: str) -> Case:
@@ -68,16 +46,6 @@ def parse(text: str) -> Case:
     if "rows" not in fields:
         raise InvalidCase.because("rows", "nothing", "a case needs rows, for example rows=3:111")
     return Case(**fields)
-
-
-def _row_text(row: Row) -> str:
-    runs = ((bit, len(list(group))) for bit, group in itertools.groupby(row.mask))
-    mask = "".join(b * n if n <= LONGEST_PLAIN_RUN else f"{b}{{{n}}}" for b, n in runs)
-    return f"{len(row)}:{mask}" + (":left" if row.side == "left" else "")
-
-
-def _scalar_text(value: object) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def read_mask(field: str, text: str) -> str:
@@ -168,36 +136,19 @@ def _word_field(name: str, value: str) -> dict[str, Any]:
     return {_ATTRIBUTES[name]: value}
 
 
-_ALWAYS = {"layers": "layers", "vocab": "vocab", "sp": "sp", "dp": "dp"}
-_UNLESS_DEFAULT = {
-    "dim": "head_dim",
-    "model": "model",
-    "tied": "tied",
-    "window": "window",
-    "micro": "micro_batches",
-    "loss": "loss",
-    "kernel": "kernel",
-    "checkpoint": "checkpoint",
-    "wrapper": "wrapper",
-    "sync": "sync",
-    "compiled": "compiled",
-    "mixed": "mixed",
-    "pad": "pad_id",
-    "steps": "steps",
-    "nudge": "nudge",
-}
-_ATTRIBUTES = {**_ALWAYS, **_UNLESS_DEFAULT, "dtype": "dtype", "seed": "seed"}
+_ATTRIBUTES = {**ALWAYS, **UNLESS_DEFAULT, **LAST}
 _FIELDS = {"heads": ("heads", "kv_heads"), **{n: (a,) for n, a in _ATTRIBUTES.items()}}
-_DEFAULTS = {name: field.default for name, field in Case.__dataclass_fields__.items()}
-_READERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
+
+
+def _reader(attribute: str) -> Callable[[str, str], dict[str, Any]]:
+    if attribute in CHOICES:
+        return _flag_field if type(USUAL[attribute]) is bool else _word_field
+    return _fraction_field if type(USUAL[attribute]) is float else _number_field
+
+
+_READERS = {
     "rows": _read_rows,
     "ids": _read_ids,
     "heads": _read_heads,
-    **dict.fromkeys(
-        ("layers", "vocab", "sp", "dp", "dim", "window", "micro", "pad", "steps", "seed"),
-        _number_field,
-    ),
-    "nudge": _fraction_field,
-    **dict.fromkeys(("tied", "checkpoint", "compiled", "mixed"), _flag_field),
-    **dict.fromkeys(("model", "loss", "dtype", "kernel", "wrapper", "sync"), _word_field),
+    **{name: _reader(attribute) for name, attribute in _ATTRIBUTES.items()},
 }
