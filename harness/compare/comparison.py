@@ -7,7 +7,7 @@ from harness.case import Case
 from harness.compare.budget import MOST_SLACK
 from harness.compare.differing import Differing
 from harness.compare.scale import Scale
-from harness.trace import Fault, Finding
+from harness.trace import Fault, Misfit
 from harness.verdict import Verdict
 
 
@@ -69,7 +69,7 @@ class Comparison:
     # Where it should have been asked before this divergence was told, and why it could not.
     unasked: str = ""
     first: Divergence | None = None
-    findings: tuple[Finding, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
     keys: tuple[KeyResult, ...] = ()
     scale: Scale | None = None
     # The root first; empty where nothing failed, or nobody has looked yet.

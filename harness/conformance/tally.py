@@ -83,7 +83,7 @@ def what_is_wrong(comparison: Comparison) -> Iterable[str]:
         "loss": "loss" in wrong,
         "losses of tokens": "nll" in wrong,
         "gradients": any(key.startswith(GRADIENT) for key in wrong),
-        "every token once": bool(comparison.findings),
+        "every token once": bool(comparison.misfits),
     }
     return {kind for kind, holds in kinds.items() if holds}
 

@@ -16,7 +16,7 @@ from harness.diagnosis.gradients import COARSE, is_coarse, name_gradients
 from harness.diagnosis.inputs import name_ids, name_positions, positions_from_rotation
 from harness.diagnosis.labels import labels_from_losses, name_labels
 from harness.diagnosis.weights import name_weights
-from harness.trace import GRADIENT, Fault, Finding, Kind, Misfit, Trace
+from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind, Trace
 from harness.trace.trace import Tokens, Values
 
 BY_KIND = {
@@ -47,13 +47,13 @@ def _whole(evidence: Evidence) -> list[Look]:
     """Tokens that nobody or several ranks computed."""
     found: list[Look] = []
     case, comparison = evidence.case, evidence.comparison
-    twice = _finding(comparison, Misfit.TWICE)
+    twice = _misfit(comparison, MisfitKind.TWICE)
     entered = exchanged(case, comparison.collectives)
     if case.sp > 1 and twice and not entered:
         found.append(Look("vacuous", "every peer computes all tokens, and there is no all-to-all"))
     elif twice:
         found.append(Look("token-owned-twice", f"{len(twice.tokens)} tokens, in {twice.key}"))
-    lost = _finding(comparison, Misfit.LOST)
+    lost = _misfit(comparison, MisfitKind.LOST)
     if lost:
         found.append(Look("token-lost", f"{len(lost.tokens)} tokens, from {lost.key} on"))
     return found
@@ -145,7 +145,7 @@ def _reported(evidence: Evidence) -> list[Look]:
     found: list[Look] = []
     wrong = evidence.wrong
     before = [key for key in wrong if key in ("nll", "weight")]
-    split = _finding(evidence.comparison, Misfit.SPLIT)
+    split = _misfit(evidence.comparison, MisfitKind.SPLIT)
     if split:
         found.append(Look("replica-split", f"ranks hold different copies of {split.key}"))
     if "loss" in wrong and not before:
@@ -158,5 +158,5 @@ def _reported(evidence: Evidence) -> list[Look]:
     return found
 
 
-def _finding(comparison: Comparison, misfit: Misfit) -> Finding | None:
-    return next((f for f in comparison.findings if f.misfit is misfit), None)
+def _misfit(comparison: Comparison, kind: MisfitKind) -> Misfit | None:
+    return next((f for f in comparison.misfits if f.kind is kind), None)

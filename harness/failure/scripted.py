@@ -114,7 +114,7 @@ class Scripted:
         if isinstance(found, Fault):
             self._print("FAULT", f"fault   {found.summary}")
             return FAULT
-        misfits = [f"{f.key}: {f.misfit}, {f.tokens or f.ranks}" for f in found.findings]
+        misfits = [f"{f.key}: {f.kind}, {f.tokens or f.ranks}" for f in found.misfits]
         wrong = misfits or list(self._wrong(found.trace))
         if wrong:
             self._print("DIVERGED", self.says, *wrong)

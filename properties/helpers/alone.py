@@ -69,7 +69,7 @@ def _unfit(pool: RankPool, candidate: str, case: Case) -> bool:
     if isinstance(outcome, Fault):
         return True
     assert isinstance(outcome, Assembly)
-    return bool(outcome.findings or outcome.out_of_step or _alone(case, outcome))
+    return bool(outcome.misfits or outcome.out_of_step or _alone(case, outcome))
 
 
 def _alone(case: Case, outcome: Assembly) -> bool:

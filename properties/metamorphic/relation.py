@@ -92,7 +92,7 @@ def runner(pool: RankPool, candidate: str) -> Run:
         traces = []
         for case, outcome in zip(cases, outcomes, strict=True):
             assert isinstance(outcome, Assembly), f"{outcome}\n{case}"
-            assert not outcome.findings, f"{outcome.findings}\n{case}"
+            assert not outcome.misfits, f"{outcome.misfits}\n{case}"
             traces.append(outcome.trace)
         return traces
 

@@ -29,8 +29,8 @@ def mark_of(comparison: Comparison) -> Mark:
         where = str(comparison.fault.kind)
     elif comparison.first:
         where = comparison.first.key
-    elif comparison.findings:
-        where = f"{comparison.findings[0].key}, {comparison.findings[0].misfit}"
+    elif comparison.misfits:
+        where = f"{comparison.misfits[0].key}, {comparison.misfits[0].kind}"
     names = [look.name for look in comparison.looks if not look.larger]
     shown = [name for name in names if name not in OF_RUNS]
     return Mark(comparison.verdict.name, where, next(iter(shown or names), ""))

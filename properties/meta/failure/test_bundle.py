@@ -21,7 +21,7 @@ from harness.failure.bundle.read import MOST_BYTES, RECORD, TENSORS
 from harness.judge import evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from harness.trace import Fault, Finding, Kind, Misfit
+from harness.trace import Fault, Kind, Misfit, MisfitKind
 from properties.helpers.bundles import CASE, FILES, LINE, made_by_hand, wrong
 
 pytest_plugins = ["pytester"]
@@ -190,7 +190,7 @@ def huge() -> Comparison:
     )
     return replace(
         faulted(CASE, "planted", fault),
-        findings=(Finding(Misfit.LOST, "nll", tuple(range(50_000))),),
+        misfits=(Misfit(MisfitKind.LOST, "nll", tuple(range(50_000))),),
         keys=tuple(
             KeyResult(key, 9, 9, 9.0)
             for key in ("small", "large", "last", *(f"key.{n}" for n in range(5_000)))
@@ -244,6 +244,6 @@ def test_a_failure_is_known_by_what_this_case_shows() -> None:
     assert mark_of(made_by_hand(looks=looks)).root == "kv-repeat"
     # Where nothing else is known, that.
     assert mark_of(made_by_hand(looks=looks[:2])).root == "stale-state"
-    lost = Finding(Misfit.LOST, "nll", (1,))
-    assert mark_of(made_by_hand(findings=(lost,))).where == "nll, token lost"
+    lost = Misfit(MisfitKind.LOST, "nll", (1,))
+    assert mark_of(made_by_hand(misfits=(lost,))).where == "nll, token lost"
     assert "gradient-times-sp (before shrinking)" in explain(made_by_hand(looks=looks))
