@@ -18,8 +18,7 @@ from harness.campaign.table import say, show
 from harness.case import Case, Row
 from harness.compare import Verdict
 from harness.failure.bundle.keep import keep
-from harness.failure.sameness import worth_shrinking
-from harness.failure.shrink import SHRINK_SECONDS
+from harness.failure.shrink import SHRINK_SECONDS, worth_shrinking
 from harness.failure.smallest import smallest
 from harness.generation import cases, generate
 from harness.generation.situations import SITUATIONS, situations_of
@@ -80,7 +79,7 @@ def _judge(part: list[Case], summary: Summary, pool: RankPool, live: Live, until
         if tally.failure is not None:
             continue
         tally.add(comparison)
-        if comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED):
+        if comparison.verdict.failed:
             tally.failure = comparison
         # Once for all candidates, and not where none of them could run the case.
         if comparison.verdict is not Verdict.UNSUPPORTED and comparison.case is not met:

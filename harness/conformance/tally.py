@@ -12,8 +12,6 @@ from harness.trace import GRADIENT
 # A comparison of losses sees a difference from here on: what suites that compare them allow.
 SEEN_BY_LOSS = 0.01
 
-FAILED = (Verdict.KNOWN, Verdict.FAULT, Verdict.DIVERGED)
-
 
 @dataclass(slots=True)
 class Tally:
@@ -47,7 +45,7 @@ class Tally:
         self.stood_in.update(comparison.stood_in)
         if verdict.passed:
             self.used = max(self.used, comparison.used)
-        elif verdict in FAILED:
+        else:
             self._add_failure(comparison)
 
     def _add_failure(self, comparison: Comparison) -> None:
@@ -64,9 +62,6 @@ class Tally:
     def judged(self) -> int:
         """How many were run."""
         return self.verdicts.total() - self.verdicts[Verdict.UNSUPPORTED.name]
-
-    def failed(self) -> int:
-        return sum(self.verdicts[verdict.name] for verdict in FAILED)
 
 
 def name_of(comparison: Comparison) -> str:

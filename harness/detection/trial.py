@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.candidates.bank import Benign, Mutant
 from harness.case import Case
-from harness.compare import Comparison, Verdict
-from harness.failure.sameness import worth_shrinking
+from harness.compare import Comparison
+from harness.failure.shrink import worth_shrinking
 from harness.generation.situations.needs import lacking
 from harness.judge import evaluate_all
 from harness.ranks.pool import RankPool
@@ -72,7 +72,7 @@ def try_mutant(
         judged += 1
         verdicts[comparison.verdict.name] += 1
         # Ranks that cannot even run have not found it.
-        if is_failure(comparison) and worth_shrinking(comparison):
+        if worth_shrinking(comparison):
             if not failures:
                 to_first = judged, time.monotonic() - started
             failures.append(comparison)
@@ -90,7 +90,7 @@ def try_mutant(
     if not failures:
         return Trial(cases=judged, seconds=_since(started), **trial)
     first = failures[0]
-    small = shrink(first) if shrink and worth_shrinking(first) else first
+    small = shrink(first) if shrink else first
     return Trial(
         cases=to_first[0],
         seconds=round(to_first[1], 3),
@@ -119,7 +119,7 @@ def try_benign(variant: Benign, cases: Iterable[Case], pool: RankPool) -> Trial:
     for comparison in evaluate_all(((case, variant.candidate.name) for case in cases), pool):
         judged += 1
         verdicts[comparison.verdict.name] += 1
-        if is_failure(comparison):
+        if comparison.verdict.failed:
             failure = comparison
             break
     return Trial(
@@ -134,10 +134,6 @@ def try_benign(variant: Benign, cases: Iterable[Case], pool: RankPool) -> Trial:
         names=tuple(look.name for look in failure.looks[:1]) if failure is not None else (),
         verdicts=dict(verdicts),
     )
-
-
-def is_failure(comparison: Comparison) -> bool:
-    return comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED)
 
 
 def size_of(case: Case) -> str:

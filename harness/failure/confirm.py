@@ -6,7 +6,7 @@ from dataclasses import replace
 from harness.candidates import resolve
 from harness.case import Case
 from harness.compare import Comparison, Look
-from harness.failure.sameness import same_kind
+from harness.failure.sameness import mark_of
 from harness.judge import evaluate
 from harness.ranks.pool import RankPool
 
@@ -33,7 +33,7 @@ def confirmed(
 ) -> Comparison | None:
     """What fresh ranks show of a failure on a smaller case, where it is still that failure."""
     again = on_fresh_ranks(small, failure.candidate, pool, before)
-    if not same_kind(again, failure):
+    if not mark_of(again).same_kind(mark_of(failure)):
         return None
     if [look.name for look in again.looks[:1]] == [look.name for look in failure.looks[:1]]:
         return again
@@ -49,7 +49,7 @@ def with_what_it_needs(failure: Comparison, earlier: Sequence[Case], pool: RankP
         return failure
     for before in _suspects(earlier):
         again = on_fresh_ranks(failure.case, failure.candidate, pool, before)
-        if same_kind(again, failure):
+        if mark_of(again).same_kind(mark_of(failure)):
             many = "another case" if len(before) == 1 else f"{len(before)} others"
             return _rooted(
                 again, "stale-state", f"it passes unless its ranks ran {many} before it"

@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from harness.case import Case
-from harness.compare import Comparison, Verdict
-from harness.failure.bundle import Bundle, Mark, mark_of
+from harness.compare import Comparison
+from harness.failure.bundle import Bundle
 from harness.failure.bundle.keep import keep
 from harness.failure.confirm import run_before
-from harness.failure.sameness import worth_shrinking
+from harness.failure.sameness import Mark, mark_of
+from harness.failure.shrink import worth_shrinking
 from harness.failure.smallest import fewest_layers, smallest
 from harness.judge import evaluate_traced
 from harness.ranks.pool import RankPool
@@ -41,8 +42,7 @@ class Shown:
     @property
     def failed(self) -> bool:
         """Whether it can be looked at any closer."""
-        failed = self.comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED)
-        return failed and worth_shrinking(self.comparison)
+        return worth_shrinking(self.comparison)
 
     def beside(self, bundle: Bundle, device: str) -> None:
         """Say whether it is the failure in a bundle."""

@@ -15,7 +15,7 @@ import harness
 from harness.candidates.published.environment import Environment
 from harness.candidates.published.library import Library, libraries
 from harness.candidates.registry import Place, locate
-from harness.compare import Comparison, Verdict
+from harness.compare import Comparison
 from harness.failure.reached import bound, reached, used
 from harness.refusal import BadInput
 from harness.report import explain
@@ -60,7 +60,7 @@ class Source:
 
 def script(comparison: Comparison | None, placement: str, deadline: float) -> str:
     """The whole file; `NoScript` where there is nothing that it could show."""
-    if comparison is None or comparison.verdict not in (Verdict.DIVERGED, Verdict.FAULT):
+    if comparison is None or not comparison.verdict.failed:
         raise NoScript("there is nothing to show: no case failed")
     fault = comparison.fault
     # What no rank raised came before any step, from supports().

@@ -7,7 +7,7 @@ from functools import partial
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.confirm import confirmed, on_fresh_ranks, with_what_it_needs
-from harness.failure.sameness import same_kind
+from harness.failure.sameness import mark_of
 from harness.failure.shrink import SHRINK_SECONDS, Shrunk, shrink
 from harness.judge import verdict_only
 from harness.ranks.pool import RankPool
@@ -33,10 +33,10 @@ def smallest(
 
 def fewest_layers(failure: Comparison, pool: RankPool) -> Comparison:
     """The same case with the fewest layers that still fail; itself where all are needed."""
-    judge = _judge(failure, pool)
+    judge, mark = _judge(failure, pool), mark_of(failure)
     for layers in range(1, failure.case.layers):
         case = replace(failure.case, layers=layers)
-        if same_kind(judge(case), failure):
+        if mark_of(judge(case)).same_kind(mark):
             small = confirmed(case, failure, pool, failure.before)
             if small is not None:
                 return small

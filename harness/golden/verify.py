@@ -64,7 +64,7 @@ class Tally:
     def add(self, name: str, comparison: Comparison) -> None:
         self.verdicts[comparison.verdict.name] += 1
         self.elements += comparison.elements
-        if comparison.verdict in (Verdict.DIVERGED, Verdict.FAULT):
+        if comparison.verdict.failed:
             self.failures.setdefault(name, comparison)
 
     def look_closer(self, pool: RankPool) -> None:

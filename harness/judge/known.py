@@ -32,7 +32,7 @@ def listed(comparison: Comparison) -> Bug | None:
 
 def recognised(comparison: Comparison) -> Comparison:
     """The same, or KNOWN with the reason where it is listed."""
-    if comparison.verdict not in (Verdict.DIVERGED, Verdict.FAULT):
+    if not comparison.verdict.failed:
         return comparison
     bug = listed(comparison)
     if bug is None:

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 from harness.case import Case, parse
 from harness.compare import Differing
 from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, listed
-from harness.failure.bundle.mark import Mark
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.tensors import Malformed, unpack
+from harness.failure.sameness import Mark
 from harness.refusal import BadInput
 from harness.verdict import Verdict
 

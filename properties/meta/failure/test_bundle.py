@@ -15,9 +15,10 @@ from harness.case import parse
 from harness.compare import Comparison, KeyResult, Look, Verdict, faulted
 from harness.compare.differing import MOST_BYTES as MOST_TENSORS
 from harness.compare.differing import Kept
-from harness.failure.bundle import mark_of, read_bundle, write_bundle
+from harness.failure.bundle import read_bundle, write_bundle
 from harness.failure.bundle.keep import keep
 from harness.failure.bundle.read import MOST_BYTES, RECORD, TENSORS
+from harness.failure.sameness import mark_of
 from harness.judge import evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
