@@ -66,7 +66,7 @@ class Tally:
 
 def name_of(comparison: Comparison) -> str:
     """What a failure is called; a verdict where it has no name."""
-    return comparison.looks[0].name if comparison.looks else comparison.verdict.name
+    return comparison.called or comparison.verdict.name
 
 
 def what_is_wrong(comparison: Comparison) -> Iterable[str]:

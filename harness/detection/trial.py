@@ -98,7 +98,7 @@ def try_mutant(
         case=str(small.case),
         size=size_of(small.case),
         explanation=explain(small),
-        names=tuple(failure.looks[0].name for failure in failures if failure.looks),
+        names=tuple(failure.called for failure in failures if failure.called),
         unmet=tuple(
             dict.fromkeys(lack for f in failures for lack in lacking(f.case, mutant.needs))
         ),
@@ -107,7 +107,7 @@ def try_mutant(
 
 
 def _agree(failures: list[Comparison]) -> bool:
-    roots = [failure.looks[0].name for failure in failures if failure.looks]
+    roots = [failure.called for failure in failures if failure.called]
     return len(roots) > 1 and len(set(roots)) == 1
 
 

@@ -65,9 +65,9 @@ def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     # After a wrong step everything is wrong: what went wrong shows in the first one.
     alone = evaluate_traced(replace(case, steps=1), candidate, pool)
     if not alone.verdict.passed:
-        return replace(comparison, looks=alone.looks)
+        return comparison.named(*alone.looks)
     why = f"the first step alone is right, and after {case.steps - 1} more it is not"
-    return replace(comparison, looks=(Look("stale-state", why),))
+    return comparison.named(Look("stale-state", why))
 
 
 def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
@@ -141,8 +141,7 @@ def judge(run: Run, device: str, *, traced: bool = False) -> Comparison:
         return replace(_named(faulted(case, candidate, outcome)), logs=outcome.logs)
     comparison = blame.judged(case, candidate, oracle, baseline, outcome, device)
     if comparison.verdict is Verdict.DIVERGED and traced:
-        looks = name_divergence(comparison, oracle, outcome.trace)
-        return replace(comparison, looks=looks)
+        return comparison.named(*name_divergence(comparison, oracle, outcome.trace))
     return _named(comparison)
 
 
@@ -151,7 +150,7 @@ def _named(comparison: Comparison) -> Comparison:
     # Ranks that never came up look like nothing that a step does.
     if fault is None or fault.kind is Kind.START:
         return comparison
-    return replace(comparison, looks=(name_fault(fault),))
+    return comparison.named(name_fault(fault))
 
 
 def _closer(seen: Comparison, pool: RankPool) -> Comparison:
@@ -161,7 +160,7 @@ def _closer(seen: Comparison, pool: RankPool) -> Comparison:
     if traced.verdict is not Verdict.DIVERGED:
         again = f"{traced.verdict.name}: {traced.reason}" if traced.reason else traced.verdict.name
         why = f"seen once; the same case run again with full tracing: {again}"
-        return replace(seen, looks=(Look("stale-state", why),))
+        return seen.rooted("stale-state", why)
     if repr(traced.loss) == repr(seen.loss):
         return traced
     # What ran before it was another case the first time, and itself since then.
@@ -171,4 +170,4 @@ def _closer(seen: Comparison, pool: RankPool) -> Comparison:
         if settled
         else ("not-repeatable", "run again and again, it comes out differently each time")
     )
-    return replace(traced, looks=(Look(name, why), *traced.looks))
+    return traced.rooted(name, why)

@@ -13,7 +13,7 @@ from harness.generation.situations.needs import lacking
 def listed(comparison: Comparison) -> Bug | None:
     """The bug that a failure of a published candidate is taken for."""
     candidate = load(comparison.candidate)
-    if not isinstance(candidate, Published) or not comparison.looks:
+    if not isinstance(candidate, Published):
         return None
     version = comparison.candidate.partition("@")[2] or candidate.library.pinned
     release = Environment(candidate.library, version).release
@@ -23,7 +23,7 @@ def listed(comparison: Comparison) -> Bug | None:
             for bug in bugs(candidate.library)
             if candidate.key in bug.candidate
             and bug.is_in(release)
-            and comparison.looks[0].name in bug.looks
+            and comparison.called in bug.looks
             and not lacking(comparison.case, bug.when)
         ),
         None,
