@@ -140,11 +140,10 @@ def _request(options: argparse.Namespace) -> Any:
 
 def _examine(name: str, options: argparse.Namespace) -> dict[str, Any]:
     from harness.conformance import examine, examined_record
-    from harness.conformance.examined import totals
-    from harness.conformance.tally import name_of
+    from harness.conformance.stage import name_of
 
     found = examine(name, _goldens(options.goldens), _request(options))
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in totals(found.stages).items())
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items())
     why = f"; {found.wiring}" if found.wiring else ""
     print(f"{name}: {counts}{why}, {found.seconds:.0f} s", file=sys.stderr)  # noqa: T201
     for failure, count in found.failures:

@@ -11,8 +11,8 @@ from typing import Any
 
 from harness.compare import Comparison
 from harness.conformance.examined import Examined
+from harness.conformance.stage import Stage, name_of
 from harness.conformance.sweep import Release
-from harness.conformance.tally import Tally, name_of
 from harness.refusal import BadInput
 from harness.report.record import comparison_record
 
@@ -24,7 +24,7 @@ Results = dict[str, dict[str, Any]]
 
 # No page is made from these: they are for who asked, and are not kept.
 UNKEPT = {"takes", "placement", "seconds"}
-UNKEPT_OF_A_TALLY = {"known", "names", "elements"}
+UNKEPT_OF_A_STAGE = {"known", "names", "elements"}
 UNKEPT_OF_A_FAILURE = {"case", "verdict", "replay"}
 
 # The whole of a failure is one command away.
@@ -73,9 +73,9 @@ def _slim(record: Mapping[str, Any]) -> dict[str, Any]:
     slim = _without(record, UNKEPT)
     slim["listed"] = {k: _without(each, UNKEPT_OF_A_FAILURE) for k, each in slim["listed"].items()}
     if "generated" in slim:
-        return slim | {"generated": _without(slim["generated"], UNKEPT_OF_A_TALLY)}
+        return slim | {"generated": _without(slim["generated"], UNKEPT_OF_A_STAGE)}
     return slim | {
-        "stages": {k: _without(each, UNKEPT_OF_A_TALLY) for k, each in slim["stages"].items()},
+        "stages": {k: _without(each, UNKEPT_OF_A_STAGE) for k, each in slim["stages"].items()},
         "failures": [_without(each, UNKEPT_OF_A_FAILURE) for each in slim["failures"]],
     }
 
@@ -91,7 +91,7 @@ def examined_record(found: Examined) -> dict[str, Any]:
         "version": found.version,
         "takes": found.takes,
         "wiring": found.wiring,
-        "stages": {name: _tally(tally) for name, tally in found.stages.items()},
+        "stages": {name: _stage(stage) for name, stage in found.stages.items()},
         "failures": [
             {"count": count, "looks": name_of(comparison), **_kept(comparison)}
             for comparison, count in found.failures
@@ -107,7 +107,10 @@ def examined_record(found: Examined) -> dict[str, Any]:
 def release_records(found: Iterable[Release]) -> dict[str, Any]:
     """The releases of one candidate, the oldest first."""
     return {
-        release.version: {"generated": _tally(release.tally), "listed": _listed(release.listed)}
+        release.version: {
+            "generated": _stage(release.generated),
+            "listed": _listed(release.listed),
+        }
         for release in found
     }
 
@@ -128,18 +131,18 @@ def _kept(comparison: Comparison) -> dict[str, Any]:
     return {name: record[name] for name in KEPT}
 
 
-def _tally(tally: Tally) -> dict[str, Any]:
+def _stage(stage: Stage) -> dict[str, Any]:
     return {
-        "verdicts": dict(tally.verdicts),
-        "situations": {situation: dict(counts) for situation, counts in tally.situations.items()},
-        "wrong": dict(tally.wrong),
-        "unseen_by_loss": tally.unseen_by_loss,
-        "known": dict(tally.known),
+        "verdicts": dict(stage.verdicts),
+        "situations": {situation: dict(counts) for situation, counts in stage.situations.items()},
+        "wrong": dict(stage.wrong),
+        "unseen_by_loss": stage.unseen_by_loss,
+        "known": dict(stage.known),
         "names": {
-            f"{verdict} {name}": count for (verdict, name), (_, count) in tally.first.items()
+            f"{verdict} {name}": count for (verdict, name), (_, count) in stage.first.items()
         },
-        "refused": dict(tally.refused),
-        "stood_in": sorted(tally.stood_in),
-        "used": min(tally.used, 1e308),
-        "elements": tally.elements,
+        "refused": dict(stage.refused),
+        "stood_in": sorted(stage.stood_in),
+        "used": min(stage.used, 1e308),
+        "elements": stage.elements,
     }

@@ -8,11 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from harness.candidates import home, load
+from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.environment import Environment
-from harness.candidates.published.known import Bug, bugs
 from harness.candidates.published.library import Published
 from harness.case import Case
 from harness.compare import Comparison
@@ -20,8 +19,7 @@ from harness.conformance.drawn import by_sp, drawn, on_meshes, what_it_takes
 from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools
 from harness.conformance.request import Request
-from harness.conformance.stage import tallied
-from harness.conformance.tally import Tally, name_of
+from harness.conformance.stage import Stage, name_of, stage_of
 from harness.judge import evaluate
 from harness.judge.known import listed
 
@@ -36,7 +34,7 @@ class Examined:
     # Where its ranks ran, and the version that this was.
     home: str
     takes: dict[str, list[str]]
-    stages: dict[str, Tally] = field(default_factory=dict)
+    stages: dict[str, Stage] = field(default_factory=dict)
     # Why it was not asked on, if it was not.
     wiring: str = ""
     # One of each kind that is not listed as known, shrunk, and how many there were.
@@ -50,6 +48,11 @@ class Examined:
     placement: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
+    @property
+    def verdicts(self) -> Counter[str]:
+        """Of all stages together."""
+        return sum((stage.verdicts for stage in self.stages.values()), Counter[str]())
+
 
 def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examined:
     """Everything that is asked of one candidate."""
@@ -58,11 +61,10 @@ def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examine
     assert isinstance(candidate, Published)
     takes = what_it_takes(candidate, request.seed)
     found = Examined(name, home(name), takes)
-    version = found.home.partition("@")[2]
-    found.packages = Environment(candidate.library, version).installed
-    found.version = Environment(candidate.library, version).release
+    environment = Environment(candidate.library, found.home.partition("@")[2])
+    found.packages, found.version = environment.installed, environment.release
     with Pools(found.home, request) as pools:
-        smoke = tallied(drawn(candidate, takes, 1, SMOKE, request), name, pools)
+        smoke = stage_of(drawn(candidate, takes, 1, SMOKE, request), candidate, pools)
         found.stages["sp 1"] = smoke
         if smoke.first:
             found.failures = smallest(smoke, pools)
@@ -83,15 +85,15 @@ def _go_on(
     pools: Pools,
     request: Request,
 ) -> None:
-    name, takes = candidate.name, found.takes
-    found.stages["goldens"] = tallied(on_meshes(goldens.values(), takes), name, pools)
+    takes = found.takes
+    found.stages["goldens"] = stage_of(on_meshes(goldens.values(), takes), candidate, pools)
     for sp, asked in by_sp(candidate, takes, request):
-        found.stages[f"sp {sp}"] = tallied(asked, name, pools)
-    for tally in found.stages.values():
-        found.failures += smallest(tally, pools)
+        found.stages[f"sp {sp}"] = stage_of(asked, candidate, pools)
+    for stage in found.stages.values():
+        found.failures += smallest(stage, pools)
     for bug in bugs(candidate.library):
         if bug.is_in(found.version) and can_show(candidate, bug):
-            found.listed[bug.key] = seen = as_listed(bug, name, pools)
+            found.listed[bug.key] = seen = as_listed(bug, candidate.name, pools)
             # One may hide behind another that is listed too.
             if name_of(seen) not in bug.looks and listed(seen) is None:
                 found.stale.append(bug.key)
@@ -105,16 +107,3 @@ def can_show(candidate: Published, bug: Bug) -> bool:
 def as_listed(bug: Bug, name: str, pools: Pools) -> Comparison:
     """What the smallest case of a listed bug comes to now."""
     return evaluate(bug.case, name, pools.of(bug.case.ranks))
-
-
-def of_each_sp(
-    candidate: Published, takes: dict[str, list[Any]], pools: Pools, request: Request
-) -> Tally:
-    """Generated cases at every sp."""
-    asked = [case for _, cases in by_sp(candidate, takes, request) for case in cases]
-    return tallied(asked, candidate.name, pools)
-
-
-def totals(stages: Mapping[str, Tally]) -> Counter[str]:
-    """All verdicts together."""
-    return sum((tally.verdicts for tally in stages.values()), Counter[str]())

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness.candidates.published.known import Bug, bugs
+from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Library
 from harness.conformance.document import Results
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from harness.compare import Change, Comparison, Drift
 from harness.golden.contents import Golden
-from harness.golden.verify import Tally
+from harness.golden.verify import Verified
 from harness.report import explain
 
 
@@ -61,7 +61,7 @@ def show_compared(found: Sequence[tuple[str, Change, str, Comparison]], console:
     say("; ".join(f"{change}: {counts[change]} of {len(found)}" for change in Change))
 
 
-def show_verified(tally: Tally, doubted: Mapping[str, str], console: Console) -> None:
+def show_verified(verified: Verified, doubted: Mapping[str, str], console: Console) -> None:
     """How candidates stand against what is stored."""
 
     def say(text: str) -> None:
@@ -69,10 +69,12 @@ def show_verified(tally: Tally, doubted: Mapping[str, str], console: Console) ->
 
     for name, why in doubted.items():
         say(f"{name}: {why}; see `golden diff`")
-    for name, failure in tally.failures.items():
+    for name, failure in verified.failures.items():
         say(f"golden {name}\n{explain(failure)}\n")
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(tally.verdicts.items()))
+    counts = ", ".join(
+        f"{count} {verdict}" for verdict, count in sorted(verified.verdicts.items())
+    )
     say(
-        f"{tally.goldens} goldens, {sum(tally.verdicts.values())} runs: {counts}; "
-        f"{tally.elements:,} elements examined; {tally.seconds:.0f} s"
+        f"{verified.goldens} goldens, {sum(verified.verdicts.values())} runs: {counts}; "
+        f"{verified.elements:,} elements examined; {verified.seconds:.0f} s"
     )

@@ -51,7 +51,7 @@ def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparis
 
 
 @dataclass(kw_only=True)
-class Tally:
+class Verified:
     """How runs against the store came out."""
 
     goldens: int

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from harness.candidates import load
+from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.environment import Environment
-from harness.candidates.published.known import Bug, bugs
 from harness.candidates.published.library import Published
 from harness.compare import Comparison, Verdict
 from harness.generation.situations.needs import lacking

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import harness
-from harness.campaign.request import Request, Shard, origin
+from harness.campaign.request import Part, Request, origin
 from harness.case import parse
 from harness.compare import Comparison, KeyResult, Look, Verdict, faulted
 from harness.compare.differing import MOST_BYTES as MOST_TENSORS
@@ -59,7 +59,7 @@ def test_a_divergence_is_kept_with_everything_that_is_known_of_it(
         keep(
             replace(diverged, before=(CASE, CASE)),
             harness_pool,
-            campaign=origin(REQUEST, Shard(2, 3)),
+            campaign=origin(REQUEST, Part(2, 3)),
             test="test_it.py::test_it",
             blob="@reproduce_failure('1', b'2')",
             folder=tmp_path / "kept",
