@@ -55,9 +55,7 @@ def check(
             _judge(share, summary, pool, live, until)
             for tally in summary.tallies.values():
                 if tally.failure is not None and worth_shrinking(tally.failure):
-                    live.update(
-                        summary.cases, _met(summary), f"shrinking {tally.failure.candidate}"
-                    )
+                    live.tell(summary.cases, _met(summary), f"shrinking {tally.failure.candidate}")
                     seconds = min(SHRINK_SECONDS, until - time.monotonic())
                     # Of the cases before this one its ranks ran those of this shard.
                     earlier = share[: share.index(tally.failure.case)]
@@ -86,7 +84,7 @@ def _judge(share: list[Case], summary: Summary, pool: RankPool, live: Live, unti
             met = comparison.case
             summary.situations.update(situations_of(met))
         summary.cases = max(tally.cases for tally in summary.tallies.values())
-        live.update(summary.cases, _met(summary))
+        live.tell(summary.cases, _met(summary))
 
 
 def _keep(summary: Summary, pool: RankPool, console: Console, part: Part) -> None:

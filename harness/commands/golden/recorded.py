@@ -16,6 +16,7 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     """Have a candidate compute all goldens on a device, and keep what it says."""
     from rich.console import Console
 
+    from harness.campaign.table import say
     from harness.candidates import load
     from harness.golden import Store, as_files
     from harness.golden.provenance import commit, fingerprint
@@ -41,7 +42,7 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
         return PASSED
     lines = [f"{name}: left out, {why}" for name, why in left_out.items()]
     for line in (*lines, f"{len(recorded)} of {len(goldens)} goldens recorded in {folder}"):
-        Console().print(line, markup=False, highlight=False, soft_wrap=True)
+        say(Console(), line)
     return PASSED
 
 
