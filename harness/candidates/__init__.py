@@ -3,11 +3,10 @@
 from harness.candidates.protocol import STOOD_IN, Candidate, Emit, Rank
 from harness.candidates.registry import (
     BUILT_IN,
+    Named,
     UnknownCandidate,
-    home,
     interpreter,
-    load,
-    resolve,
+    locate,
 )
 
 __all__ = [
@@ -15,10 +14,9 @@ __all__ = [
     "STOOD_IN",
     "Candidate",
     "Emit",
+    "Named",
     "Rank",
     "UnknownCandidate",
-    "home",
     "interpreter",
-    "load",
-    "resolve",
+    "locate",
 ]

@@ -55,10 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
     from harness.campaign.check import check
     from harness.campaign.summary import INTERRUPTED
-    from harness.candidates import load
 
-    for candidate in request.candidates:
-        load(candidate)
     with open_pool(options, ranks, request.candidates) as pool:
         summary = check(request, pool, Console(stderr=options.json), part, options.limit)
     if options.json:

@@ -102,7 +102,7 @@ def _status(found: dict[str, Any], *, sweeping: bool) -> int:
 
 def wanted(names: list[str], *, newest: bool, installed: bool) -> list[str]:
     """Every candidate that was named, a library standing for all of its."""
-    from harness.candidates import load
+    from harness.candidates import locate
     from harness.candidates.published.environment import NEWEST, Environment
     from harness.candidates.published.library import libraries
 
@@ -116,7 +116,7 @@ def wanted(names: list[str], *, newest: bool, installed: bool) -> list[str]:
         if name in known:
             found += every(known[name])
         else:
-            load(name)
+            locate(name).load()
             found.append(name + release)
     if names:
         return found

@@ -224,7 +224,7 @@ def open_pool(
     options: argparse.Namespace, ranks: int, candidates: Collection[str] = ()
 ) -> Iterator["RankPool"]:
     """As many ranks, on the device and with the patience that was asked for, to run these."""
-    from harness.candidates import home, interpreter
+    from harness.candidates import interpreter, locate
     from harness.ranks.device import NoPlace, choose
     from harness.ranks.nodes import CannotListen, Nodes
     from harness.ranks.pool import CannotStart, RankPool
@@ -240,7 +240,10 @@ def open_pool(
     if ranks % options.nodes:
         raise UsageError(f"--ranks={ranks}: use a multiple of --nodes={options.nodes}")
     _refuse_pretence(options)
-    homes = {home(candidate) for candidate in candidates} - {""}
+    named = [locate(candidate) for candidate in candidates]
+    for each in named:
+        each.load()
+    homes = {each.home for each in named} - {""}
     if len(homes) > 1:
         raise UsageError(
             f"--candidate={','.join(candidates)}: {' and '.join(sorted(homes))} each need an "

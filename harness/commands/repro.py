@@ -75,10 +75,8 @@ def _case(options: argparse.Namespace) -> int:
     if ranks < needed:
         raise UsageError(f"--ranks={ranks}: {mesh} needs {needed} ranks")
 
-    from harness.candidates import load
     from harness.failure.replay import look
 
-    load(candidate)
     _may_write(options.script, [candidate])
     with open_pool(options, ranks, [candidate]) as pool:
         shown = look(cases, candidate, pool)
@@ -100,11 +98,8 @@ def _campaign(options: argparse.Namespace) -> int:
 
     from harness.campaign.first_failure import look_for
     from harness.campaign.request import origin
-    from harness.candidates import load
     from harness.failure.replay import Shown
 
-    for candidate in request.candidates:
-        load(candidate)
     _may_write(options.script, request.candidates)
     with open_pool(options, ranks, request.candidates) as pool:
         found = look_for(request, pool, shrink=options.shrink)

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.candidates import home, load
+from harness.candidates import locate
 from harness.candidates.published.bugs import Bug, bugs
-from harness.candidates.published.environment import Environment
 from harness.candidates.published.library import Published
 from harness.case import Case
 from harness.compare import Comparison
@@ -57,12 +56,13 @@ class Examined:
 def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examined:
     """Everything that is asked of one candidate."""
     started = time.monotonic()
-    candidate = load(name)
+    named = locate(name)
+    candidate = named.load()
     assert isinstance(candidate, Published)
+    assert named.environment
     takes = what_it_takes(candidate, request.seed)
-    found = Examined(name, home(name), takes)
-    environment = Environment(candidate.library, found.home.partition("@")[2])
-    found.packages, found.version = environment.installed, environment.release
+    found = Examined(name, named.home, takes)
+    found.packages, found.version = named.environment.installed, named.environment.release
     with Pools(found.home, request) as pools:
         smoke = stage_of(drawn(candidate, takes, 1, SMOKE, request), candidate, pools)
         found.stages["sp 1"] = smoke

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from harness.candidates import load
+from harness.candidates import locate
 from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import Published
 from harness.compare import Comparison
@@ -30,9 +30,10 @@ def sweep(name: str, versions: Sequence[str], request: Request) -> list[Release]
     """The same questions to every release, whatever is listed of it."""
     releases = []
     for version in versions:
-        candidate = load(f"{name}@{version}")
+        named = locate(f"{name}@{version}")
+        candidate = named.load()
         assert isinstance(candidate, Published)
-        with Pools(f"{candidate.library.name}@{version}", request) as pools:
+        with Pools(named.home, request) as pools:
             takes = what_it_takes(candidate, request.seed)
             asked = (case for _, cases in by_sp(candidate, takes, request) for case in cases)
             release = Release(name, version, stage_of(asked, candidate, pools))

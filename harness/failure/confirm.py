@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from harness.candidates import resolve
+from harness.candidates import locate
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.sameness import mark_of
@@ -23,7 +23,7 @@ def on_fresh_ranks(
 def run_before(cases: Sequence[Case], candidate: str, pool: RankPool) -> None:
     """Have the ranks run these, whatever comes of it."""
     for case in cases:
-        pool.submit(case, resolve(candidate))
+        pool.submit(case, locate(candidate).full)
     for _ in cases:
         pool.collect()
 

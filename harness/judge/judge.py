@@ -9,7 +9,7 @@ from itertools import islice
 
 import torch
 
-from harness.candidates import load, resolve
+from harness.candidates import locate
 from harness.case import Case
 from harness.compare import Comparison, Look, Verdict, faulted, unsupported
 from harness.diagnosis import name_divergence, name_fault
@@ -112,7 +112,8 @@ def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]
 def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Run:
     """Have the ranks run a case; the outcomes of several come in the order they were begun."""
     try:
-        reason = load(candidate).supports(case)
+        named = locate(candidate)
+        reason = named.load().supports(case)
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its own fault
         trace = traceback.format_exc()
         said = f"supports() raised {type(error).__name__}: {error}"
@@ -122,7 +123,7 @@ def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -
         reason = pool.placement.refuses(case)
     if reason is not None:
         return Run(case, candidate, pool, Unsupported(str(reason)))
-    pool.submit(case, resolve(candidate), traced=traced)
+    pool.submit(case, named.full, traced=traced)
     return Run(case, candidate, pool)
 
 

@@ -2,26 +2,23 @@
 
 from dataclasses import replace
 
-from harness.candidates import load
+from harness.candidates import locate
 from harness.candidates.published.bugs import Bug, bugs
-from harness.candidates.published.environment import Environment
-from harness.candidates.published.library import Published
 from harness.compare import Comparison, Verdict
 from harness.generation.situations.needs import lacking
 
 
 def listed(comparison: Comparison) -> Bug | None:
     """The bug that a failure of a published candidate is taken for."""
-    candidate = load(comparison.candidate)
-    if not isinstance(candidate, Published):
+    named = locate(comparison.candidate)
+    if named.environment is None:
         return None
-    version = comparison.candidate.partition("@")[2] or candidate.library.pinned
-    release = Environment(candidate.library, version).release
+    release = named.environment.release
     return next(
         (
             bug
-            for bug in bugs(candidate.library)
-            if candidate.key in bug.candidate
+            for bug in bugs(named.environment.library)
+            if named.attribute in bug.candidate
             and bug.is_in(release)
             and comparison.called in bug.looks
             and not lacking(comparison.case, bug.when)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from harness.candidates import home
+from harness.candidates import locate
 from harness.case import Case
 from harness.ranks.collectives import first_disagreement
 from harness.ranks.crew import Crew, Deadlines
@@ -128,7 +128,7 @@ class RankPool:
                 f"sp*dp={case.sp}*{case.dp}: needs {case.ranks} ranks and the pool has "
                 f"{self.size}; use a smaller mesh or more ranks"
             )
-        needed = home(candidate)
+        needed = locate(candidate).home
         if needed not in ("", self.home):
             raise NotAtHome(
                 f"candidate={candidate}: needs ranks that run in {needed}, and these run in "

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.errors import Flaky, NoSuchExample
 from hypothesis.strategies import SearchStrategy, tuples
 
-from harness.candidates import resolve
+from harness.candidates import locate
 from harness.case import Case
 from harness.generation import cases
 from harness.ranks.pool import RankPool
@@ -64,7 +64,7 @@ class Alone:
 
 
 def _unfit(pool: RankPool, candidate: str, case: Case) -> bool:
-    pool.submit(case, resolve(candidate), traced=True)
+    pool.submit(case, locate(candidate).full, traced=True)
     outcome = pool.collect()
     if isinstance(outcome, Fault):
         return True

@@ -30,7 +30,6 @@ def show(options: argparse.Namespace) -> int:
 def verify(options: argparse.Namespace) -> int:
     import time
 
-    from harness.candidates import load
     from harness.golden.generate import unconfirmed
     from harness.golden.recorded import is_recorded
     from harness.golden.table import show_verified
@@ -39,8 +38,6 @@ def verify(options: argparse.Namespace) -> int:
     started = time.monotonic()
     candidates = options.candidate or ["native-gather", "native-local"]
     sps = read_numbers("--sp", options.sp)
-    for candidate in candidates:
-        load(candidate)
     goldens = whole(options, store_of(options))
     if goldens is None:
         return DAMAGED

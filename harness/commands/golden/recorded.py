@@ -17,7 +17,6 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     from rich.console import Console
 
     from harness.campaign.table import say
-    from harness.candidates import load
     from harness.golden import Store, as_files
     from harness.golden.provenance import commit, fingerprint
     from harness.golden.recorded import record
@@ -25,7 +24,6 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     folder = Path(options.out)
     if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"--out={options.out}: is not empty; name a new folder")
-    load(options.candidate)
     with open_pool(options, options.ranks, [options.candidate]) as pool:
         pool.require_ready()
         place = pool.place

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.candidates import home, load
+from harness.candidates import locate
 from harness.candidates.published.bugs import bugs
 from harness.candidates.published.environment import FOLDER, Environment, NotInstalled
 from harness.candidates.published.library import BadFolder, Library, Published, libraries
@@ -67,13 +67,13 @@ def installed(outside: Path) -> Path:
 
 @pytest.mark.usefixtures("outside")
 def test_a_folder_outside_the_tree_is_a_candidate() -> None:
-    candidate = load("toy.step")
+    candidate = locate("toy.step").load()
     assert candidate.name == "toy.step"
     assert candidate.supports(parse(SMALL)) is None
     assert candidate.supports(parse(f"{SMALL} loss=row-mean")) is not None
     assert "toylib" not in sys.modules, "what a candidate refuses is known without its library"
-    assert home("toy.step") == "toy@1.0"
-    assert home("toy.step@1.1") == "toy@1.1"
+    assert locate("toy.step").home == "toy@1.0"
+    assert locate("toy.step@1.1").home == "toy@1.1"
 
 
 @pytest.mark.usefixtures("outside")
@@ -113,7 +113,7 @@ def test_upgrading_is_an_edit_of_one_pin(installed: Path) -> None:
     before = Environment(libraries()["toy"], libraries()["toy"].pinned).folder
     pins.write_text("toylib==1.1\n")
     try:
-        assert home("toy.step") == "toy@1.1"
+        assert locate("toy.step").home == "toy@1.1"
         after = Environment(libraries()["toy"], libraries()["toy"].pinned)
         assert after.folder != before
         assert after.installed == {"toylib": "1.1"}
@@ -206,9 +206,9 @@ def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage
     monkeypatch.setattr("harness.judge.judge.AHEAD", 1)
     fussy, right = parse(SMALL.replace("heads=2/2", "heads=2/1")), parse(SMALL)
     refused = replace(fussy, loss="row-mean")
-    fussy_step = load("toy.fussy")
+    fussy_step = locate("toy.fussy").load()
     assert isinstance(fussy_step, Published)
-    with Pools(home("toy.fussy"), Request()) as pools:
+    with Pools(locate("toy.fussy").home, Request()) as pools:
         tally = stage_of([fussy, fussy, refused, fussy, right, right], fussy_step, pools)
         assert tally.known == {"heads": 1}
         assert tally.refused == {"heads, listed": 2, "loss=row-mean": 1}
