@@ -59,8 +59,7 @@ def check(
                     seconds = min(SHRINK_SECONDS, until - time.monotonic())
                     # Of the cases before this one its ranks ran those of this shard.
                     earlier = share[: share.index(tally.failure.case)]
-                    found = smallest(tally.failure, pool, earlier, seconds)
-                    tally.failure = found.smallest
+                    tally.failure = smallest(tally.failure, pool, earlier, seconds).smallest
         except KeyboardInterrupt:
             summary.ended = INTERRUPTED
     summary.seconds = round(time.monotonic() - started, 3)

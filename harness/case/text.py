@@ -53,16 +53,16 @@ def read_mask(field: str, text: str) -> str:
     bits: list[str] = []
     total = at = 0
     while at < len(text):
-        found = _RUNS.match(text, at)
-        if not found:
+        run_of_bits = _RUNS.match(text, at)
+        if not run_of_bits:
             raise InvalidCase.because(field, text, "a mask is 0s and 1s, or runs such as 1{800}")
-        bit, run, plain = found.groups()
+        bit, run, plain = run_of_bits.groups()
         count = int(run) if run else 1
         total += count
         if total > MAX_TOKENS:
             raise InvalidCase.because(field, text, f"a batch has at most {MAX_TOKENS} tokens")
         bits.append(bit * count if run else plain)
-        at = found.end()
+        at = run_of_bits.end()
     return "".join(bits)
 
 

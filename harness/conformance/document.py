@@ -51,9 +51,9 @@ def read(folder: Path) -> Results:
 
 def write(folder: Path, results: Results) -> None:
     """The whole file or none; it has what pages are made from, and a line for each candidate."""
-    candidates = {name: _slim(found) for name, found in results["candidates"].items()}
+    candidates = {name: _slim(record) for name, record in results["candidates"].items()}
     releases = {
-        name: {version: _slim(found) for version, found in versions.items()}
+        name: {version: _slim(record) for version, record in versions.items()}
         for name, versions in results["releases"].items()
     }
     parts = [_lines("candidates", candidates), _lines("releases", releases)]
@@ -63,8 +63,8 @@ def write(folder: Path, results: Results) -> None:
     draft.rename(folder / NAME)
 
 
-def _lines(kind: str, found: Mapping[str, Any]) -> str:
-    lines = (f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in sorted(found.items()))
+def _lines(kind: str, records: Mapping[str, Any]) -> str:
+    lines = (f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in sorted(records.items()))
     return f' "{kind}": {{\n' + ",\n".join(lines) + "\n }"
 
 
@@ -84,41 +84,41 @@ def _without(record: Mapping[str, Any], names: Collection[str]) -> dict[str, Any
     return {name: value for name, value in record.items() if name not in names}
 
 
-def examined_record(found: Examined) -> dict[str, Any]:
+def examined_record(examined: Examined) -> dict[str, Any]:
     """One candidate."""
     return {
-        "release": found.home,
-        "version": found.version,
-        "takes": found.takes,
-        "wiring": found.wiring,
-        "stages": {name: _stage(stage) for name, stage in found.stages.items()},
+        "release": examined.home,
+        "version": examined.version,
+        "takes": examined.takes,
+        "wiring": examined.wiring,
+        "stages": {name: _stage(stage) for name, stage in examined.stages.items()},
         "failures": [
             {"count": count, "looks": name_of(comparison), **_kept(comparison)}
-            for comparison, count in found.failures
+            for comparison, count in examined.failures
         ],
-        "listed": _listed(found.listed),
-        "stale": found.stale,
-        "packages": found.packages,
-        "placement": found.placement,
-        "seconds": found.seconds,
+        "listed": _listed(examined.listed),
+        "stale": examined.stale,
+        "packages": examined.packages,
+        "placement": examined.placement,
+        "seconds": examined.seconds,
     }
 
 
-def release_records(found: Iterable[Release]) -> dict[str, Any]:
+def release_records(releases: Iterable[Release]) -> dict[str, Any]:
     """The releases of one candidate, the oldest first."""
     return {
         release.version: {
             "generated": _stage(release.generated),
             "listed": _listed(release.listed),
         }
-        for release in found
+        for release in releases
     }
 
 
-def _listed(found: dict[str, Comparison]) -> dict[str, Any]:
+def _listed(listed: dict[str, Comparison]) -> dict[str, Any]:
     return {
         key: {"looks": name_of(comparison), **_kept(comparison)}
-        for key, comparison in found.items()
+        for key, comparison in listed.items()
     }
 
 

@@ -61,42 +61,42 @@ def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examine
     assert isinstance(candidate, Published)
     assert named.environment
     takes = what_it_takes(candidate, request.seed)
-    found = Examined(name, named.home, takes)
-    found.packages, found.version = named.environment.installed, named.environment.release
-    with Pools(found.home, request) as pools:
+    examined = Examined(name, named.home, takes)
+    examined.packages, examined.version = named.environment.installed, named.environment.release
+    with Pools(examined.home, request) as pools:
         smoke = stage_of(drawn(candidate, takes, 1, SMOKE, request), candidate, pools)
-        found.stages["sp 1"] = smoke
+        examined.stages["sp 1"] = smoke
         if smoke.first:
-            found.failures = smallest(smoke, pools)
-            found.wiring = "at sp 1 it is not plain training"
+            examined.failures = smallest(smoke, pools)
+            examined.wiring = "at sp 1 it is not plain training"
         elif not smoke.judged():
-            found.wiring = "nothing that was drawn at sp 1 could be run"
+            examined.wiring = "nothing that was drawn at sp 1 could be run"
         else:
-            _go_on(found, candidate, goldens, pools, request)
-        found.placement = pools.place
-    found.seconds = round(time.monotonic() - started, 1)
-    return found
+            _go_on(examined, candidate, goldens, pools, request)
+        examined.placement = pools.place
+    examined.seconds = round(time.monotonic() - started, 1)
+    return examined
 
 
 def _go_on(
-    found: Examined,
+    examined: Examined,
     candidate: Published,
     goldens: Mapping[str, Case],
     pools: Pools,
     request: Request,
 ) -> None:
-    takes = found.takes
-    found.stages["goldens"] = stage_of(on_meshes(goldens.values(), takes), candidate, pools)
+    takes = examined.takes
+    examined.stages["goldens"] = stage_of(on_meshes(goldens.values(), takes), candidate, pools)
     for sp, asked in by_sp(candidate, takes, request):
-        found.stages[f"sp {sp}"] = stage_of(asked, candidate, pools)
-    for stage in found.stages.values():
-        found.failures += smallest(stage, pools)
+        examined.stages[f"sp {sp}"] = stage_of(asked, candidate, pools)
+    for stage in examined.stages.values():
+        examined.failures += smallest(stage, pools)
     for bug in bugs(candidate.library):
-        if bug.is_in(found.version) and can_show(candidate, bug):
-            found.listed[bug.key] = seen = as_listed(bug, candidate.name, pools)
+        if bug.is_in(examined.version) and can_show(candidate, bug):
+            examined.listed[bug.key] = seen = as_listed(bug, candidate.name, pools)
             # One may hide behind another that is listed too.
             if name_of(seen) not in bug.looks and listed(seen) is None:
-                found.stale.append(bug.key)
+                examined.stale.append(bug.key)
 
 
 def can_show(candidate: Published, bug: Bug) -> bool:

@@ -46,8 +46,8 @@ class Shown:
 
     def beside(self, bundle: Bundle, device: str) -> None:
         """Say whether it is the failure in a bundle."""
-        found = again(bundle, self.comparison, device)
-        self._add("again", found.outcome, found.says, asdict(found))
+        seen = again(bundle, self.comparison, device)
+        self._add("again", seen.outcome, seen.says, asdict(seen))
 
     def bisect_layers(self, pool: RankPool) -> None:
         """Say with how few layers it still fails."""
@@ -63,14 +63,14 @@ class Shown:
 
     def shrink(self, pool: RankPool) -> None:
         """Show a smaller case instead, and keep it."""
-        was, found = self.comparison.case, smallest(self.comparison, pool)
-        self.comparison = found.smallest
-        end = "" if found.finished else "; time ran out before everything was tried"
+        was, shrunk = self.comparison.case, smallest(self.comparison, pool)
+        self.comparison = shrunk.smallest
+        end = "" if shrunk.finished else "; time ran out before everything was tried"
         self._add(
             "shrunk",
             "shrunk",
-            f"in {found.tried} tries from {was}{end}",
-            {"from": str(was), "tried": found.tried, "finished": found.finished},
+            f"in {shrunk.tried} tries from {was}{end}",
+            {"from": str(was), "tried": shrunk.tried, "finished": shrunk.finished},
         )
         self.keep(pool)
 

@@ -24,11 +24,11 @@ def smallest(
     Where these do not show it and it is known what ranks ran `earlier`, with what it needs of
     that; else as it was.
     """
-    found = shrink(failure, _judge(failure, pool), seconds=seconds)
-    small = confirmed(found.smallest.case, failure, pool, failure.before)
+    shrunk = shrink(failure, _judge(failure, pool), seconds=seconds)
+    small = confirmed(shrunk.smallest.case, failure, pool, failure.before)
     if small is None and earlier is not None:
         small = with_what_it_needs(failure, earlier, pool)
-    return replace(found, smallest=failure if small is None else small)
+    return replace(shrunk, smallest=failure if small is None else small)
 
 
 def fewest_layers(failure: Comparison, pool: RankPool) -> Comparison:

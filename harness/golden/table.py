@@ -28,10 +28,10 @@ def show_drifts(
     drifts: Mapping[str, Drift], written: Sequence[str], refused: Sequence[str], console: Console
 ) -> None:
     """What moved, what was written, and what must be accepted first."""
-    for name, found in drifts.items():
-        if found.change is not Change.NONE:
-            say(console, f"{name}: {found}")
-    same = sum(1 for found in drifts.values() if found.change is Change.NONE)
+    for name, moved in drifts.items():
+        if moved.change is not Change.NONE:
+            say(console, f"{name}: {moved}")
+    same = sum(1 for moved in drifts.values() if moved.change is Change.NONE)
     if drifts:
         say(console, f"{same} of {len(drifts)} goldens come out the same in every bit")
     if written:
@@ -44,15 +44,17 @@ def show_drifts(
         )
 
 
-def show_compared(found: Sequence[tuple[str, Change, str, Comparison]], console: Console) -> None:
+def show_compared(
+    goldens: Sequence[tuple[str, Change, str, Comparison]], console: Console
+) -> None:
     """What a device computes now, beside what one computed before."""
-    for name, change, why, comparison in found:
+    for name, change, why, comparison in goldens:
         if change is Change.SEMANTIC:
             say(console, f"{name}: {change}\n{explain(comparison)}\n")
         elif change is Change.DRIFT:
             say(console, f"{name}: {change}: {why}")
-    counts = Counter(change for _, change, _, _ in found)
-    say(console, "; ".join(f"{change}: {counts[change]} of {len(found)}" for change in Change))
+    counts = Counter(change for _, change, _, _ in goldens)
+    say(console, "; ".join(f"{change}: {counts[change]} of {len(goldens)}" for change in Change))
 
 
 def show_verified(verified: Verified, doubted: Mapping[str, str], console: Console) -> None:

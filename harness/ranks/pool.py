@@ -229,14 +229,14 @@ class RankPool:
             crew.feed()
             crew.listen()
             while not until():
-                found = crew.troubles()
+                noticed = crew.troubles()
                 if crew.is_ready:
                     # Who came up before may fail once: that may be a busy machine.
                     self._failures_left = 2
-                if not found:
+                if not noticed:
                     continue
                 keys = crew.progress()
-                troubles = crew.with_consequences(found)
+                troubles = crew.with_consequences(noticed)
                 if crew.is_of_a_later_case(troubles[0]):
                     self.kill()
                     for ticket in self._waiting:

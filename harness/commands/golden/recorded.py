@@ -56,12 +56,12 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
     with open_pool(options, options.ranks) as pool:
         pool.require_ready()
         place = pool.place
-        found = list(compared(goldens, fingerprint(place), pool))
+        moved = list(compared(goldens, fingerprint(place), pool))
     if options.json:
-        print_json({"goldens": [_told(*each) for each in found], "placement": place})
+        print_json({"goldens": [_told(*each) for each in moved], "placement": place})
     else:
-        show_compared(found, Console())
-    changed = any(change is Change.SEMANTIC for _, change, _, _ in found)
+        show_compared(moved, Console())
+    changed = any(change is Change.SEMANTIC for _, change, _, _ in moved)
     return DIVERGED if changed else PASSED
 
 
