@@ -3,7 +3,6 @@
 from harness.candidates.protocol import STOOD_IN, Candidate, Emit, Rank
 from harness.candidates.registry import (
     BUILT_IN,
-    Named,
     UnknownCandidate,
     interpreter,
     locate,
@@ -14,7 +13,6 @@ __all__ = [
     "STOOD_IN",
     "Candidate",
     "Emit",
-    "Named",
     "Rank",
     "UnknownCandidate",
     "interpreter",

@@ -116,39 +116,27 @@ def _whole_number(name: str, value: str) -> int:
     return int(value)
 
 
-def _number_field(name: str, value: str) -> dict[str, Any]:
-    return {_ATTRIBUTES[name]: _whole_number(name, value)}
-
-
-def _fraction_field(name: str, value: str) -> dict[str, Any]:
-    if not _FRACTION.fullmatch(value):
-        raise InvalidCase.because(name, value or "nothing", "use a number such as 0.5 or -1e-05")
-    return {_ATTRIBUTES[name]: float(value)}
-
-
-def _flag_field(name: str, value: str) -> dict[str, Any]:
-    if value not in ("0", "1"):
-        raise InvalidCase.because(name, value, "use 0 or 1")
-    return {_ATTRIBUTES[name]: value == "1"}
-
-
-def _word_field(name: str, value: str) -> dict[str, Any]:
-    return {_ATTRIBUTES[name]: value}
+def _read_scalar(name: str, value: str) -> dict[str, Any]:
+    attribute = _ATTRIBUTES[name]
+    usual = USUAL[attribute]
+    if type(usual) is bool:
+        if value not in ("0", "1"):
+            raise InvalidCase.because(name, value, "use 0 or 1")
+        return {attribute: value == "1"}
+    if type(usual) is float:
+        if not _FRACTION.fullmatch(value):
+            raise InvalidCase.because(
+                name, value or "nothing", "use a number such as 0.5 or -1e-05"
+            )
+        return {attribute: float(value)}
+    return {attribute: value if attribute in CHOICES else _whole_number(name, value)}
 
 
 _ATTRIBUTES = {**ALWAYS, **UNLESS_DEFAULT, **LAST}
 _FIELDS = {"heads": ("heads", "kv_heads"), **{n: (a,) for n, a in _ATTRIBUTES.items()}}
-
-
-def _reader(attribute: str) -> Callable[[str, str], dict[str, Any]]:
-    if attribute in CHOICES:
-        return _flag_field if type(USUAL[attribute]) is bool else _word_field
-    return _fraction_field if type(USUAL[attribute]) is float else _number_field
-
-
-_READERS = {
+_READERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
     "rows": _read_rows,
     "ids": _read_ids,
     "heads": _read_heads,
-    **{name: _reader(attribute) for name, attribute in _ATTRIBUTES.items()},
+    **dict.fromkeys(_ATTRIBUTES, _read_scalar),
 }

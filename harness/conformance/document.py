@@ -93,8 +93,7 @@ def examined_record(examined: Examined) -> dict[str, Any]:
         "wiring": examined.wiring,
         "stages": {name: _stage(stage) for name, stage in examined.stages.items()},
         "failures": [
-            {"count": count, "looks": name_of(comparison), **_kept(comparison)}
-            for comparison, count in examined.failures
+            {"count": count, **_kept(comparison)} for comparison, count in examined.failures
         ],
         "listed": _listed(examined.listed),
         "stale": examined.stale,
@@ -107,19 +106,13 @@ def examined_record(examined: Examined) -> dict[str, Any]:
 def release_records(releases: Iterable[Release]) -> dict[str, Any]:
     """The releases of one candidate, the oldest first."""
     return {
-        release.version: {
-            "generated": _stage(release.generated),
-            "listed": _listed(release.listed),
-        }
-        for release in releases
+        each.version: {"generated": _stage(each.generated), "listed": _listed(each.listed)}
+        for each in releases
     }
 
 
 def _listed(listed: dict[str, Comparison]) -> dict[str, Any]:
-    return {
-        key: {"looks": name_of(comparison), **_kept(comparison)}
-        for key, comparison in listed.items()
-    }
+    return {key: _kept(comparison) for key, comparison in listed.items()}
 
 
 def _kept(comparison: Comparison) -> dict[str, Any]:
@@ -128,7 +121,7 @@ def _kept(comparison: Comparison) -> dict[str, Any]:
         bare = replace(comparison.fault, stacks={}, log="")
         comparison = replace(comparison, fault=bare)
     record = comparison_record(comparison)
-    return {name: record[name] for name in KEPT}
+    return {"looks": name_of(comparison), **{name: record[name] for name in KEPT}}
 
 
 def _stage(stage: Stage) -> dict[str, Any]:

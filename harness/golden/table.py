@@ -44,17 +44,15 @@ def show_drifts(
         )
 
 
-def show_compared(
-    goldens: Sequence[tuple[str, Change, str, Comparison]], console: Console
-) -> None:
+def show_compared(seen: Sequence[tuple[str, Change, str, Comparison]], console: Console) -> None:
     """What a device computes now, beside what one computed before."""
-    for name, change, why, comparison in goldens:
+    for name, change, why, comparison in seen:
         if change is Change.SEMANTIC:
             say(console, f"{name}: {change}\n{explain(comparison)}\n")
         elif change is Change.DRIFT:
             say(console, f"{name}: {change}: {why}")
-    counts = Counter(change for _, change, _, _ in goldens)
-    say(console, "; ".join(f"{change}: {counts[change]} of {len(goldens)}" for change in Change))
+    counts = Counter(change for _, change, _, _ in seen)
+    say(console, "; ".join(f"{change}: {counts[change]} of {len(seen)}" for change in Change))
 
 
 def show_verified(verified: Verified, doubted: Mapping[str, str], console: Console) -> None:
