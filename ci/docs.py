@@ -13,7 +13,7 @@ from harness.candidates.own.benign import BANK as BENIGN
 from harness.candidates.own.mutants import BANK as MUTANTS
 from harness.candidates.own.mutants import LEFT_OUT
 from harness.candidates.own.mutants.alone import ALONE
-from harness.candidates.published.known import bugs
+from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import libraries
 from harness.conformance import by_library, read
 from harness.diagnosis import ANOMALIES

@@ -13,7 +13,7 @@ from torch import distributed as dist
 import harness
 from harness.candidates.own.native.kernels import KERNELS
 from harness.candidates.own.native.usable import REQUIRED, lacking
-from harness.ranks.device import TRANSPORTS, found
+from harness.ranks.device import TRANSPORTS, at_hand
 from harness.ranks.placement import Placement
 from harness.ranks.shared_gpu import why_not
 
@@ -22,7 +22,7 @@ PACKAGES = ("numpy", "safetensors", "hypothesis", "rich", "pytest", "pytest-xdis
 
 def examine() -> dict[str, Any]:
     """Versions, and for every device, transport and kernel whether and why not."""
-    kind, count = found()
+    kind, count = at_hand()
     return {
         "versions": {
             "harness": harness.__version__,
@@ -49,10 +49,10 @@ def examine() -> dict[str, Any]:
     }
 
 
-def show(findings: dict[str, Any]) -> None:
-    """The findings as a table."""
+def show(facts: dict[str, Any]) -> None:
+    """The same as a table."""
     table = Table(show_header=False)
-    for part, items in findings.items():
+    for part, items in facts.items():
         table.add_section()
         for name, value in items.items():
             text = value

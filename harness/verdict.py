@@ -18,6 +18,11 @@ class Verdict(IntEnum):
     def passed(self) -> bool:
         return self <= Verdict.WITHIN
 
+    @property
+    def failed(self) -> bool:
+        """What nobody listed; a run that was refused beforehand neither passed nor failed."""
+        return self >= Verdict.FAULT
+
     @classmethod
     def worst(cls, verdicts: Iterable["Verdict"]) -> "Verdict":
         """A run is as good as its worst case; a run of nothing is a fault."""

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
-from harness.candidates import resolve
+from harness.candidates import locate
 from harness.candidates.own.native.rows import sampler
 from harness.case import parse
 from harness.ranks.mesh import groups, place
@@ -136,7 +136,7 @@ def test_real_ranks_draw_what_the_arithmetic_says(
     harness_pool: RankPool, mesh: str, size: int
 ) -> None:
     case = parse(f"case/1 rows={','.join(['1:1'] * 12)} heads=4/4 {mesh}")
-    seen = harness_pool.run(case, resolve(f"{PROBES}:DRAWS_{size}"), traced=True)
+    seen = harness_pool.run(case, locate(f"{PROBES}:DRAWS_{size}").full, traced=True)
     assert isinstance(seen, Assembly), seen
     for shuffle in (False, True):
         for drop_last in (False, True):

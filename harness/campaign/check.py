@@ -12,14 +12,13 @@ from rich.console import Console
 
 import harness
 from harness.campaign.live import Live
-from harness.campaign.request import WHOLE, Request, Shard, origin
+from harness.campaign.request import WHOLE, Part, Request, origin
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary, Tally
 from harness.campaign.table import say, show
 from harness.case import Case, Row
 from harness.compare import Verdict
 from harness.failure.bundle.keep import keep
-from harness.failure.sameness import worth_shrinking
-from harness.failure.shrink import SHRINK_SECONDS
+from harness.failure.shrink import SHRINK_SECONDS, worth_shrinking
 from harness.failure.smallest import smallest
 from harness.generation import cases, generate
 from harness.generation.situations import SITUATIONS, situations_of
@@ -35,7 +34,7 @@ def check(
     request: Request,
     pool: RankPool,
     console: Console,
-    shard: Shard = WHOLE,
+    part: Part = WHOLE,
     limit: float = math.inf,
 ) -> Summary:
     """Judge every candidate; each stops at its first failure, which is then shrunk and kept.
@@ -47,50 +46,47 @@ def check(
     until = started + limit
     pool.start()
     batch = draw(request, pool.size)
-    part = shard.part(batch)
-    if shard.number == 1:
+    share = part.share(batch)
+    if part.number == 1:
         console.print(notebook_text(batch[0]), markup=False, highlight=False)
-    summary = _nothing_yet(request, shard, batch, pool.size, pool.placement.unseen)
-    with Live(console, len(part), len(SITUATIONS)) as live:
+    summary = _nothing_yet(request, part, batch, pool.size, pool.placement.unseen)
+    with Live(console, len(share), len(SITUATIONS)) as live:
         try:
-            _judge(part, summary, pool, live, until)
+            _judge(share, summary, pool, live, until)
             for tally in summary.tallies.values():
                 if tally.failure is not None and worth_shrinking(tally.failure):
-                    live.update(
-                        summary.cases, _met(summary), f"shrinking {tally.failure.candidate}"
-                    )
+                    live.tell(summary.cases, _met(summary), f"shrinking {tally.failure.candidate}")
                     seconds = min(SHRINK_SECONDS, until - time.monotonic())
                     # Of the cases before this one its ranks ran those of this shard.
-                    earlier = part[: part.index(tally.failure.case)]
-                    found = smallest(tally.failure, pool, earlier, seconds)
-                    tally.failure = found.smallest
+                    earlier = share[: share.index(tally.failure.case)]
+                    tally.failure = smallest(tally.failure, pool, earlier, seconds).smallest
         except KeyboardInterrupt:
             summary.ended = INTERRUPTED
     summary.seconds = round(time.monotonic() - started, 3)
     summary.placement = pool.place
     show(summary, console)
-    _keep(summary, pool, console, shard)
+    _keep(summary, pool, console, part)
     return summary
 
 
-def _judge(part: list[Case], summary: Summary, pool: RankPool, live: Live, until: float) -> None:
+def _judge(share: list[Case], summary: Summary, pool: RankPool, live: Live, until: float) -> None:
     met: Case | None = None
-    for comparison in map(recognised, evaluate_all(_jobs(part, summary, until), pool)):
+    for comparison in map(recognised, evaluate_all(_jobs(share, summary, until), pool)):
         tally = summary.tallies[comparison.candidate]
         if tally.failure is not None:
             continue
         tally.add(comparison)
-        if comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED):
+        if comparison.verdict.failed:
             tally.failure = comparison
         # Once for all candidates, and not where none of them could run the case.
         if comparison.verdict is not Verdict.UNSUPPORTED and comparison.case is not met:
             met = comparison.case
             summary.situations.update(situations_of(met))
         summary.cases = max(tally.cases for tally in summary.tallies.values())
-        live.update(summary.cases, _met(summary))
+        live.tell(summary.cases, _met(summary))
 
 
-def _keep(summary: Summary, pool: RankPool, console: Console, shard: Shard) -> None:
+def _keep(summary: Summary, pool: RankPool, console: Console, part: Part) -> None:
     """Write a bundle of each failure, and tell it; once, where ranks could not even start."""
     told: dict[int, str] = {}
     for tally in summary.tallies.values():
@@ -100,7 +96,7 @@ def _keep(summary: Summary, pool: RankPool, console: Console, shard: Shard) -> N
         # Ranks that do not come up have one fault for everybody.
         same = id(failure.fault or failure)
         if same not in told:
-            told[same] = keep(failure, pool, campaign=origin(summary.request, shard))
+            told[same] = keep(failure, pool, campaign=origin(summary.request, part))
             say(console, f"\n{explain(failure)}\n  bundle  {told[same]}")
         tally.failures.append({**comparison_record(failure), "bundle": told[same]})
 
@@ -125,7 +121,7 @@ def _strategy(request: Request, ranks: int) -> SearchStrategy[Case]:
 
 
 def _nothing_yet(
-    request: Request, shard: Shard, batch: list[Case], ranks: int, unseen: str
+    request: Request, part: Part, batch: list[Case], ranks: int, unseen: str
 ) -> Summary:
     return Summary(
         request=request,
@@ -137,15 +133,15 @@ def _nothing_yet(
         unseen=unseen,
         size=len(batch),
         drawn=hashlib.sha256("\n".join(map(str, batch)).encode()).hexdigest()[:16],
-        of=shard.of,
-        shards=(shard.number,),
+        of=part.of,
+        shards=(part.number,),
         tallies={candidate: Tally() for candidate in request.candidates},
         situations=Counter(dict.fromkeys(SITUATIONS, 0)),
     )
 
 
-def _jobs(part: list[Case], summary: Summary, until: float) -> Iterator[tuple[Case, str]]:
-    for number, case in enumerate(part):
+def _jobs(share: list[Case], summary: Summary, until: float) -> Iterator[tuple[Case, str]]:
+    for number, case in enumerate(share):
         going = [name for name, tally in summary.tallies.items() if tally.failure is None]
         if not going:
             return

@@ -6,7 +6,6 @@ from typing import Any
 from harness.campaign.check import draw
 from harness.campaign.request import Request
 from harness.campaign.summary import Tally, worst
-from harness.compare import Verdict
 from harness.failure.replay import Shown
 from harness.failure.smallest import smallest
 from harness.judge import evaluate_all
@@ -40,8 +39,8 @@ def look_for(request: Request, pool: RankPool, *, shrink: bool) -> Shown | Passe
     jobs = ((case, candidate) for case in batch for candidate in request.candidates)
     for comparison in evaluate_all(jobs, pool):
         tallies[comparison.candidate].add(comparison)
-        shown = Shown(comparison)
-        if comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED):
+        if comparison.verdict.failed:
+            shown = Shown(comparison)
             if shrink and shown.failed:
                 earlier = batch[: batch.index(comparison.case)]
                 shown = Shown(smallest(comparison, pool, earlier).smallest)

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +55,8 @@ def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
     situations = Counter(dict.fromkeys(first.situations, 0))
     for part in parts:
         situations.update(part.situations)
-    return Summary(
-        request=first.request,
-        ranks=first.ranks,
-        versions=first.versions,
-        unseen=first.unseen,
-        size=first.size,
-        drawn=first.drawn,
-        of=first.of,
+    return replace(
+        first,
         shards=tuple(sorted(holders)),
         missing=tuple(sorted(set(range(1, first.of + 1)) - holders.keys())),
         tallies={

@@ -10,8 +10,8 @@ from harness.refusal import BadInput
 Item = TypeVar("Item")
 
 
-class EmptyShard(BadInput):
-    """There are more shards than cases, so that some would examine nothing."""
+class EmptyPart(BadInput):
+    """There are more parts than cases, so that some would examine nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +30,19 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """Every n-th case of a campaign, from the k-th on: small and large ones for each."""
+class Part:
+    """Every n-th case of a campaign, from the k-th on: small and large ones for each.
+
+    `--shard` names it; in code a shard is what one rank holds of a sequence.
+    """
 
     number: int
     of: int
 
-    def part(self, batch: Sequence[Item]) -> list[Item]:
-        """This shard's share; no shard's share is empty."""
+    def share(self, batch: Sequence[Item]) -> list[Item]:
+        """What is in it; no part is empty."""
         if len(batch) < self.of:
-            raise EmptyShard(
+            raise EmptyPart(
                 f"--shard={self}: distinct cases={len(batch)} are too few for {self.of} shards"
             )
         return list(batch[self.number - 1 :: self.of])
@@ -48,9 +51,9 @@ class Shard:
         return f"{self.number}/{self.of}"
 
 
-WHOLE = Shard(1, 1)
+WHOLE = Part(1, 1)
 
 
-def origin(request: Request, shard: Shard = WHOLE) -> dict[str, Any]:
+def origin(request: Request, part: Part = WHOLE) -> dict[str, Any]:
     """Where a failure was found, for its bundle."""
-    return {**asdict(request), "shard": str(shard)}
+    return {**asdict(request), "shard": str(part)}

@@ -59,6 +59,17 @@ def say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def titled(title: str) -> Table:
+    """A table with rules under its heads only."""
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 0, 0, 1),
+    )
+
+
 def short_name(candidate: str) -> str:
     """Without the folders: a table is narrow."""
     return candidate.rpartition("/")[2]
@@ -77,7 +88,7 @@ def _verdicts(summary: Summary) -> Table:
     title = f"{summary.cases} {noun} in {summary.seconds:.1f} s"
     if summary.of > 1:
         title += f", {_shards(summary.shards)} of {summary.of}"
-    table = _table(title)
+    table = titled(title)
     columns = [name for name in OUTCOMES if name != "KNOWN"]
     table.add_column("candidate", min_width=13, overflow="fold")
     for name in (*columns, "elements", "used"):
@@ -91,7 +102,7 @@ def _verdicts(summary: Summary) -> Table:
 
 
 def _errors(summary: Summary) -> Table:
-    table = _table("cases that passed, by their largest error as a share of what was allowed")
+    table = titled("cases that passed, by their largest error as a share of what was allowed")
     table.add_column("candidate", min_width=13, overflow="fold")
     table.add_column("dtype", no_wrap=True)
     for bound in BUCKETS:
@@ -102,16 +113,6 @@ def _errors(summary: Summary) -> Table:
             counts = [str(count or "·") for count in histogram.counts]
             table.add_row(Text(short_name(candidate)), dtype, *counts, f"{histogram.most:.2g}")
     return table
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 0, 0, 1),
-    )
 
 
 def _situations(summary: Summary, width: int) -> Table:

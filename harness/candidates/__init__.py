@@ -4,10 +4,8 @@ from harness.candidates.protocol import STOOD_IN, Candidate, Emit, Rank
 from harness.candidates.registry import (
     BUILT_IN,
     UnknownCandidate,
-    home,
     interpreter,
-    load,
-    resolve,
+    locate,
 )
 
 __all__ = [
@@ -17,8 +15,6 @@ __all__ = [
     "Emit",
     "Rank",
     "UnknownCandidate",
-    "home",
     "interpreter",
-    "load",
-    "resolve",
+    "locate",
 ]

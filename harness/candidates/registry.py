@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from harness.candidates.protocol import Candidate
 from harness.candidates.published.environment import Environment
-from harness.candidates.published.library import Published, libraries
+from harness.candidates.published.library import Library, Published, libraries
 from harness.refusal import BadInput
 
 BUILT_IN = {
@@ -29,33 +29,64 @@ class UnknownCandidate(BadInput):
     """The name leads to nothing that can be run; the message says where it broke."""
 
 
-def resolve(name: str) -> str:
-    """The name made independent of the current folder, so that ranks find the same file."""
-    place, colon, attribute = name.rpartition(":")
-    if colon and place.endswith(".py"):
-        return f"{Path(place).resolve()}:{attribute}"
-    return name
-
-
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the name of a candidate leads: into a bank, a file or a module, and there to what."""
+class Named:
+    """A candidate by its name, which is read once: where it leads, and what its ranks need."""
 
+    name: str
     inside: Literal["bank", "library", "file", "module"]
     place: str
     attribute: str
-    # Of a library: another release than the pinned one.
-    version: str = ""
+    # Of a library, the pinned release unless the name has another.
+    environment: Environment | None = None
+
+    @property
+    def full(self) -> str:
+        """The name made independent of the current folder, so that ranks find the same file."""
+        if self.inside != "file":
+            return self.name
+        return f"{Path(self.place).resolve()}:{self.attribute}"
+
+    @property
+    def home(self) -> str:
+        """What its ranks must run in: `verl@0.9.1`, or nothing in particular."""
+        return f"{self.place}@{self.environment.version}" if self.environment else ""
+
+    def load(self) -> Candidate:
+        """The candidate itself."""
+        if self.inside == "bank":
+            return _from_bank(self)
+        if self.environment:
+            return _from_library(self, self.environment.library)
+        module = _from_file(self) if self.inside == "file" else _from_path(self)
+        candidate = getattr(module, self.attribute, None)
+        if candidate is None:
+            raise UnknownCandidate(
+                f"candidate={self.name}: {self.place} has no attribute {self.attribute!r}"
+            )
+        for part in ("name", "supports", "run"):
+            if not hasattr(candidate, part):
+                raise UnknownCandidate(
+                    f"candidate={self.name}: {self.attribute} lacks {part!r}; "
+                    "a candidate has a name, supports(case) and run(case, rank, emit)"
+                )
+        if isinstance(candidate, type) or not isinstance(candidate, Candidate):
+            raise UnknownCandidate(
+                f"candidate={self.name}: {self.attribute} is a class; name an instance of it"
+            )
+        return candidate
 
 
-def locate(name: str) -> Place:
+def locate(name: str) -> Named:
     """Read a built-in name, `path/to/file.py:NAME` or `package.module:NAME`; load nothing."""
     bank, dot, key = name.partition(".")
     if dot and bank in BANKS and ":" not in key:
-        return Place("bank", bank, key)
+        return Named(name, "bank", bank, key)
     if dot and ":" not in key and bank in libraries():
         key, _, version = key.partition("@")
-        return Place("library", bank, key, version)
+        library = libraries()[bank]
+        environment = Environment(library, version or library.pinned)
+        return Named(name, "library", bank, key, environment)
     place, colon, attribute = BUILT_IN.get(name, name).rpartition(":")
     if not colon:
         raise UnknownCandidate(
@@ -63,62 +94,32 @@ def locate(name: str) -> Place:
             "`candidates list` names, path/to/file.py:NAME or package.module:NAME"
         )
     if not place.endswith(".py"):
-        return Place("module", place, attribute)
+        return Named(name, "module", place, attribute)
     if not Path(place).is_file():
         raise UnknownCandidate(f"candidate={name}: there is no file {place}")
-    return Place("file", place, attribute)
+    return Named(name, "file", place, attribute)
 
 
-def not_in_bank(name: str, bank: str, key: str, known: Iterable[str]) -> UnknownCandidate:
+def _not_in_bank(named: Named, known: Iterable[str]) -> UnknownCandidate:
     """A bank, or a library's folder, has no entry of this key."""
-    near = ", ".join(difflib.get_close_matches(key, known, 3, 0.0))
-    return UnknownCandidate(f"candidate={name}: there is no {key} in {bank}; near: {near}")
+    near = ", ".join(difflib.get_close_matches(named.attribute, known, 3, 0.0))
+    return UnknownCandidate(
+        f"candidate={named.name}: there is no {named.attribute} in {named.place}; near: {near}"
+    )
 
 
-def load(name: str) -> Candidate:
-    """The candidate behind a name."""
-    found = locate(name)
-    place, attribute = found.place, found.attribute
-    if found.inside == "bank":
-        return _from_bank(name, place, attribute)
-    if found.inside == "library":
-        return _from_library(name, place, attribute)
-    module = _from_file(name, Path(place)) if found.inside == "file" else _from_path(name, place)
-    candidate = getattr(module, attribute, None)
-    if candidate is None:
-        raise UnknownCandidate(f"candidate={name}: {place} has no attribute {attribute!r}")
-    for part in ("name", "supports", "run"):
-        if not hasattr(candidate, part):
-            raise UnknownCandidate(
-                f"candidate={name}: {attribute} lacks {part!r}; "
-                "a candidate has a name, supports(case) and run(case, rank, emit)"
-            )
-    if isinstance(candidate, type) or not isinstance(candidate, Candidate):
-        raise UnknownCandidate(f"candidate={name}: {attribute} is a class; name an instance of it")
+def _from_bank(named: Named) -> Candidate:
+    known: dict[str, Any] = importlib.import_module(BANKS[named.place]).BANK
+    if named.attribute not in known:
+        raise _not_in_bank(named, known)
+    candidate: Candidate = known[named.attribute].candidate
     return candidate
 
 
-def _from_bank(name: str, bank: str, key: str) -> Candidate:
-    known: dict[str, Any] = importlib.import_module(BANKS[bank]).BANK
-    if key not in known:
-        raise not_in_bank(name, bank, key, known)
-    candidate: Candidate = known[key].candidate
-    return candidate
-
-
-def _from_library(name: str, place: str, key: str) -> Candidate:
-    library = libraries()[place]
-    if key not in library.limits:
-        raise not_in_bank(name, place, key, library.limits)
-    return Published(name, library, key)
-
-
-def home(name: str) -> str:
-    """What the ranks of a candidate must run in: `verl@0.9.1`, or nothing in particular."""
-    found = locate(name)
-    if found.inside != "library":
-        return ""
-    return f"{found.place}@{found.version or libraries()[found.place].pinned}"
+def _from_library(named: Named, library: Library) -> Candidate:
+    if named.attribute not in library.limits:
+        raise _not_in_bank(named, library.limits)
+    return Published(named.name, library, named.attribute)
 
 
 def interpreter(where: str) -> str:
@@ -129,7 +130,8 @@ def interpreter(where: str) -> str:
     return Environment(libraries()[name], version).python
 
 
-def _from_file(name: str, path: Path) -> ModuleType:
+def _from_file(named: Named) -> ModuleType:
+    name, path = named.name, Path(named.place)
     # A name of its own per file: two files called candidate.py must not shadow each other.
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     module_name = f"_candidate_{digest}"
@@ -152,10 +154,11 @@ def _from_file(name: str, path: Path) -> ModuleType:
     return module
 
 
-def _from_path(name: str, place: str) -> ModuleType:
+def _from_path(named: Named) -> ModuleType:
     try:
-        return importlib.import_module(place)
+        return importlib.import_module(named.place)
     except (Exception, SystemExit) as error:
         raise UnknownCandidate(
-            f"candidate={name}: module {place!r} does not import: {type(error).__name__}: {error}"
+            f"candidate={named.name}: module {named.place!r} does not import: "
+            f"{type(error).__name__}: {error}"
         ) from error

@@ -4,9 +4,10 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from harness.case.invalid import InvalidCase
+from harness.case.line import line
 from harness.case.row import Row
 
 LossContract = Literal["token-mean", "micro-mean", "row-mean"]
@@ -110,18 +111,7 @@ class Case:
             )
         if type(self.nudge) is not float or not abs(self.nudge) <= 1:
             raise InvalidCase.because("nudge", repr(self.nudge), "use a float from -1.0 to 1.0")
-        for field, choices in (
-            ("model", get_args(Model)),
-            ("loss", get_args(LossContract)),
-            ("dtype", get_args(Dtype)),
-            ("kernel", get_args(Kernel)),
-            ("tied", (False, True)),
-            ("checkpoint", (False, True)),
-            ("wrapper", get_args(Wrapper)),
-            ("sync", get_args(Sync)),
-            ("compiled", (False, True)),
-            ("mixed", (False, True)),
-        ):
+        for field, choices in CHOICES.items():
             value = getattr(self, field)
             if type(value) is not type(choices[0]) or value not in choices:
                 names = ", ".join(str(choice) for choice in choices)
@@ -233,6 +223,13 @@ class Case:
         return hashlib.sha256(str(self).encode()).hexdigest()[:10]
 
     def __str__(self) -> str:
-        from harness.case.text import line  # the text knows Case; Case only knows its own name
+        return line(vars(self), USUAL)
 
-        return line(self)
+
+USUAL = {name: field.default for name, field in Case.__dataclass_fields__.items()}
+# Of the fields that have one of a few values, which those are.
+CHOICES: dict[str, tuple[Any, ...]] = {
+    name: get_args(kind) or (False, True)
+    for name, kind in get_type_hints(Case).items()
+    if kind is bool or get_origin(kind) is Literal
+}

@@ -5,8 +5,8 @@ from typing import Any
 
 from harness.case.case import Case
 from harness.case.invalid import InvalidCase
+from harness.case.line import FORMAT
 from harness.case.row import Row
-from harness.case.text import FORMAT
 
 
 def to_record(case: Case) -> dict[str, Any]:

@@ -43,10 +43,10 @@ def show(options: argparse.Namespace) -> int:
     from harness.candidates.published.environment import Environment, others_of
     from harness.candidates.published.library import libraries
 
-    found: list[dict[str, Any]] = []
+    wired: list[dict[str, Any]] = []
     for library in libraries().values():
         installed = Environment(library, library.pinned).installed
-        found.append(
+        wired.append(
             {
                 "name": library.name,
                 "distribution": library.distribution,
@@ -57,10 +57,10 @@ def show(options: argparse.Namespace) -> int:
             }
         )
     if options.json:
-        print_json({"candidates": found})
+        print_json({"candidates": wired})
         return PASSED
     table = Table("name", "release", "installed", "candidates", box=None)
-    for each in found:
+    for each in wired:
         here = ["yes" if each["installed"] else "no", *each["others"]]
         release = f"{each['distribution']} {each['version']}"
         table.add_row(each["name"], release, ", ".join(here), "\n".join(each["candidates"]))
@@ -85,10 +85,10 @@ def wanted(names: list[str]) -> "list[Environment]":
     from harness.candidates.published.library import libraries
 
     known = libraries()
-    found: dict[Environment, None] = {}
+    environments: dict[Environment, None] = {}
     for name in known if names == ["all"] else names:
         library, _, version = name.partition("@")
         if library not in known:
             raise UsageError(f"NAME={name}: not listed; use one of {', '.join(known)}")
-        found[Environment(known[library], version or known[library].pinned)] = None
-    return list(found)
+        environments[Environment(known[library], version or known[library].pinned)] = None
+    return list(environments)

@@ -10,8 +10,8 @@ from harness.commands.options import (
     open_pool,
     pool_options,
     print_json,
+    read_part,
     read_request,
-    read_shard,
     status_of,
     step_options,
 )
@@ -47,7 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     request, ranks = read_request(options)
-    shard = read_shard(options.shard, request.count)
+    part = read_part(options.shard, request.count)
     if not options.limit > 0:
         raise UsageError(f"--limit={options.limit:g}: use a number of seconds above zero")
 
@@ -55,12 +55,9 @@ def run(options: argparse.Namespace) -> int:
 
     from harness.campaign.check import check
     from harness.campaign.summary import INTERRUPTED
-    from harness.candidates import load
 
-    for candidate in request.candidates:
-        load(candidate)
     with open_pool(options, ranks, request.candidates) as pool:
-        summary = check(request, pool, Console(stderr=options.json), shard, options.limit)
+        summary = check(request, pool, Console(stderr=options.json), part, options.limit)
     if options.json:
         print_json(summary.record())
     return STOPPED if summary.ended == INTERRUPTED else status_of(summary.verdict)

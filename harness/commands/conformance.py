@@ -77,32 +77,32 @@ def run(options: argparse.Namespace) -> int:
 
     out = Path(options.out)
     results = read(out)
-    found: dict[str, Any] = {}
+    records: dict[str, Any] = {}
     for name in names:
-        found[name] = _sweep(name, versions, options) if versions else _examine(name, options)
+        records[name] = _sweep(name, versions, options) if versions else _examine(name, options)
         # Kept at once: hours of work are not to be lost with the last candidate.
-        results["releases" if versions else "candidates"][name] = found[name]
+        results["releases" if versions else "candidates"][name] = records[name]
         write(out, results)
     (out / "conformance.md").write_text(page(read(out)))
     (out / "findings.md").write_text(findings(libraries().values(), read(out)))
     if options.json:
-        print_json({"found": found})
-    return _status(found, sweeping=bool(versions))
+        print_json({"found": records})
+    return _status(records, sweeping=bool(versions))
 
 
-def _status(found: dict[str, Any], *, sweeping: bool) -> int:
+def _status(records: dict[str, Any], *, sweeping: bool) -> int:
     if sweeping:
         return PASSED
-    if any(each["wiring"] for each in found.values()):
+    if any(each["wiring"] for each in records.values()):
         return FAULT
     return (
-        DIVERGED if any(each["failures"] or each["stale"] for each in found.values()) else PASSED
+        DIVERGED if any(each["failures"] or each["stale"] for each in records.values()) else PASSED
     )
 
 
 def wanted(names: list[str], *, newest: bool, installed: bool) -> list[str]:
     """Every candidate that was named, a library standing for all of its."""
-    from harness.candidates import load
+    from harness.candidates import locate
     from harness.candidates.published.environment import NEWEST, Environment
     from harness.candidates.published.library import libraries
 
@@ -111,20 +111,20 @@ def wanted(names: list[str], *, newest: bool, installed: bool) -> list[str]:
     def every(library: "Library") -> list[str]:
         return [f"{library.name}.{key}{release}" for key in library.limits]
 
-    found: list[str] = []
+    chosen: list[str] = []
     for name in names:
         if name in known:
-            found += every(known[name])
+            chosen += every(known[name])
         else:
-            load(name)
-            found.append(name + release)
+            locate(name).load()
+            chosen.append(name + release)
     if names:
-        return found
+        return chosen
     for library in known.values():
         version = NEWEST if newest else library.pinned
         if Environment(library, version).installed or not installed:
-            found += every(library)
-    return found
+            chosen += every(library)
+    return chosen
 
 
 def _request(options: argparse.Namespace) -> Any:
@@ -140,16 +140,15 @@ def _request(options: argparse.Namespace) -> Any:
 
 def _examine(name: str, options: argparse.Namespace) -> dict[str, Any]:
     from harness.conformance import examine, examined_record
-    from harness.conformance.examined import totals
+    from harness.conformance.stage import name_of
 
-    found = examine(name, _goldens(options.goldens), _request(options))
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in totals(found.stages).items())
-    why = f"; {found.wiring}" if found.wiring else ""
-    print(f"{name}: {counts}{why}, {found.seconds:.0f} s", file=sys.stderr)  # noqa: T201
-    for failure, count in found.failures:
-        looks = failure.looks[0].name if failure.looks else failure.verdict.name
-        print(f"  {count} x {looks}: {failure.case}", file=sys.stderr)  # noqa: T201
-    return examined_record(found)
+    examined = examine(name, _goldens(options.goldens), _request(options))
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in examined.verdicts.items())
+    why = f"; {examined.wiring}" if examined.wiring else ""
+    print(f"{name}: {counts}{why}, {examined.seconds:.0f} s", file=sys.stderr)  # noqa: T201
+    for failure, count in examined.failures:
+        print(f"  {count} x {name_of(failure)}: {failure.case}", file=sys.stderr)  # noqa: T201
+    return examined_record(examined)
 
 
 def _sweep(name: str, versions: list[str], options: argparse.Namespace) -> dict[str, Any]:

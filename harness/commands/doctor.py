@@ -14,9 +14,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from harness.doctor import examine, show
 
-    findings = examine()
+    facts = examine()
     if options.json:
-        print_json(findings)
+        print_json(facts)
     else:
-        show(findings)
+        show(facts)
     return PASSED

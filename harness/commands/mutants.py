@@ -2,6 +2,7 @@
 
 import argparse
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from harness.commands.options import (
     DIVERGED,
@@ -14,6 +15,10 @@ from harness.commands.options import (
     read_keys,
     read_request,
 )
+
+if TYPE_CHECKING:
+    from harness.compare import Comparison
+    from harness.ranks.pool import RankPool
 
 HELP = "show how many known bugs the check finds and names"
 
@@ -68,13 +73,14 @@ def run(options: argparse.Namespace) -> int:
             pool.require_ready()
         chosen = [mutants.BANK[key] for key in keys if key in mutants.BANK]
         variants = [benign.BANK[key] for key in keys if key in benign.BANK]
-        shrink = (
-            (lambda found, pool: smallest(found, pool, batch[: batch.index(found.case)]).smallest)
-            if options.shrink
-            else None
-        )
+
+        def shrink(failure: "Comparison", pool: "RankPool") -> "Comparison":
+            return smallest(failure, pool, batch[: batch.index(failure.case)]).smallest
+
         with Watch(console, len(chosen) + len(variants)) as watch:
-            power = measure(chosen, variants, batch, pools, shrink, watch)
+            power = measure(
+                chosen, variants, batch, pools, shrink if options.shrink else None, watch
+            )
         show(power, console)
         document = {**power.record(), "placement": pools[0].place}
     if options.json:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args
 
-from harness.campaign.request import Request, Shard
+from harness.campaign.request import Part, Request
 from harness.case import Dtype, Kernel, LossContract, Wrapper
 from harness.refusal import BadInput
 
@@ -179,17 +179,17 @@ def read_keys(text: str, known: Mapping[str, Collection[str]]) -> list[str]:
     ]
 
 
-def read_shard(text: str, cases: int) -> Shard:
+def read_part(text: str, cases: int) -> Part:
     """The part of a campaign of so many cases that `check` was asked for."""
-    found = _SHARD.fullmatch(text)
-    if not found or int(found[2]) == 0:
+    written = _SHARD.fullmatch(text)
+    if not written or int(written[2]) == 0:
         raise UsageError(f"--shard={text}: use K/N, for example 3/16")
-    shard = Shard(int(found[1]), int(found[2]))
-    if not 1 <= shard.number <= shard.of:
-        raise UsageError(f"--shard={text}: use numbers from 1/{shard.of} to {shard.of}/{shard.of}")
-    if shard.of > cases:
-        raise UsageError(f"--shard={text}: --cases={cases} are too few for {shard.of} shards")
-    return shard
+    number, of = map(int, written.groups())
+    if not 1 <= number <= of:
+        raise UsageError(f"--shard={text}: use numbers from 1/{of} to {of}/{of}")
+    if of > cases:
+        raise UsageError(f"--shard={text}: --cases={cases} are too few for {of} shards")
+    return Part(number, of)
 
 
 def read_numbers(option: str, text: str) -> tuple[int, ...]:
@@ -224,7 +224,7 @@ def open_pool(
     options: argparse.Namespace, ranks: int, candidates: Collection[str] = ()
 ) -> Iterator["RankPool"]:
     """As many ranks, on the device and with the patience that was asked for, to run these."""
-    from harness.candidates import home, interpreter
+    from harness.candidates import interpreter, locate
     from harness.ranks.device import NoPlace, choose
     from harness.ranks.nodes import CannotListen, Nodes
     from harness.ranks.pool import CannotStart, RankPool
@@ -240,7 +240,10 @@ def open_pool(
     if ranks % options.nodes:
         raise UsageError(f"--ranks={ranks}: use a multiple of --nodes={options.nodes}")
     _refuse_pretence(options)
-    homes = {home(candidate) for candidate in candidates} - {""}
+    named = [locate(candidate) for candidate in candidates]
+    for each in named:
+        each.load()
+    homes = {each.home for each in named} - {""}
     if len(homes) > 1:
         raise UsageError(
             f"--candidate={','.join(candidates)}: {' and '.join(sorted(homes))} each need an "

@@ -75,10 +75,8 @@ def _case(options: argparse.Namespace) -> int:
     if ranks < needed:
         raise UsageError(f"--ranks={ranks}: {mesh} needs {needed} ranks")
 
-    from harness.candidates import load
     from harness.failure.replay import look
 
-    load(candidate)
     _may_write(options.script, [candidate])
     with open_pool(options, ranks, [candidate]) as pool:
         shown = look(cases, candidate, pool)
@@ -100,29 +98,26 @@ def _campaign(options: argparse.Namespace) -> int:
 
     from harness.campaign.first_failure import look_for
     from harness.campaign.request import origin
-    from harness.candidates import load
     from harness.failure.replay import Shown
 
-    for candidate in request.candidates:
-        load(candidate)
     _may_write(options.script, request.candidates)
     with open_pool(options, ranks, request.candidates) as pool:
-        found = look_for(request, pool, shrink=options.shrink)
-        if isinstance(found, Shown):
-            if options.bisect_layer and found.failed:
-                found.bisect_layers(pool)
-            found.keep(pool, origin(request))
-    return _answer(found, options, pool)
+        shown = look_for(request, pool, shrink=options.shrink)
+        if isinstance(shown, Shown):
+            if options.bisect_layer and shown.failed:
+                shown.bisect_layers(pool)
+            shown.keep(pool, origin(request))
+    return _answer(shown, options, pool)
 
 
-def _answer(found: "Shown | Passed", options: argparse.Namespace, pool: "RankPool") -> int:
+def _answer(shown: "Shown | Passed", options: argparse.Namespace, pool: "RankPool") -> int:
     if options.json:
-        print_json({**found.record(), "placement": pool.place})
+        print_json({**shown.record(), "placement": pool.place})
     else:
-        print(found.text())  # noqa: T201 - the answer
+        print(shown.text())  # noqa: T201 - the answer
     if options.script is not None:
-        _write_script(options.script, found.comparison, pool)
-    return status_of(found.verdict)
+        _write_script(options.script, shown.comparison, pool)
+    return status_of(shown.verdict)
 
 
 def _read(texts: list[str], candidate: str | None) -> tuple[list[Case], str, "Bundle | None"]:

@@ -77,7 +77,7 @@ def compare(
         kept.add(key, expected, values, judged.wrong, _tokens(oracle[key], rows))
     gradients_differ = any(r.wrong for r in results if r.key.startswith(GRADIENT))
     fault = _not_a_pass(vacuity(case, results, oracle["nll"], assembly), assembly.out_of_step)
-    if first is not None or assembly.findings:
+    if first is not None or assembly.misfits:
         verdict = Verdict.DIVERGED
     elif fault:
         verdict = Verdict.FAULT
@@ -89,7 +89,7 @@ def compare(
         verdict=verdict,
         reason=fault.summary if fault else "",
         first=first,
-        findings=tuple(assembly.findings),
+        misfits=tuple(assembly.misfits),
         keys=tuple(results),
         scale=fit_scale(case, gradients) if gradients_differ else None,
         fault=fault if verdict is Verdict.FAULT else None,

@@ -1,13 +1,13 @@
 """The record of a judgement."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from harness.case import Case
 from harness.compare.budget import MOST_SLACK
 from harness.compare.differing import Differing
 from harness.compare.scale import Scale
-from harness.trace import Fault, Finding
+from harness.trace import Fault, Misfit
 from harness.verdict import Verdict
 
 
@@ -69,7 +69,7 @@ class Comparison:
     # Where it should have been asked before this divergence was told, and why it could not.
     unasked: str = ""
     first: Divergence | None = None
-    findings: tuple[Finding, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
     keys: tuple[KeyResult, ...] = ()
     scale: Scale | None = None
     # The root first; empty where nothing failed, or nobody has looked yet.
@@ -101,6 +101,19 @@ class Comparison:
     def used(self) -> float:
         """The largest error as a share of its budget."""
         return max((result.used for result in self.keys), default=0.0)
+
+    @property
+    def called(self) -> str:
+        """The first of its names; empty where it has none."""
+        return self.looks[0].name if self.looks else ""
+
+    def named(self, *looks: Look) -> "Comparison":
+        """The same under these names, the root first: all naming of failures goes through here."""
+        return replace(self, looks=looks)
+
+    def rooted(self, name: str, why: str) -> "Comparison":
+        """The same with a name in front of those that it has."""
+        return self.named(Look(name, why), *self.looks)
 
     def __bool__(self) -> bool:
         raise TypeError("a Comparison has six outcomes; look at .verdict")

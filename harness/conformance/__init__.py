@@ -1,25 +1,19 @@
 """Published implementations on all goldens and on generated cases: the conformance table."""
 
 from harness.conformance.document import (
-    BadResults,
-    Results,
     examined_record,
     read,
     release_records,
     write,
 )
-from harness.conformance.examined import Examined, examine
+from harness.conformance.examined import examine
 from harness.conformance.findings import findings
-from harness.conformance.page import by_library, page, summary
+from harness.conformance.page import by_library, page
 from harness.conformance.request import Request
-from harness.conformance.sweep import Release, sweep
+from harness.conformance.sweep import sweep
 
 __all__ = [
-    "BadResults",
-    "Examined",
-    "Release",
     "Request",
-    "Results",
     "by_library",
     "examine",
     "examined_record",
@@ -27,7 +21,6 @@ __all__ = [
     "page",
     "read",
     "release_records",
-    "summary",
     "sweep",
     "write",
 ]

@@ -11,8 +11,8 @@ from typing import Any
 
 from harness.compare import Comparison
 from harness.conformance.examined import Examined
+from harness.conformance.stage import Stage, name_of
 from harness.conformance.sweep import Release
-from harness.conformance.tally import Tally, name_of
 from harness.refusal import BadInput
 from harness.report.record import comparison_record
 
@@ -24,7 +24,7 @@ Results = dict[str, dict[str, Any]]
 
 # No page is made from these: they are for who asked, and are not kept.
 UNKEPT = {"takes", "placement", "seconds"}
-UNKEPT_OF_A_TALLY = {"known", "names", "elements"}
+UNKEPT_OF_A_STAGE = {"known", "names", "elements"}
 UNKEPT_OF_A_FAILURE = {"case", "verdict", "replay"}
 
 # The whole of a failure is one command away.
@@ -51,9 +51,9 @@ def read(folder: Path) -> Results:
 
 def write(folder: Path, results: Results) -> None:
     """The whole file or none; it has what pages are made from, and a line for each candidate."""
-    candidates = {name: _slim(found) for name, found in results["candidates"].items()}
+    candidates = {name: _slim(record) for name, record in results["candidates"].items()}
     releases = {
-        name: {version: _slim(found) for version, found in versions.items()}
+        name: {version: _slim(record) for version, record in versions.items()}
         for name, versions in results["releases"].items()
     }
     parts = [_lines("candidates", candidates), _lines("releases", releases)]
@@ -63,8 +63,8 @@ def write(folder: Path, results: Results) -> None:
     draft.rename(folder / NAME)
 
 
-def _lines(kind: str, found: Mapping[str, Any]) -> str:
-    lines = (f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in sorted(found.items()))
+def _lines(kind: str, records: Mapping[str, Any]) -> str:
+    lines = (f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in sorted(records.items()))
     return f' "{kind}": {{\n' + ",\n".join(lines) + "\n }"
 
 
@@ -73,9 +73,9 @@ def _slim(record: Mapping[str, Any]) -> dict[str, Any]:
     slim = _without(record, UNKEPT)
     slim["listed"] = {k: _without(each, UNKEPT_OF_A_FAILURE) for k, each in slim["listed"].items()}
     if "generated" in slim:
-        return slim | {"generated": _without(slim["generated"], UNKEPT_OF_A_TALLY)}
+        return slim | {"generated": _without(slim["generated"], UNKEPT_OF_A_STAGE)}
     return slim | {
-        "stages": {k: _without(each, UNKEPT_OF_A_TALLY) for k, each in slim["stages"].items()},
+        "stages": {k: _without(each, UNKEPT_OF_A_STAGE) for k, each in slim["stages"].items()},
         "failures": [_without(each, UNKEPT_OF_A_FAILURE) for each in slim["failures"]],
     }
 
@@ -84,39 +84,35 @@ def _without(record: Mapping[str, Any], names: Collection[str]) -> dict[str, Any
     return {name: value for name, value in record.items() if name not in names}
 
 
-def examined_record(found: Examined) -> dict[str, Any]:
+def examined_record(examined: Examined) -> dict[str, Any]:
     """One candidate."""
     return {
-        "release": found.home,
-        "version": found.version,
-        "takes": found.takes,
-        "wiring": found.wiring,
-        "stages": {name: _tally(tally) for name, tally in found.stages.items()},
+        "release": examined.home,
+        "version": examined.version,
+        "takes": examined.takes,
+        "wiring": examined.wiring,
+        "stages": {name: _stage(stage) for name, stage in examined.stages.items()},
         "failures": [
-            {"count": count, "looks": name_of(comparison), **_kept(comparison)}
-            for comparison, count in found.failures
+            {"count": count, **_kept(comparison)} for comparison, count in examined.failures
         ],
-        "listed": _listed(found.listed),
-        "stale": found.stale,
-        "packages": found.packages,
-        "placement": found.placement,
-        "seconds": found.seconds,
+        "listed": _listed(examined.listed),
+        "stale": examined.stale,
+        "packages": examined.packages,
+        "placement": examined.placement,
+        "seconds": examined.seconds,
     }
 
 
-def release_records(found: Iterable[Release]) -> dict[str, Any]:
+def release_records(releases: Iterable[Release]) -> dict[str, Any]:
     """The releases of one candidate, the oldest first."""
     return {
-        release.version: {"generated": _tally(release.tally), "listed": _listed(release.listed)}
-        for release in found
+        each.version: {"generated": _stage(each.generated), "listed": _listed(each.listed)}
+        for each in releases
     }
 
 
-def _listed(found: dict[str, Comparison]) -> dict[str, Any]:
-    return {
-        key: {"looks": name_of(comparison), **_kept(comparison)}
-        for key, comparison in found.items()
-    }
+def _listed(listed: dict[str, Comparison]) -> dict[str, Any]:
+    return {key: _kept(comparison) for key, comparison in listed.items()}
 
 
 def _kept(comparison: Comparison) -> dict[str, Any]:
@@ -125,21 +121,21 @@ def _kept(comparison: Comparison) -> dict[str, Any]:
         bare = replace(comparison.fault, stacks={}, log="")
         comparison = replace(comparison, fault=bare)
     record = comparison_record(comparison)
-    return {name: record[name] for name in KEPT}
+    return {"looks": name_of(comparison), **{name: record[name] for name in KEPT}}
 
 
-def _tally(tally: Tally) -> dict[str, Any]:
+def _stage(stage: Stage) -> dict[str, Any]:
     return {
-        "verdicts": dict(tally.verdicts),
-        "situations": {situation: dict(counts) for situation, counts in tally.situations.items()},
-        "wrong": dict(tally.wrong),
-        "unseen_by_loss": tally.unseen_by_loss,
-        "known": dict(tally.known),
+        "verdicts": dict(stage.verdicts),
+        "situations": {situation: dict(counts) for situation, counts in stage.situations.items()},
+        "wrong": dict(stage.wrong),
+        "unseen_by_loss": stage.unseen_by_loss,
+        "known": dict(stage.known),
         "names": {
-            f"{verdict} {name}": count for (verdict, name), (_, count) in tally.first.items()
+            f"{verdict} {name}": count for (verdict, name), (_, count) in stage.first.items()
         },
-        "refused": dict(tally.refused),
-        "stood_in": sorted(tally.stood_in),
-        "used": min(tally.used, 1e308),
-        "elements": tally.elements,
+        "refused": dict(stage.refused),
+        "stood_in": sorted(stage.stood_in),
+        "used": min(stage.used, 1e308),
+        "elements": stage.elements,
     }

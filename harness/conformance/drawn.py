@@ -33,12 +33,12 @@ def what_it_takes(candidate: Published, seed: int) -> dict[str, list[str]]:
         "loss": get_args(LossContract),
         "model": get_args(Model),
     }
-    found = {
+    takes = {
         name: [value for value in values if any(getattr(c, name) == value for c in taken)]
         for name, values in fields.items()
     }
-    found["dtype"] = found["dtype"][:1]
-    return found
+    takes["dtype"] = takes["dtype"][:1]
+    return takes
 
 
 def drawn(
@@ -74,7 +74,7 @@ def by_sp(
 
 def on_meshes(goldens: Iterable[Case], takes: dict[str, list[Any]]) -> Iterator[Case]:
     """Each golden's batch at every sp, in the dtype that the candidate takes."""
-    found = []
+    meshed = []
     for golden in goldens:
         for sp in SPS:
             try:
@@ -82,5 +82,5 @@ def on_meshes(goldens: Iterable[Case], takes: dict[str, list[Any]]) -> Iterator[
             except InvalidCase:
                 continue
             if case.ranks <= MOST_RANKS:
-                found.append(case)
-    yield from sorted(found, key=lambda case: case.ranks)
+                meshed.append(case)
+    yield from sorted(meshed, key=lambda case: case.ranks)

@@ -8,11 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from harness.candidates import home, load
-from harness.candidates.published.environment import Environment
-from harness.candidates.published.known import Bug, bugs
+from harness.candidates import locate
+from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Published
 from harness.case import Case
 from harness.compare import Comparison
@@ -20,8 +18,7 @@ from harness.conformance.drawn import by_sp, drawn, on_meshes, what_it_takes
 from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools
 from harness.conformance.request import Request
-from harness.conformance.stage import tallied
-from harness.conformance.tally import Tally, name_of
+from harness.conformance.stage import Stage, name_of, stage_of
 from harness.judge import evaluate
 from harness.judge.known import listed
 
@@ -36,7 +33,7 @@ class Examined:
     # Where its ranks ran, and the version that this was.
     home: str
     takes: dict[str, list[str]]
-    stages: dict[str, Tally] = field(default_factory=dict)
+    stages: dict[str, Stage] = field(default_factory=dict)
     # Why it was not asked on, if it was not.
     wiring: str = ""
     # One of each kind that is not listed as known, shrunk, and how many there were.
@@ -50,51 +47,56 @@ class Examined:
     placement: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
+    @property
+    def verdicts(self) -> Counter[str]:
+        """Of all stages together."""
+        return sum((stage.verdicts for stage in self.stages.values()), Counter[str]())
+
 
 def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examined:
     """Everything that is asked of one candidate."""
     started = time.monotonic()
-    candidate = load(name)
+    named = locate(name)
+    candidate = named.load()
     assert isinstance(candidate, Published)
+    assert named.environment
     takes = what_it_takes(candidate, request.seed)
-    found = Examined(name, home(name), takes)
-    version = found.home.partition("@")[2]
-    found.packages = Environment(candidate.library, version).installed
-    found.version = Environment(candidate.library, version).release
-    with Pools(found.home, request) as pools:
-        smoke = tallied(drawn(candidate, takes, 1, SMOKE, request), name, pools)
-        found.stages["sp 1"] = smoke
+    examined = Examined(name, named.home, takes)
+    examined.packages, examined.version = named.environment.installed, named.environment.release
+    with Pools(examined.home, request) as pools:
+        smoke = stage_of(drawn(candidate, takes, 1, SMOKE, request), candidate, pools)
+        examined.stages["sp 1"] = smoke
         if smoke.first:
-            found.failures = smallest(smoke, pools)
-            found.wiring = "at sp 1 it is not plain training"
+            examined.failures = smallest(smoke, pools)
+            examined.wiring = "at sp 1 it is not plain training"
         elif not smoke.judged():
-            found.wiring = "nothing that was drawn at sp 1 could be run"
+            examined.wiring = "nothing that was drawn at sp 1 could be run"
         else:
-            _go_on(found, candidate, goldens, pools, request)
-        found.placement = pools.place
-    found.seconds = round(time.monotonic() - started, 1)
-    return found
+            _go_on(examined, candidate, goldens, pools, request)
+        examined.placement = pools.place
+    examined.seconds = round(time.monotonic() - started, 1)
+    return examined
 
 
 def _go_on(
-    found: Examined,
+    examined: Examined,
     candidate: Published,
     goldens: Mapping[str, Case],
     pools: Pools,
     request: Request,
 ) -> None:
-    name, takes = candidate.name, found.takes
-    found.stages["goldens"] = tallied(on_meshes(goldens.values(), takes), name, pools)
+    takes = examined.takes
+    examined.stages["goldens"] = stage_of(on_meshes(goldens.values(), takes), candidate, pools)
     for sp, asked in by_sp(candidate, takes, request):
-        found.stages[f"sp {sp}"] = tallied(asked, name, pools)
-    for tally in found.stages.values():
-        found.failures += smallest(tally, pools)
+        examined.stages[f"sp {sp}"] = stage_of(asked, candidate, pools)
+    for stage in examined.stages.values():
+        examined.failures += smallest(stage, pools)
     for bug in bugs(candidate.library):
-        if bug.is_in(found.version) and can_show(candidate, bug):
-            found.listed[bug.key] = seen = as_listed(bug, name, pools)
+        if bug.is_in(examined.version) and can_show(candidate, bug):
+            examined.listed[bug.key] = seen = as_listed(bug, candidate.name, pools)
             # One may hide behind another that is listed too.
             if name_of(seen) not in bug.looks and listed(seen) is None:
-                found.stale.append(bug.key)
+                examined.stale.append(bug.key)
 
 
 def can_show(candidate: Published, bug: Bug) -> bool:
@@ -105,16 +107,3 @@ def can_show(candidate: Published, bug: Bug) -> bool:
 def as_listed(bug: Bug, name: str, pools: Pools) -> Comparison:
     """What the smallest case of a listed bug comes to now."""
     return evaluate(bug.case, name, pools.of(bug.case.ranks))
-
-
-def of_each_sp(
-    candidate: Published, takes: dict[str, list[Any]], pools: Pools, request: Request
-) -> Tally:
-    """Generated cases at every sp."""
-    asked = [case for _, cases in by_sp(candidate, takes, request) for case in cases]
-    return tallied(asked, candidate.name, pools)
-
-
-def totals(stages: Mapping[str, Tally]) -> Counter[str]:
-    """All verdicts together."""
-    return sum((tally.verdicts for tally in stages.values()), Counter[str]())

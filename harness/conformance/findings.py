@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness.candidates.published.known import Bug, bugs
+from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Library
 from harness.conformance.document import Results
 
@@ -62,11 +62,11 @@ def _since(library: Library, bug: Bug) -> str:
 def _seen(library: Library, bug: Bug, results: Results) -> Mapping[str, Any] | None:
     """What it came to in the first of its entries where it was seen."""
     candidates, releases = results["candidates"], results["releases"]
-    found: list[Mapping[str, Any]] = []
+    records: list[Mapping[str, Any]] = []
     for name in (f"{library.name}.{key}" for key in bug.candidate):
-        found += [candidates[name]] if name in candidates else []
-        found += releases.get(name, {}).values()
-    for each in found:
+        records += [candidates[name]] if name in candidates else []
+        records += releases.get(name, {}).values()
+    for each in records:
         listed: Mapping[str, Any] | None = each["listed"].get(bug.key)
         if listed and listed["looks"] in bug.looks:
             return listed

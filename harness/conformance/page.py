@@ -26,13 +26,14 @@ plain torch stands in for flash-attn.
 
 def page(results: Results) -> str:
     """The whole page."""
-    found, releases = results["candidates"], results["releases"]
-    parts = [HEAD, summary(found), _situations(found), _kinds(found)]
-    parts += [_failures(found), _refused(found), _releases(releases), _packages(found)]
+    candidates, releases = results["candidates"], results["releases"]
+    sections = (summary, _situations, _kinds, _failures, _refused)
+    parts = [HEAD, *(section(candidates) for section in sections)]
+    parts += [_releases(releases), _packages(candidates)]
     return "\n".join(part for part in parts if part)
 
 
-def summary(found: Mapping[str, Any]) -> str:
+def summary(candidates: Mapping[str, Any]) -> str:
     """One line for each candidate."""
     verdicts = ("cases", "passed", "known", "diverged", "fault", "unsupported")
     heads = (
@@ -44,7 +45,7 @@ def summary(found: Mapping[str, Any]) -> str:
         "known bugs seen",
     )
     rows = []
-    for name, each in found.items():
+    for name, each in candidates.items():
         counts = _all(each, "verdicts")
         passed = sum(counts[verdict] for verdict in PASSED)
         judged = counts.total() - counts["UNSUPPORTED"]
@@ -70,12 +71,12 @@ def summary(found: Mapping[str, Any]) -> str:
 
 def by_library(results: Results) -> list[tuple[str, ...]]:
     """One line for each library, for who wants no more: heads first."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    of_library: dict[str, list[dict[str, Any]]] = {}
     for each in results["candidates"].values():
-        found.setdefault(each["release"], []).append(each)
+        of_library.setdefault(each["release"], []).append(each)
     verdicts = ("cases", "passed", "known", "diverged", "fault", "unsupported")
     lines: list[tuple[str, ...]] = [("library", "release", "steps", *verdicts, "bugs seen")]
-    for examined in found.values():
+    for examined in of_library.values():
         counts = sum((_all(each, "verdicts") for each in examined), Counter[str]())
         bugs = {key for each in examined for key in each["listed"] if key not in each["stale"]}
         refused = counts["UNSUPPORTED"]
@@ -91,11 +92,11 @@ def by_library(results: Results) -> list[tuple[str, ...]]:
     return lines
 
 
-def _situations(found: Mapping[str, Any]) -> str:
+def _situations(candidates: Mapping[str, Any]) -> str:
     """By situation and library: how many cases did not pass, of those that were judged."""
     judged: dict[str, Counter[str]] = {}
     failed: dict[str, Counter[str]] = {}
-    for each in found.values():
+    for each in candidates.values():
         library = _library(each)
         for stage in each["stages"].values():
             for situation, counts in stage["situations"].items():
@@ -104,7 +105,7 @@ def _situations(found: Mapping[str, Any]) -> str:
                 failed.setdefault(situation, Counter())[library] += bad
     if not judged:
         return ""
-    libraries = list(dict.fromkeys(map(_library, found.values())))
+    libraries = list(dict.fromkeys(map(_library, candidates.values())))
     rows = [
         (
             situation,
@@ -123,10 +124,10 @@ def _situations(found: Mapping[str, Any]) -> str:
     return text + table(("situation", "judged", *libraries), rows)
 
 
-def _kinds(found: Mapping[str, Any]) -> str:
+def _kinds(candidates: Mapping[str, Any]) -> str:
     """By property: in how many of the cases that did not pass each was broken."""
     rows = []
-    for name, each in found.items():
+    for name, each in candidates.items():
         wrong, stages = _all(each, "wrong"), each["stages"].values()
         failed = sum(
             stage["verdicts"].get(verdict, 0)
@@ -148,10 +149,10 @@ def _kinds(found: Mapping[str, Any]) -> str:
     return text + table(("candidate", "failed", *WRONG, "loss alone sees nothing"), rows)
 
 
-def _failures(found: Mapping[str, Any]) -> str:
+def _failures(candidates: Mapping[str, Any]) -> str:
     """What is not listed as known, in full."""
     parts: list[str] = []
-    for name, each in found.items():
+    for name, each in candidates.items():
         parts += [
             f"### `{name}`: {failure['looks']}, {failure['count']} cases\n\n"
             f"```\n{failure['explanation']}\n```\n"
@@ -168,9 +169,9 @@ def _failures(found: Mapping[str, Any]) -> str:
     )
 
 
-def _refused(found: Mapping[str, Any]) -> str:
+def _refused(candidates: Mapping[str, Any]) -> str:
     rows = []
-    for name, each in found.items():
+    for name, each in candidates.items():
         reasons = Counter[str]()
         for reason, count in _all(each, "refused").items():
             # Which fields; their numbers are many.
@@ -213,9 +214,9 @@ def _releases(releases: Mapping[str, Any]) -> str:
     return text + "\n".join(parts)
 
 
-def _packages(found: Mapping[str, Any]) -> str:
+def _packages(candidates: Mapping[str, Any]) -> str:
     lines = []
-    for release, packages in {e["release"]: e["packages"] for e in found.values()}.items():
+    for release, packages in {e["release"]: e["packages"] for e in candidates.values()}.items():
         pins = ", ".join(f"{name} {version}" for name, version in packages.items())
         lines.append(f"- {release}: {pins}\n")
     return "## Installed\n\n" + "".join(lines) if lines else ""

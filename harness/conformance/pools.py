@@ -1,28 +1,21 @@
 """The ranks that a candidate is asked on."""
 
 from contextlib import ExitStack
-from typing import Self
 
 from harness.conformance.request import Request
 from harness.ranks.pool import RankPool
 
 
-class Pools:
+class Pools(ExitStack):
     """Ranks in one candidate's environment; exactly as many as a case needs.
 
     A library may make process groups of its own over all ranks there are.
     """
 
     def __init__(self, where: str, request: Request) -> None:
+        super().__init__()
         self._where, self._request = where, request
-        self._stack = ExitStack()
         self._pools: dict[int, RankPool] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
 
     def of(self, ranks: int) -> RankPool:
         if ranks not in self._pools:
@@ -32,7 +25,7 @@ class Pools:
                 home=self._where,
                 deadline=self._request.deadline,
             )
-            self._pools[ranks] = self._stack.enter_context(pool)
+            self._pools[ranks] = self.enter_context(pool)
         return self._pools[ranks]
 
     @property

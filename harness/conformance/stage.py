@@ -1,53 +1,110 @@
-"""One stage of an examination: cases in, a tally out."""
+"""One stage of an examination: the cases that it asks for, and how they came out."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from harness.candidates import load
-from harness.candidates.published.known import Bug
+from harness.candidates.published.bugs import Bug
+from harness.candidates.published.library import Published
 from harness.case import Case
-from harness.compare import unsupported
-from harness.conformance.failures import blamed
+from harness.compare import Comparison, Verdict, unsupported
 from harness.conformance.pools import Pools
-from harness.conformance.tally import Tally
+from harness.generation.situations import situations_of
 from harness.generation.situations.needs import lacking
-from harness.judge import evaluate_all
+from harness.judge import evaluate, evaluate_all
 from harness.judge.known import listed, recognised
+from harness.trace import GRADIENT
 
 # Each costs a launch of ranks; after so many of a kind more would tell nothing new.
 MOST_FAULTS = 16
+# A comparison of losses sees a difference from here on: what suites that compare them allow.
+SEEN_BY_LOSS = 0.01
+WRONG_ALONE = "wrong at sp 1 as well: its model rounds more than plain training does"
 
 
-def tallied(asked: Iterable[Case], name: str, pools: Pools) -> Tally:
+@dataclass(slots=True)
+class Stage:
+    """How its cases came out: counts, and the first failure of every kind."""
+
+    verdicts: Counter[str] = field(default_factory=Counter)
+    # Situation, verdict: how many cases.
+    situations: dict[str, Counter[str]] = field(default_factory=dict)
+    # What was wrong in how many cases.
+    wrong: Counter[str] = field(default_factory=Counter)
+    # Of the cases in which something was wrong, those whose loss was right within a hundredth.
+    unseen_by_loss: int = 0
+    known: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    # The largest error as a share of its budget, of what passed.
+    used: float = 0.0
+    elements: int = 0
+    stood_in: set[str] = field(default_factory=set)
+    # By verdict and name, the smallest case and how many there were.
+    first: dict[tuple[str, str], tuple[Comparison, int]] = field(default_factory=dict)
+
+    def add(self, comparison: Comparison) -> None:
+        verdict = comparison.verdict
+        self.verdicts[verdict.name] += 1
+        if verdict is Verdict.UNSUPPORTED:
+            self.refused[comparison.reason.partition(":")[0]] += 1
+            return
+        for situation in situations_of(comparison.case):
+            self.situations.setdefault(situation, Counter())[verdict.name] += 1
+        self.elements += comparison.elements
+        self.stood_in.update(comparison.stood_in)
+        if verdict.passed:
+            self.used = max(self.used, comparison.used)
+        else:
+            self._add_failure(comparison)
+
+    def _add_failure(self, comparison: Comparison) -> None:
+        self.wrong.update(what_is_wrong(comparison))
+        self.unseen_by_loss += is_unseen_by_loss(comparison)
+        if comparison.verdict is Verdict.KNOWN:
+            self.known[comparison.reason.partition(" ")[0]] += 1
+            return
+        kind = comparison.verdict.name, name_of(comparison)
+        first, count = self.first.get(kind, (comparison, 0))
+        smaller = min(first, comparison, key=lambda each: _size(each.case))
+        self.first[kind] = smaller, count + 1
+
+    def judged(self) -> int:
+        """How many were run."""
+        return self.verdicts.total() - self.verdicts[Verdict.UNSUPPORTED.name]
+
+
+def stage_of(asked: Iterable[Case], candidate: Published, pools: Pools) -> Stage:
     """Every case on as many ranks as it needs.
 
     A listed fault that was seen often enough is no longer asked for. One that nobody listed may be
     behind any case, so that they end what is asked of these ranks.
     """
-    tally = Tally()
+    stage = Stage()
     by_ranks: dict[int, list[Case]] = {}
     for case in asked:
         by_ranks.setdefault(case.ranks, []).append(case)
     for ranks, batch in by_ranks.items():
-        _on_ranks(ranks, batch, name, pools, tally)
-    return tally
+        _on_ranks(ranks, batch, candidate, pools, stage)
+    return stage
 
 
-def _on_ranks(ranks: int, batch: Sequence[Case], name: str, pools: Pools, tally: Tally) -> None:
-    known, news = Counter[Bug](), 0
+def _on_ranks(
+    ranks: int, batch: Sequence[Case], candidate: Published, pools: Pools, stage: Stage
+) -> None:
+    name, known, news = candidate.name, Counter[Bug](), 0
 
     def worth_asking() -> Iterator[tuple[Case, str]]:
         for case in batch:
             often = (bug for bug, count in known.items() if count >= MOST_FAULTS)
             bug = next((bug for bug in often if not lacking(case, bug.when)), None)
             # What cannot be run says so itself.
-            if bug is None or load(name).supports(case) is not None:
+            if bug is None or candidate.supports(case) is not None:
                 yield case, name
             else:
-                tally.add(unsupported(case, name, f"{bug.key}, listed: seen often enough"))
+                stage.add(unsupported(case, name, f"{bug.key}, listed: seen often enough"))
 
     for comparison in evaluate_all(worth_asking(), pools.of(ranks)):
-        tally.add(blamed(recognised(comparison), pools))
+        stage.add(blamed(recognised(comparison), pools))
         if comparison.fault is None:
             continue
         bug = listed(comparison)
@@ -57,3 +114,47 @@ def _on_ranks(ranks: int, batch: Sequence[Case], name: str, pools: Pools, tally:
             known[bug] += 1
         if news == MOST_FAULTS:
             return
+
+
+def blamed(seen: Comparison, pools: Pools) -> Comparison:
+    """The same, unless rounding alone makes its batch wrong at sp 1: nothing shared is to blame.
+
+    What is wrong there by more than rounding is kept: it may be the library's.
+    """
+    if seen.verdict is not Verdict.DIVERGED or seen.case.sp == 1:
+        return seen
+    alone = replace(seen.case, sp=1)
+    if evaluate(alone, seen.candidate, pools.of(alone.ranks)).called == "low-precision":
+        return unsupported(seen.case, seen.candidate, WRONG_ALONE)
+    return seen
+
+
+def name_of(comparison: Comparison) -> str:
+    """What a failure is called; a verdict where it has no name."""
+    return comparison.called or comparison.verdict.name
+
+
+def what_is_wrong(comparison: Comparison) -> Iterable[str]:
+    """Which of the things that must hold did not."""
+    if comparison.fault:
+        return {"no fault"}
+    wrong = {result.key for result in comparison.keys if result.wrong}
+    kinds = {
+        "loss": "loss" in wrong,
+        "losses of tokens": "nll" in wrong,
+        "gradients": any(key.startswith(GRADIENT) for key in wrong),
+        "every token once": bool(comparison.misfits),
+    }
+    return {kind for kind, holds in kinds.items() if holds}
+
+
+def is_unseen_by_loss(comparison: Comparison) -> bool:
+    """Whether who compares losses alone would have let it pass."""
+    if comparison.loss is None:
+        return False
+    expected, got = comparison.loss
+    return abs(got - expected) <= SEEN_BY_LOSS * abs(expected)
+
+
+def _size(case: Case) -> tuple[int, int]:
+    return case.ranks, case.tokens

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from harness.candidates import load
-from harness.candidates.published.known import bugs
+from harness.candidates import locate
+from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import Published
 from harness.compare import Comparison
-from harness.conformance.drawn import what_it_takes
-from harness.conformance.examined import as_listed, can_show, of_each_sp
+from harness.conformance.drawn import by_sp, what_it_takes
+from harness.conformance.examined import as_listed, can_show
 from harness.conformance.pools import Pools
 from harness.conformance.request import Request
-from harness.conformance.tally import Tally
+from harness.conformance.stage import Stage, stage_of
 
 
 @dataclass(slots=True)
@@ -20,23 +20,25 @@ class Release:
 
     candidate: str
     version: str
-    # Generated cases.
-    tally: Tally
+    # Generated cases, of every sp.
+    generated: Stage
     # What the smallest case of each listed bug came to.
     listed: dict[str, Comparison] = field(default_factory=dict)
 
 
 def sweep(name: str, versions: Sequence[str], request: Request) -> list[Release]:
     """The same questions to every release, whatever is listed of it."""
-    found = []
+    releases = []
     for version in versions:
-        candidate = load(f"{name}@{version}")
+        named = locate(f"{name}@{version}")
+        candidate = named.load()
         assert isinstance(candidate, Published)
-        with Pools(f"{candidate.library.name}@{version}", request) as pools:
+        with Pools(named.home, request) as pools:
             takes = what_it_takes(candidate, request.seed)
-            release = Release(name, version, of_each_sp(candidate, takes, pools, request))
+            asked = (case for _, cases in by_sp(candidate, takes, request) for case in cases)
+            release = Release(name, version, stage_of(asked, candidate, pools))
             for bug in bugs(candidate.library):
                 if can_show(candidate, bug):
                     release.listed[bug.key] = as_listed(bug, candidate.name, pools)
-            found.append(release)
-    return found
+            releases.append(release)
+    return releases

@@ -2,7 +2,6 @@
 
 from harness.detection.power import Power, measure
 from harness.detection.table import show
-from harness.detection.trial import Trial
 from harness.detection.watch import Watch
 
-__all__ = ["Power", "Trial", "Watch", "measure", "show"]
+__all__ = ["Power", "Watch", "measure", "show"]

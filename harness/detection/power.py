@@ -99,7 +99,7 @@ def measure(
             if isinstance(entry, Benign):
                 trial = try_benign(entry, cases, pool)
             else:
-                smaller = (lambda found: shrink(found, pool)) if shrink else None
+                smaller = (lambda failure: shrink(failure, pool)) if shrink else None
                 trial = try_mutant(entry, cases, pool, smaller)
         finally:
             free.put(pool)

@@ -1,10 +1,10 @@
 """The kill table."""
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.campaign.table import say, titled
 from harness.detection.power import Power
 from harness.detection.trial import Trial
 
@@ -15,13 +15,11 @@ def show(power: Power, console: Console) -> None:
         console.print(_mutants(power.mutants))
     if power.benign:
         console.print(_benign(power.benign))
-    console.print(score(power), markup=False, highlight=False)
+    say(console, score(power))
     for trial in power.survivors:
-        said = f"mutants.{trial.key} survives {trial.cases} cases: {trial.sentence}"
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"mutants.{trial.key} survives {trial.cases} cases: {trial.sentence}")
     for trial in power.flagged:
-        said = f"\nbenign.{trial.key} was flagged: {trial.sentence}\n{trial.explanation}"
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"\nbenign.{trial.key} was flagged: {trial.sentence}\n{trial.explanation}")
 
 
 def score(power: Power) -> str:
@@ -38,7 +36,7 @@ def score(power: Power) -> str:
 
 
 def _mutants(trials: list[Trial]) -> Table:
-    table = _table("mutants")
+    table = titled("mutants")
     table.add_column("mutant", no_wrap=True)
     for name in ("case", "s"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -59,7 +57,7 @@ def _mutants(trials: list[Trial]) -> Table:
 
 
 def _benign(trials: list[Trial]) -> Table:
-    table = _table("benign variants")
+    table = titled("benign variants")
     table.add_column("variant", no_wrap=True)
     for name in ("case", "s"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -73,7 +71,3 @@ def _benign(trials: list[Trial]) -> Table:
 def _found(trial: Trial) -> str:
     """Which case it failed first; or how many it did not."""
     return str(trial.cases) if trial.failed else f"none of {trial.cases}"
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)

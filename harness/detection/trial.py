@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.candidates.bank import Benign, Mutant
 from harness.case import Case
-from harness.compare import Comparison, Verdict
-from harness.failure.sameness import worth_shrinking
+from harness.compare import Comparison
+from harness.failure.shrink import worth_shrinking
 from harness.generation.situations.needs import lacking
 from harness.judge import evaluate_all
 from harness.ranks.pool import RankPool
@@ -64,15 +64,14 @@ def try_mutant(
     mutant: Mutant, cases: Iterable[Case], pool: RankPool, shrink: Shrink | None
 ) -> Trial:
     """Judge it until it was found and named."""
-    started, judged = time.monotonic(), 0
+    started, verdicts = time.monotonic(), Counter[str]()
     failures: list[Comparison] = []
-    verdicts: Counter[str] = Counter()
     to_first = 0, 0.0
     for comparison in evaluate_all(((case, mutant.candidate.name) for case in cases), pool):
-        judged += 1
         verdicts[comparison.verdict.name] += 1
+        judged = verdicts.total()
         # Ranks that cannot even run have not found it.
-        if is_failure(comparison) and worth_shrinking(comparison):
+        if worth_shrinking(comparison):
             if not failures:
                 to_first = judged, time.monotonic() - started
             failures.append(comparison)
@@ -88,56 +87,54 @@ def try_mutant(
         "verdicts": dict(verdicts),
     }
     if not failures:
-        return Trial(cases=judged, seconds=_since(started), **trial)
+        return Trial(cases=verdicts.total(), seconds=_since(started), **trial)
     first = failures[0]
-    small = shrink(first) if shrink and worth_shrinking(first) else first
+    small = shrink(first) if shrink else first
     return Trial(
         cases=to_first[0],
         seconds=round(to_first[1], 3),
-        verdict=first.verdict.name,
-        case=str(small.case),
         size=size_of(small.case),
-        explanation=explain(small),
-        names=tuple(failure.looks[0].name for failure in failures if failure.looks),
+        names=tuple(failure.called for failure in failures if failure.called),
         unmet=tuple(
             dict.fromkeys(lack for f in failures for lack in lacking(f.case, mutant.needs))
         ),
+        **_failure(first, small),
         **trial,
     )
 
 
 def _agree(failures: list[Comparison]) -> bool:
-    roots = [failure.looks[0].name for failure in failures if failure.looks]
+    roots = [failure.called for failure in failures if failure.called]
     return len(roots) > 1 and len(set(roots)) == 1
 
 
 def try_benign(variant: Benign, cases: Iterable[Case], pool: RankPool) -> Trial:
     """Judge it until it was taken for a bug; it must not be."""
-    started, judged = time.monotonic(), 0
-    verdicts: Counter[str] = Counter()
-    failure = None
+    started, verdicts = time.monotonic(), Counter[str]()
+    failed: dict[str, Any] = {}
     for comparison in evaluate_all(((case, variant.candidate.name) for case in cases), pool):
-        judged += 1
         verdicts[comparison.verdict.name] += 1
-        if is_failure(comparison):
-            failure = comparison
+        if comparison.verdict.failed:
+            names = (comparison.called,) if comparison.called else ()
+            failed = {**_failure(comparison, comparison), "names": names}
             break
     return Trial(
         key=variant.key,
         stage="benign",
         sentence=variant.sentence,
-        cases=judged,
+        cases=verdicts.total(),
         seconds=_since(started),
-        verdict=failure.verdict.name if failure is not None else "",
-        case=str(failure.case) if failure is not None else "",
-        explanation=explain(failure) if failure is not None else "",
-        names=tuple(look.name for look in failure.looks[:1]) if failure is not None else (),
         verdicts=dict(verdicts),
+        **failed,
     )
 
 
-def is_failure(comparison: Comparison) -> bool:
-    return comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED)
+def _failure(first: Comparison, small: Comparison) -> dict[str, Any]:
+    return {
+        "verdict": first.verdict.name,
+        "case": str(small.case),
+        "explanation": explain(small),
+    }
 
 
 def size_of(case: Case) -> str:

@@ -72,10 +72,10 @@ def _name_range(evidence: Evidence, heads: Heads, right_nN: Mask, said: str) -> 
     for stream in evidence.streams:
         for head in range(right_nN.shape[1]):
             wrong = np.flatnonzero(~right_nN[stream, head])
-            found = _ranges(evidence, heads, stream, head, wrong)
-            if "" in found:
+            names = _ranges(evidence, heads, stream, head, wrong)
+            if "" in names:
                 return None
-            kinds |= found
+            kinds |= names
     for kind, what in (
         ("future-leak", "it sees later tokens"),
         ("segment-leak", "it sees another row"),
@@ -97,19 +97,19 @@ def _ranges(
     row_start_T = (evidence.place_n - evidence.position_n)[stream]
     got_TH = heads.got_nNH[stream, head]
     out_TSH = _from_each_start(heads, stream, head, heads.kv_head(head))
-    found = set()
+    names = set()
     for t in wrong:
         starts = np.flatnonzero(evidence.alike(out_TSH[t, : t + 1], got_TH[None, t], dims=(1,)))
         if not starts.size:
             later = _sees_later(evidence, heads, stream, head, int(t))
-            found.add("future-leak" if later else "")
+            names.add("future-leak" if later else "")
             continue
         start = starts[np.abs(starts - first_T[t]).argmin()]
         if start < row_start_T[t]:
-            found.add("segment-leak")
+            names.add("segment-leak")
         else:
-            found.add("window-ignored" if start < first_T[t] else "attention-cut")
-    return found
+            names.add("window-ignored" if start < first_T[t] else "attention-cut")
+    return names
 
 
 def _name_pairing(evidence: Evidence, heads: Heads, right_nN: Mask, said: str) -> Look | None:

@@ -5,7 +5,7 @@ import numpy as np
 from harness.compare import Look
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.weights import name_factor
-from harness.trace import GRADIENT, Misfit
+from harness.trace import GRADIENT, MisfitKind
 from harness.trace.trace import Values
 
 # Rounding to a shorter format moves a value by less than this share of the tensor.
@@ -14,7 +14,7 @@ COARSE = 2.0**-6
 
 def name_gradients(evidence: Evidence) -> Look:
     """What the gradients have in common, whose forward pass is right."""
-    split = sorted({f.key for f in evidence.comparison.findings if f.misfit is Misfit.SPLIT})
+    split = sorted({f.key for f in evidence.comparison.misfits if f.kind is MisfitKind.SPLIT})
     if split:
         return Look("replica-split", f"ranks hold different copies of {_some(split)}")
     scale = evidence.comparison.scale

@@ -16,7 +16,7 @@ from harness.diagnosis.gradients import COARSE, is_coarse, name_gradients
 from harness.diagnosis.inputs import name_ids, name_positions, positions_from_rotation
 from harness.diagnosis.labels import labels_from_losses, name_labels
 from harness.diagnosis.weights import name_weights
-from harness.trace import GRADIENT, Fault, Finding, Kind, Misfit, Trace
+from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind, Trace
 from harness.trace.trace import Tokens, Values
 
 BY_KIND = {
@@ -45,18 +45,18 @@ def name_divergence(comparison: Comparison, oracle: Trace, got: Trace) -> tuple[
 
 def _whole(evidence: Evidence) -> list[Look]:
     """Tokens that nobody or several ranks computed."""
-    found: list[Look] = []
+    looks: list[Look] = []
     case, comparison = evidence.case, evidence.comparison
-    twice = _finding(comparison, Misfit.TWICE)
+    twice = _misfit(comparison, MisfitKind.TWICE)
     entered = exchanged(case, comparison.collectives)
     if case.sp > 1 and twice and not entered:
-        found.append(Look("vacuous", "every peer computes all tokens, and there is no all-to-all"))
+        looks.append(Look("vacuous", "every peer computes all tokens, and there is no all-to-all"))
     elif twice:
-        found.append(Look("token-owned-twice", f"{len(twice.tokens)} tokens, in {twice.key}"))
-    lost = _finding(comparison, Misfit.LOST)
+        looks.append(Look("token-owned-twice", f"{len(twice.tokens)} tokens, in {twice.key}"))
+    lost = _misfit(comparison, MisfitKind.LOST)
     if lost:
-        found.append(Look("token-lost", f"{len(lost.tokens)} tokens, from {lost.key} on"))
-    return found
+        looks.append(Look("token-lost", f"{len(lost.tokens)} tokens, from {lost.key} on"))
+    return looks
 
 
 def _first(evidence: Evidence) -> list[Look]:
@@ -142,21 +142,21 @@ BY_KEY: tuple[tuple[str, Callable[[Evidence, Tensor], Look]], ...] = (
 
 def _reported(evidence: Evidence) -> list[Look]:
     """Losses that do not follow from what was trained on; ranks that disagree."""
-    found: list[Look] = []
+    looks: list[Look] = []
     wrong = evidence.wrong
     before = [key for key in wrong if key in ("nll", "weight")]
-    split = _finding(evidence.comparison, Misfit.SPLIT)
+    split = _misfit(evidence.comparison, MisfitKind.SPLIT)
     if split:
-        found.append(Look("replica-split", f"ranks hold different copies of {split.key}"))
+        looks.append(Look("replica-split", f"ranks hold different copies of {split.key}"))
     if "loss" in wrong and not before:
         expected, got = evidence.comparison.loss or (0.0, 0.0)
         gradients = [key for key in wrong if key.startswith(GRADIENT)]
         if gradients and wrong[0] == "loss":
-            found.append(name_gradients(evidence))
+            looks.append(name_gradients(evidence))
         name = "loss-misreported" if np.isfinite(got) else "non-finite"
-        found.append(Look(name, f"loss {got:.6g} instead of {expected:.6g}"))
-    return found
+        looks.append(Look(name, f"loss {got:.6g} instead of {expected:.6g}"))
+    return looks
 
 
-def _finding(comparison: Comparison, misfit: Misfit) -> Finding | None:
-    return next((f for f in comparison.findings if f.misfit is misfit), None)
+def _misfit(comparison: Comparison, kind: MisfitKind) -> Misfit | None:
+    return next((f for f in comparison.misfits if f.kind is kind), None)

@@ -168,9 +168,9 @@ def _empty_parts(evidence: Evidence) -> set[int]:
     predicts_n = evidence.moved(evidence.mask_n.astype(np.int64), 1, fill=0)
     numbers = set()
     case = evidence.case
-    found = len(np.unique(evidence.owner_n))
+    owners = len(np.unique(evidence.owner_n))
     for _, _, groups in _groupings(evidence):
         empty = sum(len(group) > 0 and not predicts_n[group].any() for group in groups)
         # Ranks that hold padding only own no token and appear in no group.
-        numbers |= {empty, empty + case.ranks - found}
+        numbers |= {empty, empty + case.ranks - owners}
     return numbers - {0}

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from harness.candidates import resolve
+from harness.candidates import locate
 from harness.case import Case
-from harness.compare import Comparison, Look
-from harness.failure.sameness import same_kind
+from harness.compare import Comparison
+from harness.failure.sameness import mark_of
 from harness.judge import evaluate
 from harness.ranks.pool import RankPool
 
@@ -23,7 +23,7 @@ def on_fresh_ranks(
 def run_before(cases: Sequence[Case], candidate: str, pool: RankPool) -> None:
     """Have the ranks run these, whatever comes of it."""
     for case in cases:
-        pool.submit(case, resolve(candidate))
+        pool.submit(case, locate(candidate).full)
     for _ in cases:
         pool.collect()
 
@@ -33,29 +33,26 @@ def confirmed(
 ) -> Comparison | None:
     """What fresh ranks show of a failure on a smaller case, where it is still that failure."""
     again = on_fresh_ranks(small, failure.candidate, pool, before)
-    if not same_kind(again, failure):
+    if not mark_of(again).same_kind(mark_of(failure)):
         return None
-    if [look.name for look in again.looks[:1]] == [look.name for look in failure.looks[:1]]:
+    if again.called == failure.called:
         return again
     # A small case may look like several things; the one it was made of said which it is.
-    larger = tuple(replace(look, larger=True) for look in failure.looks)
-    return replace(again, looks=(*larger, *again.looks))
+    return again.named(*(replace(look, larger=True) for look in failure.looks), *again.looks)
 
 
 def with_what_it_needs(failure: Comparison, earlier: Sequence[Case], pool: RankPool) -> Comparison:
     """A failure that fresh ranks do not show, and what they must have run to show it."""
-    if [look.name for look in failure.looks[:1]] == ["not-repeatable"]:
+    if failure.called == "not-repeatable":
         # What comes and goes by chance needs nothing.
         return failure
     for before in _suspects(earlier):
         again = on_fresh_ranks(failure.case, failure.candidate, pool, before)
-        if same_kind(again, failure):
+        if mark_of(again).same_kind(mark_of(failure)):
             many = "another case" if len(before) == 1 else f"{len(before)} others"
-            return _rooted(
-                again, "stale-state", f"it passes unless its ranks ran {many} before it"
-            )
+            return again.rooted("stale-state", f"it passes unless its ranks ran {many} before it")
     why = "on fresh ranks it passes, also after what ran before it"
-    return _rooted(failure, "not-repeatable", why)
+    return failure.rooted("not-repeatable", why)
 
 
 def _suspects(earlier: Sequence[Case]) -> Iterator[Sequence[Case]]:
@@ -66,7 +63,3 @@ def _suspects(earlier: Sequence[Case]) -> Iterator[Sequence[Case]]:
         yield earlier[:1]
     if len(earlier) > 2:
         yield earlier
-
-
-def _rooted(comparison: Comparison, name: str, why: str) -> Comparison:
-    return replace(comparison, looks=(Look(name, why), *comparison.looks))

@@ -66,13 +66,13 @@ def bound(node: ast.stmt) -> set[str]:
     """The names that a statement gives a meaning."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return {node.name}
-    found = {
+    names = {
         each.id
         for each in ast.walk(node)
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
     }
     imports = (each for each in ast.walk(node) if isinstance(each, ast.Import | ast.ImportFrom))
-    return found | {_bound_by(alias) for each in imports for alias in each.names}
+    return names | {_bound_by(alias) for each in imports for alias in each.names}
 
 
 def _bound_by(alias: ast.alias) -> str:

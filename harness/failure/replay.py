@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from harness.case import Case
-from harness.compare import Comparison, Verdict
-from harness.failure.bundle import Bundle, Mark, mark_of
+from harness.compare import Comparison
+from harness.failure.bundle import Bundle
 from harness.failure.bundle.keep import keep
 from harness.failure.confirm import run_before
-from harness.failure.sameness import worth_shrinking
+from harness.failure.sameness import Mark, mark_of
+from harness.failure.shrink import worth_shrinking
 from harness.failure.smallest import fewest_layers, smallest
 from harness.judge import evaluate_traced
 from harness.ranks.pool import RankPool
@@ -41,13 +42,12 @@ class Shown:
     @property
     def failed(self) -> bool:
         """Whether it can be looked at any closer."""
-        failed = self.comparison.verdict in (Verdict.FAULT, Verdict.DIVERGED)
-        return failed and worth_shrinking(self.comparison)
+        return worth_shrinking(self.comparison)
 
     def beside(self, bundle: Bundle, device: str) -> None:
         """Say whether it is the failure in a bundle."""
-        found = again(bundle, self.comparison, device)
-        self._add("again", found.outcome, found.says, asdict(found))
+        seen = again(bundle, self.comparison, device)
+        self._add("again", seen.outcome, seen.says, asdict(seen))
 
     def bisect_layers(self, pool: RankPool) -> None:
         """Say with how few layers it still fails."""
@@ -63,14 +63,14 @@ class Shown:
 
     def shrink(self, pool: RankPool) -> None:
         """Show a smaller case instead, and keep it."""
-        was, found = self.comparison.case, smallest(self.comparison, pool)
-        self.comparison = found.smallest
-        end = "" if found.finished else "; time ran out before everything was tried"
+        was, shrunk = self.comparison.case, smallest(self.comparison, pool)
+        self.comparison = shrunk.smallest
+        end = "" if shrunk.finished else "; time ran out before everything was tried"
         self._add(
             "shrunk",
             "shrunk",
-            f"in {found.tried} tries from {was}{end}",
-            {"from": str(was), "tried": found.tried, "finished": found.finished},
+            f"in {shrunk.tried} tries from {was}{end}",
+            {"from": str(was), "tried": shrunk.tried, "finished": shrunk.finished},
         )
         self.keep(pool)
 

@@ -1,18 +1,46 @@
 """What makes two failures the same one."""
 
-from harness.compare import Comparison, Verdict
-from harness.trace import Kind
+from dataclasses import dataclass
+
+from harness.compare import Comparison
+
+# Said of how it comes and goes from run to run, in front of what its tensors look like.
+OF_RUNS = ("stale-state", "not-repeatable")
 
 
-def worth_shrinking(failure: Comparison) -> bool:
-    """Whether the case has anything to do with it; ranks that cannot even start are no case's."""
-    return failure.fault is None or failure.fault.kind not in (Kind.START, Kind.LAUNCHER)
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a failure is recognised by.
+
+    Seen again on the very same case it has an equal mark. On another case, such as a smaller one,
+    a mark may begin elsewhere and look like something else: there only the kind can be asked for.
+    """
+
+    verdict: str
+    # The first key or misfit, or the kind of fault; empty where nothing failed.
+    where: str = ""
+    # What the tensors of this very case look like.
+    root: str = ""
+
+    def __str__(self) -> str:
+        place = f"{' at' if self.verdict == 'DIVERGED' else ''} {self.where}" if self.where else ""
+        return f"{self.verdict}{place}{f', {self.root}' if self.root else ''}"
+
+    def same_kind(self, other: "Mark") -> bool:
+        """Whether the failures of two cases may be one."""
+        return self.verdict == other.verdict and (
+            self.verdict != "FAULT" or self.where == other.where
+        )
 
 
-def same_kind(one: Comparison, other: Comparison) -> bool:
-    """Whether shrinking from one to the other still shows the same failure."""
-    if one.verdict is not other.verdict:
-        return False
-    if one.verdict is Verdict.FAULT and one.fault and other.fault:
-        return one.fault.kind is other.fault.kind
-    return True
+def mark_of(comparison: Comparison) -> Mark:
+    where = ""
+    if comparison.fault:
+        where = str(comparison.fault.kind)
+    elif comparison.first:
+        where = comparison.first.key
+    elif comparison.misfits:
+        where = f"{comparison.misfits[0].key}, {comparison.misfits[0].kind}"
+    names = [look.name for look in comparison.looks if not look.larger]
+    shown = [name for name in names if name not in OF_RUNS]
+    return Mark(comparison.verdict.name, where, next(iter(shown or names), ""))

@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 
 import harness
+from harness.candidates import locate
 from harness.candidates.published.environment import Environment
-from harness.candidates.published.library import Library, libraries
-from harness.candidates.registry import Place, locate
-from harness.compare import Comparison, Verdict
+from harness.compare import Comparison
 from harness.failure.reached import bound, reached, used
 from harness.refusal import BadInput
 from harness.report import explain
@@ -60,7 +59,7 @@ class Source:
 
 def script(comparison: Comparison | None, placement: str, deadline: float) -> str:
     """The whole file; `NoScript` where there is nothing that it could show."""
-    if comparison is None or comparison.verdict not in (Verdict.DIVERGED, Verdict.FAULT):
+    if comparison is None or not comparison.verdict.failed:
         raise NoScript("there is nothing to show: no case failed")
     fault = comparison.fault
     # What no rank raised came before any step, from supports().
@@ -141,13 +140,13 @@ def _number(value: float) -> str:
 
 def source_of(candidate: str) -> Source:
     """The step of a candidate. `NoScript` where everybody who can run it has it already."""
-    found = locate(candidate)
-    place = found.place
-    if found.inside == "library":
-        return _of_library(libraries()[place], found)
-    if found.inside == "bank" or place.partition(".")[0] == harness.__name__:
+    named = locate(candidate)
+    place = named.place
+    if named.environment:
+        return _of_library(named.environment, named.attribute)
+    if named.inside == "bank" or place.partition(".")[0] == harness.__name__:
         raise NoScript(f"{candidate} is part of the harness; `harness repro` shows it")
-    if found.inside == "file":
+    if named.inside == "file":
         path = Path(place)
     else:
         spec = importlib.util.find_spec(place)
@@ -157,7 +156,7 @@ def source_of(candidate: str) -> Source:
     text = path.read_text()
     if any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(ast.parse(text))):
         raise NoScript(f"{candidate}: a relative import leads nowhere from a single file")
-    return Source(text, f"{found.attribute}.run")
+    return Source(text, f"{named.attribute}.run")
 
 
 def _parted(text: str) -> tuple[str, str]:
@@ -176,11 +175,11 @@ def _parted(text: str) -> tuple[str, str]:
     return future, "".join(lines)
 
 
-def _of_library(library: Library, found: Place) -> Source:
+def _of_library(environment: Environment, key: str) -> Source:
     """What an entry reaches of the module that takes its step."""
-    pins = Environment(library, found.version or library.pinned).requirements
+    library, pins = environment.library, environment.requirements
     door = (library.folder / "candidate.py").read_text()
-    call = _entry(ast.parse(door), found.attribute)
+    call = _entry(ast.parse(door), key)
     asked = {node.value for node in ast.walk(call) if isinstance(node, ast.Constant)}
     for node in ast.parse(door).body:
         match node:

@@ -110,12 +110,12 @@ class Scripted:
         dist.destroy_process_group()
 
     def _told(self, case: Case, fragments: list[list[Fragment]]) -> int:
-        found = assemble(case, fragments)
-        if isinstance(found, Fault):
-            self._print("FAULT", f"fault   {found.summary}")
+        assembly = assemble(case, fragments)
+        if isinstance(assembly, Fault):
+            self._print("FAULT", f"fault   {assembly.summary}")
             return FAULT
-        misfits = [f"{f.key}: {f.misfit}, {f.tokens or f.ranks}" for f in found.findings]
-        wrong = misfits or list(self._wrong(found.trace))
+        misfits = [f"{f.key}: {f.kind}, {f.tokens or f.ranks}" for f in assembly.misfits]
+        wrong = misfits or list(self._wrong(assembly.trace))
         if wrong:
             self._print("DIVERGED", self.says, *wrong)
             return DIVERGED

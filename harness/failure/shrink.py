@@ -13,7 +13,8 @@ from typing import Any
 
 from harness.case import Case, InvalidCase, Row
 from harness.compare import Comparison
-from harness.failure.sameness import same_kind
+from harness.failure.sameness import mark_of
+from harness.trace import Kind
 
 SHRINK_SECONDS = 60.0
 
@@ -47,12 +48,19 @@ class Shrunk:
     finished: bool
 
 
+def worth_shrinking(comparison: Comparison) -> bool:
+    """Whether the case made it fail; ranks that cannot even start are no case's."""
+    fault = comparison.fault
+    starts = fault is None or fault.kind not in (Kind.START, Kind.LAUNCHER)
+    return comparison.verdict.failed and starts
+
+
 def shrink(
     failing: Comparison, judge: Callable[[Case], Comparison], *, seconds: float = SHRINK_SECONDS
 ) -> Shrunk:
     """Greedily, until no single step helps or the time is over."""
     deadline = time.monotonic() + seconds
-    best, seen = failing, {failing.case}
+    best, seen, mark = failing, {failing.case}, mark_of(failing)
     while True:
         for case in smaller(best.case):
             if case in seen or case.sp == 1 < failing.case.sp:
@@ -61,7 +69,7 @@ def shrink(
                 return Shrunk(best, len(seen) - 1, finished=False)
             seen.add(case)
             comparison = judge(case)
-            if same_kind(comparison, failing):
+            if mark_of(comparison).same_kind(mark):
                 best = comparison
                 break
         else:

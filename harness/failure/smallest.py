@@ -7,7 +7,7 @@ from functools import partial
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.confirm import confirmed, on_fresh_ranks, with_what_it_needs
-from harness.failure.sameness import same_kind
+from harness.failure.sameness import mark_of
 from harness.failure.shrink import SHRINK_SECONDS, Shrunk, shrink
 from harness.judge import verdict_only
 from harness.ranks.pool import RankPool
@@ -24,19 +24,19 @@ def smallest(
     Where these do not show it and it is known what ranks ran `earlier`, with what it needs of
     that; else as it was.
     """
-    found = shrink(failure, _judge(failure, pool), seconds=seconds)
-    small = confirmed(found.smallest.case, failure, pool, failure.before)
+    shrunk = shrink(failure, _judge(failure, pool), seconds=seconds)
+    small = confirmed(shrunk.smallest.case, failure, pool, failure.before)
     if small is None and earlier is not None:
         small = with_what_it_needs(failure, earlier, pool)
-    return replace(found, smallest=failure if small is None else small)
+    return replace(shrunk, smallest=failure if small is None else small)
 
 
 def fewest_layers(failure: Comparison, pool: RankPool) -> Comparison:
     """The same case with the fewest layers that still fail; itself where all are needed."""
-    judge = _judge(failure, pool)
+    judge, mark = _judge(failure, pool), mark_of(failure)
     for layers in range(1, failure.case.layers):
         case = replace(failure.case, layers=layers)
-        if same_kind(judge(case), failure):
+        if mark_of(judge(case)).same_kind(mark):
             small = confirmed(case, failure, pool, failure.before)
             if small is not None:
                 return small

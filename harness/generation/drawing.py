@@ -25,17 +25,17 @@ def generate(strategy: SearchStrategy[Case], count: int, seed: int) -> list[Case
     and so from nothing else: not from its database, nor from what other modules are loaded.
     """
     source, draw = Random(seed), _reader(strategy)  # noqa: S311 - nothing is secret here
-    found: dict[Case, None] = {}
+    chosen: dict[Case, None] = {}
     met: Counter[str] = Counter()
     in_vain = 0
-    while len(found) < count and in_vain < PATIENCE:
-        fresh = [case for case in draw(source) if case not in found]
+    while len(chosen) < count and in_vain < PATIENCE:
+        fresh = [case for case in draw(source) if case not in chosen]
         in_vain = 0 if fresh else in_vain + 1
         if fresh:
             rarest = max(fresh, key=lambda case: _rarity(case, met))
             met.update(situations_of(rarest))
-            found[rarest] = None
-    return list(found)
+            chosen[rarest] = None
+    return list(chosen)
 
 
 def _rarity(case: Case, met: Counter[str]) -> float:

@@ -5,13 +5,12 @@ be computed.
 """
 
 from harness.golden.contents import Golden, as_files, examine, only_vectors
-from harness.golden.damage import BadGolden, Damage
+from harness.golden.damage import BadGolden
 from harness.golden.store import Store
 from harness.golden.vector import Vector
 
 __all__ = [
     "BadGolden",
-    "Damage",
     "Golden",
     "Store",
     "Vector",

@@ -29,7 +29,7 @@ class Remade:
     @property
     def changed(self) -> list[str]:
         """Those that a change of meaning moved."""
-        return [name for name, found in self.drifts.items() if found.change is Change.SEMANTIC]
+        return [name for name, moved in self.drifts.items() if moved.change is Change.SEMANTIC]
 
 
 def make(vector: Vector, made: Mapping[str, str], commit: str, reason: str = "") -> Golden:
@@ -56,9 +56,9 @@ def remake(
     """
     remade = Remade()
     for name, golden in goldens.items():
-        found = remade.drifts[name] = drifted(golden)
-        may_go = found.change is Change.DRIFT or bool(reason)
-        anew = accept and may_go and found.change is not Change.NONE
+        moved = remade.drifts[name] = drifted(golden)
+        may_go = moved.change is Change.DRIFT or bool(reason)
+        anew = accept and may_go and moved.change is not Change.NONE
         remade.goldens[name] = make(golden.vector, made, commit, reason) if anew else golden
         if anew:
             remade.written.append(name)
@@ -78,9 +78,9 @@ def compute(case: Case) -> Trace:
 def unconfirmed(goldens: Mapping[str, Golden]) -> Iterator[tuple[str, str]]:
     """Which goldens a reference does not confirm, and how they differ from it."""
     for name, golden in goldens.items():
-        found = drifted(golden)
-        if found.change is Change.SEMANTIC:
-            yield name, f"the padded reference differs: {found}"
+        moved = drifted(golden)
+        if moved.change is Change.SEMANTIC:
+            yield name, f"the padded reference differs: {moved}"
             continue
         why = doubt(golden.stored.trace, rowwise(golden.vector.case))
         if why:

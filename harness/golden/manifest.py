@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.golden.damage import BadGolden
@@ -45,15 +45,7 @@ def sha256(data: bytes) -> str:
 
 def manifest_text(listed: Mapping[str, Listed]) -> bytes:
     """As it is stored, by name."""
-    goldens = {
-        name: {
-            "vector": listed[name].vector,
-            "tensors": listed[name].tensors,
-            "commit": listed[name].commit,
-            "reason": listed[name].reason,
-        }
-        for name in sorted(listed)
-    }
+    goldens = {name: asdict(listed[name]) for name in sorted(listed)}
     return (json.dumps({"format": FORMAT, "goldens": goldens}, indent=1) + "\n").encode()
 
 

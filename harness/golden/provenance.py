@@ -36,7 +36,7 @@ def fingerprint(place: Mapping[str, str] | None = None) -> dict[str, str]:
 def commit(folder: Path) -> str:
     """What is checked out, if anything is."""
     try:
-        found = subprocess.run(
+        git = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "HEAD"],
             capture_output=True,
             text=True,
@@ -45,4 +45,4 @@ def commit(folder: Path) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return found.stdout.strip()
+    return git.stdout.strip()

@@ -94,16 +94,16 @@ def _wait_for(folder: int, how: int, name: Path) -> None:
 
 
 def _read(folder: Path) -> dict[str, bytes]:
-    found = {}
+    files = {}
     for name in _names(folder):
         path = folder / name
         try:
             if path.stat().st_size > LARGEST:
                 raise BadGolden(f"{name}: is larger than {LARGEST >> 20} MiB")
-            found[name] = path.read_bytes()
+            files[name] = path.read_bytes()
         except OSError as error:
             raise BadGolden(f"{name}: cannot be read: {error.strerror}") from None
-    return found
+    return files
 
 
 def _names(folder: Path) -> list[str]:

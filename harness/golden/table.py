@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from harness.campaign.table import say
 from harness.compare import Change, Comparison, Drift
 from harness.golden.contents import Golden
-from harness.golden.verify import Tally
+from harness.golden.verify import Verified
 from harness.report import explain
 
 
@@ -27,52 +28,44 @@ def show_drifts(
     drifts: Mapping[str, Drift], written: Sequence[str], refused: Sequence[str], console: Console
 ) -> None:
     """What moved, what was written, and what must be accepted first."""
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    for name, found in drifts.items():
-        if found.change is not Change.NONE:
-            say(f"{name}: {found}")
-    same = sum(1 for found in drifts.values() if found.change is Change.NONE)
+    for name, moved in drifts.items():
+        if moved.change is not Change.NONE:
+            say(console, f"{name}: {moved}")
+    same = sum(1 for moved in drifts.values() if moved.change is Change.NONE)
     if drifts:
-        say(f"{same} of {len(drifts)} goldens come out the same in every bit")
+        say(console, f"{same} of {len(drifts)} goldens come out the same in every bit")
     if written:
-        say(f"{len(written)} goldens written")
+        say(console, f"{len(written)} goldens written")
     if refused:
         say(
+            console,
             f"{len(refused)} goldens would change their meaning; nothing is written. If that is "
-            "meant, run `golden generate --accept --reason TEXT`"
+            "meant, run `golden generate --accept --reason TEXT`",
         )
 
 
-def show_compared(found: Sequence[tuple[str, Change, str, Comparison]], console: Console) -> None:
+def show_compared(seen: Sequence[tuple[str, Change, str, Comparison]], console: Console) -> None:
     """What a device computes now, beside what one computed before."""
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    for name, change, why, comparison in found:
+    for name, change, why, comparison in seen:
         if change is Change.SEMANTIC:
-            say(f"{name}: {change}\n{explain(comparison)}\n")
+            say(console, f"{name}: {change}\n{explain(comparison)}\n")
         elif change is Change.DRIFT:
-            say(f"{name}: {change}: {why}")
-    counts = Counter(change for _, change, _, _ in found)
-    say("; ".join(f"{change}: {counts[change]} of {len(found)}" for change in Change))
+            say(console, f"{name}: {change}: {why}")
+    counts = Counter(change for _, change, _, _ in seen)
+    say(console, "; ".join(f"{change}: {counts[change]} of {len(seen)}" for change in Change))
 
 
-def show_verified(tally: Tally, doubted: Mapping[str, str], console: Console) -> None:
+def show_verified(verified: Verified, doubted: Mapping[str, str], console: Console) -> None:
     """How candidates stand against what is stored."""
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
     for name, why in doubted.items():
-        say(f"{name}: {why}; see `golden diff`")
-    for name, failure in tally.failures.items():
-        say(f"golden {name}\n{explain(failure)}\n")
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(tally.verdicts.items()))
+        say(console, f"{name}: {why}; see `golden diff`")
+    for name, failure in verified.failures.items():
+        say(console, f"golden {name}\n{explain(failure)}\n")
+    counts = ", ".join(
+        f"{count} {verdict}" for verdict, count in sorted(verified.verdicts.items())
+    )
     say(
-        f"{tally.goldens} goldens, {sum(tally.verdicts.values())} runs: {counts}; "
-        f"{tally.elements:,} elements examined; {tally.seconds:.0f} s"
+        console,
+        f"{verified.goldens} goldens, {sum(verified.verdicts.values())} runs: {counts}; "
+        f"{verified.elements:,} elements examined; {verified.seconds:.0f} s",
     )

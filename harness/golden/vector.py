@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from harness.case import Case, InvalidCase, parse
@@ -31,26 +31,19 @@ class Vector:
         """The same batch on every mesh that it fits, of which all compute the same."""
         # A mean over micro-batches depends on which rows share one, and so on how many replicas.
         ways = (self.case.dp,) if self.case.loss == "micro-mean" else dps
-        found = []
+        cases = []
         for dp in ways:
             for sp in sps:
                 try:
-                    found.append(replace(self.case, dp=dp, sp=sp))
+                    cases.append(replace(self.case, dp=dp, sp=sp))
                 except InvalidCase:
                     continue
-        return found
+        return cases
 
 
 def vector_record(vector: Vector) -> dict[str, Any]:
     """As JSON."""
-    return {
-        "name": vector.name,
-        "case": str(vector.case),
-        "comment": vector.comment,
-        "hunts": list(vector.hunts),
-        "situations": list(vector.situations),
-        "source": vector.source,
-    }
+    return {**asdict(vector), "case": str(vector.case)}
 
 
 def vector_text(vector: Vector) -> bytes:

@@ -51,7 +51,7 @@ def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparis
 
 
 @dataclass(kw_only=True)
-class Tally:
+class Verified:
     """How runs against the store came out."""
 
     goldens: int
@@ -64,7 +64,7 @@ class Tally:
     def add(self, name: str, comparison: Comparison) -> None:
         self.verdicts[comparison.verdict.name] += 1
         self.elements += comparison.elements
-        if comparison.verdict in (Verdict.DIVERGED, Verdict.FAULT):
+        if comparison.verdict.failed:
             self.failures.setdefault(name, comparison)
 
     def look_closer(self, pool: RankPool) -> None:

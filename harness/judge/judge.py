@@ -9,7 +9,7 @@ from itertools import islice
 
 import torch
 
-from harness.candidates import load, resolve
+from harness.candidates import locate
 from harness.case import Case
 from harness.compare import Comparison, Look, Verdict, faulted, unsupported
 from harness.diagnosis import name_divergence, name_fault
@@ -65,9 +65,9 @@ def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     # After a wrong step everything is wrong: what went wrong shows in the first one.
     alone = evaluate_traced(replace(case, steps=1), candidate, pool)
     if not alone.verdict.passed:
-        return replace(comparison, looks=alone.looks)
+        return comparison.named(*alone.looks)
     why = f"the first step alone is right, and after {case.steps - 1} more it is not"
-    return replace(comparison, looks=(Look("stale-state", why),))
+    return comparison.named(Look("stale-state", why))
 
 
 def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
@@ -112,7 +112,8 @@ def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]
 def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Run:
     """Have the ranks run a case; the outcomes of several come in the order they were begun."""
     try:
-        reason = load(candidate).supports(case)
+        named = locate(candidate)
+        reason = named.load().supports(case)
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its own fault
         trace = traceback.format_exc()
         said = f"supports() raised {type(error).__name__}: {error}"
@@ -122,7 +123,7 @@ def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -
         reason = pool.placement.refuses(case)
     if reason is not None:
         return Run(case, candidate, pool, Unsupported(str(reason)))
-    pool.submit(case, resolve(candidate), traced=traced)
+    pool.submit(case, named.full, traced=traced)
     return Run(case, candidate, pool)
 
 
@@ -141,8 +142,7 @@ def judge(run: Run, device: str, *, traced: bool = False) -> Comparison:
         return replace(_named(faulted(case, candidate, outcome)), logs=outcome.logs)
     comparison = blame.judged(case, candidate, oracle, baseline, outcome, device)
     if comparison.verdict is Verdict.DIVERGED and traced:
-        looks = name_divergence(comparison, oracle, outcome.trace)
-        return replace(comparison, looks=looks)
+        return comparison.named(*name_divergence(comparison, oracle, outcome.trace))
     return _named(comparison)
 
 
@@ -151,7 +151,7 @@ def _named(comparison: Comparison) -> Comparison:
     # Ranks that never came up look like nothing that a step does.
     if fault is None or fault.kind is Kind.START:
         return comparison
-    return replace(comparison, looks=(name_fault(fault),))
+    return comparison.named(name_fault(fault))
 
 
 def _closer(seen: Comparison, pool: RankPool) -> Comparison:
@@ -161,7 +161,7 @@ def _closer(seen: Comparison, pool: RankPool) -> Comparison:
     if traced.verdict is not Verdict.DIVERGED:
         again = f"{traced.verdict.name}: {traced.reason}" if traced.reason else traced.verdict.name
         why = f"seen once; the same case run again with full tracing: {again}"
-        return replace(seen, looks=(Look("stale-state", why),))
+        return seen.rooted("stale-state", why)
     if repr(traced.loss) == repr(seen.loss):
         return traced
     # What ran before it was another case the first time, and itself since then.
@@ -171,4 +171,4 @@ def _closer(seen: Comparison, pool: RankPool) -> Comparison:
         if settled
         else ("not-repeatable", "run again and again, it comes out differently each time")
     )
-    return replace(traced, looks=(Look(name, why), *traced.looks))
+    return traced.rooted(name, why)

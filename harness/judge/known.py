@@ -2,28 +2,25 @@
 
 from dataclasses import replace
 
-from harness.candidates import load
-from harness.candidates.published.environment import Environment
-from harness.candidates.published.known import Bug, bugs
-from harness.candidates.published.library import Published
+from harness.candidates import locate
+from harness.candidates.published.bugs import Bug, bugs
 from harness.compare import Comparison, Verdict
 from harness.generation.situations.needs import lacking
 
 
 def listed(comparison: Comparison) -> Bug | None:
     """The bug that a failure of a published candidate is taken for."""
-    candidate = load(comparison.candidate)
-    if not isinstance(candidate, Published) or not comparison.looks:
+    named = locate(comparison.candidate)
+    if named.environment is None:
         return None
-    version = comparison.candidate.partition("@")[2] or candidate.library.pinned
-    release = Environment(candidate.library, version).release
+    release = named.environment.release
     return next(
         (
             bug
-            for bug in bugs(candidate.library)
-            if candidate.key in bug.candidate
+            for bug in bugs(named.environment.library)
+            if named.attribute in bug.candidate
             and bug.is_in(release)
-            and comparison.looks[0].name in bug.looks
+            and comparison.called in bug.looks
             and not lacking(comparison.case, bug.when)
         ),
         None,
@@ -32,7 +29,7 @@ def listed(comparison: Comparison) -> Bug | None:
 
 def recognised(comparison: Comparison) -> Comparison:
     """The same, or KNOWN with the reason where it is listed."""
-    if comparison.verdict not in (Verdict.DIVERGED, Verdict.FAULT):
+    if not comparison.verdict.failed:
         return comparison
     bug = listed(comparison)
     if bug is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.ranks.pool import RankPool
 
 Evaluate = Callable[..., "Comparison"]
-TALLY = pytest.StashKey[Counter[str]]()
+COUNTED = pytest.StashKey[Counter[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[TALLY] = Counter()
+    config.stash[COUNTED] = Counter()
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +75,7 @@ def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
         pytest.fail(f"--harness-{error}", pytrace=False)
     with RankPool(ranks, placement, deadline=deadline) as pool:
         yield pool
-        pytestconfig.stash[TALLY]["launches"] += pool.launches
+        pytestconfig.stash[COUNTED]["launches"] += pool.launches
 
 
 @pytest.fixture(scope="session")
@@ -86,13 +86,13 @@ def harness_evaluate(
     from harness.judge import evaluate
 
     stash = pytestconfig.stash
-    tally = stash[TALLY]
+    counted = stash[COUNTED]
 
     def judge(case: "Case", candidate: str = harness_candidate) -> "Comparison":
         comparison = evaluate(case, candidate, harness_pool)
-        tally["cases"] += 1
-        tally["elements"] += comparison.elements
-        tally[comparison.verdict.name] += 1
+        counted["cases"] += 1
+        counted["elements"] += comparison.elements
+        counted[comparison.verdict.name] += 1
         if not comparison.verdict.passed:
             stash[LAST] = comparison, harness_pool
         return comparison
@@ -101,29 +101,29 @@ def harness_evaluate(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of xdist hands its tally to the controller."""
+    """A worker of xdist hands what it counted to the controller."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        tally = session.config.stash[TALLY]
-        output["harness"] = dict(tally)
+        counted = session.config.stash[COUNTED]
+        output["harness"] = dict(counted)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """The controller of xdist takes it in."""
-    tally: Counter[str] = node.config.stash[TALLY]
-    tally.update(getattr(node, "workeroutput", {}).get("harness", {}))
+    counted: Counter[str] = node.config.stash[COUNTED]
+    counted.update(getattr(node, "workeroutput", {}).get("harness", {}))
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    tally = config.stash[TALLY]
-    if not tally["cases"]:
+    counted = config.stash[COUNTED]
+    if not counted["cases"]:
         return
-    counts = ", ".join(f"{tally[name]} {name}" for name in sorted(tally) if name.isupper())
+    counts = ", ".join(f"{counted[name]} {name}" for name in sorted(counted) if name.isupper())
     terminalreporter.section("harness")
     terminalreporter.write_line(
-        f"{tally['cases']} cases judged in {tally['launches']} launches, "
-        f"{tally['elements']:,} elements examined: {counts}"
+        f"{counted['cases']} cases judged in {counted['launches']} launches, "
+        f"{counted['elements']:,} elements examined: {counts}"
     )

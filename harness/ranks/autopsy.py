@@ -131,9 +131,9 @@ def first_death(said: str, connected: dict[int, int], of_node: range) -> tuple[i
     if culprit:
         return culprit
     # Of several that never connected torchrun knows the first, and takes its time to say so.
-    found = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: ", said)
-    if found:
-        return of_node[int(found[2])], ending(int(found[1]))
+    first = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: ", said)
+    if first:
+        return of_node[int(first[2])], ending(int(first[1]))
     return deaths[0] if deaths else None
 
 

@@ -59,8 +59,8 @@ def group_name(what: str, ranks: list[int]) -> str:
 
 def members(group: str) -> set[int]:
     """The ranks of a group that the harness named; empty for a candidate's own."""
-    found = re.search(r", ranks ([\d,]+)$", group)
-    return set(map(int, found[1].split(","))) if found else set()
+    listed = re.search(r", ranks ([\d,]+)$", group)
+    return set(map(int, listed[1].split(","))) if listed else set()
 
 
 def counts_since(moment_ns: int) -> dict[str, int]:

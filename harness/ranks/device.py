@@ -19,7 +19,7 @@ class NoPlace(ValueError):
         super().__init__(f"{option}={value}: {why}")
 
 
-def found() -> tuple[str, int]:
+def at_hand() -> tuple[str, int]:
     """The accelerator of this machine, and how many of it there are; the CPU if there is none."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or accelerator.type not in TRANSPORTS:
@@ -43,7 +43,7 @@ def choose(
 
     Whether they can share a GPU over NCCL is tried with other ranks first.
     """
-    kind, count = found()
+    kind, count = at_hand()
     mine = share(count, worker, workers)[:ranks]
     if device == "auto":
         # What cannot be shared, and was not asked for, is left alone.

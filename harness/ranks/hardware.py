@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def described(device: torch.device) -> dict[str, str]:
     """Everything on and below the device that a result may depend on."""
-    found = {"torch": str(torch.__version__)}
+    versions = {"torch": str(torch.__version__)}
     if device.type == "cpu":
-        return found
+        return versions
     name = torch.get_device_module(device).get_device_name
     asked: dict[str, Callable[[], object]] = {device.type: lambda: name(device)}
     if device.type == "cuda":
@@ -30,10 +30,10 @@ def described(device: torch.device) -> dict[str, str]:
         }
     for what, ask in asked.items():
         try:
-            found[what] = str(ask())
+            versions[what] = str(ask())
         except Exception as error:  # noqa: BLE001 - nobody is to be kept from computing by it
-            found[what] = f"unknown, {type(error).__name__}"
-    return found
+            versions[what] = f"unknown, {type(error).__name__}"
+    return versions
 
 
 def driver() -> str:

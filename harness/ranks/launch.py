@@ -58,7 +58,7 @@ class Launch:
 
     def events(self, timeout: float) -> list[Event]:
         """What happened within `timeout` seconds, or at once if something already has."""
-        found: list[Event] = []
+        events: list[Event] = []
         for key, _ in self._selector.select(max(0.0, timeout)):
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
@@ -68,11 +68,11 @@ class Launch:
             elif key.fileobj == self.torchrun.handle:
                 self._selector.unregister(self.torchrun.handle)
                 how = ending(self.torchrun.process.wait())
-                found.append(Event(None, broken=f"torchrun ended, {how}"))
+                events.append(Event(None, broken=f"torchrun ended, {how}"))
             elif key.data.heard:
                 ended = key.fileobj == key.data.process
-                found += self._last_words(key.data) if ended else self._receive(key.data)
-        return found
+                events += self._last_words(key.data) if ended else self._receive(key.data)
+        return events
 
     def _hear(self, link: Link) -> None:
         link.socket.settimeout(SEND_TIMEOUT)
@@ -86,22 +86,22 @@ class Launch:
         if not data:
             self._drop(link)
             return self._farewell(link)
-        found = []
+        events = []
         try:
             for frame in link.reader.feed(data):
                 if link.rank is not None:
-                    found.append(Event(link, frame))
+                    events.append(Event(link, frame))
                 elif self.nodes and link.node is not None:
                     broken = self.nodes.take_in(link, frame)
-                    found += [Event(None, broken=broken)] if broken else []
+                    events += [Event(None, broken=broken)] if broken else []
                 else:
                     self._welcome(link, frame)
         except ProtocolError as error:
             self._drop(link)
             # Anybody can reach a port; what a stranger says there is nobody's fault.
             if not (link.is_stranger and link.host):
-                found.append(Event(link, broken=str(error)))
-        return found
+                events.append(Event(link, broken=str(error)))
+        return events
 
     def _farewell(self, link: Link) -> list[Event]:
         if link.rank is not None:
@@ -117,10 +117,10 @@ class Launch:
     def _last_words(self, link: Link) -> list[Event]:
         """What a process that has ended sent before."""
         link.socket.setblocking(False)
-        found = []
+        events = []
         while link.heard:
-            found += self._receive(link)
-        return found
+            events += self._receive(link)
+        return events
 
     def _welcome(self, link: Link, frame: Frame) -> None:
         if frame.kind == "join" and self.nodes and link.host:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from harness.candidates import home
+from harness.candidates import locate
 from harness.case import Case
 from harness.ranks.collectives import first_disagreement
 from harness.ranks.crew import Crew, Deadlines
@@ -128,7 +128,7 @@ class RankPool:
                 f"sp*dp={case.sp}*{case.dp}: needs {case.ranks} ranks and the pool has "
                 f"{self.size}; use a smaller mesh or more ranks"
             )
-        needed = home(candidate)
+        needed = locate(candidate).home
         if needed not in ("", self.home):
             raise NotAtHome(
                 f"candidate={candidate}: needs ranks that run in {needed}, and these run in "
@@ -229,14 +229,14 @@ class RankPool:
             crew.feed()
             crew.listen()
             while not until():
-                found = crew.troubles()
+                noticed = crew.troubles()
                 if crew.is_ready:
                     # Who came up before may fail once: that may be a busy machine.
                     self._failures_left = 2
-                if not found:
+                if not noticed:
                     continue
                 keys = crew.progress()
-                troubles = crew.with_consequences(found)
+                troubles = crew.with_consequences(noticed)
                 if crew.is_of_a_later_case(troubles[0]):
                     self.kill()
                     for ticket in self._waiting:

@@ -13,7 +13,7 @@ def frames_of_threads() -> dict[str, FrameType]:
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread()
-    found = {
+    frames = {
         names.get(ident, f"torch's {ident}"): frame
         for ident, frame in sys._current_frames().items()  # noqa: SLF001 - documented, for debuggers
         if ident != threading.get_ident()
@@ -23,7 +23,7 @@ def frames_of_threads() -> dict[str, FrameType]:
         # A thread that Python did not start is a dummy to it, once it has looked.
         return 1 if name == main.name else 2 * name.startswith(("torch's", "Dummy"))
 
-    return {name: found[name] for name in sorted(found, key=place)}
+    return {name: frames[name] for name in sorted(frames, key=place)}
 
 
 def stacks(frames: dict[str, FrameType]) -> list[str]:

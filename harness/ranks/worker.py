@@ -107,7 +107,7 @@ def main() -> None:
 
     from torch import distributed as dist
 
-    from harness.candidates import STOOD_IN, load
+    from harness.candidates import STOOD_IN, locate
     from harness.case import parse
     from harness.ranks.exchanges import Exchanges
     from harness.ranks.hardware import allocations, described
@@ -139,7 +139,7 @@ def main() -> None:
         called, started, traced = exchanges.called, time.time_ns(), recorder.traced
         before = allocations(device)
         try:
-            candidate = load(frame.text("candidate"))
+            candidate = locate(frame.text("candidate")).load()
             seat = meshes.seat(case.dp, case.sp)
             gate.wait()
             candidate.run(case, seat.rank, recorder)

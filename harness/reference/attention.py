@@ -99,8 +99,8 @@ class _InBlocks(torch.autograd.Function):
             parts = [x[place].detach().requires_grad_() for x, place in pairs]
             with torch.enable_grad():
                 out_1QNH = ctx.attend(block, *parts)  # type: ignore[attr-defined]
-            found = torch.autograd.grad(out_1QNH, parts, grad_BSNH[block.queries])
-            for grad, place, part in zip(grads, places, found, strict=True):
+            grads_of_block = torch.autograd.grad(out_1QNH, parts, grad_BSNH[block.queries])
+            for grad, place, part in zip(grads, places, grads_of_block, strict=True):
                 grad[place] += part
         return None, None, *grads
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.compare import Comparison
 from harness.report.text import explain, replay
-from harness.trace import Fault
+from harness.trace import Fault, Misfit
 
 
 def comparison_record(comparison: Comparison) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         # JSON has no infinity; an element outside an exact budget has used all of it.
         "used": min(comparison.used, 1e308),
         "first": dataclasses.asdict(first) if first else None,
-        "findings": [dataclasses.asdict(finding) for finding in comparison.findings],
+        "findings": [_misfit(misfit) for misfit in comparison.misfits],
         "scale": dataclasses.asdict(scale) if scale else None,
         "looks": [dataclasses.asdict(look) for look in comparison.looks],
         "keys": {result.key: [result.wrong, result.elements] for result in comparison.keys},
@@ -37,6 +37,11 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
     # As a program will read it: names are strings, and tuples are lists.
     as_read: dict[str, Any] = json.loads(json.dumps(record))
     return as_read
+
+
+def _misfit(misfit: Misfit) -> dict[str, Any]:
+    fields = dataclasses.asdict(misfit)
+    return {"misfit": fields.pop("kind"), **fields}
 
 
 def _fault(fault: Fault) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import shlex
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict, exchanged
 from harness.diagnosis import ANOMALIES
-from harness.trace import GRADIENT, Fault, Finding, Kind, Misfit
+from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind
 
 INDENT = "\n          "
 
@@ -49,7 +49,7 @@ def replay(comparison: Comparison) -> str:
 
 
 def _divergence_lines(comparison: Comparison) -> list[str]:
-    lines = [f"  found   {_finding(comparison.case, f)}" for f in comparison.findings[:3]]
+    lines = [f"  found   {_misfit(comparison.case, f)}" for f in comparison.misfits[:3]]
     first = comparison.first
     if first:
         lines.append(f"  first   {_where(first)}")
@@ -116,17 +116,17 @@ def _consequences(comparison: Comparison) -> str:
     return "; ".join(parts)
 
 
-def _finding(case: Case, finding: Finding) -> str:
-    if finding.misfit is Misfit.SPLIT:
-        detail = f": {finding.detail}" if finding.detail else ""
-        ranks = ", ".join(map(str, finding.ranks))
-        return f"{finding.key}: rank {ranks} holds another copy than rank 0{detail}"
-    count = len(finding.tokens)
-    which = ", ".join(_token(case, token) for token in finding.tokens[:3])
+def _misfit(case: Case, misfit: Misfit) -> str:
+    if misfit.kind is MisfitKind.SPLIT:
+        detail = f": {misfit.detail}" if misfit.detail else ""
+        ranks = ", ".join(map(str, misfit.ranks))
+        return f"{misfit.key}: rank {ranks} holds another copy than rank 0{detail}"
+    count = len(misfit.tokens)
+    which = ", ".join(_token(case, token) for token in misfit.tokens[:3])
     more = f" and {count - 3} more" if count > 3 else ""
-    if finding.misfit is Misfit.TWICE:
-        return f"{finding.key}: {which}{more} reported twice, by ranks {list(finding.ranks)}"
-    return f"{finding.key}: {which}{more} reported by no rank"
+    if misfit.kind is MisfitKind.TWICE:
+        return f"{misfit.key}: {which}{more} reported twice, by ranks {list(misfit.ranks)}"
+    return f"{misfit.key}: {which}{more} reported by no rank"
 
 
 def _token(case: Case, token: int) -> str:

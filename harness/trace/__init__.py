@@ -1,21 +1,20 @@
 """What a run left behind: tensors by name and token, from one device or from many ranks."""
 
-from harness.trace.assemble import Assembly, Finding, Misfit, assemble
+from harness.trace.assemble import Assembly, Misfit, MisfitKind, assemble
 from harness.trace.fault import Fault, Kind
 from harness.trace.fragment import PAD_TOKEN, Fragment, digest
-from harness.trace.trace import GRADIENT, REQUIRED, Entry, Trace, is_required, to_numpy
+from harness.trace.trace import GRADIENT, Entry, Trace, is_required, to_numpy
 
 __all__ = [
     "GRADIENT",
     "PAD_TOKEN",
-    "REQUIRED",
     "Assembly",
     "Entry",
     "Fault",
-    "Finding",
     "Fragment",
     "Kind",
     "Misfit",
+    "MisfitKind",
     "Trace",
     "assemble",
     "digest",

@@ -1,4 +1,4 @@
-"""Fragments of all ranks become one trace, or a finding says why they do not fit together."""
+"""Fragments of all ranks become one trace, or misfits say why they do not fit together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from harness.trace.fragment import Fragment
 from harness.trace.trace import Entry, Trace, Values, is_required
 
 
-class Misfit(StrEnum):
+class MisfitKind(StrEnum):
     """How fragments can fail to make one whole."""
 
     LOST = "token lost"
@@ -21,10 +21,10 @@ class Misfit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Misfit:
     """One misfit: which key, which tokens or which ranks."""
 
-    misfit: Misfit
+    kind: MisfitKind
     key: str
     tokens: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
@@ -36,7 +36,7 @@ class Assembly:
     """A candidate's trace, what did not fit, and how the work was seen to be spread."""
 
     trace: Trace = field(default_factory=Trace)
-    findings: list[Finding] = field(default_factory=list)
+    misfits: list[Misfit] = field(default_factory=list)
     # Per rank, the rows of `nll` it computed, padding included.
     local_rows: tuple[int, ...] = ()
     # How many collectives of each kind a rank entered.
@@ -98,11 +98,11 @@ def _whole(
     if again.size:
         twice = tuple(int(t) for t in np.unique(tokens[again]))
         holders = tuple(int(r) for r in owner[tokens == twice[0]])
-        assembly.findings.append(Finding(Misfit.TWICE, key, twice, holders))
+        assembly.misfits.append(Misfit(MisfitKind.TWICE, key, twice, holders))
         tokens, owner, rows = (np.delete(x, again, 0) for x in (tokens, owner, rows))
     if len(tokens) < case.tokens:
         lost = np.setdiff1d(np.arange(case.tokens), tokens)
-        assembly.findings.append(Finding(Misfit.LOST, key, tuple(int(t) for t in lost)))
+        assembly.misfits.append(Misfit(MisfitKind.LOST, key, tuple(int(t) for t in lost)))
     assembly.trace.put(key, Entry(rows, tokens, owner))
     return None
 
@@ -127,7 +127,7 @@ def _replica(
             if one.digest != other.digest and one.values is not None and other.values is not None:
                 detail = _first_difference(one.values, other.values, different[0])
                 break
-        assembly.findings.append(Finding(Misfit.SPLIT, key, ranks=tuple(different), detail=detail))
+        assembly.misfits.append(Misfit(MisfitKind.SPLIT, key, (), tuple(different), detail))
     assembly.trace.put(key, Entry(pieces[0][1].values))
     return None
 

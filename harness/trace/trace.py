@@ -67,10 +67,10 @@ class Trace:
     def renumbered(self, origins: Mapping[int, int]) -> "Trace":
         """Under number n what token `origins[n]` has here; tokens that no number names go."""
         numbers = np.array(sorted(origins), np.int64)
-        found = np.array([origins[n] for n in sorted(origins)], np.int64)
+        tokens = np.array([origins[n] for n in sorted(origins)], np.int64)
         moved = Trace()
         for key in self:
-            moved.put(key, self[key].renumbered(numbers, found))
+            moved.put(key, self[key].renumbered(numbers, tokens))
         return moved
 
     def __getitem__(self, key: str) -> Entry:

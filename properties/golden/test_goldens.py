@@ -14,7 +14,7 @@ from harness.generation.situations import SITUATIONS
 from harness.golden import Golden, Store, examine
 from harness.golden.generate import unconfirmed
 from harness.golden.tensors import tensor_bytes
-from harness.golden.verify import Tally, jobs, judged
+from harness.golden.verify import Verified, jobs, judged
 from harness.judge import blame
 from harness.ranks.pool import RankPool
 from harness.reference import rowwise
@@ -48,14 +48,14 @@ def test_the_references_confirm_all_of_them(goldens: dict[str, Golden]) -> None:
 def test_both_dialects_agree_with_them_at_sp_1_2_and_4(
     goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:
-    tally = Tally(goldens=len(goldens))
+    verified = Verified(goldens=len(goldens))
     asked = jobs(goldens, ("native-gather", "native-local"), (1, 2, 4), harness_pool.size)
     for name, comparison in judged(asked, harness_pool):
-        tally.add(name, comparison)
-    assert [f"{name}\n{explain(each)}" for name, each in tally.failures.items()] == []
+        verified.add(name, comparison)
+    assert [f"{name}\n{explain(each)}" for name, each in verified.failures.items()] == []
     # Every golden was there for both, mostly on several meshes.
-    assert sum(tally.verdicts.values()) > 6 * len(goldens)
-    assert set(tally.verdicts) <= {"EQUAL", "WITHIN"}
+    assert sum(verified.verdicts.values()) > 6 * len(goldens)
+    assert set(verified.verdicts) <= {"EQUAL", "WITHIN"}
 
 
 def test_each_tells_apart_what_it_hunts(

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.errors import Flaky, NoSuchExample
 from hypothesis.strategies import SearchStrategy, tuples
 
-from harness.candidates import resolve
+from harness.candidates import locate
 from harness.case import Case
 from harness.generation import cases
 from harness.ranks.pool import RankPool
@@ -64,12 +64,12 @@ class Alone:
 
 
 def _unfit(pool: RankPool, candidate: str, case: Case) -> bool:
-    pool.submit(case, resolve(candidate), traced=True)
+    pool.submit(case, locate(candidate).full, traced=True)
     outcome = pool.collect()
     if isinstance(outcome, Fault):
         return True
     assert isinstance(outcome, Assembly)
-    return bool(outcome.findings or outcome.out_of_step or _alone(case, outcome))
+    return bool(outcome.misfits or outcome.out_of_step or _alone(case, outcome))
 
 
 def _alone(case: Case, outcome: Assembly) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from harness.candidates import resolve
+from harness.candidates import locate
 from harness.case import Case
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly
@@ -29,7 +29,7 @@ def ask(
     """What candidates left behind, each on its case, all under way at once."""
     jobs = list(jobs)
     for case, name in jobs:
-        pool.submit(case, resolve(name), traced=traced)
+        pool.submit(case, locate(name).full, traced=traced)
     outcomes = [pool.collect() for _ in jobs]
     assemblies = [outcome for outcome in outcomes if isinstance(outcome, Assembly)]
     assert len(assemblies) == len(outcomes), outcomes

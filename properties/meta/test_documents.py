@@ -13,7 +13,7 @@ from harness.campaign.check import check
 from harness.campaign.request import Request
 from harness.campaign.summary import PASSING
 from harness.cli import build_parser, main
-from harness.commands.options import read_shard
+from harness.commands.options import read_part
 from harness.ranks.pool import RankPool
 from properties.helpers.places import ROOT
 
@@ -153,7 +153,7 @@ def test_the_matrix_that_is_shown_gives_every_shard_the_same_campaign() -> None:
         options = parser.parse_args(["check", *words.partition(" > ")[0].split()])
         assert options.json
         assert (options.cases, options.seed) == (3000, 9)
-        seen.append(read_shard(options.shard, options.cases))
+        seen.append(read_part(options.shard, options.cases))
     assert [(each.number, each.of) for each in seen] == [(1, 3), (2, 3), (3, 3)]
 
 

@@ -18,7 +18,11 @@ PLANTED = {
         "failure/shrink.py",
         "def late():\n    from harness.campaign.check import draw",
     ),
-    "cases are drawn without torch": ("case/row.py", "import torch"),
+    "no import goes in a circle inside a room": (
+        "case/row.py",
+        "def late():\n    from harness.case.text import parse",
+    ),
+    "cases are drawn without torch": ("case/invalid.py", "import torch"),
     "reference and judgement know no plan": (
         "compare/budget.py",
         "from harness.plan import plan",

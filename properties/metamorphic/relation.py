@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from hypothesis import reject
 from hypothesis.strategies import SearchStrategy
 
-from harness.candidates import load, resolve
+from harness.candidates import locate
 from harness.case import Case
 from harness.compare import agree, identical
 from harness.ranks.pool import RankPool
@@ -84,15 +84,15 @@ def runner(pool: RankPool, candidate: str) -> Run:
     """A candidate on real ranks; a run that fails, or does not fit together, is no answer."""
 
     def run(*cases: Case) -> list[Trace]:
-        if any(load(candidate).supports(case) for case in cases):
+        if any(locate(candidate).load().supports(case) for case in cases):
             reject()
         for case in cases:
-            pool.submit(case, resolve(candidate))
+            pool.submit(case, locate(candidate).full)
         outcomes = [pool.collect() for _ in cases]
         traces = []
         for case, outcome in zip(cases, outcomes, strict=True):
             assert isinstance(outcome, Assembly), f"{outcome}\n{case}"
-            assert not outcome.findings, f"{outcome.findings}\n{case}"
+            assert not outcome.misfits, f"{outcome.misfits}\n{case}"
             traces.append(outcome.trace)
         return traces
 

@@ -23,7 +23,7 @@ def products(pool: RankPool, candidate: str, mesh: str) -> list[tuple[float, flo
     cases = [parse(f"case/1 rows=1:1,1:1 heads=12/12 {mesh} seed={seed}") for seed in SEEDS]
     found = []
     for assembly in ask(pool, [(case, candidate) for case in cases], traced=True):
-        assert not assembly.findings
+        assert not assembly.misfits
         found += list(_pairs(assembly.trace))
     return found
 

@@ -11,7 +11,7 @@ from harness.compare import Comparison, Verdict
 from harness.generation import cases
 from harness.plugin import Evaluate
 from harness.report import explain
-from harness.trace import Misfit
+from harness.trace import MisfitKind
 from properties.helpers.asking import DIALECTS, drifting
 
 CASE = parse("case/1 rows=5:11111,3:101 heads=4/2 vocab=16 sp=2 dp=2")
@@ -63,5 +63,5 @@ def test_what_goes_wrong_between_steps_is_found_in_two(
 
 def test_replicas_that_drift_apart_are_told_by_each_other(harness_evaluate: Evaluate) -> None:
     comparison = trained(CASE, 2, drifting("REDUCES_FIRST"), harness_evaluate)
-    split = {finding.key for finding in comparison.findings if finding.misfit is Misfit.SPLIT}
+    split = {misfit.key for misfit in comparison.misfits if misfit.kind is MisfitKind.SPLIT}
     assert {"grad.embed", "grad.head"} <= split

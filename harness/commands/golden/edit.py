@@ -105,7 +105,7 @@ def _tell(
     from dataclasses import asdict
 
     if options.json:
-        moved = {name: asdict(found) for name, found in drifts.items()}
+        moved = {name: asdict(drift) for name, drift in drifts.items()}
         print_json({"drifts": moved, "written": written, "refused": refused})
     else:
         from harness.golden.table import show_drifts

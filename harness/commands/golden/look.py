@@ -30,23 +30,20 @@ def show(options: argparse.Namespace) -> int:
 def verify(options: argparse.Namespace) -> int:
     import time
 
-    from harness.candidates import load
     from harness.golden.generate import unconfirmed
     from harness.golden.recorded import is_recorded
     from harness.golden.table import show_verified
-    from harness.golden.verify import Tally, jobs, judged
+    from harness.golden.verify import Verified, jobs, judged
 
     started = time.monotonic()
     candidates = options.candidate or ["native-gather", "native-local"]
     sps = read_numbers("--sp", options.sp)
-    for candidate in candidates:
-        load(candidate)
     goldens = whole(options, store_of(options))
     if goldens is None:
         return DAMAGED
     if any(map(is_recorded, goldens.values())):
         return recorded.verify(options, goldens)
-    tally = Tally(goldens=len(goldens))
+    verified = Verified(goldens=len(goldens))
     with open_pool(options, options.ranks, candidates) as pool:
         pool.start()
         # While the ranks are coming up.
@@ -54,11 +51,11 @@ def verify(options: argparse.Namespace) -> int:
         pool.require_ready()
         place = pool.place
         for name, comparison in judged(jobs(goldens, candidates, sps, pool.size), pool):
-            tally.add(name, comparison)
-        tally.look_closer(pool)
-    tally.seconds = round(time.monotonic() - started, 3)
+            verified.add(name, comparison)
+        verified.look_closer(pool)
+    verified.seconds = round(time.monotonic() - started, 3)
     if options.json:
-        print_json({**tally.record(), "unconfirmed": doubted, "placement": place})
+        print_json({**verified.record(), "unconfirmed": doubted, "placement": place})
     else:
-        show_verified(tally, doubted, console(options))
-    return DIVERGED if doubted else status_of(tally.verdict.name)
+        show_verified(verified, doubted, console(options))
+    return DIVERGED if doubted else status_of(verified.verdict.name)

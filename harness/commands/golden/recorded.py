@@ -16,7 +16,7 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     """Have a candidate compute all goldens on a device, and keep what it says."""
     from rich.console import Console
 
-    from harness.candidates import load
+    from harness.campaign.table import say
     from harness.golden import Store, as_files
     from harness.golden.provenance import commit, fingerprint
     from harness.golden.recorded import record
@@ -24,7 +24,6 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     folder = Path(options.out)
     if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"--out={options.out}: is not empty; name a new folder")
-    load(options.candidate)
     with open_pool(options, options.ranks, [options.candidate]) as pool:
         pool.require_ready()
         place = pool.place
@@ -41,7 +40,7 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
         return PASSED
     lines = [f"{name}: left out, {why}" for name, why in left_out.items()]
     for line in (*lines, f"{len(recorded)} of {len(goldens)} goldens recorded in {folder}"):
-        Console().print(line, markup=False, highlight=False, soft_wrap=True)
+        say(Console(), line)
     return PASSED
 
 
@@ -57,12 +56,12 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
     with open_pool(options, options.ranks) as pool:
         pool.require_ready()
         place = pool.place
-        found = list(compared(goldens, fingerprint(place), pool))
+        moved = list(compared(goldens, fingerprint(place), pool))
     if options.json:
-        print_json({"goldens": [_told(*each) for each in found], "placement": place})
+        print_json({"goldens": [_told(*each) for each in moved], "placement": place})
     else:
-        show_compared(found, Console())
-    changed = any(change is Change.SEMANTIC for _, change, _, _ in found)
+        show_compared(moved, Console())
+    changed = any(change is Change.SEMANTIC for _, change, _, _ in moved)
     return DIVERGED if changed else PASSED
 
 

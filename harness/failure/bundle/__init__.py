@@ -1,7 +1,6 @@
 """A failure as a folder that can be carried to another machine."""
 
 from harness.failure.bundle.folder import DEFAULT_FOLDER
-from harness.failure.bundle.mark import Mark, mark_of
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.read import BadBundle, Bundle, find_bundle, read_bundle
 from harness.failure.bundle.write import write_bundle
@@ -10,10 +9,8 @@ __all__ = [
     "DEFAULT_FOLDER",
     "BadBundle",
     "Bundle",
-    "Mark",
     "Origin",
     "find_bundle",
-    "mark_of",
     "read_bundle",
     "write_bundle",
 ]

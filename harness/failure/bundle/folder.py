@@ -44,13 +44,13 @@ def put(files: Mapping[str, bytes], name: str, folder: Path) -> Path:
 
 def listed(folders: Iterable[Path]) -> dict[str, Path]:
     """What was put into any of these; the first of two with one name."""
-    found: dict[str, Path] = {}
+    places: dict[str, Path] = {}
     for folder in folders:
         with contextlib.suppress(OSError):
             for place in sorted(folder.iterdir()):
                 if not place.name.startswith("."):
-                    found.setdefault(place.name, place)
-    return found
+                    places.setdefault(place.name, place)
+    return places
 
 
 def _draft_in(folder: Path) -> Path:

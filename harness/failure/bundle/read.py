@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 from harness.case import Case, parse
 from harness.compare import Differing
 from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, listed
-from harness.failure.bundle.mark import Mark
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.tensors import Malformed, unpack
+from harness.failure.sameness import Mark
 from harness.refusal import BadInput
 from harness.verdict import Verdict
 
@@ -98,11 +98,11 @@ def find_bundle(name: str) -> Path:
     if os.sep in name or os.path.lexists(name):
         return Path(name)
     kept = listed((DEFAULT_FOLDER, elsewhere()))
-    found = [each for each in kept if name in (each, each.partition("-")[0])]
-    if len(found) == 1:
-        return kept[found[0]]
-    if found:
-        raise BadBundle(f"bundle={name}: stands for {', '.join(found)}; name one of them")
+    meant = [each for each in kept if name in (each, each.partition("-")[0])]
+    if len(meant) == 1:
+        return kept[meant[0]]
+    if meant:
+        raise BadBundle(f"bundle={name}: stands for {', '.join(meant)}; name one of them")
     near = ", ".join(get_close_matches(name, kept, 3, 0.0)) or "nothing, it is empty"
     raise BadBundle(
         f"bundle={name}: {name} cannot be read: No such file or directory, nor is it in "

@@ -9,11 +9,11 @@ from typing import Any
 
 from harness.compare import Comparison
 from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, put
-from harness.failure.bundle.mark import mark_of
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.read import EXPLANATION, FORMAT, RANKS, RECORD, TENSORS
 from harness.failure.bundle.tensors import pack
 from harness.failure.bundle.trim import TEXT, ranks_text, shortened, trimmed
+from harness.failure.sameness import mark_of
 from harness.report.record import comparison_record
 from harness.report.text import explain
 

@@ -21,7 +21,7 @@ def lacking(case: Case, needs: tuple[str, ...]) -> list[str]:
 def _holds(case: Case, need: str) -> bool:
     if need in SITUATIONS:
         return False
-    found = _FIELD.fullmatch(need)
-    if not found or not hasattr(case, found[1]):
+    field = _FIELD.fullmatch(need)
+    if not field or not hasattr(case, field[1]):
         raise UnknownNeed(f"needs={need}: name a situation, or a field of a case as in sp>1")
-    return (getattr(case, found[1]) or 0) > int(found[2])
+    return (getattr(case, field[1]) or 0) > int(field[2])

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from harness.campaign.check import check
 from harness.campaign.merge import merge
-from harness.campaign.request import WHOLE, EmptyShard, Request, Shard
+from harness.campaign.request import WHOLE, EmptyPart, Part, Request
 from harness.campaign.summary import Summary
 from harness.case import Case, parse
 from harness.cli import main
@@ -49,7 +49,7 @@ Job = tuple[Case, str]
 
 
 def examined(
-    monkeypatch: pytest.MonkeyPatch, shard: Shard, count: int, wrong: Iterable[Case] = ()
+    monkeypatch: pytest.MonkeyPatch, shard: Part, count: int, wrong: Iterable[Case] = ()
 ) -> list[Case]:
     """The cases that a shard hands to the ranks; everything is equal but what is wrong."""
     asked: list[Case] = []
@@ -74,11 +74,11 @@ def test_shards_are_disjoint_and_together_everything(
     batch: list[int], data: st.DataObject
 ) -> None:
     of = data.draw(st.integers(1, len(batch)))
-    parts = [Shard(number, of).part(batch) for number in range(1, of + 1)]
+    parts = [Part(number, of).share(batch) for number in range(1, of + 1)]
     assert sorted(itertools.chain(*parts)) == sorted(batch)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    with pytest.raises(EmptyShard, match="too few"):
-        Shard(1, len(batch) + 1).part(batch)
+    with pytest.raises(EmptyPart, match="too few"):
+        Part(1, len(batch) + 1).share(batch)
 
 
 @pytest.mark.parametrize("of", [2, 10])
@@ -88,13 +88,13 @@ def test_every_case_of_a_campaign_is_in_one_shard_of_it(
     whole = examined(monkeypatch, WHOLE, 10)
     assert len(set(whole)) == len(whole) == 10
     for number in range(1, of + 1):
-        assert examined(monkeypatch, Shard(number, of), 10) == whole[number - 1 :: of]
+        assert examined(monkeypatch, Part(number, of), 10) == whole[number - 1 :: of]
 
 
 def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: RankPool) -> None:
     console = Console(file=io.StringIO())
     whole = check(REQUEST, harness_pool, console)
-    parts = [check(REQUEST, harness_pool, console, Shard(k, 3)) for k in (1, 2, 3)]
+    parts = [check(REQUEST, harness_pool, console, Part(k, 3)) for k in (1, 2, 3)]
     union = merge([(f"shard {k}", part) for k, part in enumerate(parts)])
     assert union.missing == ()
     assert union.tallies == whole.tallies
@@ -119,7 +119,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     with pytest.MonkeyPatch.context() as patch, RankPool(1) as pool:
         patch.chdir(folder)  # bundles go to the current folder
         for k in (1, 2, 3):
-            found = check(request, pool, Console(file=io.StringIO()), Shard(k, 3))
+            found = check(request, pool, Console(file=io.StringIO()), Part(k, 3))
             Path(f"{k}.json").write_text(json.dumps(found.record()))
     return [str(folder / f"{k}.json") for k in (1, 2, 3)]
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.candidates.published.wiring import flash
-from harness.candidates.published.wiring.flash_padding import pad_input, unpad_input
+from harness.candidates.published.flash_stand_in import flash
+from harness.candidates.published.flash_stand_in.padding import pad_input, unpad_input
 
 HEAD_DIM = 8
 
@@ -319,7 +319,7 @@ def test_a_step_can_demand_that_it_ran() -> None:
 # In a process of its own: what transformers is told it believes for good.
 ASKS = """
 import torch, transformers
-from harness.candidates.published.wiring import flash
+from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.wiring.model import build
 from harness.case import parse
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.candidates.published.known import Bug, bugs
+from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Library, libraries
 from harness.compare import Comparison, Look, Verdict
 from harness.compare.comparison import Divergence, KeyResult

@@ -13,18 +13,17 @@ from typing import Any
 
 import pytest
 
-from harness.candidates import home, load
+from harness.candidates import locate
+from harness.candidates.published.bugs import bugs
 from harness.candidates.published.environment import FOLDER, Environment, NotInstalled
-from harness.candidates.published.known import bugs
-from harness.candidates.published.library import BadFolder, Library, libraries
+from harness.candidates.published.library import BadFolder, Library, Published, libraries
 from harness.case import parse
 from harness.cli import main
 from harness.compare import Verdict
 from harness.conformance import Request, page, read
-from harness.conformance.failures import WRONG_ALONE, blamed, smallest
+from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools
-from harness.conformance.stage import tallied
-from harness.conformance.tally import Tally
+from harness.conformance.stage import WRONG_ALONE, Stage, blamed, stage_of
 from harness.judge import evaluate
 from harness.ranks.pool import NotAtHome, RankPool
 from properties.helpers.places import ROOT
@@ -68,13 +67,13 @@ def installed(outside: Path) -> Path:
 
 @pytest.mark.usefixtures("outside")
 def test_a_folder_outside_the_tree_is_a_candidate() -> None:
-    candidate = load("toy.step")
+    candidate = locate("toy.step").load()
     assert candidate.name == "toy.step"
     assert candidate.supports(parse(SMALL)) is None
     assert candidate.supports(parse(f"{SMALL} loss=row-mean")) is not None
     assert "toylib" not in sys.modules, "what a candidate refuses is known without its library"
-    assert home("toy.step") == "toy@1.0"
-    assert home("toy.step@1.1") == "toy@1.1"
+    assert locate("toy.step").home == "toy@1.0"
+    assert locate("toy.step@1.1").home == "toy@1.1"
 
 
 @pytest.mark.usefixtures("outside")
@@ -114,7 +113,7 @@ def test_upgrading_is_an_edit_of_one_pin(installed: Path) -> None:
     before = Environment(libraries()["toy"], libraries()["toy"].pinned).folder
     pins.write_text("toylib==1.1\n")
     try:
-        assert home("toy.step") == "toy@1.1"
+        assert locate("toy.step").home == "toy@1.1"
         after = Environment(libraries()["toy"], libraries()["toy"].pinned)
         assert after.folder != before
         assert after.installed == {"toylib": "1.1"}
@@ -207,13 +206,15 @@ def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage
     monkeypatch.setattr("harness.judge.judge.AHEAD", 1)
     fussy, right = parse(SMALL.replace("heads=2/2", "heads=2/1")), parse(SMALL)
     refused = replace(fussy, loss="row-mean")
-    with Pools(home("toy.fussy"), Request()) as pools:
-        tally = tallied([fussy, fussy, refused, fussy, right, right], "toy.fussy", pools)
+    fussy_step = locate("toy.fussy").load()
+    assert isinstance(fussy_step, Published)
+    with Pools(locate("toy.fussy").home, Request()) as pools:
+        tally = stage_of([fussy, fussy, refused, fussy, right, right], fussy_step, pools)
         assert tally.known == {"heads": 1}
         assert tally.refused == {"heads, listed": 2, "loss=row-mean": 1}
         assert tally.verdicts["EQUAL"] + tally.verdicts["WITHIN"] == 2
         two_rows = parse(SMALL.replace("rows=2:11", "rows=2:11,2:11"))
-        ended = tallied([two_rows, right, right], "toy.fussy", pools)
+        ended = stage_of([two_rows, right, right], fussy_step, pools)
         assert ended.verdicts == {"FAULT": 1}
 
 
@@ -291,7 +292,7 @@ def test_a_batch_that_is_rounded_too_much_alone_is_not_held_against_what_is_shar
     assert shared.verdict is always.verdict is Verdict.DIVERGED
     assert (coarse.verdict, coarse.reason) == (Verdict.UNSUPPORTED, WRONG_ALONE)
     # Nor is it made smaller until nothing is shared any more.
-    tally = Tally()
-    tally.add(shared)
-    ((small, count),) = smallest(tally, pools)
+    stage = Stage()
+    stage.add(shared)
+    ((small, count),) = smallest(stage, pools)
     assert (small.case.sp, count) == (2, 1)

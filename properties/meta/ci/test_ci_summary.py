@@ -16,7 +16,7 @@ from harness.campaign.request import Request
 from harness.campaign.summary import Summary, Tally
 from harness.detection import Power
 from harness.doctor import examine
-from harness.golden.verify import Tally as Verified
+from harness.golden.verify import Verified
 from properties.helpers.places import ROOT
 
 SUMMARY = ROOT / "ci" / "summary.py"

@@ -16,10 +16,10 @@ from harness.trace import (
     Assembly,
     Entry,
     Fault,
-    Finding,
     Fragment,
     Kind,
     Misfit,
+    MisfitKind,
     Trace,
     assemble,
     digest,
@@ -156,7 +156,7 @@ def test_a_misfit_diverges_although_every_value_is_right() -> None:
     again = Fragment("nll", np.array([3.0]), np.array([3]))
     comparison = judge([ranks[0], [*ranks[1], again]])
     assert (comparison.verdict, comparison.first) == (Verdict.DIVERGED, None)
-    assert comparison.findings == (Finding(Misfit.TWICE, "nll", (3,), (0, 1)),)
+    assert comparison.misfits == (Misfit(MisfitKind.TWICE, "nll", (3,), (0, 1)),)
 
 
 @pytest.mark.parametrize(

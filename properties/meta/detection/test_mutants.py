@@ -9,7 +9,7 @@ import pytest
 
 from harness.campaign.check import draw
 from harness.campaign.request import Request
-from harness.candidates import load
+from harness.candidates import locate
 from harness.candidates.bank import STAGES, Mutant
 from harness.candidates.own.benign import BANK as BENIGN
 from harness.candidates.own.mutants import BANK, LEFT_OUT
@@ -77,7 +77,7 @@ def test_every_known_bug_has_a_mutant_or_a_reason_why_not() -> None:
 @pytest.mark.parametrize("key", BANK)
 def test_a_mutant_says_what_it_is(key: str) -> None:
     mutant = BANK[key]
-    assert load(f"mutants.{key}") is mutant.candidate
+    assert locate(f"mutants.{key}").load() is mutant.candidate
     assert mutant.anomaly in ANOMALIES
     assert mutant.anomaly != "unclassified"
     assert len(mutant.sentence) < 120

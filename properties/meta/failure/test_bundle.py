@@ -10,18 +10,19 @@ import pytest
 from safetensors.numpy import load_file
 
 import harness
-from harness.campaign.request import Request, Shard, origin
+from harness.campaign.request import Part, Request, origin
 from harness.case import parse
 from harness.compare import Comparison, KeyResult, Look, Verdict, faulted
 from harness.compare.differing import MOST_BYTES as MOST_TENSORS
 from harness.compare.differing import Kept
-from harness.failure.bundle import mark_of, read_bundle, write_bundle
+from harness.failure.bundle import read_bundle, write_bundle
 from harness.failure.bundle.keep import keep
 from harness.failure.bundle.read import MOST_BYTES, RECORD, TENSORS
+from harness.failure.sameness import mark_of
 from harness.judge import evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from harness.trace import Fault, Finding, Kind, Misfit
+from harness.trace import Fault, Kind, Misfit, MisfitKind
 from properties.helpers.bundles import CASE, FILES, LINE, made_by_hand, wrong
 
 pytest_plugins = ["pytester"]
@@ -58,7 +59,7 @@ def test_a_divergence_is_kept_with_everything_that_is_known_of_it(
         keep(
             replace(diverged, before=(CASE, CASE)),
             harness_pool,
-            campaign=origin(REQUEST, Shard(2, 3)),
+            campaign=origin(REQUEST, Part(2, 3)),
             test="test_it.py::test_it",
             blob="@reproduce_failure('1', b'2')",
             folder=tmp_path / "kept",
@@ -190,7 +191,7 @@ def huge() -> Comparison:
     )
     return replace(
         faulted(CASE, "planted", fault),
-        findings=(Finding(Misfit.LOST, "nll", tuple(range(50_000))),),
+        misfits=(Misfit(MisfitKind.LOST, "nll", tuple(range(50_000))),),
         keys=tuple(
             KeyResult(key, 9, 9, 9.0)
             for key in ("small", "large", "last", *(f"key.{n}" for n in range(5_000)))
@@ -244,6 +245,6 @@ def test_a_failure_is_known_by_what_this_case_shows() -> None:
     assert mark_of(made_by_hand(looks=looks)).root == "kv-repeat"
     # Where nothing else is known, that.
     assert mark_of(made_by_hand(looks=looks[:2])).root == "stale-state"
-    lost = Finding(Misfit.LOST, "nll", (1,))
-    assert mark_of(made_by_hand(findings=(lost,))).where == "nll, token lost"
+    lost = Misfit(MisfitKind.LOST, "nll", (1,))
+    assert mark_of(made_by_hand(misfits=(lost,))).where == "nll, token lost"
     assert "gradient-times-sp (before shrinking)" in explain(made_by_hand(looks=looks))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from torch import distributed as dist
 
-from harness.candidates import Rank, load
+from harness.candidates import Rank, locate
 from harness.candidates.bank import STAGES
 from harness.candidates.own.benign import BANK as BENIGN
 from harness.candidates.own.mutants import BANK
@@ -178,7 +178,7 @@ def test_a_tensor_on_the_wrong_device_stops_the_step_with_the_operation_and_both
     file = tmp_path / "mine.py"
     file.write_text(tutorial(MISTAKES[part]))
     with pytest.raises(NotOnTheDevice, match=re.escape(MISTAKES[part].said)):
-        load(f"{file}:MINE").run(replace(PADDED, sp=1), alone, lambda *_: None)
+        locate(f"{file}:MINE").load().run(replace(PADDED, sp=1), alone, lambda *_: None)
 
 
 @pytest.mark.parametrize("part", ["attention mask", "exchange", "reduction"])

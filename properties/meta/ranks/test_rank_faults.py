@@ -36,7 +36,7 @@ def faulty(name: str) -> str:
 def is_right(case: Case, outcome: Assembly | Fault) -> bool:
     return (
         isinstance(outcome, Assembly)
-        and not outcome.findings
+        and not outcome.misfits
         and len(outcome.trace["nll"].values) == case.tokens
     )
 

@@ -1,7 +1,7 @@
 from harness.case import parse
 from harness.compare import Comparison, Divergence, KeyResult, Scale, Verdict, faulted
 from harness.report import explain
-from harness.trace import Fault, Finding, Kind, Misfit
+from harness.trace import Fault, Kind, Misfit, MisfitKind
 
 CASE = parse("case/1 rows=5:11111,2:11 heads=2 dim=2 sp=2")
 LINE = "case/1 rows=5:11111,2:11 heads=2/2 layers=1 vocab=32 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
@@ -12,7 +12,7 @@ def diverged(
     first: Divergence | None,
     *,
     scale: Scale | None = None,
-    findings: tuple[Finding, ...] = (),
+    misfits: tuple[Misfit, ...] = (),
     collectives: tuple[str, ...] = ("all_to_all",),
 ) -> list[str]:
     comparison = Comparison(
@@ -20,7 +20,7 @@ def diverged(
         candidate="planted",
         verdict=Verdict.DIVERGED,
         first=first,
-        findings=findings,
+        misfits=misfits,
         keys=(
             KeyResult("nll", 5, 1, 9.0),
             KeyResult("grad.a", 4, 4, 9.0),
@@ -56,13 +56,13 @@ def test_whole_numbers_and_whole_tensors_are_named_plainly() -> None:
 
 
 def test_a_factor_a_misfit_and_a_missing_exchange_are_said() -> None:
-    findings = (
-        Finding(Misfit.LOST, "nll", (4, 5)),
-        Finding(Misfit.TWICE, "q", (0, 1, 2, 3), (0, 1)),
-        Finding(Misfit.SPLIT, "loss", ranks=(1,), detail="rank 0 holds 2.5, rank 1 3.0"),
+    misfits = (
+        Misfit(MisfitKind.LOST, "nll", (4, 5)),
+        Misfit(MisfitKind.TWICE, "q", (0, 1, 2, 3), (0, 1)),
+        Misfit(MisfitKind.SPLIT, "loss", ranks=(1,), detail="rank 0 holds 2.5, rank 1 3.0"),
     )
     tokens = "row 0 position 0, row 0 position 1, row 0 position 2"
-    lines = diverged(None, scale=Scale(2.0, "sp"), findings=findings, collectives=())
+    lines = diverged(None, scale=Scale(2.0, "sp"), misfits=misfits, collectives=())
     assert lines[2:-1] == [
         "  found   nll: row 0 position 4, row 1 position 0 reported by no rank",
         f"  found   q: {tokens} and 1 more reported twice, by ranks [0, 1]",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.case import parse
-from harness.trace import Assembly, Fault, Finding, Fragment, Kind, Misfit, assemble, digest
+from harness.trace import Assembly, Fault, Fragment, Kind, Misfit, MisfitKind, assemble, digest
 
 CASE = parse("case/1 rows=2:11,2:11 sp=2")
 
@@ -32,44 +32,44 @@ def test_rows_come_together_in_token_order_with_their_owners() -> None:
     assert entry.owners is not None
     assert entry.values.tolist() == [0.0, 10.0, 20.0, 30.0]
     assert (entry.tokens.tolist(), entry.owners.tolist()) == ([0, 1, 2, 3], [0, 1, 1, 0])
-    assert (assembly.findings, assembly.local_rows) == ([], (2, 3))
+    assert (assembly.misfits, assembly.local_rows) == ([], (2, 3))
 
 
 def test_a_token_that_no_rank_reports_is_lost() -> None:
     assembly = assembled([piece("q", [[0.0], [1.0]], [0, 1])], [piece("q", [[3.0]], [3])])
-    assert assembly.findings == [Finding(Misfit.LOST, "q", (2,))]
+    assert assembly.misfits == [Misfit(MisfitKind.LOST, "q", (2,))]
 
 
 def test_a_token_that_two_ranks_report_is_owned_twice() -> None:
     assembly = assembled(
         [piece("q", [0.0, 1.0], [0, 1])], [piece("q", [1.0, 2.0, 3.0], [1, 2, 3])]
     )
-    assert assembly.findings == [Finding(Misfit.TWICE, "q", (1,), (0, 1))]
+    assert assembly.misfits == [Misfit(MisfitKind.TWICE, "q", (1,), (0, 1))]
     assert assembly.trace["q"].values.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
-def replicas(*ranks: list[Any]) -> list[Finding]:
-    return assembled(*([piece("x", copy) for copy in copies] for copies in ranks)).findings
+def replicas(*ranks: list[Any]) -> list[Misfit]:
+    return assembled(*([piece("x", copy) for copy in copies] for copies in ranks)).misfits
 
 
 def test_replicas_agree_to_the_last_bit() -> None:
     assert replicas([np.nan], [np.nan]) == []
-    (finding,) = replicas([[[1.0, 0.0]]], [[[1.0, -0.0]]])
-    assert (finding.misfit, finding.key, finding.ranks) == (Misfit.SPLIT, "x", (1,))
-    assert finding.detail == "at [0, 1] rank 0 holds 0.0, rank 1 -0.0"
-    (finding,) = replicas([2.5], [3.0])
-    assert finding.detail == "rank 0 holds 2.5, rank 1 3.0"
+    (misfit,) = replicas([[[1.0, 0.0]]], [[[1.0, -0.0]]])
+    assert (misfit.kind, misfit.key, misfit.ranks) == (MisfitKind.SPLIT, "x", (1,))
+    assert misfit.detail == "at [0, 1] rank 0 holds 0.0, rank 1 -0.0"
+    (misfit,) = replicas([2.5], [3.0])
+    assert misfit.detail == "rank 0 holds 2.5, rank 1 3.0"
 
 
 def test_replicas_of_another_shape_or_type_differ() -> None:
     for other in (np.ones(1), np.ones(2, np.float32), np.ones(2, int)):
-        (finding,) = replicas([np.ones(2)], [other])
-        assert (finding.misfit, finding.ranks) == (Misfit.SPLIT, (1,))
+        (misfit,) = replicas([np.ones(2)], [other])
+        assert (misfit.kind, misfit.ranks) == (MisfitKind.SPLIT, (1,))
 
 
 def test_a_replica_sent_for_every_micro_batch_is_compared_one_by_one() -> None:
     assert replicas([1.0, 2.0], [1.0, 2.0]) == []
-    assert [finding.ranks for finding in replicas([1.0, 2.0], [1.0, 1.0])] == [(1,)]
+    assert [misfit.ranks for misfit in replicas([1.0, 2.0], [1.0, 1.0])] == [(1,)]
 
 
 @pytest.mark.parametrize(

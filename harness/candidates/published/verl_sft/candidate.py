@@ -3,10 +3,10 @@
 from functools import partial
 
 from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
 from harness.candidates.published.verl.library import patched
 from harness.candidates.published.verl_sft.trainer import Batch, Trainer
-from harness.candidates.published.wiring import flash
 from harness.candidates.published.wiring.gradients import emit_gradients, steps
 from harness.candidates.published.wiring.model import build, their_names
 from harness.candidates.published.wiring.rows import padded

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from harness.candidates.published.flash_stand_in.padding import padding_functions
 from harness.candidates.published.verl.library import gather_outputs_and_unpad, ulysses
-from harness.candidates.published.wiring.flash_padding import padding_functions
 from harness.candidates.published.wiring.packages import folder, lifted
 
 TRAINER = folder("verl") / "trainer" / "fsdp_sft_trainer.py"

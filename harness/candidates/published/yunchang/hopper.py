@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.candidates.published.wiring import flash
-from harness.candidates.published.wiring import flash_blocks as blocks
+from harness.candidates.published.flash_stand_in import blocks, flash
 
 NAME = "flash_attn_interface"
 

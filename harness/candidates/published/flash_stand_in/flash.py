@@ -21,8 +21,9 @@ from torch import Tensor, autocast
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from harness.candidates.protocol import STOOD_IN
-from harness.candidates.published.wiring import flash_padding, flash_transformers
-from harness.candidates.published.wiring.flash_refusals import check, cuts, refuse, require
+from harness.candidates.published.flash_stand_in.padding import padding_functions
+from harness.candidates.published.flash_stand_in.refusals import check, cuts, refuse, require
+from harness.candidates.published.flash_stand_in.transformers import believe
 from harness.reference.decoder import at_least_fp32
 
 __all__ = [
@@ -233,7 +234,7 @@ def install() -> None:
         "flash_attn_with_kvcache": flash_attn_with_kvcache,
     }
     vars(interface).update(named)
-    vars(padding).update(flash_padding.padding_functions())
+    vars(padding).update(padding_functions())
     vars(package).update(
         named,
         stand_in=True,
@@ -250,4 +251,4 @@ def give_to_transformers() -> None:
     It may be asked for when a model is built, or afterwards.
     """
     install()
-    flash_transformers.believe(VERSION)
+    believe(VERSION)
