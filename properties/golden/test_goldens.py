@@ -15,16 +15,12 @@ from harness.golden import Golden, Store, examine
 from harness.golden.generate import unconfirmed
 from harness.golden.tensors import tensor_bytes
 from harness.golden.verify import Tally, jobs, judged
-from harness.judge import blame
 from harness.ranks.pool import RankPool
-from harness.reference import rowwise
 from harness.report import explain
-from properties.helpers.places import PLANTED
 from properties.helpers.stores import PLACE
 from properties.helpers.traces import scaled
 
 LARGEST = 5_000_000
-STRAYS = f"{PLANTED / 'strays.py'}:STRAYS"
 # What is told by a run that does not come to its end, or examined nothing.
 FAULTS = {"collective-mismatch", "crashed", "vacuous"}
 
@@ -112,21 +108,17 @@ def test_each_says_what_it_is_there_for(goldens: dict[str, Golden]) -> None:
         assert golden.listed.commit != "unknown", name
 
 
-def test_the_notebooks_two_batches_are_there(goldens: dict[str, Golden]) -> None:
-    batches = {
-        tuple(golden.vector.case.ids_of(row) for row in range(len(golden.vector.case.rows)))
-        for golden in goldens.values()
-    }
+def test_the_notebooks_batches_and_the_layouts_that_show_and_hide_bugs_are_there(
+    goldens: dict[str, Golden],
+) -> None:
+    there = [golden.vector.case for golden in goldens.values()]
+    batches = {tuple(map(case.ids_of, range(len(case.rows)))) for case in there}
     assert ((1, 2, 3, 4), (5, 6, 7)) in batches
     assert ((20, 42, 1, 19, 85), (25, 33, 7, 68, 9)) in batches
-
-
-@pytest.mark.parametrize("lengths", [(7, 3, 9), (7, 4, 8), (7, 9, 4), (4, 10, 6)])
-def test_the_layouts_that_show_and_hide_bugs_are_there(
-    lengths: tuple[int, ...], goldens: dict[str, Golden]
-) -> None:
-    there = {tuple(map(len, golden.vector.case.rows)) for golden in goldens.values()}
-    assert lengths in there
+    assert {tuple(map(len, case.rows)) for case in there} >= {
+        *((7, 3, 9), (7, 4, 8)),
+        *((7, 9, 4), (4, 10, 6)),
+    }
 
 
 def against(golden: Golden, candidate: str, pool: RankPool) -> Comparison:
@@ -152,15 +144,3 @@ def test_a_golden_whose_tensors_are_off_is_noticed_and_no_candidate_blamed(
     assert comparison.verdict is verdict, explain(comparison)
     said = "what is stored and the row-wise oracle disagree: "
     assert (said in explain(comparison)) == (verdict is Verdict.FAULT)
-
-
-def test_another_reference_is_asked_before_a_candidate_is_blamed(
-    goldens: dict[str, Golden], harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    golden = goldens["two-equal-rows"]
-    assert against(golden, STRAYS, harness_pool).verdict is Verdict.DIVERGED
-    witness = scaled(rowwise(golden.vector.case), 1 - 4e-12)
-    monkeypatch.setattr(blame, "row_by_row", lambda *_: witness)
-    forgiven = against(golden, STRAYS, harness_pool)
-    assert forgiven.verdict is Verdict.WITHIN
-    assert forgiven.asked_again

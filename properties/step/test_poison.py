@@ -34,24 +34,18 @@ def test_what_nobody_wrote_and_what_no_token_owns_changes_no_bit(
     assert difference(case, usual, changed, harness_pool) == ""
 
 
-@pytest.mark.parametrize(("usual", "changed"), TWINS.values(), ids=TWINS)
-def test_the_case_that_kills_is_itself_in_order(
-    harness_pool: RankPool, usual: str, changed: str
-) -> None:
-    assert difference(CASE, usual, changed, harness_pool) == ""
-
-
 @pytest.mark.parametrize(
-    ("usual", "changed", "where"),
+    ("usual", "changed", "where", "ours"),
     [
-        ("UNWRITTEN_TAIL", "POISONED_TAIL", "loss: "),
-        ("UNWRITTEN_GRADIENT", "POISONED_GRADIENT", "grad."),
-        ("MASK_FROM_IDS", "MASK_FROM_GARBAGE", "nll: "),
-        ("COUNTS_TAIL", "COUNTS_OTHER_TAIL", "loss: "),
+        ("UNWRITTEN_TAIL", "POISONED_TAIL", "loss: ", "nan-local"),
+        ("UNWRITTEN_GRADIENT", "POISONED_GRADIENT", "grad.", "huge-local"),
+        ("MASK_FROM_IDS", "MASK_FROM_GARBAGE", "nll: ", "padding-local"),
+        ("COUNTS_TAIL", "COUNTS_OTHER_TAIL", "loss: ", "tail-local"),
     ],
 )
-def test_a_step_that_reads_them_is_found(
-    harness_pool: RankPool, usual: str, changed: str, where: str
+def test_a_step_that_reads_them_is_found_on_a_case_where_ours_does_not(
+    harness_pool: RankPool, usual: str, changed: str, where: str, ours: str
 ) -> None:
+    assert difference(CASE, *TWINS[ours], harness_pool) == ""
     told = difference(CASE, mutant(usual), mutant(changed), harness_pool)
     assert told.startswith(where)

@@ -50,9 +50,9 @@ def backward(
 ) -> list[Tensor]:
     """Of queries, keys, values, the output and the log of its sums."""
     buffers = [torch.full_like(x, torch.nan) for x in saved[:3]]
-    blocks._flash_attn_backward(
-        dout, *saved, *buffers, 0.0, SCALE, causal, *window, 0.0, None, False
-    )
+    how: tuple[Any, ...] = (0.0, SCALE, causal, *window, 0.0, None, False)
+    given: tuple[Any, ...] = (dout, *saved, *buffers, *how)
+    blocks._flash_attn_backward(*given)
     return buffers
 
 
@@ -116,8 +116,8 @@ def test_rows_end_to_end_are_the_same_as_each_alone() -> None:
     q, k, v, dout = (x[0] for x in drawn((6, 8, 4, 2)))
     out, lse, *_ = blocks._flash_attn_varlen_forward(q, k, v, *lengths)
     buffers = [torch.full_like(x, 7.0) for x in (q, k, v)]
-    rest = (-1, -1, 0.0, None, False)
-    blocks._flash_attn_varlen_backward(dout, q, k, v, out, lse, *buffers, *lengths, *rest)
+    given = (dout, q, k, v, out, lse, *buffers, *lengths, -1, -1, 0.0, None, False)
+    blocks._flash_attn_varlen_backward(*given)
     for of_q, of_k in ((slice(0, 2), slice(0, 4)), (slice(2, 5), slice(4, 7))):
         alone = q[None, of_q], k[None, of_k], v[None, of_k]
         expected, expected_lse = forward(*alone, True, EVERYTHING)
