@@ -25,6 +25,7 @@ from harness.reference.weights import TORCH_DTYPES
 from harness.report import explain
 from harness.trace.trace import Values
 from properties.helpers import standins
+from properties.helpers.asking import few
 from properties.helpers.memory import Largest
 from properties.helpers.standins import STANDINS, in_place, varlen_attn, varlen_attn_of_2_11
 
@@ -195,6 +196,7 @@ def test_a_kernel_for_packed_rows_refuses_a_mask(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["VARLEN", "VARLEN_2_11", "FLASH"])
+@few
 @given(case=cases(max_ranks=4, dtypes=("fp64", "bf16")))
 def test_the_native_path_is_plain_training_with_a_kernel_for_packed_rows(
     harness_evaluate: Evaluate, name: str, case: Case

@@ -74,7 +74,7 @@ def patient_pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> Ran
 @pytest.mark.parametrize(
     "changes",
     [
-        {"dtype": "fp64", "wrapper": "ddp"},
+        pytest.param({"dtype": "fp64", "wrapper": "ddp"}, marks=pytest.mark.long),
         {"dtype": "fp64", "wrapper": "fsdp", "checkpoint": True},
         {"dtype": "bf16", "mixed": True, "checkpoint": True},
     ],

@@ -7,7 +7,7 @@ from harness.case import Case, parse
 from harness.compare import identical
 from harness.generation import cases
 from harness.ranks.pool import RankPool
-from properties.helpers.asking import ask, mutant, probe
+from properties.helpers.asking import ask, few, mutant, probe
 
 # Ragged on both sides, and neither sp=2 nor sp=4 divides the tokens.
 CASE = parse("case/1 rows=4:1111,1:1:left,6:011011 heads=4/2 vocab=16 sp=4")
@@ -16,7 +16,6 @@ TWINS = {
     for what in ("nan", "huge", "padding", "tail")
     for dialect in ("gather", "local")
 }
-few = settings(max_examples=settings().max_examples * 2 // 5)
 
 
 def difference(case: Case, usual: str, changed: str, pool: RankPool) -> str:
@@ -26,7 +25,7 @@ def difference(case: Case, usual: str, changed: str, pool: RankPool) -> str:
 
 
 @pytest.mark.parametrize(("usual", "changed"), TWINS.values(), ids=TWINS)
-@few
+@settings(few, max_examples=few.max_examples // 2)
 @given(case=cases(max_ranks=4, max_length=8))
 def test_what_nobody_wrote_and_what_no_token_owns_changes_no_bit(
     harness_pool: RankPool, usual: str, changed: str, case: Case
