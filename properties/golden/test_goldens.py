@@ -9,7 +9,7 @@ import pytest
 from harness.candidates.bank import STAGES
 from harness.candidates.own.mutants import BANK
 from harness.cli import main
-from harness.compare import Change, Comparison, Verdict, drift
+from harness.compare import Change, Verdict, drift
 from harness.generation.situations import SITUATIONS
 from harness.golden import Golden, Store, examine
 from harness.golden.generate import unconfirmed
@@ -119,13 +119,6 @@ def test_the_notebooks_batches_and_the_layouts_that_show_and_hide_bugs_are_there
     }
 
 
-def against(golden: Golden, candidate: str, pool: RankPool) -> Comparison:
-    """How a candidate stands against one golden on its own mesh."""
-    case = golden.vector.case
-    ((_, comparison),) = judged([("one", case, candidate, golden.stored.trace)], pool)
-    return comparison
-
-
 @pytest.mark.parametrize(
     ("share", "verdict"),
     # The references themselves may differ by so much, and by so much they may not.
@@ -138,7 +131,8 @@ def test_a_golden_whose_tensors_are_off_is_noticed_and_no_candidate_blamed(
     off = scaled(golden.stored.trace, 1 + share)
     changed = replace(golden, stored=replace(golden.stored, trace=off))
     assert "the padded reference differs" in dict(unconfirmed({"one": changed}))["one"]
-    comparison = against(changed, "native-local", harness_pool)
+    asked = [("one", golden.vector.case, "native-local", off)]
+    ((_, comparison),) = judged(asked, harness_pool)
     assert comparison.verdict is verdict, explain(comparison)
     said = "what is stored and the row-wise oracle disagree: "
     assert (said in explain(comparison)) == (verdict is Verdict.FAULT)

@@ -78,10 +78,6 @@ def test_every_model_can_be_shared_by_its_ranks(data: st.DataObject) -> None:
     assert Case(rows=(Row("1"),), sp=sp, **fields).layers <= 2
 
 
-def test_the_simplest_case_is_one_short_row_on_two_ranks() -> None:
-    assert find(cases(), lambda _case: True) == parse(f"{SIMPLEST} rows=1:1 heads=2/2")
-
-
 def test_a_seed_gives_the_same_distinct_cases_every_time() -> None:
     once, again = (generate(cases(), 100, 5) for _ in range(2))
     assert once == again
