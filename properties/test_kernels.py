@@ -5,15 +5,14 @@ Legend: T all tokens of the stream, M query heads, C kv heads, H head dim.
 
 from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from properties.helpers.memory import Largest
 from torch import Tensor
 from torch.nn.attention import varlen
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.kernels import KERNELS
@@ -27,6 +26,7 @@ from harness.reference.weights import TORCH_DTYPES
 from harness.report import explain
 from harness.trace.trace import Values
 from properties.helpers import standins
+from properties.helpers.asking import few
 from properties.helpers.standins import STANDINS, in_place, varlen_attn, varlen_attn_of_2_11
 
 
@@ -171,30 +171,13 @@ def test_a_stream_that_begins_inside_a_row_is_whole() -> None:
     assert segments.total == 5
 
 
-class Largest(TorchDispatchMode):
-    """How large the largest tensor is that any operation makes."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.elements = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(tensor, Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return made
-
-
 @pytest.mark.parametrize(("kernel", "squared"), [("sdpa", False), ("eager", True)])
 def test_fused_attention_without_a_window_makes_nothing_of_the_square_of_a_row(
     kernel: str, squared: bool
 ) -> None:
-    with Largest() as largest:
+    with Largest() as largest:  # type: ignore[no-untyped-call]
         Stream([512], None, 2, 1, 8).attended(kernel, "fp32", "fp32")
-    assert (largest.elements >= 512**2) is squared
+    assert (largest.numbers >= 512**2) is squared
 
 
 @pytest.mark.parametrize("kernel", ["varlen", "flash"])
@@ -213,6 +196,7 @@ def test_a_kernel_for_packed_rows_refuses_a_mask(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["VARLEN", "VARLEN_2_11", "FLASH"])
+@few
 @given(case=cases(max_ranks=4, dtypes=("fp64", "bf16")))
 def test_the_native_path_is_plain_training_with_a_kernel_for_packed_rows(
     harness_evaluate: Evaluate, name: str, case: Case

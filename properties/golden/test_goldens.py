@@ -9,22 +9,18 @@ import pytest
 from harness.candidates.bank import STAGES
 from harness.candidates.own.mutants import BANK
 from harness.cli import main
-from harness.compare import Change, Comparison, Verdict, drift
+from harness.compare import Change, Verdict, drift
 from harness.generation.situations import SITUATIONS
 from harness.golden import Golden, Store, examine
 from harness.golden.generate import unconfirmed
 from harness.golden.tensors import tensor_bytes
 from harness.golden.verify import Verified, jobs, judged
-from harness.judge import blame
 from harness.ranks.pool import RankPool
-from harness.reference import rowwise
 from harness.report import explain
-from properties.helpers.places import PLANTED
 from properties.helpers.stores import PLACE
 from properties.helpers.traces import scaled
 
 LARGEST = 5_000_000
-STRAYS = f"{PLANTED / 'strays.py'}:STRAYS"
 # What is told by a run that does not come to its end, or examined nothing.
 FAULTS = {"collective-mismatch", "crashed", "vacuous"}
 
@@ -41,21 +37,19 @@ def test_there_are_many_and_they_are_small(goldens: dict[str, Golden]) -> None:
     assert sum(len(data) for data in Store(PLACE).files().values()) < LARGEST
 
 
-def test_the_references_confirm_all_of_them(goldens: dict[str, Golden]) -> None:
-    assert dict(unconfirmed(goldens)) == {}
-
-
-def test_both_dialects_agree_with_them_at_sp_1_2_and_4(
-    goldens: dict[str, Golden], harness_pool: RankPool
+@pytest.mark.parametrize("elsewhere", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_both_dialects_agree_with_them_on_their_own_mesh_and_elsewhere(
+    elsewhere: bool, goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:
     verified = Verified(goldens=len(goldens))
-    asked = jobs(goldens, ("native-gather", "native-local"), (1, 2, 4), harness_pool.size)
+    everywhere = jobs(goldens, ("native-gather", "native-local"), (1, 2, 4), harness_pool.size)
+    asked = [job for job in everywhere if elsewhere or job[1] == goldens[job[0]].vector.case]
     for name, comparison in judged(asked, harness_pool):
         verified.add(name, comparison)
     assert [f"{name}\n{explain(each)}" for name, each in verified.failures.items()] == []
-    # Every golden was there for both, mostly on several meshes.
-    assert sum(verified.verdicts.values()) > 6 * len(goldens)
     assert set(verified.verdicts) <= {"EQUAL", "WITHIN"}
+    # One golden needs more ranks; the others were there for both, mostly on several meshes.
+    assert len(asked) >= (6 * len(goldens) if elsewhere else 2 * (len(goldens) - 1))
 
 
 def test_each_tells_apart_what_it_hunts(
@@ -112,28 +106,17 @@ def test_each_says_what_it_is_there_for(goldens: dict[str, Golden]) -> None:
         assert golden.listed.commit != "unknown", name
 
 
-def test_the_notebooks_two_batches_are_there(goldens: dict[str, Golden]) -> None:
-    batches = {
-        tuple(golden.vector.case.ids_of(row) for row in range(len(golden.vector.case.rows)))
-        for golden in goldens.values()
-    }
+def test_the_notebooks_batches_and_the_layouts_that_show_and_hide_bugs_are_there(
+    goldens: dict[str, Golden],
+) -> None:
+    there = [golden.vector.case for golden in goldens.values()]
+    batches = {tuple(map(case.ids_of, range(len(case.rows)))) for case in there}
     assert ((1, 2, 3, 4), (5, 6, 7)) in batches
     assert ((20, 42, 1, 19, 85), (25, 33, 7, 68, 9)) in batches
-
-
-@pytest.mark.parametrize("lengths", [(7, 3, 9), (7, 4, 8), (7, 9, 4), (4, 10, 6)])
-def test_the_layouts_that_show_and_hide_bugs_are_there(
-    lengths: tuple[int, ...], goldens: dict[str, Golden]
-) -> None:
-    there = {tuple(map(len, golden.vector.case.rows)) for golden in goldens.values()}
-    assert lengths in there
-
-
-def against(golden: Golden, candidate: str, pool: RankPool) -> Comparison:
-    """How a candidate stands against one golden on its own mesh."""
-    case = golden.vector.case
-    ((_, comparison),) = judged([("one", case, candidate, golden.stored.trace)], pool)
-    return comparison
+    assert {tuple(map(len, case.rows)) for case in there} >= {
+        *((7, 3, 9), (7, 4, 8)),
+        *((7, 9, 4), (4, 10, 6)),
+    }
 
 
 @pytest.mark.parametrize(
@@ -148,19 +131,8 @@ def test_a_golden_whose_tensors_are_off_is_noticed_and_no_candidate_blamed(
     off = scaled(golden.stored.trace, 1 + share)
     changed = replace(golden, stored=replace(golden.stored, trace=off))
     assert "the padded reference differs" in dict(unconfirmed({"one": changed}))["one"]
-    comparison = against(changed, "native-local", harness_pool)
+    asked = [("one", golden.vector.case, "native-local", off)]
+    ((_, comparison),) = judged(asked, harness_pool)
     assert comparison.verdict is verdict, explain(comparison)
     said = "what is stored and the row-wise oracle disagree: "
     assert (said in explain(comparison)) == (verdict is Verdict.FAULT)
-
-
-def test_another_reference_is_asked_before_a_candidate_is_blamed(
-    goldens: dict[str, Golden], harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    golden = goldens["two-equal-rows"]
-    assert against(golden, STRAYS, harness_pool).verdict is Verdict.DIVERGED
-    witness = scaled(rowwise(golden.vector.case), 1 - 4e-12)
-    monkeypatch.setattr(blame, "row_by_row", lambda *_: witness)
-    forgiven = against(golden, STRAYS, harness_pool)
-    assert forgiven.verdict is Verdict.WITHIN
-    assert forgiven.asked_again

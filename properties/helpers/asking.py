@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from hypothesis import settings
+
 from harness.candidates import locate
 from harness.case import Case
 from harness.ranks.pool import RankPool
@@ -9,6 +11,8 @@ from harness.trace import Assembly
 from properties.helpers.places import PLANTED
 
 DIALECTS = ("native-gather", "native-local")
+# Of the examples that the profile has: for what takes several runs each.
+few = settings(max_examples=settings().max_examples * 2 // 5)
 
 
 def mutant(name: str) -> str:

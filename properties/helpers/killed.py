@@ -1,4 +1,4 @@
-"""`golden generate`, killed again and again: run as `python -m properties.helpers.killed FOLDER`.
+"""`golden generate`, killed again and again; `python -m properties.helpers.killed FOLDER KILLS`.
 
 A process of its own, since it forks, which nobody should who has threads. It prints, for each
 kill, which state the store was found in: "old", "new", or what is wrong with it.
@@ -17,7 +17,6 @@ from harness.golden import Store, examine, generate
 from harness.trace import Entry, Trace
 from properties.helpers.stores import stored_in
 
-KILLS = 50
 # What changes a folder, as Python tells its auditors.
 EVENTS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"}
 GENERATE = ["golden", "generate", "--accept", "--reason", "to be killed", "--json"]
@@ -86,7 +85,7 @@ def losses(store: Store) -> dict[str, float]:
     return {name: float(golden.stored.trace["loss"].values) for name, golden in goldens.items()}
 
 
-def kill_all(folder: Path) -> None:
+def kill_all(folder: Path, kills: int) -> None:
     store = stored_in(folder)
     first, random = losses(store), Random(0)
     now, number = 1.0, 1
@@ -101,7 +100,7 @@ def kill_all(folder: Path) -> None:
     started = time.monotonic()
     forked(folder, now * 2)
     within, now = time.monotonic() - started, now * 2
-    for _ in range(KILLS):
+    for _ in range(kills):
         forked(folder, now * 2, after=random.random() * within)
         found = state(store, now, now * 2, first)
         print("moment", found, flush=True)  # noqa: T201
@@ -111,4 +110,4 @@ def kill_all(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    kill_all(Path(sys.argv[1]))
+    kill_all(Path(sys.argv[1]), int(sys.argv[2]))

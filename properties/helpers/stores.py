@@ -1,6 +1,8 @@
 """Small stores to damage."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import harness
@@ -24,7 +26,8 @@ def vector(name: str) -> Vector:
     return Vector(name, case, f"It is {name}.", ("B14",), tuple(situations_of(case)), "a test")
 
 
-def files() -> dict[str, bytes]:
+@cache
+def files() -> Mapping[str, bytes]:
     """What a whole store of these holds."""
     return as_files({name: make(vector(name), MADE, "0" * 40) for name in CASES})
 

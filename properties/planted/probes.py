@@ -243,4 +243,4 @@ def draws() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{shuffle=} {drop_last=} {epoch=}", options
 
 
-DRAWS_1000, DRAWS_200, DRAWS_23 = Draws("1000", 1000), Draws("200", 200), Draws("23", 23)
+DRAWS_1000, DRAWS_23 = Draws("1000", 1000), Draws("23", 23)

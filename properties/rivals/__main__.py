@@ -25,13 +25,13 @@ REQUEST = Request(
 
 def main() -> None:
     with RankPool(RANKS, deadline=10.0) as pool:
-        rivalry = contest(list(BANK.values()), draw(REQUEST, RANKS), pool)
-    heads = ("rule", "own shapes", "our cases", "flags what is right", "source")
-    rows = []
-    for standing in rivalry.standings:
-        flags = "yes" if standing.false_alarms else "no"
-        found = on_own_shapes(standing), str(len(standing.on_generated))
-        rows.append((standing.name, *found, flags, standing.source))
+        standings = contest(list(BANK.values()), draw(REQUEST, RANKS), pool)
+        heads = ("rule", "own shapes", "our cases", "flags what is right", "source")
+        rows = []
+        for standing in standings:
+            flags = "yes" if standing.false_alarms else "no"
+            found = on_own_shapes(standing, pool.size), str(len(standing.on_generated))
+            rows.append((standing.name, *found, flags, standing.source))
     sys.stdout.write(table(heads, rows))
 
 

@@ -8,8 +8,9 @@ from harness.case import Case
 from harness.compare import Verdict
 from harness.judge.judge import evaluate_traced, reference_traces
 from harness.ranks.pool import RankPool
-from harness.trace import Assembly, Fault, Trace
-from properties.rivals import RIVALS, Rival
+from harness.trace import Fault
+from properties.rivals.rule import Rival
+from properties.rivals.table import RIVALS
 
 # How many generated cases each rule is given, beside its own shapes.
 GENERATED = 20
@@ -17,17 +18,13 @@ GENERATED = 20
 CLEAN = ("native-gather", "native-local")
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Standing:
     """How a rule did."""
 
     name: str
-    source: str
-    compares: str
-    note: str
-    # How many shapes its own test has, and on how many of them there were enough ranks to run.
-    shapes: int = 0
-    shapes_run: int = 0
+    source: str = ""
+    shapes: tuple[Case, ...] = ()
     # Mutants that it rejects on a shape of its own test, and on a generated case.
     on_own: list[str] = field(default_factory=list)
     on_generated: list[str] = field(default_factory=list)
@@ -35,40 +32,17 @@ class Standing:
     false_alarms: list[str] = field(default_factory=list)
 
 
-@dataclass(kw_only=True)
-class Rivalry:
-    """All rules, ours first."""
-
-    mutants: int
-    generated: int
-    standings: list[Standing]
-
-
 def contest(
     mutants: Sequence[Mutant],
     cases: Sequence[Case],
     pool: RankPool,
     rivals: Sequence[Rival] = RIVALS,
-) -> Rivalry:
-    """Give every rule the traces of every mutant."""
+) -> list[Standing]:
+    """Give every rule the traces of every mutant; ours comes first."""
     cases = cases[:GENERATED]
-    ours = Standing(
-        name="this harness",
-        source="",
-        compares="Every element of every emitted tensor, within budgets that are derived.",
-        note="It has no shapes of its own: it generates them.",
-    )
-    standings = {
-        rival.name: Standing(
-            name=rival.name,
-            source=rival.source,
-            compares=rival.compares,
-            note=rival.note,
-            shapes=len(rival.shapes),
-            shapes_run=sum(shape.ranks <= pool.size for shape in rival.shapes),
-        )
-        for rival in rivals
-    }
+    # It has no shapes of its own: it generates them.
+    ours = Standing("this harness")
+    standings = {rival.name: Standing(rival.name, rival.source, rival.shapes) for rival in rivals}
     own = {
         shape: [rival for rival in rivals if shape in rival.shapes]
         for rival in rivals
@@ -88,9 +62,7 @@ def contest(
             standings[rival].false_alarms.append(name)
         if _found_by_us(name, cases, pool):
             ours.false_alarms.append(name)
-    return Rivalry(
-        mutants=len(mutants), generated=len(cases), standings=[ours, *standings.values()]
-    )
+    return [ours, *standings.values()]
 
 
 def _found_by_us(candidate: str, cases: Iterable[Case], pool: RankPool) -> bool:
@@ -106,28 +78,20 @@ def _rejecting(candidate: str, asked: Mapping[Case, list[Rival]], pool: RankPool
         if not left or case.ranks > pool.size:
             continue
         outcome = pool.run(case, candidate, traced=True)
+        if isinstance(outcome, Fault):
+            # Whoever runs it sees it crash or hang, whatever is compared.
+            rejected += [rival.name for rival in left]
+            continue
         plain = reference_traces(case, traced=True)[1]
-        rejected += [rival.name for rival in left if rejects(rival, case, plain, outcome)]
+        rejected += [rival.name for rival in left if not rival.accepts(case, plain, outcome.trace)]
     return rejected
 
 
-def rejects(rival: Rival, case: Case, plain: Trace, outcome: Assembly | Fault) -> bool:
-    """Whether the rule, or any test around it, would have failed."""
-    if isinstance(outcome, Fault):
-        # Whoever runs it sees it crash or hang, whatever is compared.
-        return True
-    try:
-        return not rival.accepts(case, plain, outcome.trace)
-    except (KeyError, ValueError, IndexError):
-        # A tensor of another shape, or none at all, stops any comparison.
-        return True
-
-
-def on_own_shapes(standing: Standing) -> str:
+def on_own_shapes(standing: Standing, ranks: int) -> str:
     """How many it rejected there; a shape that needs more ranks than there are was not run."""
     if not standing.shapes:
         return "none"
-    if not standing.shapes_run:
+    fit = [shape.ranks <= ranks for shape in standing.shapes]
+    if not any(fit):
         return "not run"
-    part = "" if standing.shapes_run == standing.shapes else " in part"
-    return f"{len(standing.on_own)}{part}"
+    return f"{len(standing.on_own)}{'' if all(fit) else ' in part'}"

@@ -65,26 +65,19 @@ def test_forward_and_backward_are_adjoint(harness_pool: RankPool, mesh: str) -> 
 
 
 def test_no_function_written_by_hand_is_left_untried(harness_pool: RankPool) -> None:
-    assert hand_written() == tried(harness_pool)
-    assert len(hand_written()) >= 2
-
-
-def test_a_function_without_a_probe_is_seen(harness_pool: RankPool) -> None:
     class Fresh(torch.autograd.Function):
         """In a package of its own: a class that a test plants in the product stays there."""
 
-    assert hand_written(__name__) - tried(harness_pool) == {written_as(Fresh)}
+    reached = tried(harness_pool)
+    assert hand_written() == reached
+    assert len(hand_written()) >= 2
+    assert hand_written(__name__) - reached == {written_as(Fresh)}
 
 
 @pytest.mark.parametrize("name", ["ONE_WAY", "PLAIN_GATHER"])
-@pytest.mark.parametrize("mesh", MESHES[1:])
+@pytest.mark.parametrize("mesh", ["sp=2", "sp=3"])
 def test_a_backward_that_is_not_the_adjoint_is_found(
     harness_pool: RankPool, name: str, mesh: str
 ) -> None:
     pairs = products(harness_pool, mutant(name), mesh)
     assert all(forward != backward for forward, backward in pairs)
-
-
-@pytest.mark.parametrize("name", ["ONE_WAY", "PLAIN_GATHER"])
-def test_with_one_peer_there_is_nothing_to_forget(harness_pool: RankPool, name: str) -> None:
-    assert all(f == b for f, b in products(harness_pool, mutant(name), "sp=1"))

@@ -3,18 +3,17 @@
 from collections.abc import Iterator, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from harness.case import Case, parse
 from harness.compare import identical
 from harness.generation import cases
 from harness.ranks.pool import RankPool
-from properties.helpers.asking import DIALECTS, ask, drifting
+from properties.helpers.asking import DIALECTS, ask, drifting, few
 
 # Two models and two batches that a step might take for one another.
 CASE = parse("case/1 rows=5:11111,3:101 heads=4/2 vocab=16 sp=2")
 OTHER = parse("case/1 rows=5:10001,3:111 heads=4/4 vocab=16 sp=2 seed=1")
-few = settings(max_examples=settings().max_examples * 4 // 5)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from harness.case import Case, parse
 from harness.compare import Verdict
@@ -11,10 +11,9 @@ from harness.generation import cases
 from harness.judge import evaluate_traced
 from harness.ranks.pool import RankPool
 from harness.trace import Kind
-from properties.helpers.asking import DIALECTS, ask, mutant
+from properties.helpers.asking import DIALECTS, ask, few, mutant
 
 CASE = parse("case/1 rows=5:11111,3:101 heads=4/2 vocab=16 sp=2 dp=2")
-few = settings(max_examples=settings().max_examples * 4 // 5)
 
 
 def parted(case: Case, candidate: str, pool: RankPool, *, traced: bool = True) -> str:

@@ -12,7 +12,7 @@ from harness.generation import cases
 from harness.plugin import Evaluate
 from harness.report import explain
 from harness.trace import MisfitKind
-from properties.helpers.asking import DIALECTS, drifting
+from properties.helpers.asking import DIALECTS, drifting, few
 
 CASE = parse("case/1 rows=5:11111,3:101 heads=4/2 vocab=16 sp=2 dp=2")
 BETWEEN = ("KEEPS_GRADIENTS", "REDUCES_FIRST", "REDUCES_LAST")
@@ -24,6 +24,7 @@ def trained(case: Case, steps: int, candidate: str, evaluate: Evaluate) -> Compa
 
 
 @pytest.mark.parametrize("candidate", DIALECTS)
+@few
 @given(case=cases(max_ranks=4, max_rows=3, max_length=8), steps=st.sampled_from((2, 3)))
 def test_what_comes_after_a_step_is_what_plain_training_comes_to(
     harness_evaluate: Evaluate, candidate: str, case: Case, steps: int
@@ -45,20 +46,14 @@ def test_a_step_changes_what_the_next_one_computes(
 
 
 @pytest.mark.parametrize("name", BETWEEN)
-def test_what_goes_wrong_between_steps_is_right_in_one(
+def test_what_goes_wrong_between_steps_is_found_in_two_and_right_in_one(
     harness_evaluate: Evaluate, name: str
 ) -> None:
-    comparison = trained(CASE, 1, drifting(name), harness_evaluate)
-    assert comparison.verdict.passed, explain(comparison)
-
-
-@pytest.mark.parametrize("steps", [2, 3])
-@pytest.mark.parametrize("name", BETWEEN)
-def test_what_goes_wrong_between_steps_is_found_in_two(
-    harness_evaluate: Evaluate, name: str, steps: int
-) -> None:
-    comparison = trained(CASE, steps, drifting(name), harness_evaluate)
-    assert comparison.verdict is Verdict.DIVERGED
+    alone, two, three = (
+        trained(CASE, steps, drifting(name), harness_evaluate) for steps in (1, 2, 3)
+    )
+    assert alone.verdict.passed, explain(alone)
+    assert two.verdict is three.verdict is Verdict.DIVERGED
 
 
 def test_replicas_that_drift_apart_are_told_by_each_other(harness_evaluate: Evaluate) -> None:

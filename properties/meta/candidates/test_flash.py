@@ -70,7 +70,7 @@ def query_by_query(
     return torch.stack(out).view_as(q_TMH)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 4), (4, 2), (6, 1)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2)])
 @pytest.mark.parametrize(
     ("causal", "window"),
     [(True, (-1, -1)), (False, (-1, -1)), (True, (2, 2)), (True, (0, 0)), (False, (2, 1))],
@@ -264,29 +264,18 @@ def test_it_is_imported_like_the_true_one_and_what_others_add_stays() -> None:
 
 
 def test_arguments_have_the_names_the_order_and_the_defaults_of_the_release() -> None:
-    options = {
-        "dropout_p": 0.0,
-        "softmax_scale": None,
-        "causal": False,
-        "window_size": (-1, -1),
-        "softcap": 0.0,
-        "alibi_slopes": None,
-        "deterministic": False,
-        "return_attn_probs": False,
-    }
-    lengths = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
-    for function, required, optional in (
-        (flash.flash_attn_func, ["q", "k", "v"], options),
-        (flash.flash_attn_varlen_func, ["q", "k", "v", *lengths], options | {"block_table": None}),
+    options = (
+        "dropout_p=0.0 softmax_scale=None causal=False window_size=(-1, -1) softcap=0.0 "
+        "alibi_slopes=None deterministic=False return_attn_probs=False"
+    )
+    lengths = "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k"
+    for function, told in (
+        (flash.flash_attn_func, f"q k v {options}"),
+        (flash.flash_attn_varlen_func, f"q k v {lengths} {options} block_table=None"),
     ):
-        parameters = signature(function).parameters
-        assert list(parameters) == [*required, *optional]
-        defaults = {
-            name: parameter.default
-            for name, parameter in parameters.items()
-            if parameter.default is not parameter.empty
-        }
-        assert defaults == optional
+        parameters = signature(function).parameters.values()
+        found = [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters]
+        assert " ".join(found) == told
 
 
 def test_padding_taken_off_and_put_back_is_zeros_and_passes_gradients() -> None:
@@ -324,37 +313,32 @@ from harness.candidates.published.wiring.model import build
 from harness.case import parse
 
 flash.give_to_transformers()
-case = parse("case/1 rows=5:11111 heads=4/2 layers=2 sp=1 dtype=fp32 {window}")
-model = build(case, torch.device("cpu")).eval()
-ids = torch.arange(10).view(2, 5)
-attended = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
-positions = (attended.cumsum(1) - 1).clamp(min=0)
-given = dict(input_ids=ids, attention_mask=attended, position_ids=positions)
-expected = model(**given).logits[attended.bool()]
-assert not flash.calls
-model.set_attn_implementation("flash_attention_2")
-padded = model(**given).logits[attended.bool()]
-flash.must_have_run("flash_attn_varlen_func")
-real = attended.bool()
-packed = model(input_ids=ids[real][None], position_ids=positions[real][None]).logits[0]
-flash.must_have_run("flash_attn_varlen_func")
-first = model(input_ids=ids[:1], position_ids=positions[:1]).logits[0]
-flash.must_have_run("flash_attn_func")
-for out in (padded, packed):
-    torch.testing.assert_close(out, expected)
-torch.testing.assert_close(first, expected[:5])
+for window in ("", "window=2"):
+    case = parse("case/1 rows=5:11111 heads=4/2 layers=2 sp=1 dtype=fp32 " + window)
+    model = build(case, torch.device("cpu")).eval()
+    ids = torch.arange(10).view(2, 5)
+    attended = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
+    positions = (attended.cumsum(1) - 1).clamp(min=0)
+    given = dict(input_ids=ids, attention_mask=attended, position_ids=positions)
+    expected = model(**given).logits[attended.bool()]
+    assert not flash.calls
+    model.set_attn_implementation("flash_attention_2")
+    padded = model(**given).logits[attended.bool()]
+    flash.must_have_run("flash_attn_varlen_func")
+    real = attended.bool()
+    packed = model(input_ids=ids[real][None], position_ids=positions[real][None]).logits[0]
+    flash.must_have_run("flash_attn_varlen_func")
+    first = model(input_ids=ids[:1], position_ids=positions[:1]).logits[0]
+    flash.must_have_run("flash_attn_func")
+    for out in (padded, packed):
+        torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(first, expected[:5])
 model.config.attn_implementation = "flash_attention_2"
 assert type(model)(model.config).config._attn_implementation == "flash_attention_2"
 """
 
 
-@pytest.mark.parametrize("window", ["", "window=2"])
-def test_transformers_runs_it_on_padded_packed_and_single_rows(window: str) -> None:
+def test_transformers_runs_it_on_padded_packed_and_single_rows() -> None:
     pytest.importorskip("transformers")
-    run = subprocess.run(
-        [sys.executable, "-c", ASKS.format(window=window)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    run = subprocess.run([sys.executable, "-c", ASKS], check=False, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -27,6 +27,7 @@ from harness.conformance.stage import WRONG_ALONE, Stage, blamed, stage_of
 from harness.judge import evaluate
 from harness.ranks.pool import NotAtHome, RankPool
 from properties.helpers.places import ROOT
+from properties.helpers.stores import stored_in
 from properties.helpers.toy import KNOWN, make
 
 SMALL = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
@@ -143,20 +144,14 @@ def test_ranks_of_another_environment_refuse_a_library(harness_pool: RankPool) -
         harness_pool.submit(parse(SMALL), "toy.step")
 
 
-@pytest.mark.usefixtures("installed")
-def test_a_step_runs_with_the_library_of_its_own_environment(
-    capsys: pytest.CaptureFixture[str],
+def test_a_step_and_its_script_run_with_the_library_of_an_environment(
+    installed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert importlib.util.find_spec("toylib") is None
-    assert main(["repro", SMALL, "--candidate", "toy.step"]) == 1
-    assert "gradient-scaled" in capsys.readouterr().out
-    assert main(["repro", SMALL, "--candidate", "toy.step@1.1"]) == 0
-
-
-def test_a_script_of_a_library_runs_where_that_is_installed(installed: Path) -> None:
     file = installed / "shown.py"
     asked = ["repro", SMALL, "--candidate", "toy.step", "--script", str(file)]
     assert main(asked) == 1
+    assert "gradient-scaled" in capsys.readouterr().out
     # Of all that these tests wire, a script needs the library and the harness.
     known = {**os.environ, "PYTHONPATH": str(ROOT)}
     for release, status in (("1.0", 1), ("1.1", 0)):
@@ -171,7 +166,9 @@ def test_the_table_tells_known_new_and_our_own_mistakes_apart(
     installed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = installed / "out"
-    asked = ["conformance", "toy.step", "toy.twice", "--cases", "8", "--goldens", "golden"]
+    stored_in(installed / "golden")
+    goldens = ["--goldens", str(installed / "golden")]
+    asked = ["conformance", "toy.step", "toy.twice", "--cases", "8", *goldens]
     # The wiring of one of the two is wrong at sp 1, which is a fault and no finding.
     assert main([*asked, "--out", str(out), "--json"]) == 3
     found = json.loads(capsys.readouterr().out)["found"]

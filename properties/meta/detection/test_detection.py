@@ -77,19 +77,14 @@ def test_ranks_that_cannot_start_find_no_bug_and_spare_nobody(
     assert not power.passed
 
 
-def test_a_wrong_name_is_said_and_fails_the_score(
+def test_a_wrong_name_is_said_and_fails_the_score_and_an_unmet_need_is_kept(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
-    power = measure([replace(BANK["B14"], anomaly="kv-repeat")], [], batch, [harness_pool])
+    told = replace(BANK["B14"], anomaly="kv-repeat", needs=("dp>7", "sp>1"))
+    power = measure([told], [], batch, [harness_pool])
     assert len(power.killed) == 1
     assert not power.passed
     assert "label-rolled-locally, not kv-repeat" in printed(power)
-
-
-def test_a_need_that_a_killing_case_does_not_meet_is_kept(
-    harness_pool: RankPool, batch: list[Case]
-) -> None:
-    power = measure([replace(BANK["B14"], needs=("dp>7", "sp>1"))], [], batch, [harness_pool])
     assert power.mutants[0].unmet == ("dp>7",)
 
 

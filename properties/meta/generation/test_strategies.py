@@ -78,10 +78,6 @@ def test_every_model_can_be_shared_by_its_ranks(data: st.DataObject) -> None:
     assert Case(rows=(Row("1"),), sp=sp, **fields).layers <= 2
 
 
-def test_the_simplest_case_is_one_short_row_on_two_ranks() -> None:
-    assert find(cases(), lambda _case: True) == parse(f"{SIMPLEST} rows=1:1 heads=2/2")
-
-
 def test_a_seed_gives_the_same_distinct_cases_every_time() -> None:
     once, again = (generate(cases(), 100, 5) for _ in range(2))
     assert once == again
@@ -104,7 +100,7 @@ def test_twins_are_equal_in_mask_and_ids() -> None:
 def situations_met(*, steered: bool) -> int:
     met: Counter[str] = Counter()
 
-    @settings(max_examples=500, database=None, derandomize=True)
+    @settings(max_examples=250, database=None, derandomize=True)
     @given(case=cases())
     def look(case: Case) -> None:
         if steered:
@@ -153,7 +149,7 @@ PLANTED: dict[str, tuple[Callable[[Case], bool], str]] = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_what_fails_shrinks_to_what_it_takes(name: str, seed: int) -> None:
     fails, wanted = PLANTED[name]
     assert find(cases(), fails, random=Random(seed)) == parse(f"{SIMPLEST} {wanted}")

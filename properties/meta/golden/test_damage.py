@@ -118,12 +118,6 @@ def no_ranks(*_: object) -> None:
     raise AssertionError("a damaged store must be refused before any rank starts")
 
 
-def test_a_store_that_is_whole_has_no_damage() -> None:
-    goldens, damages = examine(files())
-    assert set(goldens) == {"two-rows", "a-window", "two-steps"}
-    assert damages == []
-
-
 def test_a_store_that_is_not_there_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
