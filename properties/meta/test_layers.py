@@ -1,9 +1,9 @@
 """The rooms of the house hold, and what has to be light is light."""
 
+import resource
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -98,11 +98,13 @@ def test_the_probe_sees_torch_where_it_is_loaded() -> None:
 
 
 def test_help_answers_at_once() -> None:
-    seconds = []
-    for _ in range(5):
-        started = time.perf_counter()
+    # In seconds of a processor, of which other work takes none; torch alone needs four times that.
+    spent = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [sys.executable, "-m", "harness", "--help"]
         run = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-        seconds.append(time.perf_counter() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert b"check" in run.stdout
-    assert min(seconds) < 0.3
+    assert min(spent) < 0.4
