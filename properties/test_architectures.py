@@ -34,9 +34,12 @@ class LeavesOut(LocalDialect):
 LEAVES_OUT = LeavesOut()
 
 
+@pytest.mark.parametrize("count", [10, pytest.param(40, marks=pytest.mark.long)])
 @pytest.mark.parametrize("model", ADDED)
-def test_every_architecture_holds_in_generated_cases(model: Model, harness_pool: RankPool) -> None:
-    batch = generate(cases(architectures=(model,), max_ranks=4), 40, 0)
+def test_every_architecture_holds_in_generated_cases(
+    model: Model, count: int, harness_pool: RankPool
+) -> None:
+    batch = generate(cases(architectures=(model,), max_ranks=4), count, 0)
     jobs = ((case, name) for case in batch for name in ("native-gather", "native-local"))
     for comparison in evaluate_all(jobs, harness_pool):
         assert comparison.verdict.passed, comparison

@@ -49,12 +49,14 @@ def regenerate(folder: Path, times: float, at_event: int = 0) -> None:
     main([*GENERATE, "--store", str(folder)])
 
 
-def forked(folder: Path, times: float, *, at_event: int = 0, after: float = 60.0) -> bool:
-    """Whether a child that generates was killed before it was done."""
+def forked(folder: Path, times: float, *, at_event: int = 0, after: float | None = None) -> bool:
+    """Whether a child that generates was killed before it was done, at an event or a moment."""
     child = os.fork()
     if child == 0:
         regenerate(folder, times, at_event)
         os._exit(0)
+    if after is None:
+        return os.WIFSIGNALED(os.waitpid(child, 0)[1])
     until = time.monotonic() + after
     while time.monotonic() < until:
         ended, status = os.waitpid(child, os.WNOHANG)

@@ -10,7 +10,7 @@ from properties.metamorphic.relation import Relation, runner
 
 # One example takes several runs; and a candidate may refuse most of what is drawn.
 patient = settings(
-    max_examples=settings().max_examples // 3, suppress_health_check=list(HealthCheck)
+    max_examples=settings().max_examples // 5, suppress_health_check=list(HealthCheck)
 )
 # The same draws each time. The rarest bug shows in one of five, so that these are plenty.
 determined = settings(max_examples=100, database=None, phases=[Phase.generate])

@@ -74,8 +74,10 @@ def patient_pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> Ran
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"dtype": "fp64", "wrapper": "ddp"}, marks=pytest.mark.long),
-        {"dtype": "fp64", "wrapper": "fsdp", "checkpoint": True},
+        {"dtype": "fp64", "wrapper": "ddp"},
+        pytest.param(
+            {"dtype": "fp64", "wrapper": "fsdp", "checkpoint": True}, marks=pytest.mark.long
+        ),
         {"dtype": "bf16", "mixed": True, "checkpoint": True},
     ],
 )
