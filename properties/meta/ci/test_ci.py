@@ -87,7 +87,8 @@ def tier(tmp_path: Path) -> Tier:
         )
         interpreter.chmod(0o700)
         known = {"PYTHON": str(interpreter), "GITHUB_ACTIONS": "", **environment}
-        done = ran(CI / "gpu", out, *steps, GITHUB_STEP_SUMMARY=str(tmp_path / "job"), **known)
+        known["GITHUB_STEP_SUMMARY"] = str(tmp_path / "job")
+        done = ran(CI / "gpu", out, *steps, cwd=ROOT, **known)
         asked = notes.read_text().splitlines() if notes.exists() else []
         return Run(done.returncode, done.stdout + done.stderr, out, list(map(json.loads, asked)))
 
