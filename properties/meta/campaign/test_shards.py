@@ -15,7 +15,7 @@ from rich.console import Console
 
 from harness.campaign.check import check
 from harness.campaign.merge import merge
-from harness.campaign.request import WHOLE, EmptyShard, Request, Shard
+from harness.campaign.request import EmptyShard, Request, Shard
 from harness.campaign.summary import Summary
 from harness.case import Case, parse
 from harness.cli import main
@@ -44,32 +44,6 @@ NO_POOL = cast(
         start=lambda: None,
     ),
 )
-Job = tuple[Case, str]
-
-
-def examined(
-    monkeypatch: pytest.MonkeyPatch, shard: Shard, count: int, *, wrong: bool = False
-) -> tuple[list[Case], Summary]:
-    """The cases that a shard hands to the ranks; everything is equal, or everything is wrong."""
-    asked: list[Case] = []
-    verdict = Verdict.DIVERGED if wrong else Verdict.EQUAL
-
-    def judge(jobs: Iterator[Job], _: RankPool) -> Iterator[Comparison]:
-        for case, candidate in jobs:
-            asked.append(case)
-            yield Comparison(case=case, candidate=candidate, verdict=verdict)
-
-    for name, fake in (
-        ("evaluate_all", judge),
-        ("smallest", lambda failure, *_: Shrunk(failure, tried=0, finished=True)),
-        ("keep", lambda *_, **__: "nowhere"),
-    ):
-        monkeypatch.setattr(f"harness.campaign.check.{name}", fake)
-    request = Request(
-        candidates=("native-gather",), sps=(1, 2), dps=(1,), dtypes=("fp64",),
-        losses=("token-mean",), count=count, seed=5,
-    )  # fmt: skip
-    return asked, check(request, NO_POOL, Console(file=io.StringIO()), shard)
 
 
 @given(st.lists(st.integers(), min_size=1, unique=True), st.data())
@@ -82,17 +56,6 @@ def test_shards_are_disjoint_and_together_everything(
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     with pytest.raises(EmptyShard, match="too few"):
         Shard(1, len(batch) + 1).part(batch)
-
-
-@pytest.mark.parametrize("of", [2, 10])
-def test_every_case_of_a_campaign_is_in_one_shard_of_it(
-    monkeypatch: pytest.MonkeyPatch, of: int
-) -> None:
-    whole, _ = examined(monkeypatch, WHOLE, 10)
-    assert len(set(whole)) == len(whole) == 10
-    for number in range(1, of + 1):
-        part, _ = examined(monkeypatch, Shard(number, of), 10)
-        assert part == whole[number - 1 :: of]
 
 
 def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: RankPool) -> None:
@@ -115,10 +78,21 @@ def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: Ran
 
 @pytest.fixture
 def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What `check --json` prints of three shards, each of which diverges."""
+    """What `check --json` prints of three shards, each of which diverges in its first case."""
+
+    def diverges(jobs: Iterator[tuple[Case, str]], _: RankPool) -> Iterator[Comparison]:
+        for case, candidate in jobs:
+            yield Comparison(case=case, candidate=candidate, verdict=Verdict.DIVERGED)
+
+    for name, fake in (
+        ("evaluate_all", diverges),
+        ("smallest", lambda failure, *_: Shrunk(failure, tried=0, finished=True)),
+        ("keep", lambda *_, **__: "nowhere"),
+    ):
+        monkeypatch.setattr(f"harness.campaign.check.{name}", fake)
     names = [str(tmp_path / f"{k}.json") for k in (1, 2, 3)]
     for k, name in enumerate(names, 1):
-        _, found = examined(monkeypatch, Shard(k, 3), 6, wrong=True)
+        found = check(REQUEST, NO_POOL, Console(file=io.StringIO()), Shard(k, 3))
         Path(name).write_text(json.dumps(found.record()))
     return names
 
