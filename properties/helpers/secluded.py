@@ -1,11 +1,10 @@
-"""A controller in namespaces of its own: no network, a name that nobody knows, and no name server
-or one that never answers. It says how a case went, and what that server was asked.
+"""A controller in namespaces of its own: no network, a name that nobody knows, and a name server
+that never answers. It says how a case went, and what that server was asked.
 """
 
 import json
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -18,7 +17,7 @@ CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 SERVER = ("127.0.0.1", 53)
 
 
-def main(server: str) -> None:
+def main() -> None:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     socket.sethostname("nobody.knows.me")
     questions: list[str] = []
@@ -26,8 +25,7 @@ def main(server: str) -> None:
         told.write(f"nameserver {SERVER[0]}\n")
         told.flush()
         subprocess.run(["mount", "--bind", told.name, "/etc/resolv.conf"], check=True)
-        if server == "mute":
-            threading.Thread(target=listen, args=(questions,), daemon=True).start()
+        threading.Thread(target=listen, args=(questions,), daemon=True).start()
         verdict = evaluate(CASE, "native-local", pool).verdict.name
         print(json.dumps({"verdict": verdict, "questions": questions, "open": reachable()}))  # noqa: T201
 
@@ -51,4 +49,4 @@ def reachable() -> list[str]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

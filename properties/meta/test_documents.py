@@ -1,6 +1,6 @@
 """What the documents show is what happens."""
 
-import contextlib
+import io
 import re
 import shlex
 from pathlib import Path
@@ -11,19 +11,24 @@ from rich.console import Console
 
 from harness.campaign.check import check
 from harness.campaign.request import Request
-from harness.campaign.summary import PASSING
+from harness.campaign.summary import PASSING, Tally
 from harness.cli import build_parser, main
 from harness.commands.options import read_part
 from harness.ranks.pool import RankPool
 from properties.helpers.places import ROOT
+from properties.planted.mistakes import tutorial
+
+pytest_plugins = ["properties.helpers.own_pool"]
 
 DOCS = ROOT / "docs"
-TUTORIAL = (ROOT / "docs" / "writing-a-candidate.md").read_text()
+README = (ROOT / "README.md").read_text()
+CAMPAIGNS = (DOCS / "campaigns.md").read_text()
 MAX_CANDIDATE_LINES = 80
 
+SHOWN = "labels rolled after the cut"
 # Each turns the tutorial's candidate into one with a bug that somebody really had.
 BUGS = {
-    "labels rolled after the cut": (
+    SHOWN: (
         (
             "labels, counts = ids.roll(-1), counts.roll(-1)",
             "labels, counts = ids, counts.roll(-1)",
@@ -46,25 +51,17 @@ BUGS = {
     ),
 }
 EXPLAINED = {
-    "labels rolled after the cut": "first   labels, row 0 position 0, the last token of rank 0's",
+    SHOWN: "first   labels, row 0 position 0, the last token of rank 0's",
     "gradients off by sp": "looks   gradient-over-sp: every gradient is 0.5 of the reference",
     "exchange forgotten": "no rank entered an all-to-all",
 }
 
 
-def tutorial_candidate(*changes: tuple[str, str]) -> str:
-    found = re.search(r"```python\n(.*?)```", TUTORIAL, re.DOTALL)
-    assert found
-    code = found[1]
-    for old, new in changes:
-        assert code.count(old) == 1, f"the tutorial no longer has exactly one {old!r}"
-        code = code.replace(old, new)
-    return code
-
-
-def run_check(pool: RankPool, file: Path) -> tuple[str, int, str]:
+def run_check(pool: RankPool, code: str) -> tuple[str, Tally, str]:
+    """The code as a file in the current folder, where bundles go as well."""
+    Path("mine.py").write_text(code)
     request = Request(
-        candidates=(f"{file}:MINE",),
+        candidates=("mine.py:MINE",),
         sps=(2, 1, 4),
         dps=(1, 2),
         dtypes=("fp64", "fp32"),
@@ -72,63 +69,47 @@ def run_check(pool: RankPool, file: Path) -> tuple[str, int, str]:
         count=20,
         seed=0,
     )
-    with (file.parent / "output").open("w") as output:
-        summary = check(request, pool, Console(file=output, width=100))
+    output = io.StringIO()
+    summary = check(request, pool, Console(file=output, width=100))
     (tally,) = summary.tallies.values()
-    return summary.verdict, tally.cases, (file.parent / "output").read_text()
+    return summary.verdict, tally, output.getvalue()
 
 
-README = (ROOT / "README.md").read_text()
-CAMPAIGNS = (ROOT / "docs" / "campaigns.md").read_text()
-
-
-def test_the_tutorial_candidate_is_short() -> None:
-    assert len(tutorial_candidate().splitlines()) < MAX_CANDIDATE_LINES
-
-
-def test_the_tutorial_candidate_passes(harness_pool: RankPool, tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(tutorial_candidate())
-    verdict, cases, output = run_check(harness_pool, file)
+@pytest.mark.usefixtures("own_pool")
+def test_the_tutorial_candidate_is_short_and_passes(harness_pool: RankPool) -> None:
+    assert len(tutorial().splitlines()) < MAX_CANDIDATE_LINES
+    verdict, tally, output = run_check(harness_pool, tutorial())
     assert verdict in PASSING, output
-    assert cases == 20
+    assert tally.cases == 20
 
 
+@pytest.mark.usefixtures("own_pool")
 @pytest.mark.parametrize("bug", sorted(BUGS))
-def test_the_tutorial_candidate_with_a_bug_diverges_and_is_explained(
-    harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str
+def test_the_tutorial_candidate_with_a_bug_is_found_shrunk_explained_and_shown_again(
+    bug: str, harness_pool: RankPool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # bundles go to the current folder
-    file = tmp_path / "mine.py"
-    file.write_text(tutorial_candidate(*BUGS[bug]))
-    verdict, cases, output = run_check(harness_pool, file)
+    verdict, tally, output = run_check(harness_pool, tutorial(*BUGS[bug]))
     assert verdict == "DIVERGED", output
-    assert cases <= 20
     assert EXPLAINED[bug] in output
+    if bug == SHOWN:
+        shown = re.search(r"```\n(DIVERGED.*?)```", README, re.DOTALL)
+        assert shown
+        assert shown[1] in output
+    assert tally.failure is not None
+    case = tally.failure.case
+    assert len(case.rows) <= 2, output
+    assert case.tokens <= case.sp + 2, output
+    (command,) = re.findall(r"^  replay  python -m harness (.*)", output, re.MULTILINE)
+    assert main(shlex.split(command)) == 1
+    # Not the last lines: what a line replays has no bundle.
+    again = capsys.readouterr().out.splitlines()[:4]
+    assert "\n".join(again) in output
 
 
-def test_the_readme_shows_a_failure_as_it_is_printed(
-    harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown = re.search(r"```\n(DIVERGED.*?)```", README, re.DOTALL)
-    assert shown
-    monkeypatch.chdir(tmp_path)
-    file = Path("mine.py")
-    file.write_text(tutorial_candidate(*BUGS["labels rolled after the cut"]))
-    _, _, output = run_check(harness_pool, file)
-    assert shown[1] in output
-
-
+@pytest.mark.usefixtures("own_pool")
 def test_the_campaign_that_is_shown_is_run_in_parts_and_put_together(
-    harness_pool: RankPool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "harness.commands.check.open_pool", lambda *_: contextlib.nullcontext(harness_pool)
-    )
     shown = re.findall(r"^python -m harness (.*)", CAMPAIGNS, re.MULTILINE)
     assert len(shown) == 4
     for line in shown:

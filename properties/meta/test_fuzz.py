@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from harness.ranks.wire import MAGIC, PREFIX, FrameReader, ProtocolError, encode
 from harness.trace import Fragment, digest
 from properties.helpers.fuzzing import fuzz, mutate
 
-MUTANTS = 50_000
+MUTANTS = 10_000
 
 LINES = [
     "case/1 rows=3:111,4:1011:left heads=4/2 layers=1 vocab=32 sp=2 dp=1 dtype=fp64 seed=0",
@@ -82,23 +83,20 @@ def receive(data: bytes) -> None:
         raise ProtocolError("bytes are still to come")
 
 
-def test_mutated_case_lines_raise_nothing_but_invalid_case() -> None:
-    seen = fuzz(parse, mutant_lines(Random(0)), InvalidCase, MUTANTS)
-    assert seen["accepted"] > MUTANTS // 20
-    assert seen["refused"] > MUTANTS // 4
+Decoded = tuple[Callable[..., object], Callable[[Random], Iterator[Any]], type[Exception]]
+DECODERS: dict[str, Decoded] = {
+    "case lines": (parse, mutant_lines, InvalidCase),
+    "frames": (receive, mutant_frames, ProtocolError),
+}
 
 
-def test_mutated_frames_raise_nothing_but_protocol_error() -> None:
-    seen = fuzz(receive, mutant_frames(Random(0)), ProtocolError, MUTANTS)
-    assert seen["accepted"] > MUTANTS // 20
-    assert seen["refused"] > MUTANTS // 4
-
-
-def test_what_the_mutants_come_from_is_valid() -> None:
-    for line in LINES:
-        parse(line)
-    for frame in FRAMES:
-        receive(frame)
+@pytest.mark.parametrize("count", [MUTANTS, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("what", DECODERS)
+def test_mutants_raise_nothing_but_a_refusal(what: str, count: int) -> None:
+    decode, mutants, refusal = DECODERS[what]
+    seen = fuzz(decode, mutants(Random(0)), refusal, count)
+    assert seen["accepted"] > count // 20
+    assert seen["refused"] > count // 4
 
 
 def test_the_fuzz_notices_a_case_parser_that_trusts_its_input(

@@ -1,16 +1,14 @@
 """The rooms of the house hold, and what has to be light is light."""
 
-import resource
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import harness
+from properties.helpers.commands import ran
+from properties.helpers.places import ROOT
 
-ROOT = Path(harness.__file__).parent.parent
 LINT = Path(sys.executable).with_name("lint-imports")
 # For each contract of pyproject.toml an import that breaks it.
 PLANTED = {
@@ -39,10 +37,7 @@ PLANTED = {
 
 
 def linted(folder: Path) -> str:
-    run = subprocess.run(
-        [LINT, "--no-cache"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    return " ".join(run.stdout.split())
+    return " ".join(ran(LINT, "--no-cache", cwd=folder).stdout.split())
 
 
 @pytest.fixture(scope="module")
@@ -65,46 +60,20 @@ def test_no_import_goes_upwards_and_each_contract_is_broken_by_one_that_does(hou
 
 def loaded_by(statement: str) -> set[str]:
     """The modules that a fresh interpreter holds after one statement."""
-    run = subprocess.run(
-        [sys.executable, "-c", f"{statement}\nimport sys; print(*sys.modules)"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return set(run.stdout.split())
+    told = ran(sys.executable, "-c", f"{statement}\nimport sys; print(*sys.modules)")
+    return set(told.stdout.split())
 
 
-def test_cases_and_the_command_line_need_no_torch() -> None:
+def test_cases_the_plugin_and_help_need_no_torch() -> None:
     loaded = loaded_by(
-        "import harness.case, harness.plan, harness.generation, harness.cli, harness.plugin"
+        "import harness.case, harness.plan, harness.generation, harness.plugin\n"
+        "from harness.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass"
     )
-    assert {"harness.cli", "harness.generation", "hypothesis"} <= loaded
+    assert {"harness.commands.check", "check", "harness.generation", "hypothesis"} <= loaded
     assert not {"torch", "numpy"} & loaded
 
 
-def test_a_rank_can_connect_before_it_loads_anything_heavy() -> None:
-    loaded = loaded_by("import harness.ranks.worker")
+def test_a_rank_connects_and_a_host_joins_before_it_loads_anything_heavy() -> None:
+    loaded = loaded_by("import harness.ranks.worker, harness.ranks.node")
     assert not {"torch", "numpy", "hypothesis"} & loaded
-
-
-def test_a_host_that_joins_loads_nothing_heavy_itself() -> None:
-    loaded = loaded_by("import harness.ranks.node")
-    assert not {"torch", "numpy", "hypothesis"} & loaded
-
-
-def test_the_probe_sees_torch_where_it_is_loaded() -> None:
-    assert {"torch", "numpy"} <= loaded_by("import harness.reference")
-
-
-def test_help_answers_at_once() -> None:
-    # In seconds of a processor, of which other work takes none; torch alone needs four times that.
-    spent = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-m", "harness", "--help"]
-        run = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert b"check" in run.stdout
-    assert min(spent) < 0.4

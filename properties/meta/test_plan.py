@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given
 
-from harness.case import Case, parse
+from harness.case import Case
 from harness.generation import cases
 from harness.plan import Stream, plan
 
@@ -53,23 +53,6 @@ def test_rows_are_dealt_in_turn_and_then_cut_in_order(case: Case) -> None:
             assert (stream.replica, stream.micro_batch) == (replica, micro_batch)
             assert [span.row for span in stream.spans] == rows.tolist()
     assert list(streams) == []
-
-
-def test_ten_rows_for_two_replicas_in_two_micro_batches() -> None:
-    case = parse("case/1 rows=" + ",".join(["2:11"] * 10) + " dp=2 micro=2")
-    dealt = [[span.row for span in stream.spans] for stream in plan(case).streams]
-    assert dealt == [[0, 2, 4], [6, 8], [1, 3, 5], [7, 9]]
-
-
-def test_the_notebooks_batch_has_one_pad_and_shards_of_two() -> None:
-    case = parse("case/1 rows=4:1111,3:111 ids=[1,2,3,4],[5,6,7] heads=4/4 vocab=10 sp=4")
-    (stream,) = plan(case).streams
-    assert (stream.pad, stream.local_length, stream.boundaries) == (1, 2, (2, 4, 6))
-    ids = [token for row in range(2) for token in case.ids_of(row)] + ["pad"] * stream.pad
-    shards = [ids[rank * 2 : rank * 2 + 2] for rank in range(4)]
-    assert shards == [[1, 2], [3, 4], [5, 6], [7, "pad"]]
-    # 2 -> 3 crosses an edge and so does 6 -> 7; 4 -> 5 does too, but 5 begins a row.
-    assert plan(case).live_boundary_labels(case) == 2
 
 
 @given(cases(max_length=30))

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -141,17 +140,6 @@ def test_the_seed_that_was_printed_fails_again_without_the_database(run: Run, ni
     assert again.one == night.one != []
 
 
-def test_a_failure_is_kept_and_the_next_night_tries_it_first(
-    run: Run, night: Seen, folder: Path
-) -> None:
-    assert files(folder / "night")
-    kept = copied(folder / "night", folder / "kept")
-    following = run(NIGHTLY, CI="true", LIMIT="1000", HARNESS_DATABASE=str(kept))
-    assert night.one[0] != SMALLEST
-    assert following.one[0] == following.other[0] == SMALLEST
-    assert following.seed != night.seed
-
-
 def test_a_night_that_passes_draws_as_many_cases_as_it_should_and_others_than_the_last(
     run: Run, night: Seen
 ) -> None:
@@ -162,22 +150,22 @@ def test_a_night_that_passes_draws_as_many_cases_as_it_should_and_others_than_th
     assert len(set(passing.one) - set(night.one)) > 20
 
 
-@pytest.mark.usefixtures("night")
-def test_a_shared_database_is_read_and_never_written(run: Run, folder: Path) -> None:
-    shared, own = copied(folder / "night", folder / "shared"), folder / "own"
+def test_the_next_night_tries_a_failure_first_that_was_kept_or_that_others_share(
+    run: Run, night: Seen, folder: Path
+) -> None:
+    assert night.one[0] != SMALLEST
+    shared, own = folder / "night", folder / "own"
     before = files(shared)
     assert before
     both = {"HARNESS_DATABASE": str(own), "HARNESS_SHARED_DATABASE": str(shared)}
-    failed = run(NIGHTLY, LIMIT="1000", **both)
-    assert failed.one[0] == SMALLEST
+    following = run(NIGHTLY, LIMIT="1000", **both)
+    assert following.one[0] == following.other[0] == SMALLEST
+    assert following.seed != night.seed
     assert files(own)
+    # Its own is tried first where nobody shares any.
+    assert run(NIGHTLY, LIMIT="1000", HARNESS_DATABASE=str(own)).one[0] == SMALLEST
     # What passes by now is forgotten wherever that is possible.
-    mended = run(NIGHTLY, **both)
-    assert mended.one[0] == SMALLEST
+    assert run(NIGHTLY, **both).one[0] == SMALLEST
     assert not files(own)
+    # What is shared is read and never written.
     assert files(shared) == before
-
-
-def copied(folder: Path, place: Path) -> Path:
-    shutil.copytree(folder, place)
-    return place

@@ -53,12 +53,12 @@ MISTAKES = {
 }
 
 
-def tutorial(mistake: Mistake | None = None) -> str:
+def tutorial(*changes: tuple[str, str]) -> str:
     """Its code, right or wrong."""
     found = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found
     code = found[1]
-    if mistake:
-        assert code.count(mistake.right) == 1, f"not exactly one {mistake.right!r} in {PAGE.name}"
-        code = code.replace(mistake.right, mistake.wrong)
+    for right, wrong in changes:
+        assert code.count(right) == 1, f"not exactly one {right!r} in {PAGE.name}"
+        code = code.replace(right, wrong)
     return code

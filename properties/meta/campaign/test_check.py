@@ -1,6 +1,5 @@
 """`check` and `repro` from end to end, as a newcomer calls them."""
 
-import contextlib
 import json
 import os
 import signal
@@ -13,13 +12,14 @@ import pytest
 import torch
 
 from harness.cli import main
-from harness.ranks.pool import RankPool
-from properties.helpers.outside import DOUBLED
 from properties.helpers.places import ROOT
+
+pytest_plugins = ["properties.helpers.own_pool"]
 
 SMALL = ("--sp", "2,1", "--dp", "1", "--dtype", "fp64")
 
 
+@pytest.mark.usefixtures("own_pool")
 def test_a_run_of_one_case_is_the_notebooks_batch(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--cases", "1", *SMALL, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
@@ -28,28 +28,24 @@ def test_a_run_of_one_case_is_the_notebooks_batch(capsys: pytest.CaptureFixture[
     assert set(summary["candidates"]) == {"native-gather", "native-local"}
 
 
-def test_a_failure_is_kept_replayed_and_has_exit_status_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("broken.py").write_text(DOUBLED)
-    assert main(["check", "--cases", "5", *SMALL, "--candidate", "broken.py:DOUBLED"]) == 1
-    said = capsys.readouterr().out
-    assert "looks   gradient-times-sp: every gradient is 2 of the reference = sp" in said
-    bundle = said[said.index("bundle") :].split()[1]
-    assert main(["repro", bundle]) == 1
-    again = capsys.readouterr().out
-    assert "DIVERGED  candidate broken.py:DOUBLED" in again
-    assert "looks   gradient-times-sp: every gradient is 2 of the reference = sp" in again
+BROKEN = """
+from harness.candidates.own.native import LocalDialect
+
+class Broken(LocalDialect):
+    name = "broken"
+
+    def reduce(self, model, rank):
+        raise ValueError("no")
+
+BROKEN = Broken()
+"""
 
 
-def test_a_fault_has_exit_status_3(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("broken.py").write_text(DOUBLED.replace("parameter.grad *= 2", "raise ValueError('no')"))
+@pytest.mark.usefixtures("own_pool")
+def test_a_fault_has_exit_status_3(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.py").write_text(BROKEN)
     line = "case/1 rows=3:111 sp=2"
-    assert main(["repro", line, "--candidate", "broken.py:DOUBLED"]) == 3
+    assert main(["repro", line, "--candidate", "broken.py:BROKEN"]) == 3
     assert "raised ValueError: no" in capsys.readouterr().out
 
 
@@ -66,18 +62,12 @@ FUSSY = Fussy()
 """
 
 
+@pytest.mark.usefixtures("own_pool")
 def test_a_situation_that_no_candidate_could_enter_was_not_met(
-    harness_pool: RankPool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "harness.commands.check.open_pool", lambda *_: contextlib.nullcontext(harness_pool)
-    )
     Path("fussy.py").write_text(FUSSY)
-    command = ["check", "--cases", "40", *SMALL, "--json"]
+    command = ["check", "--cases", "20", *SMALL, "--json"]
     assert main([*command, "--candidate", "fussy.py:FUSSY"]) == 0
     alone = json.loads(capsys.readouterr().out)
     assert alone["candidates"]["fussy.py:FUSSY"]["verdicts"]["UNSUPPORTED"] > 0
@@ -125,10 +115,7 @@ TELLS = Tells()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_check_that_is_stopped_tells_what_it_judged(
-    number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_check_that_is_stopped_tells_what_it_judged(tmp_path: Path) -> None:
     (tmp_path / "tells.py").write_text(TELLS)
     cases = tmp_path / "cases"
     command = [sys.executable, "-m", "harness", "check", "--candidate", "tells.py:TELLS", "--json"]
@@ -147,13 +134,29 @@ def test_a_check_that_is_stopped_tells_what_it_judged(
         while not cases.exists() or len(cases.read_text().splitlines()) < 20:
             assert time.monotonic() < until
             time.sleep(0.05)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         document = json.loads(process.communicate(timeout=30)[0])
     assert process.returncode == 130
     assert (document["ended"], document["verdict"]) == ("interrupted", "FAULT")
     tally = document["candidates"]["tells.py:TELLS"]
     assert 0 < tally["cases"] == document["cases"] < 300
     assert tally["verdict"] in ("EQUAL", "WITHIN")
+
+
+def test_a_runner_that_stops_a_command_is_obeyed_like_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["harness", "doctor"])
+    monkeypatch.setattr(
+        "harness.commands.doctor.run", lambda _: signal.raise_signal(signal.SIGTERM)
+    )
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert main() == 130
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert capsys.readouterr().err == "harness: interrupted; every rank is stopped\n"
 
 
 def test_after_its_limit_a_check_begins_no_case_and_tells_what_it_judged(

@@ -3,8 +3,7 @@
 import io
 import itertools
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,14 +15,14 @@ from rich.console import Console
 
 from harness.campaign.check import check
 from harness.campaign.merge import merge
-from harness.campaign.request import WHOLE, EmptyPart, Part, Request
+from harness.campaign.request import EmptyPart, Part, Request
 from harness.campaign.summary import Summary
 from harness.case import Case, parse
 from harness.cli import main
 from harness.compare import Comparison, Verdict
+from harness.failure.shrink import Shrunk
 from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
-from properties.helpers.outside import DOUBLED
 
 REQUEST = Request(
     candidates=("native-gather", "native-local"),
@@ -45,28 +44,6 @@ NO_POOL = cast(
         start=lambda: None,
     ),
 )
-Job = tuple[Case, str]
-
-
-def examined(
-    monkeypatch: pytest.MonkeyPatch, shard: Part, count: int, wrong: Iterable[Case] = ()
-) -> list[Case]:
-    """The cases that a shard hands to the ranks; everything is equal but what is wrong."""
-    asked: list[Case] = []
-
-    def judge(jobs: Iterator[Job], _: RankPool) -> Iterator[Comparison]:
-        for case, candidate in jobs:
-            asked.append(case)
-            verdict = Verdict.DIVERGED if case in wrong else Verdict.EQUAL
-            yield Comparison(case=case, candidate=candidate, verdict=verdict)
-
-    monkeypatch.setattr("harness.campaign.check.evaluate_all", judge)
-    request = Request(
-        candidates=("native-gather",), sps=(1, 2), dps=(1,), dtypes=("fp64",),
-        losses=("token-mean",), count=count, seed=5,
-    )  # fmt: skip
-    check(request, NO_POOL, Console(file=io.StringIO()), shard)
-    return asked
 
 
 @given(st.lists(st.integers(), min_size=1, unique=True), st.data())
@@ -79,16 +56,6 @@ def test_shards_are_disjoint_and_together_everything(
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     with pytest.raises(EmptyPart, match="too few"):
         Part(1, len(batch) + 1).share(batch)
-
-
-@pytest.mark.parametrize("of", [2, 10])
-def test_every_case_of_a_campaign_is_in_one_shard_of_it(
-    monkeypatch: pytest.MonkeyPatch, of: int
-) -> None:
-    whole = examined(monkeypatch, WHOLE, 10)
-    assert len(set(whole)) == len(whole) == 10
-    for number in range(1, of + 1):
-        assert examined(monkeypatch, Part(number, of), 10) == whole[number - 1 :: of]
 
 
 def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: RankPool) -> None:
@@ -109,19 +76,25 @@ def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: Ran
         assert Summary.from_record(json.loads(json.dumps(summary.record()))) == summary
 
 
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What `check --json` prints of three shards, each of which diverges."""
-    folder = tmp_path_factory.mktemp("shards")
-    (folder / "broken.py").write_text(DOUBLED)
-    request = replace(REQUEST, candidates=("broken.py:DOUBLED",), sps=(1,))
-    # Each failure is confirmed on fresh ranks: one starts sooner than four.
-    with pytest.MonkeyPatch.context() as patch, RankPool(1) as pool:
-        patch.chdir(folder)  # bundles go to the current folder
-        for k in (1, 2, 3):
-            found = check(request, pool, Console(file=io.StringIO()), Part(k, 3))
-            Path(f"{k}.json").write_text(json.dumps(found.record()))
-    return [str(folder / f"{k}.json") for k in (1, 2, 3)]
+@pytest.fixture
+def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What `check --json` prints of three shards, each of which diverges in its first case."""
+
+    def diverges(jobs: Iterator[tuple[Case, str]], _: RankPool) -> Iterator[Comparison]:
+        for case, candidate in jobs:
+            yield Comparison(case=case, candidate=candidate, verdict=Verdict.DIVERGED)
+
+    for name, fake in (
+        ("evaluate_all", diverges),
+        ("smallest", lambda failure, *_: Shrunk(failure, tried=0, finished=True)),
+        ("keep", lambda *_, **__: "nowhere"),
+    ):
+        monkeypatch.setattr(f"harness.campaign.check.{name}", fake)
+    names = [str(tmp_path / f"{k}.json") for k in (1, 2, 3)]
+    for k, name in enumerate(names, 1):
+        found = check(REQUEST, NO_POOL, Console(file=io.StringIO()), Part(k, 3))
+        Path(name).write_text(json.dumps(found.record()))
+    return names
 
 
 def read(name: str) -> Any:
@@ -139,8 +112,8 @@ def merged(capsys: pytest.CaptureFixture[str], *names: str, into: Path | None = 
 def test_the_failures_of_all_shards_are_kept_and_the_smallest_is_explained(
     documents: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    every = [read(name)["candidates"]["broken.py:DOUBLED"]["failures"][0] for name in documents]
-    kept = merged(capsys, *documents)["candidates"]["broken.py:DOUBLED"]["failures"]
+    every = [read(name)["candidates"]["native-gather"]["failures"][0] for name in documents]
+    kept = merged(capsys, *documents)["candidates"]["native-gather"]["failures"]
     assert sorted(kept, key=str) == sorted(every, key=str)
     tokens = [parse(failure["case"]).tokens for failure in kept]
     assert tokens == sorted(tokens)

@@ -6,7 +6,6 @@ import re
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from tier.steps import PLANS, STEPS
 from harness.candidates.bank import STAGES
 from harness.candidates.own.mutants import BANK
 from harness.cli import build_parser
+from properties.helpers.commands import ran
 from properties.helpers.places import ROOT
 
 CI = ROOT / "ci"
@@ -86,62 +86,28 @@ def tier(tmp_path: Path) -> Tier:
             INTERPRETER.format(python=sys.executable, notes=str(notes), fails=fails)
         )
         interpreter.chmod(0o700)
-        known = {**os.environ, "PYTHON": str(interpreter), "GITHUB_ACTIONS": "", **environment}
-        known |= {"GITHUB_STEP_SUMMARY": str(tmp_path / "job")}
-        done = subprocess.run(
-            [CI / "gpu", out, *steps], env=known, capture_output=True, text=True, check=False
-        )
+        known = {"PYTHON": str(interpreter), "GITHUB_ACTIONS": "", **environment}
+        known["GITHUB_STEP_SUMMARY"] = str(tmp_path / "job")
+        done = ran(CI / "gpu", out, *steps, cwd=ROOT, **known)
         asked = notes.read_text().splitlines() if notes.exists() else []
         return Run(done.returncode, done.stdout + done.stderr, out, list(map(json.loads, asked)))
 
     return run
 
 
-def wanting(tool: str) -> str:
-    found = shutil.which(tool)
-    return found or pytest.skip(f"for want of {tool}")
+FILES = [file for file in CI.iterdir() if file.is_file()]
+SCRIPTS = [file for file in FILES if "bash" in file.read_text().partition("\n")[0]]
+LINTERS: dict[str, tuple[str | Path, ...]] = {
+    "shellcheck": ("-s", "bash", "-x", "-P", "SCRIPTDIR", CI / "environment", *SCRIPTS),
+    "actionlint": ("-config-file", ROOT / ".github" / "actionlint.yaml", *WORKFLOWS),
+}
 
 
-def test_shellcheck_has_nothing_to_say_of_the_scripts() -> None:
-    files = [file for file in CI.iterdir() if file.is_file()]
-    scripts = [file for file in files if "bash" in file.read_text().partition("\n")[0]]
-    assert len(scripts) > 6
-    told = subprocess.run(
-        [
-            wanting("shellcheck"),
-            "-s",
-            "bash",
-            "-x",
-            "-P",
-            "SCRIPTDIR",
-            CI / "environment",
-            *scripts,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize("tool", LINTERS)
+def test_linters_have_nothing_to_say_of_scripts_and_workflows(tool: str) -> None:
+    assert len(SCRIPTS) > 6
+    told = ran(shutil.which(tool) or pytest.skip(f"for want of {tool}"), *LINTERS[tool])
     assert told.returncode == 0, told.stdout
-
-
-def test_actionlint_has_nothing_to_say_of_the_workflows() -> None:
-    config = ROOT / ".github" / "actionlint.yaml"
-    told = subprocess.run(
-        [wanting("actionlint"), "-config-file", config, *WORKFLOWS],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert told.returncode == 0, told.stdout
-
-
-def test_python_in_ci_is_in_files_that_tools_know_as_python() -> None:
-    files = [
-        file for file in CI.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")
-    ]
-    named_otherwise = [file for file in files if "python" in file.read_text().partition("\n")[0]]
-    assert named_otherwise == []
-    assert [file for file in files if re.search(r"python.*<<", file.read_text())] == []
 
 
 def workflow_commands() -> list[list[str]]:
@@ -214,60 +180,51 @@ def test_the_gpu_tier_judges_cases_for_each_dtype_and_kernel_and_bugs_of_every_s
 
 
 def test_a_step_that_fails_is_told_and_the_others_are_run(tier: Tier) -> None:
-    ran = tier(fails="golden", GITHUB_ACTIONS="true")
-    assert ran.status == 4
+    told = tier(fails="golden", GITHUB_ACTIONS="true")
+    assert told.status == 4
     # With all of them, as it is where nothing limits it and no other NCCL was brought along.
-    assert [words for words in ran.asked if words[0] != "-c"] == [
-        step.command(**VALUES | {"out": str(ran.out)}) for step in STEPS if not step.nccl
+    assert [words for words in told.asked if words[0] != "-c"] == [
+        step.command(**VALUES | {"out": str(told.out)}) for step in STEPS if not step.nccl
     ]
-    assert "| nccl-shared | left out |  | no other NCCL was brought along" in ran.page
+    assert "| nccl-shared | left out |  | no other NCCL was brought along" in told.page
     assert re.search(
-        r"^\| golden \| \*\*4\*\* \| \d+ \| one golden is damaged \|$", ran.page, re.MULTILINE
+        r"^\| golden \| \*\*4\*\* \| \d+ \| one golden is damaged \|$", told.page, re.MULTILINE
     )
-    assert re.search(r"^\| around \| 0 \|", ran.page, re.MULTILINE)
-    assert "::error title=golden%3A exit 4::one golden is damaged\n" in ran.said
-    assert (ran.out.parent / "job").read_text() == ran.page
+    assert re.search(r"^\| around \| 0 \|", told.page, re.MULTILINE)
+    assert "::error title=golden%3A exit 4::one golden is damaged\n" in told.said
+    assert (told.out.parent / "job").read_text() == told.page
 
 
-def test_only_steps_that_are_named_are_run_and_a_folder_that_is_there_is_left_alone(
-    tier: Tier,
+def test_a_folder_that_is_there_and_what_is_no_step_and_no_device_is_refused(
+    tier: Tier, tmp_path: Path
 ) -> None:
-    ran = tier("around", "doctor")
-    assert ran.steps == ["doctor", "around"]
-    again = tier("doctor")
-    assert (again.status, again.asked) == (2, ran.asked)
-    assert "is there already; name a new folder" in again.said
-
-
-def test_what_is_no_step_no_plan_and_no_device_is_refused(tier: Tier) -> None:
-    ran = tier("around", "zeroth")
-    assert (ran.status, ran.asked) == (2, [])
-    assert "zeroth: is no step and no plan" in ran.said
-    ran = tier("around", DEVICE="tpu")
-    assert (ran.status, ran.asked) == (2, [])
-    assert "DEVICE=tpu: use one of cuda, cpu, pretend" in ran.said
+    for word, device, why in (
+        ("zeroth", "cpu", "zeroth: is no step and no plan"),
+        ("doctor", "tpu", "DEVICE=tpu: use one of cuda, cpu, pretend"),
+    ):
+        refused = tier("around", word, DEVICE=device)
+        assert (refused.status, refused.asked) == (2, [])
+        assert why in refused.said
+    (tmp_path / "out").mkdir()
+    refused = tier("doctor")
+    assert (refused.status, refused.asked) == (2, [])
+    assert "is there already; name a new folder" in refused.said
 
 
 def test_a_plan_is_run_within_its_limit_and_its_archive_goes_where_it_should(
     tier: Tier, tmp_path: Path
 ) -> None:
-    ran = tier("second", "--limit", "100", "--archive", str(tmp_path / "all.tar.gz"))
-    assert ran.status == 0, ran.said
-    assert ran.steps == ["probe", *PLANS["second"]]
+    told = tier("second", "--limit", "100", "--archive", str(tmp_path / "all.tar.gz"))
+    assert told.status == 0, told.said
+    assert told.steps == ["probe", *PLANS["second"]]
     with tarfile.open(tmp_path / "all.tar.gz") as tar:
         assert {"summary.md", "steps.tsv"} <= set(tar.getnames())
-    (fewer,) = (words for words in ran.asked if "fp64" in words)
+    (fewer,) = (words for words in told.asked if "fp64" in words)
     assert fewer[fewer.index("--cases") + 1] == str(FEWEST)
 
 
 def test_what_there_is_to_run_is_listed() -> None:
-    listed = subprocess.run(
-        [CI / "gpu", "--list"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHON": sys.executable},
-    ).stdout
+    listed = ran(CI / "gpu", "--list", PYTHON=sys.executable).stdout
     assert all(re.search(rf"^{name} ", listed, re.MULTILINE) for name in PLANS)
     assert all(re.search(rf"^{step.name} .*{step.shows}", listed, re.MULTILINE) for step in STEPS)
 
@@ -285,9 +242,9 @@ def test_wheels_are_brought_along_for_one_run(tier: Tier, tmp_path: Path) -> Non
             f"{described}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any"
         )
         wheel.writestr(f"{described}/RECORD", "")
-    ran = tier("packages", WHEELS=str(wheels), TMPDIR=str(brought), PYTHON=sys.executable)
-    assert ran.status == 0, ran.said
-    assert "flash-attn" not in (ran.out / "packages.txt").read_text()
+    told = tier("packages", WHEELS=str(wheels), TMPDIR=str(brought), PYTHON=sys.executable)
+    assert told.status == 0, told.said
+    assert "flash-attn" not in (told.out / "packages.txt").read_text()
     assert list(brought.iterdir()) == []
 
 
@@ -296,12 +253,12 @@ def test_a_job_for_slurm_has_all_nodes_but_the_first_join_it(tmp_path: Path) -> 
     srun.write_text('#!/bin/sh\nmkdir -p gpu-results/7\necho "$HARNESS_TOKEN" "$@" >>notes\n')
     srun.chmod(0o700)
     (tmp_path / "ci").symlink_to(CI)
-    known = {
-        **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable,
-        "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3",
-        "SLURMD_NODENAME": "one",
-    }  # fmt: skip
-    subprocess.run([CI / "slurm"], env=known, check=True, capture_output=True)
+    done = ran(
+        CI / "slurm", PATH=f"{tmp_path}:{os.environ['PATH']}", PYTHON=sys.executable,
+        SLURM_SUBMIT_DIR=str(tmp_path), SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="3",
+        SLURMD_NODENAME="one",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     tier, *others = (tmp_path / "notes").read_text().splitlines()
     assert tier.split()[-2:] == ["ci/gpu", "gpu-results/7"]
     commands = sorted(line.partition(" -m harness ")[2] for line in others)
@@ -323,8 +280,6 @@ def test_a_package_that_is_missing_or_too_old_is_named(
 
 
 def test_flash_attention_is_not_built_of_nothing() -> None:
-    done = subprocess.run(
-        [CI / "flash-attn", "nothing.tar.gz"], capture_output=True, text=True, check=False
-    )
+    done = ran(CI / "flash-attn", "nothing.tar.gz")
     assert done.returncode == 2
     assert "nothing.tar.gz is not there; bring the .tar.gz of a release along" in done.stderr

@@ -1,14 +1,14 @@
 """What CI says of a run is what happened."""
 
 import json
-import os
-import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import summary
 import torch
 from length import document
 
@@ -17,21 +17,25 @@ from harness.campaign.summary import Summary, Tally
 from harness.detection import Power
 from harness.doctor import examine
 from harness.golden.verify import Verified
-from properties.helpers.places import ROOT
 
-SUMMARY = ROOT / "ci" / "summary.py"
+pytest_plugins = ["pytester"]
+
+Summarize = Callable[..., str]
 
 
-def summarize(folder: Path, **environment: str) -> str:
-    known = {**os.environ, "GITHUB_ACTIONS": "", "GITHUB_STEP_SUMMARY": "", **environment}
-    done = subprocess.run(
-        [sys.executable, SUMMARY, folder],
-        env=known,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+@pytest.fixture
+def summarize(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Summarize:
+    """What is said of a folder."""
+
+    def say(folder: Path, on_github: str = "") -> str:
+        monkeypatch.setenv("GITHUB_ACTIONS", on_github)
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", "")
+        monkeypatch.setattr(sys, "argv", ["ci/summary.py", str(folder)])
+        capsys.readouterr()
+        assert summary.main() == 0
+        return capsys.readouterr().out
+
+    return say
 
 
 def campaign(**verdicts: int) -> dict[str, Any]:
@@ -48,9 +52,11 @@ def campaign(**verdicts: int) -> dict[str, Any]:
     ).record()  # fmt: skip
 
 
-def test_a_campaign_is_summed_up_and_what_diverged_is_shown_and_annotated(tmp_path: Path) -> None:
+def test_a_campaign_is_summed_up_and_what_diverged_is_shown_and_annotated(
+    tmp_path: Path, summarize: Summarize
+) -> None:
     (tmp_path / "check.json").write_text(json.dumps(campaign(WITHIN=18, EQUAL=1, DIVERGED=1)))
-    said = summarize(tmp_path, GITHUB_ACTIONS="true")
+    said = summarize(tmp_path, "true")
     assert (
         "| check |  |  | 20 cases, 2.5 cases/s: mine 1 DIVERGED, 1 EQUAL, 18 WITHIN, used 0 |"
         in said
@@ -126,13 +132,13 @@ VERIFIED = Verified(goldens=2, verdicts=Counter(WITHIN=9), seconds=3.0).record()
     ],
 )
 def test_a_document_is_told_in_one_line(
-    document: dict[str, Any], told: str, tmp_path: Path
+    document: dict[str, Any], told: str, tmp_path: Path, summarize: Summarize
 ) -> None:
     (tmp_path / "step.json").write_text(json.dumps(document))
     assert f"{told} |\n" in summarize(tmp_path)
 
 
-def test_what_a_machine_has_and_lacks_is_told(tmp_path: Path) -> None:
+def test_what_a_machine_has_and_lacks_is_told(tmp_path: Path, summarize: Summarize) -> None:
     (tmp_path / "doctor.json").write_text(json.dumps(examine()))
     said = summarize(tmp_path)
     assert "| devices cpu" in said
@@ -140,29 +146,32 @@ def test_what_a_machine_has_and_lacks_is_told(tmp_path: Path) -> None:
     assert "xpu not: torch finds no XPU device" in said
 
 
-def test_a_test_that_failed_is_annotated_where_it_begins(tmp_path: Path) -> None:
-    suite = tmp_path / "test_mine.py"
-    suite.write_text("def test_one():\n    pass\n\ndef test_two():\n    assert not 'so', 'oh'\n")
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider",
-         f"--junitxml={tmp_path / 'tests.xml'}", "-o", "junit_family=xunit1", suite.name],
-        cwd=tmp_path, check=False, capture_output=True, env={**os.environ, "CI": ""},
-    )  # fmt: skip
-    said = summarize(tmp_path, GITHUB_ACTIONS="true")
+def test_a_test_that_failed_is_annotated_where_it_begins(
+    pytester: pytest.Pytester, summarize: Summarize
+) -> None:
+    pytester.makepyfile(
+        test_mine="def test_one():\n    pass\n\ndef test_two():\n    assert not 'so', 'oh'\n"
+    )
+    pytester.runpytest_inprocess("--junitxml=tests.xml", "-o", "junit_family=xunit1")
+    said = summarize(pytester.path, "true")
     assert "| tests |  |  | 2 tests: 1 failed, 1 passed |" in said
     assert "::error file=test_mine.py,line=4,title=test_two::AssertionError: oh" in said
 
 
-def test_steps_that_were_not_run_are_shown_and_are_no_failures(tmp_path: Path) -> None:
+def test_steps_that_were_not_run_are_shown_and_are_no_failures(
+    tmp_path: Path, summarize: Summarize
+) -> None:
     lines = ["nccl\tleft out\t\tnot on cpu", "golden\trunning\t\t30 s", "rate\twaiting\t\t"]
     (tmp_path / "steps.tsv").write_text("\n".join(lines))
-    said = summarize(tmp_path, GITHUB_ACTIONS="true")
+    said = summarize(tmp_path, "true")
     assert "| nccl | left out |  | not on cpu |\n| golden | running |  | 30 s |\n" in said
     assert "| rate | waiting |  |  |" in said
     assert "::error" not in said
 
 
-def test_a_step_that_was_cut_off_says_so_and_half_a_document_is_none(tmp_path: Path) -> None:
+def test_a_step_that_was_cut_off_says_so_and_half_a_document_is_none(
+    tmp_path: Path, summarize: Summarize
+) -> None:
     (tmp_path / "steps.tsv").write_text("check\t124\t600\n")
     (tmp_path / "check.json").write_text('{"candidates": {')
     (tmp_path / "check.txt").write_text("120 of 300\nharness: interrupted\n\n")

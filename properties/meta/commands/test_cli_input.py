@@ -34,15 +34,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, source in CANDIDATES.items():
         (tmp_path / name).write_text(source)
-    for name, text in {
-        "garbage": "{",
-        "list": "[]",
-        "caseless": "{}",
-        "outdated": '{"case": "case/2 rows=3:111", "candidate": "x", "verdict": "FAULT"}',
-    }.items():
+    for name in ("garbage", "nothing-in-it"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "failure.json").write_text(text)
-    (tmp_path / "nothing-in-it").mkdir()
+    (tmp_path / "garbage" / "failure.json").write_text("{")
     return tmp_path
 
 
@@ -59,16 +53,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("line", "start"),
     [
         ("case/1", "rows=nothing: "),
-        ("case/2 rows=3:111", "case='case/2': "),
         ("rows=3:111 sp=2", "case=rows=3:111 sp=2: a case line starts with case/1"),
         ("case/1 rows=3:111\nsp=two", "sp=two: use a whole number"),
         ("rows=3:111\nsp=2", "case="),
-        (f"{GOOD} colour=red", "colour='colour=red': unknown field"),
-        (f"{GOOD} ids=[1,2.5,3]", "ids[0][1]=2.5: token ids are whole numbers"),
-        (f"{GOOD} ids=[1,2,32]", "ids[0][2]=32: outside the vocabulary 0..31"),
-        ("case/1 rows=3:1111", "rows[0]=3:1111: a mask of 4 bits on 3 tokens would supervise"),
-        (f"{GOOD} heads=4 sp=3", "sp=3: heads=4 cannot be split over 3 ranks"),
-        (f"{GOOD} heads=3/2 sp=1", "kv_heads=2: use a number that divides heads=3"),
         # Longer than any file name may be.
         ("case/1 rows=" + ",".join(["3:111"] * 1000) + " sp=3", "sp=3: heads=4 cannot be split"),
     ],
@@ -85,9 +72,6 @@ def test_a_bad_case_line_is_refused(
         ("missing", "missing cannot be read: No such file or directory"),
         ("nothing-in-it", "failure.json cannot be read: No such file or directory"),
         ("garbage", "failure.json: is not a failure record"),
-        ("list", "failure.json: is not a failure record"),
-        ("caseless", "failure.json: is not a failure record"),
-        ("outdated", "failure.json: case='case/2': a case line starts with case/1"),
     ],
 )
 def test_an_unreadable_bundle_is_refused(
@@ -135,8 +119,7 @@ def test_what_is_no_candidate_is_refused(
         ("--ranks 0", "--ranks=0: "),
         ("--cases 0", "--cases=0: at least one case must be examined"),
         ("--seed -1", "--seed=-1: use a whole number"),
-        ("--shard x", "--shard=x: use K/N, for example 3/16"),
-        ("--shard 3", "--shard=3: use K/N"),
+        ("--shard 3", "--shard=3: use K/N, for example 3/16"),
         ("--shard 1/2/3", "--shard=1/2/3: use K/N"),
         ("--shard=-1/2", "--shard=-1/2: use K/N"),
         ("--shard 0/4", "--shard=0/4: use numbers from 1/4 to 4/4"),
@@ -195,10 +178,8 @@ def test_a_device_that_is_not_here_is_refused(
         (("frobnicate",), "invalid choice: 'frobnicate'"),
         (("repro",), "required: CASE-LINE|BUNDLE"),
         (("merge",), "required: DOCUMENT"),
-        (("check", "--colour", "red"), "unrecognized arguments: --colour red"),
         (("check", "--cases", "many"), "--cases: invalid int value: 'many'"),
         (("check", "--device", "tpu"), "--device: invalid choice: 'tpu'"),
-        (("repro", GOOD, "--deadline", "soon"), "--deadline: invalid float value: 'soon'"),
     ],
 )
 def test_what_the_parser_cannot_read_ends_with_status_two(

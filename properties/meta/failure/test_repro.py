@@ -1,6 +1,5 @@
 """A failure is seen again by its line, its folder, its id or its seed, and made smaller."""
 
-import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -22,6 +21,9 @@ from harness.judge import evaluate, verdict_only
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
 
+pytest_plugins = ["properties.helpers.own_pool"]
+pytestmark = pytest.mark.usefixtures("own_pool")
+
 CASE = parse("case/1 rows=5:11111,2:11 heads=2 vocab=16 sp=2 dim=4")
 LARGER = parse("case/1 rows=8:11011011,6:111111:left heads=4/2 sp=2 steps=2 window=3 seed=77")
 DEEP = parse("case/1 rows=5:11111 heads=2 vocab=8 layers=3 sp=2 dim=4")
@@ -32,18 +34,6 @@ REQUEST = Request(
     losses=("token-mean", "micro-mean", "row-mean"), count=6, seed=4,
 )  # fmt: skip
 DRAWN = ["--sp", "2,1", "--dp", "1", "--dtype", "fp64", "--cases", "6", "--ranks", "4"]
-
-
-@pytest.fixture(autouse=True)
-def own_pool(harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands use the session's ranks instead of their own, in a folder of their own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.failure.bundle.read.elsewhere", lambda: tmp_path / "elsewhere")
-    for command in ("check", "repro"):
-        monkeypatch.setattr(
-            f"harness.commands.{command}.open_pool",
-            lambda *_: contextlib.nullcontext(harness_pool),
-        )
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +54,14 @@ def repro(capsys: pytest.CaptureFixture[str]) -> Say:
     return say
 
 
-def test_a_failure_that_is_seen_again_is_the_same(diverged: Comparison, repro: Say) -> None:
+def test_a_failure_is_found_by_its_place_its_id_and_its_name_and_is_the_same_again(
+    diverged: Comparison, repro: Say
+) -> None:
     place = write_bundle(diverged)
+    for name in (CASE.id, place.name):
+        status, said = repro(name)
+        assert status == DIVERGED
+        assert "\n  same    " in said
     status, said = repro(place)
     assert status == DIVERGED
     *_, replay, last = said.splitlines()
@@ -133,14 +129,6 @@ def test_the_same_is_the_same_verdict_place_and_name(diverged: Comparison, tmp_p
     assert again(kept, passed, "cpu").outcome == "gone"
 
 
-def test_a_bundle_is_found_by_its_id_and_by_its_name(diverged: Comparison, repro: Say) -> None:
-    place = write_bundle(diverged)
-    for name in (CASE.id, place.name):
-        status, said = repro(name)
-        assert status == DIVERGED
-        assert "\n  same    " in said
-
-
 def test_an_id_of_several_bundles_or_of_none_is_refused_with_those_near(
     diverged: Comparison, repro: Say
 ) -> None:
@@ -157,13 +145,25 @@ def test_an_id_of_several_bundles_or_of_none_is_refused_with_those_near(
     assert said.count("\n") == 1
 
 
-def test_a_seed_shows_what_check_finds_with_it(
-    repro: Say, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def mine() -> str:
+    """Somebody's own file: what is part of the harness needs no script."""
+    Path("mine.py").write_text(
+        "from harness.candidates.own.mutants import BANK\n"
+        "from harness.candidates.own.native import LOCAL\n"
+        'B14 = BANK["B14"].candidate\n'
+    )
+    return "mine.py"
+
+
+def test_a_seed_shows_what_check_finds_with_it_and_writes_a_script_of_that(
+    mine: str, repro: Say, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    drawn = [*DRAWN, "--seed", "4", "--candidate", "mutants.B14"]
-    assert main(["check", *drawn, "--json"]) == DIVERGED
+    drawn = [*DRAWN, "--seed", "4", "--candidate", f"{mine}:B14", "--json"]
+    assert main(["check", *drawn]) == DIVERGED
     (tally,) = json.loads(capsys.readouterr().out)["candidates"].values()
-    status, said = repro(*drawn, "--shrink", "--json")
+    words = (*drawn, "--shrink", "--script", "it.py")
+    status, said = repro(*words)
     assert status == DIVERGED
     document, found = json.loads(said), tally["failures"][0]
     assert document.pop("placement")["ranks"] == "4"
@@ -173,6 +173,11 @@ def test_a_seed_shows_what_check_finds_with_it(
     assert kept.origin.campaign["seed"] == 4
     assert kept.origin.campaign["count"] == 6
     assert str(kept.case) == found["case"]
+    assert found["case"] in Path("it.py").read_text()
+    status, said = repro(*words)
+    assert status == USAGE
+    assert said == "harness: --script=it.py: is there already; name a new file\n"
+    assert [file.name for file in Path().glob("it.py*")] == ["it.py"]
 
 
 def test_a_seed_stops_at_its_first_failure_and_prints_the_path_last(
@@ -188,29 +193,21 @@ def test_a_seed_stops_at_its_first_failure_and_prints_the_path_last(
     assert all(comparison.verdict.passed for comparison in judged)
 
 
-def test_a_seed_without_a_failure_passes(repro: Say) -> None:
-    status, said = repro(*DRAWN, "--seed", "4", "--candidate", "native-local")
-    assert status == PASSED
-    assert re.fullmatch(r"(EQUAL|WITHIN)  none of 6 cases fails\n", said)
-
-
-def test_shrinking_goes_on_from_the_given_case_and_is_kept(repro: Say) -> None:
-    status, said = repro(LARGER, "--candidate", "mutants.B14", "--shrink")
+def test_shrinking_goes_on_from_the_given_case_and_is_kept_and_written(
+    mine: str, repro: Say
+) -> None:
+    options = ("--candidate", f"{mine}:B14", "--shrink", "--script", "it.py")
+    status, said = repro(LARGER, *options)
     assert status == DIVERGED
     (line,) = re.findall(r"^  case    (.*)$", said, re.MULTILINE)
     small = parse(line)
-    assert (small.tokens, small.steps, small.layers, small.window, small.seed) == (
-        2,
-        1,
-        1,
-        None,
-        0,
-    )
+    assert small.tokens == 2
+    assert (small.steps, small.layers, small.window, small.seed) == (1, 1, None, 0)
     assert "label-rolled-locally" in said
     *_, shrank, last = said.splitlines()
     assert re.fullmatch(rf"  shrunk  in \d+ tries from {re.escape(str(LARGER))}", shrank)
-    place = last.removeprefix("  bundle  ")
-    assert read_bundle(Path(place)).case == small
+    assert read_bundle(Path(last.removeprefix("  bundle  "))).case == small
+    assert line in Path("it.py").read_text()
 
 
 def test_what_shrinks_after_another_case_still_needs_it(
@@ -245,45 +242,20 @@ def test_where_every_layer_is_needed_that_is_said(repro: Say) -> None:
     assert said.splitlines()[-1] == "  layers  with fewer than 2 it does not fail"
 
 
-def test_what_passes_is_neither_shrunk_nor_bisected(repro: Say) -> None:
-    status, said = repro(DEEP, "--candidate", "native-local", "--shrink", "--bisect-layer")
-    assert status == PASSED
-    assert len(said.splitlines()) == 3
+NOTHING = "harness: --script=it.py: there is nothing to show: no case failed\n"
 
 
-@pytest.fixture
-def mine() -> str:
-    """Somebody's own file: what is part of the harness needs no script."""
-    Path("mine.py").write_text(
-        "from harness.candidates.own.mutants import BANK\n"
-        "from harness.candidates.own.native import LOCAL\n"
-        'B14 = BANK["B14"].candidate\n'
-    )
-    return "mine.py"
-
-
-@pytest.mark.parametrize("what", [[DEEP], ["--seed", "4", *DRAWN]], ids=["case", "seed"])
-def test_a_script_is_written_of_what_is_shown_at_the_end(
-    what: list[object], mine: str, repro: Say
+def test_what_passes_is_neither_shrunk_nor_bisected_nor_written(
+    mine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = (*what, "--candidate", f"{mine}:B14", "--shrink", "--script", "it.py", "--json")
-    status, said = repro(*words)
-    assert status == DIVERGED
-    assert json.loads(said)["case"] in Path("it.py").read_text()
-    status, said = repro(*words)
-    assert status == USAGE
-    assert said == "harness: --script=it.py: is there already; name a new file\n"
-    assert [file.name for file in Path().glob("it.py*")] == ["it.py"]
-
-
-@pytest.mark.parametrize("what", [[DEEP], ["--seed", "4", *DRAWN]], ids=["case", "seed"])
-def test_of_what_passes_no_script_is_written(
-    what: list[object], mine: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["repro", *map(str, what), "--candidate", f"{mine}:LOCAL", "--script", "it.py"]
-    assert main(words) == PASSED
-    said = capsys.readouterr().err
-    assert said == "harness: --script=it.py: there is nothing to show: no case failed\n"
+    options = ["--candidate", f"{mine}:LOCAL", "--shrink", "--script", "it.py"]
+    assert main(["repro", str(DEEP), *options, "--bisect-layer"]) == PASSED
+    said = capsys.readouterr()
+    assert (len(said.out.splitlines()), said.err) == (3, NOTHING)
+    assert main(["repro", *DRAWN, "--seed", "4", *options]) == PASSED
+    said = capsys.readouterr()
+    assert re.fullmatch(r"(EQUAL|WITHIN)  none of 6 cases fails\n", said.out)
+    assert said.err == NOTHING
     assert not list(Path().glob("it.py*"))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.case import Case, parse
 from harness.compare import Comparison, Verdict, faulted
-from harness.failure.shrink import PLAIN, shrink, size, smaller
+from harness.failure.shrink import shrink, size, smaller
 from harness.generation import cases
 from harness.trace import Fault, Kind
 
@@ -90,12 +90,6 @@ def test_there_is_an_end_and_nothing_beyond_it_fails(case: Case, salt: int) -> N
     small = shrunk(case, fails)
     shared = (other for other in smaller(small) if other.sp > 1 or case.sp == 1)
     assert not any(map(fails, shared))
-
-
-def test_a_plain_case_is_made_no_plainer() -> None:
-    small = shrunk(ALONE, lambda _: True)
-    assert list(smaller(small)) == []
-    assert all(getattr(small, name) == value for name, value in PLAIN.items())
 
 
 def test_another_failure_is_not_followed() -> None:

@@ -3,12 +3,11 @@
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from torch import distributed as dist
 
 from harness.candidates import Rank, locate
 from harness.candidates.bank import STAGES
@@ -24,9 +23,11 @@ from harness.ranks.device import choose
 from harness.ranks.placement import UNSEEN
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from harness.trace import Assembly, Kind
 from properties.conftest import DIALECTS
+from properties.helpers.groups import group_of_one
 from properties.planted.mistakes import MISTAKES, tutorial
+
+Write = Callable[[str], str]
 
 CASE = parse("case/1 rows=5:11011,4:1111,1:1 heads=4/2 vocab=11 sp=2")
 # A stream of 7 tokens on two ranks, and so with padding.
@@ -75,22 +76,32 @@ def test_known_bugs_of_every_stage_are_named_as_on_a_cpu(pool: RankPool) -> None
     assert found == {key: [BANK[key].anomaly] for key in keys}
 
 
-def test_the_tutorials_candidate_keeps_to_its_device(pool: RankPool, tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(tutorial())
-    for case in (PADDED, CASE, replace(CASE, dtype="fp32")):
-        assert judged(case, [f"{file}:MINE"], pool) == {}
+@pytest.fixture
+def mine(tmp_path: Path) -> Write:
+    """Writes a candidate into a file of its own, and names it."""
+
+    def written(code: str) -> str:
+        file = tmp_path / f"mine{len(list(tmp_path.iterdir()))}.py"
+        file.write_text(code)
+        return f"{file}:MINE"
+
+    return written
 
 
-def test_a_tensor_on_the_wrong_device_passes_on_a_cpu(
-    harness_pool: RankPool, tmp_path: Path
+def test_the_tutorials_candidate_keeps_to_its_device_which_ranks_know_as_cuda(
+    pool: RankPool, mine: Write
 ) -> None:
+    knows = 'assert str(nll.device) == "cuda:0"; watch("nll"'
+    name = mine(tutorial(('watch("nll"', knows)))
+    for case in (PADDED, CASE, replace(CASE, dtype="fp32")):
+        assert judged(case, [name], pool) == {}
+    assert (pool.device, pool.transport) == ("pretend", "gloo")
+
+
+def test_a_tensor_on_the_wrong_device_passes_on_a_cpu(harness_pool: RankPool, mine: Write) -> None:
     if harness_pool.device != "cpu":
         pytest.skip("asked of a CPU")
-    names = []
-    for number, mistake in enumerate(MISTAKES.values()):
-        (tmp_path / f"mine{number}.py").write_text(tutorial(mistake))
-        names.append(f"{tmp_path}/mine{number}.py:MINE")
+    names = [mine(tutorial(mistake[:2])) for mistake in MISTAKES.values()]
     assert len(names) >= 10
     assert judged(PADDED, names, harness_pool) == {}
 
@@ -125,68 +136,40 @@ def test_a_check_says_what_it_has_not_seen(
     assert UNSEEN in said.err.splitlines()
 
 
-def test_ranks_know_it_as_cuda(pool: RankPool, tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(
-        tutorial().replace('watch("nll"', 'assert str(nll.device) == "cuda:0"; watch("nll"')
-    )
-    assert isinstance(pool.run(PADDED, f"{file}:MINE"), Assembly)
-    assert (pool.device, pool.transport) == ("pretend", "gloo")
+EXCHANGE = "        dist.all_to_all_single("
+FAULTS = {
+    "a step that computes elsewhere is vacuous": (
+        ("rank.device", "torch.device('cpu')"),
+        "no tensor was made on the device of rank 0, 1: the step computed elsewhere",
+    ),
+    "a message from the GPU": (
+        (EXCHANGE, f"        dist.isend(x, 1 - dist.get_rank())\n{EXCHANGE}"),
+        "NotOverGloo: send: gloo sends tensors of the host only, and this one is on cuda:0",
+    ),
+    "a tensor on the wrong device": (MISTAKES["exchange"][:2], MISTAKES["exchange"].said),
+}
 
 
-def test_a_step_that_computes_elsewhere_is_vacuous(pool: RankPool, tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(tutorial().replace("rank.device", "torch.device('cpu')"))
-    comparison = evaluate(PADDED, f"{file}:MINE", pool)
-    assert comparison.fault is not None
-    assert comparison.fault.kind is Kind.VACUOUS
-    assert "no tensor was made on the device of rank 0, 1: the step computed elsewhere" in explain(
-        comparison
-    )
-
-
-def test_a_message_from_the_gpu_is_refused_in_one_sentence(pool: RankPool, tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(
-        tutorial().replace(
-            "        dist.all_to_all_single(",
-            "        dist.isend(x, 1 - dist.get_rank())\n        dist.all_to_all_single(",
-        )
-    )
-    said = explain(evaluate(PADDED, f"{file}:MINE", pool))
-    assert (
-        "NotOverGloo: send: gloo sends tensors of the host only, and this one is on cuda:0" in said
-    )
+@pytest.mark.parametrize(("change", "said"), FAULTS.values(), ids=FAULTS)
+def test_what_fails_on_a_gpu_only_is_a_fault_in_one_sentence(
+    change: tuple[str, str], said: str, pool: RankPool, mine: Write
+) -> None:
+    comparison = evaluate(PADDED, mine(tutorial().replace(*change)), pool)
+    assert comparison.verdict is Verdict.FAULT
+    assert said in explain(comparison)
 
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Rank]:
     """The only rank of a mesh, in this process: ranks that fail have to be started anew."""
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    group = dist.group.WORLD
-    assert group is not None
-    with pretended() as device:
+    with group_of_one() as group, pretended() as device:
         yield Rank(0, 0, 0, device, group, group, group)
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("part", MISTAKES)
 def test_a_tensor_on_the_wrong_device_stops_the_step_with_the_operation_and_both_devices(
-    alone: Rank, tmp_path: Path, part: str
+    alone: Rank, mine: Write, part: str
 ) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(tutorial(MISTAKES[part]))
+    step = locate(mine(tutorial(MISTAKES[part][:2]))).load()
     with pytest.raises(NotOnTheDevice, match=re.escape(MISTAKES[part].said)):
-        locate(f"{file}:MINE").load().run(replace(PADDED, sp=1), alone, lambda *_: None)
-
-
-@pytest.mark.parametrize("part", ["attention mask", "exchange", "reduction"])
-def test_a_tensor_on_the_wrong_device_is_a_fault(
-    pool: RankPool, tmp_path: Path, part: str
-) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(tutorial(MISTAKES[part]))
-    comparison = evaluate(PADDED, f"{file}:MINE", pool)
-    assert comparison.verdict is Verdict.FAULT
-    assert MISTAKES[part].said in explain(comparison)
+        step.run(replace(PADDED, sp=1), alone, lambda *_: None)

@@ -12,6 +12,7 @@ from torch import distributed as dist
 from harness.case import parse
 from harness.pretend import made, pretended
 from harness.reference import TORCH_DTYPES, reference
+from properties.helpers.groups import group_of_one
 
 TWO = "expected all tensors to be on the same device, but got cuda:0 and cpu"
 CASE = parse("case/1 rows=5:11011,4:1111:left,1:1 heads=4/2 layers=2 vocab=11 window=3 steps=2")
@@ -26,19 +27,6 @@ def gpu() -> Iterator[torch.device]:
 @pytest.fixture
 def x(gpu: torch.device) -> Tensor:
     return torch.arange(6.0, device=gpu).view(2, 3)
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[None]:
-    """A group of this process only."""
-    dist.init_process_group(
-        "gloo",
-        store=dist.HashStore(),  # type: ignore[attr-defined]
-        rank=0,
-        world_size=1,
-    )
-    yield
-    dist.destroy_process_group()
 
 
 def by_default() -> Tensor:
@@ -157,23 +145,22 @@ def test_a_model_that_is_moved_keeps_its_parameters(gpu: torch.device) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.* is deprecated:FutureWarning")
-@pytest.mark.usefixtures("alone")
 def test_gloo_carries_collectives(x: Tensor) -> None:
-    received = torch.empty_like(x)
-    dist.all_to_all_single(received, x)
-    assert torch.equal(received, x)
-    dist.all_reduce(received)
-    dist.broadcast(received, 0)
-    dist.reduce(received, 0)
-    pieces = [torch.empty_like(x)]
-    dist.all_gather(pieces, x)
-    dist.gather(x, pieces)
-    dist.scatter(received, pieces)
-    dist.all_gather_into_tensor(received, x)
-    dist.reduce_scatter_tensor(received, x)
-    assert torch.equal(received, x)
-    with pytest.raises(RuntimeError, match=rf"c10d.alltoall_base_: {TWO}"):
-        dist.all_to_all_single(torch.empty(2, 3), x)
+    received, pieces = torch.empty_like(x), [torch.empty_like(x)]
+    with group_of_one():
+        dist.all_to_all_single(received, x)
+        assert torch.equal(received, x)
+        dist.all_reduce(received)
+        dist.broadcast(received, 0)
+        dist.reduce(received, 0)
+        dist.all_gather(pieces, x)
+        dist.gather(x, pieces)
+        dist.scatter(received, pieces)
+        dist.all_gather_into_tensor(received, x)
+        dist.reduce_scatter_tensor(received, x)
+        assert torch.equal(received, x)
+        with pytest.raises(RuntimeError, match=rf"c10d.alltoall_base_: {TWO}"):
+            dist.all_to_all_single(torch.empty(2, 3), x)
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16"])

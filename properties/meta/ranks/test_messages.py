@@ -8,6 +8,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from harness.ranks.messages import METHODS, NotOverGloo, refuse_over_gloo
+from properties.helpers.groups import group_of_one
 
 
 class OnGpu(Tensor):
@@ -17,16 +18,13 @@ class OnGpu(Tensor):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A group of one over gloo, in this process."""
+def group() -> Iterator[None]:
     before = {name: getattr(dist.ProcessGroup, name) for name in METHODS}
-    store = tmp_path_factory.mktemp("group") / "store"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    refuse_over_gloo()
-    yield
+    with group_of_one():
+        refuse_over_gloo()
+        yield
     for name, method in before.items():
         setattr(dist.ProcessGroup, name, method)
-    dist.destroy_process_group()
 
 
 SENDS: dict[str, Callable[[Tensor], object]] = {

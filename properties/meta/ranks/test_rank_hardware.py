@@ -1,18 +1,17 @@
 """What a rank says of its hardware."""
 
 import ctypes
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import distributed as dist
 from torch.nn import functional as F
 
 from harness.pretend import pretended
 from harness.ranks.hardware import allocations, described, loaded_nccl
 from harness.ranks.warm_up import DTYPES, warm_up
+from properties.helpers.groups import group_of_one
 
 MAPS = """7f1 r-xp 00000000 08:01 42 /usr/lib/libc.so.6
 7f2 r-xp 00000000 08:01 43 /opt/newer/libnccl.so.2
@@ -47,16 +46,6 @@ def test_on_a_cpu_the_build_of_torch_is_all_there_is_to_tell() -> None:
     assert described(torch.device("cpu")) == {"torch": torch.__version__}
 
 
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A group of this process only."""
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.mark.usefixtures("alone")
 def test_a_kernel_that_raises_keeps_no_rank_from_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -66,7 +55,7 @@ def test_a_kernel_that_raises_keeps_no_rank_from_starting(
         tried.append(query.dtype)
         raise RuntimeError("No valid execution plans built.")
 
-    with pretended() as device:
+    with group_of_one(), pretended() as device:
         before = allocations(device)
         warm_up(device)
         assert allocations(device) > before
