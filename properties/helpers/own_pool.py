@@ -1,10 +1,13 @@
 """A fixture, for modules that name this one in `pytest_plugins`."""
 
-import contextlib
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from harness.candidates import locate
 from harness.ranks.pool import RankPool
 
 
@@ -13,8 +16,13 @@ def own_pool(harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Commands use the session's ranks instead of their own, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("harness.failure.bundle.read.elsewhere", lambda: tmp_path / "elsewhere")
+
+    def opened(
+        _options: Any, _ranks: int, candidates: Iterable[str] = ()
+    ) -> AbstractContextManager[RankPool]:
+        for candidate in candidates:
+            locate(candidate).load()
+        return nullcontext(harness_pool)
+
     for command in ("check", "repro"):
-        monkeypatch.setattr(
-            f"harness.commands.{command}.open_pool",
-            lambda *_: contextlib.nullcontext(harness_pool),
-        )
+        monkeypatch.setattr(f"harness.commands.{command}.open_pool", opened)

@@ -26,7 +26,6 @@ from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LOCAL, LocalDialect
 from harness.candidates.own.native.rows import Sample
 from harness.case import Case
-from harness.ranks.wire import encode
 
 FOR_EVER = 10**6
 
@@ -72,6 +71,10 @@ def turn_deaf(_rank: Rank, emit: Emit) -> None:
     emit("deaf", torch.ones(()))
     # A call into C that does not let go of the interpreter: no other thread runs either.
     ctypes.PyDLL(None).sleep(FOR_EVER)
+
+
+def say_bad_tokens(_rank: Rank, emit: Emit) -> None:
+    emit("nll", torch.ones(1), torch.tensor([10**6]))
 
 
 def raise_as_planned(_rank: Rank, _emit: Emit) -> None:
@@ -181,26 +184,13 @@ NEVER_IMPORTED = Faulty(
 )
 SPINS = Faulty("spins", 1, before=spin)
 DEAF = Faulty("deaf", 1, before=turn_deaf)
-RAISES = Faulty("raises", 1, before=raise_as_planned)
 RANK_0_RAISES = Faulty("rank-0-raises", 0, before=raise_as_planned)
 DIES = Faulty("dies", 1, before=lambda _rank, _emit: os.kill(os.getpid(), signal.SIGKILL))
 RAISES_THEN_DIES = RaisesThenDies()
-EXTRA_COLLECTIVE = Faulty("extra-collective", 0, after=all_reduce_alone)
 EXTRA_COLLECTIVE_FIRST = Faulty("extra-collective-first", 0, before=all_reduce_alone)
 SKIPS_COLLECTIVE = SkipsCollective()
 SKIPS_LAST = SkipsLast()
-BAD_TOKENS = Faulty(
-    "bad-tokens",
-    1,
-    before=lambda _rank, emit: emit("nll", torch.ones(1), torch.tensor([10**6])),
-)
+BAD_TOKENS = Faulty("bad-tokens", 1, before=say_bad_tokens)
 PEERS_DIFFER = PeersDiffer()
 TALKS_GARBAGE = Faulty("talks-garbage", 1, before=talk_garbage)
-TALKS_STALE = Faulty(
-    "talks-stale",
-    1,
-    before=lambda _rank, _emit: controller().send(
-        encode("finished", run=10**6, fragments=[], collectives={})
-    ),
-)
 LEAVES_CHILDREN = Faulty("leaves-children", 1, before=leave_children)

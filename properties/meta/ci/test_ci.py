@@ -110,6 +110,11 @@ def test_linters_have_nothing_to_say_of_scripts_and_workflows(tool: str) -> None
     assert told.returncode == 0, told.stdout
 
 
+def test_python_in_ci_is_in_files_that_tools_know_as_python() -> None:
+    others = [file for file in FILES if file.suffix != ".py"]
+    assert [file for file in others if re.search(r"\A.*python|python.*<<", file.read_text())] == []
+
+
 def workflow_commands() -> list[list[str]]:
     """Every command of every workflow, in words, for each entry of its matrix."""
     yaml = pytest.importorskip("yaml")

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-import harness
 from harness.campaign.request import Part, Request, origin
-from harness.case import parse
 from harness.compare import Comparison, KeyResult, Look, Verdict, faulted
 from harness.compare.differing import MOST_BYTES as MOST_TENSORS
 from harness.compare.differing import Kept
@@ -24,8 +22,6 @@ from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Fault, Kind, Misfit, MisfitKind
 from properties.helpers.bundles import CASE, FILES, LINE, made_by_hand, wrong
-
-pytest_plugins = ["pytester"]
 
 REQUEST = Request(
     candidates=("mutants.B14",), sps=(2, 1), dps=(1,), dtypes=("fp64",), losses=("row-mean",),
@@ -139,45 +135,6 @@ def test_a_fault_is_kept_with_the_log_the_stack_and_the_collectives_of_every_ran
     assert mark_of(fault).where == "raised"
 
 
-SUITE = """
-from pathlib import Path
-
-from hypothesis import given, settings, strategies as st
-from harness.case import parse
-
-# The simplest passes; nothing is at the edge of a shard.
-LINES = ("case/1 rows=1:1 sp=2", "case/1 rows=3:111 sp=2", "case/1 rows=9:111111111 sp=2")
-
-@settings(max_examples=10, database=None, derandomize=True, deadline=None)
-@given(line=st.sampled_from(LINES))
-def test_the_step_is_right(harness_evaluate, line):
-    assert harness_evaluate(parse(line), "mutants.B14").verdict.passed
-
-def test_that_fails_without_a_comparison(harness_evaluate):
-    assert False
-"""
-
-
-def test_a_test_that_fails_names_the_bundle_of_its_smallest_case_under_xdist(
-    pytester: pytest.Pytester,
-) -> None:
-    file = pytester.makepyfile(SUITE)
-    result = pytester.runpytest_subprocess(
-        *("-n", "2", "--dist", "loadfile", "--harness-ranks", "2", "-p", "no:cacheprovider")
-    )
-    result.assert_outcomes(failed=2)
-    said = result.stdout.str()
-    # That of the first test, and none of the second.
-    (place,) = re.findall(r"^  bundle  (.*)$", said, re.MULTILINE)
-    bundle = read_bundle(Path(place))
-    assert Path(place).parent == pytester.path / ".harness/failures"
-    assert f'repro "{bundle.case}" --candidate mutants.B14\n  bundle  {place}\n' in said
-    assert bundle.case == parse("case/1 rows=3:111 sp=2")
-    assert bundle.origin.test == f"{file.name}::test_the_step_is_right"
-    assert bundle.origin.blob in said
-    assert re.fullmatch(r"@reproduce_failure\('[0-9.]+', b'[A-Za-z0-9+/=]+'\)", bundle.origin.blob)
-
-
 def huge() -> Comparison:
     """A failure with too much of everything."""
     kept = Kept()
@@ -228,12 +185,6 @@ def test_a_bundle_is_small_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     assert len(large.rows) < 2000
     assert large.expected.nbytes + large.got.nbytes > 0.9 * MOST_TENSORS
     assert (large.expected + 1 == large.got).all()
-
-
-def test_nothing_that_can_run_is_read() -> None:
-    package = Path(harness.__file__).parent
-    runs = re.compile(r"^\s*(import|from) (pickle|marshal|shelve)\b", re.MULTILINE)
-    assert [file for file in package.rglob("*.py") if runs.search(file.read_text())] == []
 
 
 def test_a_failure_is_known_by_what_this_case_shows() -> None:

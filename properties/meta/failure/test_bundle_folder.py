@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from harness.failure.bundle.folder import LEFTOVER_SECONDS, put
 from harness.failure.bundle.keep import keep
 from harness.ranks.pool import RankPool
 from properties.helpers.bundles import CASE, made_by_hand
-from properties.helpers.places import ROOT
+from properties.helpers.commands import ran
 
 
 def test_where_nothing_can_be_written_a_bundle_goes_to_the_temporary_folder(
@@ -41,14 +40,13 @@ def test_where_nothing_at_all_can_be_written_that_is_said(
 KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
 from harness.failure.bundle import read_bundle, write_bundle
 from properties.helpers.bundles import FILES, made_by_hand
 
 folder, moments, found = Path(sys.argv[1]), random.Random(0), 0
 # Of one name, and yet no file of one fits to the other.
 kinds = [made_by_hand("labels"), made_by_hand("nll", "loss", reason="x" * 20_000)]
-for _ in range(100):
+for _ in range(40):
     writers = []
     for first in (0, 1):
         child = os.fork()
@@ -72,15 +70,9 @@ print(found)
 
 
 def test_a_writer_that_is_killed_leaves_a_whole_bundle_or_none(tmp_path: Path) -> None:
-    source = str(ROOT)
-    run = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "kept"), source],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert int(run.stdout) > 10
+    told = ran(sys.executable, "-c", KILLED, tmp_path / "kept")
+    assert told.returncode == 0, told.stderr
+    assert int(told.stdout) > 10
 
 
 def test_a_bundle_takes_the_place_of_the_one_before_also_without_an_exchange(

@@ -1,6 +1,12 @@
 """The plugin, in real pytest runs of tiny suites."""
 
+import re
+from pathlib import Path
+
 import pytest
+
+from harness.case import parse
+from harness.failure.bundle import read_bundle
 
 pytest_plugins = ["pytester"]
 
@@ -37,16 +43,43 @@ def test_anywhere(): pass
 """
 
 
-def test_what_a_worker_of_xdist_judged_and_what_it_could_not_run_is_told(
+FAILS = """
+from hypothesis import given, settings, strategies as st
+from harness.case import parse
+
+# The simplest passes; nothing is at the edge of a shard.
+LINES = ("case/1 rows=1:1 sp=2", "case/1 rows=3:111 sp=2", "case/1 rows=9:111111111 sp=2")
+
+@settings(max_examples=10, database=None, derandomize=True, deadline=None)
+@given(line=st.sampled_from(LINES))
+def test_the_step_is_right(harness_evaluate, line):
+    assert harness_evaluate(parse(line), "mutants.B14").verdict.passed
+
+def test_that_fails_without_a_comparison(harness_evaluate):
+    assert False
+"""
+
+
+def test_a_worker_of_xdist_tells_what_it_judged_and_could_not_run_and_the_smallest_failure(
     pytester: pytest.Pytester,
 ) -> None:
-    pytester.makepyfile(SUITE, test_needy=NEEDY)
+    pytester.makepyfile(test_fails=FAILS, test_needy=NEEDY)
     result = pytester.runpytest_subprocess(*OPTIONS, "-n", "1")
-    result.assert_outcomes(passed=4, skipped=1)
-    result.stdout.fnmatch_lines(["2 cases judged in 1 launches, *"])
+    result.assert_outcomes(passed=1, failed=2, skipped=1)
+    result.stdout.fnmatch_lines(["* cases judged in 1 launches, *"])
     result.stdout.fnmatch_lines(
         ["*1 test not run for want of npu*", "test_needy.py::test_on_a_device"]
     )
+    said = result.stdout.str()
+    # That of the first test, and none of the second.
+    (place,) = re.findall(r"^  bundle  (.*)$", said, re.MULTILINE)
+    bundle = read_bundle(Path(place))
+    assert Path(place).parent == pytester.path / ".harness/failures"
+    assert f'repro "{bundle.case}" --candidate mutants.B14\n  bundle  {place}\n' in said
+    assert bundle.case == parse("case/1 rows=3:111 sp=2")
+    assert bundle.origin.test == "test_fails.py::test_the_step_is_right"
+    assert bundle.origin.blob in said
+    assert re.fullmatch(r"@reproduce_failure\('[0-9.]+', b'[A-Za-z0-9+/=]+'\)", bundle.origin.blob)
 
 
 def test_a_runner_that_must_have_the_device_cannot_pass_by_skipping(

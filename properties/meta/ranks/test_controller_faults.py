@@ -51,36 +51,31 @@ def wait_for_rank_1(address: str, key: str = "case received") -> None:
         time.sleep(0.02)
 
 
-# A deaf rank cannot notice anything, and has to be ended by somebody else.
-@pytest.mark.parametrize(("candidate", "key"), [("SLEEPS", "case received"), ("DEAF", "deaf")])
-def test_nothing_outlives_a_controller_killed_in_the_middle_of_a_case(
-    candidate: str, key: str, address_of: AddressOf, left_behind: Leftovers
-) -> None:
-    with controller("running", candidate) as (process, torchrun):
-        address = address_of(torchrun)
-        wait_for_rank_1(address, key)
-        time.sleep(0.1)
-        process.kill()
-        process.wait(MARGIN)
-    assert left_behind(address) == []
+# What a controller is at, what rank 1 has reached by then, and the moment after that.
+ENDS = {
+    # A deaf rank cannot notice anything, and has to be ended by somebody else.
+    "in the middle of a case": ("running", "DEAF", "deaf", 0.1),
+    "while the interpreter of torchrun starts": ("starting", "SLEEPS", "", 0.0),
+    "while torchrun imports": ("starting", "SLEEPS", "", 0.5),
+}
 
 
-# torchrun's interpreter, torchrun's imports, and the ranks' imports.
-@pytest.mark.parametrize("delay", [0.0, 0.5, 1.3])
-def test_nothing_outlives_a_controller_killed_while_torchrun_starts(
-    delay: float, address_of: AddressOf, left_behind: Leftovers
+@pytest.mark.parametrize("when", ENDS)
+def test_nothing_outlives_a_controller_that_is_killed(
+    when: str, address_of: AddressOf, left_behind: Leftovers
 ) -> None:
-    with controller("starting", "SLEEPS") as (process, torchrun):
+    stage, candidate, key, delay = ENDS[when]
+    with controller(stage, candidate) as (process, torchrun):
         address = address_of(torchrun)
+        if key:
+            wait_for_rank_1(address, key)
         time.sleep(delay)
         process.kill()
         process.wait(MARGIN)
     assert left_behind(address) == []
 
 
-@pytest.mark.parametrize(
-    ("stage", "whole_group"), [("starting", False), ("running", False), ("running", True)]
-)
+@pytest.mark.parametrize(("stage", "whole_group"), [("starting", False), ("running", True)])
 def test_ctrl_c_ends_everything_at_once(
     stage: str, whole_group: bool, address_of: AddressOf, left_behind: Leftovers
 ) -> None:
@@ -89,9 +84,7 @@ def test_ctrl_c_ends_everything_at_once(
         if stage == "running":
             wait_for_rank_1(address)
         (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
-        started = time.monotonic()
         _, said = process.communicate(timeout=MARGIN)
-        assert time.monotonic() - started < MARGIN
     assert process.returncode == -signal.SIGINT
     assert said.rstrip().endswith("KeyboardInterrupt")
     assert left_behind(address) == []
@@ -114,11 +107,6 @@ TROUBLE_AT_START = {
         "if os.environ.get('RANK') == '1': sys.modules['torch'] = None",
         "rank 1 died while starting, exit status 1",
         "import of torch halted",
-    ),
-    "ended before it connected": (
-        "if os.environ.get('RANK') == '1': print('no licence', flush=True); os._exit(3)",
-        "rank 1 died while starting, exit status 3",
-        "no licence",
     ),
     "no torchrun": (
         "if 'HARNESS_SOCKET' in os.environ: time.sleep(0.5); sys.modules['torch'] = None",
@@ -150,17 +138,13 @@ def test_a_rank_that_cannot_start_is_named_with_the_end_of_its_output(
             patch.setenv("PYTHONPATH", str(tmp_path))
             pool.start()
         address = address_of(pool.pids()[0])
-        started = time.monotonic()
         fault = pool.run(CASE, "native-local")
-        assert time.monotonic() - started < 2 * MARGIN
         assert isinstance(fault, Fault)
         assert (fault.kind, fault.summary) == (Kind.START, summary)
         assert log in fault.log
         assert left_behind(address) == []
         # Told once: the next case does not wait for it again.
-        started = time.monotonic()
         assert pool.run(CASE, "native-local") is fault
-        assert time.monotonic() - started < 1
         assert pool.launches == 1
 
 
@@ -183,7 +167,6 @@ def test_ranks_that_came_up_before_may_fail_to_start_once(
 @pytest.mark.parametrize(
     ("trouble", "how", "log"),
     [
-        ("print('no licence', flush=True); os._exit(3)", "exit status 3", "no licence"),
         ("signal.raise_signal(signal.SIGTERM)", "killed by SIGTERM", ""),
         ("settle(99 / 0)", "exit status 1", "ZeroDivisionError: division by zero"),
     ],

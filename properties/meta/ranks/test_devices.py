@@ -167,35 +167,9 @@ def test_the_command_line_refuses_in_one_sentence(capsys: pytest.CaptureFixture[
 
 def test_the_plugin_refuses_in_one_sentence(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_a(harness_pool): ...\ndef test_b(harness_pool): ...")
-    result = pytester.runpytest_subprocess(
-        "--harness-device", "cpu", "--harness-transport", "nccl"
-    )
+    result = pytester.runpytest_inprocess("--harness-device", "cpu", "--harness-transport", "nccl")
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(["--harness-transport=nccl: carries nothing between CPUs; *"])
-
-
-EIGHT_GPUS = """
-import pytest
-from harness.ranks import device
-
-@pytest.fixture(scope="session", autouse=True)
-def eight_gpus():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device, "found", lambda: ("cuda", 8))
-        yield
-"""
-SHARES = """
-def test_share(harness_pool, worker_id):
-    own = {"gw0": ("cuda:0", "cuda:1"), "gw1": ("cuda:4", "cuda:5")}
-    assert harness_pool.placement.devices == own[worker_id]
-"""
-
-
-def test_workers_of_xdist_are_told_apart(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(EIGHT_GPUS)
-    pytester.makepyfile(SHARES)
-    result = pytester.runpytest_subprocess("-n", "2", "--dist", "each", "--harness-ranks", "2")
-    result.assert_outcomes(passed=2)
 
 
 def test_doctor_says_what_an_accelerator_will_carry(

@@ -3,9 +3,7 @@
 That NCCL of 2.30 or newer does it has not been tried.
 """
 
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +14,6 @@ from harness.ranks.shared_gpu import why_not
 from properties.helpers.places import PLANTED
 
 FAULTY = PLANTED / "faulty.py"
-# Ranks stop dead before they connect, but torchrun does not.
-STUCK = "import os, time\nif 'RANK' in os.environ:\n    time.sleep(10**6)\n"
-MARGIN = 10.0
 
 
 @pytest.fixture
@@ -43,21 +38,23 @@ def launched(
     assert [left for address in addresses for left in left_behind(address)] == []
 
 
-@pytest.mark.parametrize("version", [(2, 29, 7), (2, 4, 8), (1, 31, 0)])
-def test_an_nccl_that_is_too_old_is_not_even_tried(
-    launched: list[str], monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...]
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ((2, 29, 7), "which NCCL 2.29 refuses and NCCL 2.30 may not"),
+        ((2, 4, 8), "which NCCL 2.4 refuses and NCCL 2.30 may not"),
+        ((1, 31, 0), "which NCCL 1.31 refuses and NCCL 2.30 may not"),
+        (None, "and this torch has loaded no NCCL"),
+    ],
+)
+def test_an_nccl_that_is_too_old_or_missing_is_not_even_tried(
+    launched: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    version: tuple[int, ...] | None,
+    why: str,
 ) -> None:
     monkeypatch.setattr(shared_gpu, "loaded_nccl", lambda: version)
-    why = why_not(Placement(), 2)
-    assert why == f"which NCCL {version[0]}.{version[1]} refuses and NCCL 2.30 may not"
-    assert launched == []
-
-
-def test_without_an_nccl_none_is_tried(
-    launched: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared_gpu, "loaded_nccl", lambda: None)
-    assert why_not(Placement(), 2) == "and this torch has loaded no NCCL"
+    assert why_not(Placement(), 2) == why
     assert launched == []
 
 
@@ -70,20 +67,6 @@ def test_what_a_transport_says_against_it_is_told(launched: list[str]) -> None:
     why = why_not(Placement(transport="unheard-of"), 2)
     assert why.startswith("and a first step ended so: rank ")
     assert "died while starting, exit status 1 (ValueError: " in why
-    assert len(launched) == 1
-
-
-@pytest.mark.usefixtures("own_processes")
-def test_ranks_that_never_come_up_are_given_up(
-    launched: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(STUCK)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(shared_gpu, "START_DEADLINE", 8.0)
-    started = time.monotonic()
-    why = why_not(Placement(), 2)
-    assert time.monotonic() - started < 8 + MARGIN
-    assert why.startswith("and a first step ended so: not all ranks were up within 8 s: rank 0, 1")
     assert len(launched) == 1
 
 

@@ -77,6 +77,7 @@ def test_an_answer_counts_once_and_for_its_own_run_only(link: Link, ticket: Tick
     def say(**changed: int) -> Kind | None:
         event = Event(link, Frame("finished", FINISHED | changed, PAYLOAD))
         trouble = take_in(event, [ticket], up=True)
+        assert trouble is None or trouble.text.startswith("answered for run ")
         return trouble.kind if trouble else None
 
     assert say(run=2) is Kind.STALE
