@@ -25,7 +25,7 @@ from harness.verdict import Verdict
 from properties.helpers.first_host import CASE, SLEEPS
 from properties.helpers.places import ROOT
 
-FIRST_HOST = ROOT / "properties" / "helpers" / "first_host.py"
+FIRST_HOST = (sys.executable, "-m", "properties.helpers.first_host")
 TOKEN = "known on these hosts only"
 MARGIN = 10.0
 # What those who do not know the token may say.
@@ -95,6 +95,7 @@ def ip(line: str) -> None:
 def running(*command: str, token: str = TOKEN) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         command,
+        cwd=ROOT,
         env={**os.environ, "HARNESS_TOKEN": token},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -128,7 +129,7 @@ def test_two_hosts_judge_as_one_and_nothing_on_them_outlives_the_controller(
 ) -> None:
     with ExitStack() as stack:
         hosts = stack.enter_context(two_hosts())
-        first = (*hosts.first, sys.executable, str(FIRST_HOST), hosts.endpoint)
+        first = (*hosts.first, *FIRST_HOST, hosts.endpoint)
         controller = stack.enter_context(running(*first))
         other = stack.enter_context(running(*hosts.other, *join(hosts.endpoint)))
         assert controller.stdout
