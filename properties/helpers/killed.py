@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -22,12 +23,15 @@ EVENTS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"}
 GENERATE = ["golden", "generate", "--accept", "--reason", "to be killed", "--json"]
 
 
+# Once, for all children: it is the writer that is to be killed.
+computed = cache(generate.compute)
+
+
 def regenerate(folder: Path, times: float, at_event: int = 0) -> None:
     """Change every golden; if told so, be killed at one of the events in the folder."""
-    honest = generate.compute
 
     def changed(case: Case) -> Trace:
-        trace, scaled = honest(case), Trace()
+        trace, scaled = computed(case), Trace()
         for key in trace:
             scaled.put(key, Entry(times * trace[key].values, trace[key].tokens))
         return scaled
@@ -90,6 +94,8 @@ def losses(store: Store) -> dict[str, float]:
 def kill_all(folder: Path, kills: int) -> None:
     store = stored_in(folder)
     first, random = losses(store), Random(0)
+    for golden in examine(store.files())[0].values():
+        computed(golden.vector.case)
     now, number = 1.0, 1
     while True:
         killed = forked(folder, now * 2, at_event=number)
