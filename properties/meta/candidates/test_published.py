@@ -61,9 +61,13 @@ def outside(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(scope="module")
-def installed(outside: Path) -> Path:
+def installed(outside: Path) -> Iterator[Path]:
+    """Two releases in place, to be asked on two ranks at most: launches take the time."""
     assert main(["candidates", "install", "toy", "toy@1.1"]) == 0
-    return outside
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("SPS", (2,)), ("MOST_RANKS", 2), ("PROBED", 100)):
+            patch.setattr(f"harness.conformance.drawn.{name}", value)
+        yield outside
 
 
 @pytest.mark.usefixtures("outside")

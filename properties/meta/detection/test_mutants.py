@@ -115,5 +115,5 @@ def test_what_kills_without_a_reference_is_a_property_or_a_reason_why_none_does(
 
 def test_that_property_kills_it(harness_pool: RankPool, request: pytest.FixtureRequest) -> None:
     claimed = {key: claim for key, claim in ALONE.items() if claim in PROPERTIES}
-    for key in some(list(claimed), request.config, every=8):
+    for key in some(list(claimed), request.config, every=16):
         assert PROPERTIES[claimed[key]].kills(f"mutants.{key}", harness_pool), key
