@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from properties.helpers.memory import Largest
 from torch import Tensor
 from torch.nn.attention import varlen
 
@@ -27,6 +26,7 @@ from harness.report import explain
 from harness.trace.trace import Values
 from properties.helpers import standins
 from properties.helpers.asking import few
+from properties.helpers.memory import Largest
 from properties.helpers.standins import STANDINS, in_place, varlen_attn, varlen_attn_of_2_11
 
 

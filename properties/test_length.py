@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from properties.helpers.memory import Largest
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -21,6 +20,7 @@ from harness.reference.attention import fused
 from harness.reference.padded import LOGITS_AT_ONCE
 from harness.report import explain
 from harness.trace import Trace
+from properties.helpers.memory import Largest
 from properties.helpers.places import PLANTED
 
 CHUNKED = f"{PLANTED / 'chunked.py'}:CHUNKED"
