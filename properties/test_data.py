@@ -130,6 +130,16 @@ def by_global_rank(plan: Plan, index: int, epoch: int) -> list[int]:
     return drawn(plan, index % plan.dp * plan.sp, epoch)
 
 
+def by_world(plan: Plan, index: int, epoch: int) -> list[int]:
+    """B125: every rank counts as a replica."""
+    return drawn(replace(plan, dp=plan.dp * plan.sp, sp=1), index, epoch)
+
+
+def own_seed(plan: Plan, index: int, epoch: int) -> list[int]:
+    """B125: every rank shuffles by a seed of its own."""
+    return drawn(replace(plan, seed=index), index, epoch)
+
+
 def seed_of_replica(plan: Plan, index: int, epoch: int) -> list[int]:
     """Every replica shuffles by a seed of its own: peers agree, and rows are dealt twice."""
     return drawn(replace(plan, seed=index // plan.sp), index, epoch)
@@ -149,6 +159,8 @@ def rest_dropped(plan: Plan, index: int, epoch: int) -> list[int]:
     ("draw", "told"),
     [
         (by_global_rank, "peers of one sequence hold different rows"),
+        (by_world, "peers of one sequence hold different rows"),
+        (own_seed, "peers of one sequence hold different rows"),
         (seed_of_replica, "a row went to two replicas instead of another one"),
         (no_epoch, "two epochs have the same order"),
         (rest_dropped, "more rows are dropped or repeated than it takes"),

@@ -5,14 +5,14 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import harness
 from harness.case import parse
 from harness.generation.situations import situations_of
 from harness.golden import Store, Vector, as_files
 from harness.golden.generate import make
+from properties.helpers.places import ROOT
 
 # The goldens of this project.
-PLACE = Path(harness.__file__).parent.parent / "golden"
+PLACE = ROOT / "golden"
 CASES = {
     "two-rows": "case/1 rows=4:1111,3:111 ids=[1,2,3,4],[5,6,7] heads=2/1 vocab=10 sp=2 dim=2",
     "a-window": "case/1 rows=5:10111 heads=2/2 vocab=8 sp=2 dim=2 window=2 loss=row-mean",

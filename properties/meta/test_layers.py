@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from properties.helpers.commands import ran
+from properties.helpers.commands import ran, seconds_of
 from properties.helpers.places import ROOT
 
 LINT = Path(sys.executable).with_name("lint-imports")
@@ -77,3 +77,10 @@ def test_cases_the_plugin_and_help_need_no_torch() -> None:
 def test_a_rank_connects_and_a_host_joins_before_it_loads_anything_heavy() -> None:
     loaded = loaded_by("import harness.ranks.worker, harness.ranks.node")
     assert not {"torch", "numpy", "hypothesis"} & loaded
+
+
+def test_help_answers_at_once() -> None:
+    def ask() -> None:
+        assert "check" in ran(sys.executable, "-m", "harness", "--help").stdout
+
+    assert min(seconds_of(ask) for _ in range(3)) < 0.3

@@ -136,20 +136,40 @@ def over_itself(rtol: float, atol: float, size: float = 2.0) -> float:
 
 
 HALF_AN_ULP = 1 + 2.0**-24
-# Rival, dtype, keys, and the factor up to which it accepts a value of 2: every way to compare.
+# Rival, dtype, keys, and the factor up to which it accepts a value of 2.
 BOUNDS = [
     ("verl-model", "bf16", "logits", over_itself(1e-2, 3e-5)),
     ("verl-model", "bf16", FIRST_Q, over_plain(1e-2, 1e-3)),
     ("verl-log-probs", "bf16", "nll", over_plain(1e-3, 1e-3)),
+    ("verl-training", "bf16", "loss", over_itself(1e-2, 1e-2)),
     ("verl-training", "bf16", "grad.*", over_itself(3e-2, 1e-4, NORM)),
-    ("veomni-training", "bf16", "grad.*", over_plain(0.1, 0.1, NORM)),
+    ("deepspeed-zero2", "bf16", "loss", HALF_AN_ULP),
+    ("deepspeed-zero2", "bf16", FIRST_Q, over_itself(1.6e-2, 1e-3)),
     ("deepspeed-zero3", "fp32", "loss", HALF_AN_ULP),
     ("deepspeed-zero3", "fp32", FIRST_Q, over_itself(1.3e-6, 1e-5)),
     ("deepspeed-zero3", "bf16", FIRST_Q, over_itself(1.6e-2, 1e-5)),
     ("deepspeed-zero3", "fp16", FIRST_Q, over_itself(1e-3, 1e-5)),
     ("deepspeed-zero3", "fp64", FIRST_Q, over_itself(1e-7, 1e-7)),
+    ("deepspeed-flex-zero2", "bf16", "loss", over_itself(1e-5, 1e-5)),
+    ("deepspeed-flex-zero2", "bf16", FIRST_Q, over_itself(1.6e-2, 1e-3)),
+    ("deepspeed-flex-zero3", "fp32", "loss", over_itself(1e-5, 1e-5)),
+    ("deepspeed-flex-zero3", "fp32", FIRST_Q, over_itself(1.3e-6, 1e-5)),
+    ("arctic-training", "bf16", "loss", over_itself(1e-6, 1e-6)),
+    ("transformers", "fp32", "loss", over_plain(2e-5, 2e-2)),
     ("megatron-training", "bf16", "loss", over_plain(0.05, 0.0)),
     ("megatron-gradients", "bf16", "grad.head", 1 / (1 - GRADIENT_BOUND)),
+    ("veomni-training", "bf16", "loss", over_plain(0.1, 0.1)),
+    ("veomni-training", "bf16", "grad.*", over_plain(0.1, 0.1, NORM)),
+    ("veomni-attention", "fp32", "layers.*", over_itself(1e-5, 1e-6)),
+    ("veomni-attention", "fp32", "grad.layers.0.o", over_itself(1e-4, 1e-3)),
+    ("veomni-attention", "fp32", FIRST_Q, over_itself(1e-4, 2e-3)),
+    ("ms-swift", "fp32", "loss", over_plain(1.3e-6, 1e-5)),
+    ("ms-swift", "fp32", "grad.head", over_plain(1.3e-6, 1e-5)),
+    ("twinkle", "bf16", "logits", over_plain(1e-2, 5e-3)),
+    ("twinkle", "bf16", "loss", over_plain(0.0, 5e-3)),
+    ("twinkle", "bf16", "grad.layers.0.v", over_plain(2e-2, 1e-2)),
+    ("yunchang", "bf16", "layers.*", over_plain(0.0, 0.1)),
+    ("torchtitan-loss", "bf16", "loss", HALF_AN_ULP),
     ("torchtitan-logits", "fp32", "logits", over_plain(1e-4, 0.0)),
     ("transformer-engine", "bf16 heads=4/4", "layers.*", over_itself(2.5e-2, 2.5e-2)),
     ("transformer-engine", "fp16", "grad.layers.0.k", over_itself(5e-3, 5e-3)),
@@ -168,6 +188,16 @@ def test_a_value_just_inside_the_bound_is_accepted_and_one_just_outside_refused(
     for share, accepted in ((0.999, True), (1.001, False)):
         off = changed(twos(), times(1 + (factor - 1) * share), keys)
         assert BY_NAME[name].accepts(case, twos(), off) is accepted
+
+
+def test_every_bound_of_every_rival_is_tried() -> None:
+    # How many zeros there may be is tried below.
+    tried = {(name, keys) for name, _, keys, _ in BOUNDS} | {("megatron-training", GRADIENTS)}
+    for rival in RIVALS:
+        of_it = [keys for name, keys in tried if name == rival.name]
+        for check in rival.checks:
+            looked_at = [key for key in twos() if fnmatchcase(key, check.pattern)]
+            assert any(fnmatchcase(key, keys) for key in looked_at for keys in of_it), check
 
 
 def test_megatron_counts_zeros_up_to_a_fifth_more() -> None:

@@ -21,7 +21,7 @@ from harness.campaign.table import show
 from harness.case import parse
 from harness.cli import main
 from harness.compare import Comparison, KeyResult, Verdict
-from properties.helpers.commands import ran
+from properties.helpers.commands import ran, seconds_of
 
 CASE = parse("case/1 rows=2:11")
 
@@ -232,13 +232,17 @@ def test_shards_that_are_missing_are_named_and_no_pass(
     assert document["shards"]["missing"] == [1]
 
 
-def test_merging_needs_no_torch(tmp_path: Path) -> None:
+def test_merging_needs_no_torch_and_no_time(tmp_path: Path) -> None:
     names = [write(tmp_path, f"{k}.json", summary(k, 16)) for k in range(1, 17)]
     code = "import sys; from harness.cli import main; status = main(sys.argv[1:]); "
     code += "sys.exit(9 if {'torch', 'numpy', 'hypothesis'} & {*sys.modules} else status)"
-    told = ran(sys.executable, "-c", code, "merge", *names, cwd=tmp_path)
-    assert told.returncode == 0
-    assert "16 cases" in told.stdout
+
+    def merge() -> None:
+        told = ran(sys.executable, "-c", code, "merge", *names, cwd=tmp_path)
+        assert told.returncode == 0
+        assert "16 cases" in told.stdout
+
+    assert min(seconds_of(merge) for _ in range(3)) < 0.5
 
 
 def test_situations_stand_side_by_side_where_there_is_room_and_the_unmet_stand_out() -> None:

@@ -46,7 +46,7 @@ from properties.helpers.bundles import FILES, made_by_hand
 folder, moments, found = Path(sys.argv[1]), random.Random(0), 0
 # Of one name, and yet no file of one fits to the other.
 kinds = [made_by_hand("labels"), made_by_hand("nll", "loss", reason="x" * 20_000)]
-for _ in range(40):
+for _ in range(int(sys.argv[2])):
     writers = []
     for first in (0, 1):
         child = os.fork()
@@ -69,10 +69,11 @@ print(found)
 """
 
 
-def test_a_writer_that_is_killed_leaves_a_whole_bundle_or_none(tmp_path: Path) -> None:
-    told = ran(sys.executable, "-c", KILLED, tmp_path / "kept")
+@pytest.mark.parametrize("times", [40, pytest.param(100, marks=pytest.mark.long)])
+def test_a_writer_that_is_killed_leaves_a_whole_bundle_or_none(tmp_path: Path, times: int) -> None:
+    told = ran(sys.executable, "-c", KILLED, tmp_path / "kept", str(times))
     assert told.returncode == 0, told.stderr
-    assert int(told.stdout) > 10
+    assert int(told.stdout) > times // 4
 
 
 def test_a_bundle_takes_the_place_of_the_one_before_also_without_an_exchange(

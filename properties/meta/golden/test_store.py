@@ -1,7 +1,6 @@
 """A store is the old one or the new one, at whatever moment its writer dies."""
 
 import fcntl
-import subprocess
 import sys
 import threading
 import time
@@ -10,23 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import harness
 from harness.golden import BadGolden, Store, examine
+from properties.helpers.commands import ran
 from properties.helpers.stores import files, stored_in
-
-ROOT = Path(harness.__file__).parent.parent
 
 
 @pytest.mark.parametrize("kills", [15, pytest.param(50, marks=pytest.mark.long)])
 def test_killed_at_any_moment_it_is_the_old_one_or_the_new_one(tmp_path: Path, kills: int) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "properties.helpers.killed", str(tmp_path / "golden"), str(kills)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    killer = (sys.executable, "-m", "properties.helpers.killed")
+    run = ran(*killer, tmp_path / "golden", str(kills))
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     at_events = Counter(line.split(" ", 2)[2] for line in lines if line.startswith("event"))

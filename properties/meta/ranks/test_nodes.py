@@ -66,10 +66,7 @@ link add cable netns {a} type veth peer name cable netns {b}
 
 @contextmanager
 def two_hosts() -> Iterator[Hosts]:
-    """Two network namespaces and the one cable between them; each names its end of it to gloo.
-
-    Where that is not allowed, one host has to do.
-    """
+    """Two network namespaces and the one cable between them; each names its end of it to gloo."""
     names = [f"harness-{os.getpid()}-{which}" for which in "ab"]
     with ExitStack() as stack:
         try:
@@ -78,9 +75,8 @@ def two_hosts() -> Iterator[Hosts]:
                 stack.callback(ip, f"netns delete {name}")
             for line in CABLE.strip().format(a=names[0], b=names[1]).splitlines():
                 ip(line)
-        except (OSError, subprocess.CalledProcessError):
-            yield one_host()
-            return
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no two network namespaces on this machine: {error}")
         inside = (
             ("ip", "netns", "exec", name, "env", "GLOO_SOCKET_IFNAME=cable") for name in names
         )
@@ -89,6 +85,15 @@ def two_hosts() -> Iterator[Hosts]:
 
 def ip(line: str) -> None:
     subprocess.run(["ip", *line.split()], check=True, capture_output=True)
+
+
+@pytest.fixture(params=["two network namespaces", "one host"])
+def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    if request.param == "one host":
+        yield one_host()
+        return
+    with two_hosts() as both:
+        yield both
 
 
 @contextmanager
@@ -125,13 +130,10 @@ def wait_for_rank_3(address: str) -> None:
 
 
 def test_two_hosts_judge_as_one_and_nothing_on_them_outlives_the_controller(
-    address_of: AddressOf, left_behind: Leftovers
+    hosts: Hosts, address_of: AddressOf, left_behind: Leftovers
 ) -> None:
-    with ExitStack() as stack:
-        hosts = stack.enter_context(two_hosts())
-        first = (*hosts.first, *FIRST_HOST, hosts.endpoint)
-        controller = stack.enter_context(running(*first))
-        other = stack.enter_context(running(*hosts.other, *join(hosts.endpoint)))
+    first = (*hosts.first, *FIRST_HOST, hosts.endpoint)
+    with running(*first) as controller, running(*hosts.other, *join(hosts.endpoint)) as other:
         assert controller.stdout
         clean, mutant, torchrun = (controller.stdout.readline().strip() for _ in range(3))
         assert (clean, mutant) == ("WITHIN", "DIVERGED")

@@ -3,7 +3,9 @@
 That NCCL of 2.30 or newer does it has not been tried.
 """
 
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,9 @@ from harness.ranks.shared_gpu import why_not
 from properties.helpers.places import PLANTED
 
 FAULTY = PLANTED / "faulty.py"
+# Ranks stop dead before they connect, but torchrun does not.
+STUCK = "import os, time\nif 'RANK' in os.environ:\n    time.sleep(10**6)\n"
+MARGIN = 10.0
 
 
 @pytest.fixture
@@ -67,6 +72,20 @@ def test_what_a_transport_says_against_it_is_told(launched: list[str]) -> None:
     why = why_not(Placement(transport="unheard-of"), 2)
     assert why.startswith("and a first step ended so: rank ")
     assert "died while starting, exit status 1 (ValueError: " in why
+    assert len(launched) == 1
+
+
+@pytest.mark.usefixtures("own_processes")
+def test_ranks_that_never_come_up_are_given_up(
+    launched: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(STUCK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(shared_gpu, "START_DEADLINE", 3.0)
+    started = time.monotonic()
+    why = why_not(Placement(), 2)
+    assert time.monotonic() - started < 3 + MARGIN
+    assert why.startswith("and a first step ended so: not all ranks were up within 3 s: rank 0, 1")
     assert len(launched) == 1
 
 
