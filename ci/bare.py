@@ -55,7 +55,7 @@ class Loop(LocalDialect):
         started = time.perf_counter()
         for each in batch:
             for dialect in dialects:
-                dialect.run(each, rank, lambda *_: None)
+                dialect.run(each, rank, lambda *_, **__: None)
         if rank.device.type == "cuda":
             # It is given work, and does it later.
             torch.cuda.synchronize(rank.device)
@@ -77,7 +77,7 @@ def main() -> None:
         assert world is not None
         assert isinstance(alone, dist.ProcessGroup)
         rank = Rank(index, 0, index, torch.device("cpu"), alone, world, world)
-        LocalDialect().run(parse(sys.argv[1]), rank, lambda *_: None)
+        LocalDialect().run(parse(sys.argv[1]), rank, lambda *_, **__: None)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from operator import truediv
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,6 @@ from typing import Any
 
 import length
 from bare import BATCH
-from hypothesis import Phase, given, settings
 from rich.console import Console
 from rich.table import Table
 
@@ -64,9 +63,10 @@ def main() -> None:
         results = {sp: rates(of, options.rounds, options.device) for sp, of in batches.items()}
     else:
         results = {f"sp {sp}": measure(sp, options.cases, options.rounds) for sp in SIZES}
+        draw = partial(generate, cases(), options.draws, 0)
         results["without ranks"] = {
             "--help, seconds": median(seconds_of(show_help) for _ in range(5)),
-            "drawing a case, not steered, median ms": drawing_milliseconds(options.draws),
+            "drawing a case, ms": 1e3 * seconds_of(draw) / options.draws,
         }
     if options.json:
         print(json.dumps(results, indent=1))
@@ -174,19 +174,6 @@ def seconds_of(action: Callable[[], object]) -> float:
 def show_help() -> None:
     command = [sys.executable, "-m", "harness", "--help"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-
-def drawing_milliseconds(count: int) -> float:
-    """From one case to the next, as a test under Hypothesis gets them."""
-    moments = []
-
-    @settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate])
-    @given(cases())
-    def draw(_case: Case) -> None:
-        moments.append(time.perf_counter())
-
-    draw()
-    return 1e3 * median(later - earlier for earlier, later in pairwise(moments))
 
 
 def show(results: dict[str, dict[str, Any]]) -> None:

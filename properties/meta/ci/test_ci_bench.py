@@ -1,0 +1,52 @@
+"""What the harness is measured against does run: a benchmark that crashes measures nothing."""
+
+import os
+import sys
+from pathlib import Path
+
+import bare
+import length
+
+from harness.case import parse
+from harness.judge import evaluate
+from harness.ranks.pool import RankPool
+from harness.trace import Assembly
+from properties.helpers.commands import ran
+from properties.helpers.places import ROOT
+
+CASE = parse("case/1 rows=3:111,4:1011 sp=2")
+LOOP = """
+import os, sys
+os.environ[{variable!r}] = {cases!r}
+sys.path.append({ci!r})
+from bare import LOOP
+"""
+
+
+def test_the_bare_loop_runs_its_cases_on_the_ranks_of_a_pool(
+    harness_pool: RankPool, tmp_path: Path
+) -> None:
+    (tmp_path / "cases").write_text(f"{CASE}\n{CASE}")
+    loop, cases = tmp_path / "loop.py", str(tmp_path / "cases")
+    loop.write_text(LOOP.format(variable=bare.BATCH, cases=cases, ci=str(ROOT / "ci")))
+    outcome = harness_pool.run(CASE, f"{loop}:LOOP", traced=True)
+    assert isinstance(outcome, Assembly), outcome
+    assert float(outcome.trace["seconds"].values) > 0
+
+
+def test_one_case_runs_as_a_program_of_its_own() -> None:
+    told = ran(
+        *(sys.executable, bare.__file__, "case/1 rows=3:111,4:1011"),
+        RANK="0",
+        WORLD_SIZE="1",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="0",
+    )
+    assert (told.returncode, told.stdout) == (0, "ready\n"), told.stderr
+
+
+def test_a_long_step_is_the_native_one_weighed(harness_pool: RankPool) -> None:
+    case = length.long_case(64)
+    comparison = evaluate(case, f"{length.__file__}:WEIGHED", harness_pool)
+    assert comparison.verdict.passed, comparison
+    assert length.peak_bytes(os.getpid()) > 1e6
