@@ -33,6 +33,14 @@ def own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Order, "forks", False)
 
 
+@pytest.fixture
+def no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: object, **__: object) -> None:
+        pytest.fail("a rank was started")
+
+    monkeypatch.setattr("harness.ranks.launch.Launch.__init__", started)
+
+
 @pytest.fixture(scope="session")
 def left_behind() -> Callable[[str], list[str]]:
     """Processes and files of a launch that are still there after the time that is allowed."""

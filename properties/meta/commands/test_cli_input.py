@@ -7,6 +7,8 @@ import torch
 
 from harness.cli import main
 
+pytestmark = pytest.mark.usefixtures("no_rank")
+
 GOOD = "case/1 rows=3:111"
 USAGE = 2
 
@@ -18,14 +20,6 @@ CANDIDATES = {
     "idle.py": "class Idle:\n    name = 'idle'\n    def supports(self, case): ...\nIDLE = Idle()",
     "kind.py": "from harness.candidates.own.native import GatherDialect as Kind",
 }
-
-
-@pytest.fixture(autouse=True)
-def no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    def started(*_: object, **__: object) -> None:
-        pytest.fail("a rank was started")
-
-    monkeypatch.setattr("harness.ranks.launch.Launch.__init__", started)
 
 
 @pytest.fixture

@@ -17,16 +17,9 @@ from harness.ranks import device as devices
 from harness.ranks.device import TRANSPORTS, NoPlace, choose, share
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.usefixtures("no_rank")
 
 Machine = Callable[..., None]
-
-
-@pytest.fixture(autouse=True)
-def no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    def started(*_: object, **__: object) -> None:
-        pytest.fail("a rank was started")
-
-    monkeypatch.setattr("harness.ranks.launch.Launch.__init__", started)
 
 
 @pytest.fixture
