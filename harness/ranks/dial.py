@@ -1,7 +1,5 @@
-"""Sockets between hosts: made, watched, and opened by who knows the pool's token."""
+"""Sockets between hosts: made, and watched."""
 
-import hashlib
-import hmac
 import socket
 import time
 
@@ -50,13 +48,3 @@ def watch(connection: socket.socket) -> None:
         (socket.TCP_NODELAY, 1),
     ):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def proof(token: str, who: str, nonce: str) -> str:
-    """What only one who knows the token can say; the token itself stays at home."""
-    return hmac.new(token.encode(), f"{who} {nonce}".encode(), hashlib.sha256).hexdigest()
-
-
-def same(one: str, other: str) -> bool:
-    """Compared in a time that tells nothing."""
-    return hmac.compare_digest(one.encode(), other.encode())

@@ -4,8 +4,9 @@ import contextlib
 import secrets
 import selectors
 import socket
+import time
+from collections import Counter
 
-from harness.ranks.dial import same
 from harness.ranks.endings import ending_of
 from harness.ranks.link import Event, Link
 from harness.ranks.nodes import Nodes
@@ -15,6 +16,8 @@ from harness.ranks.wire import MAX_FRAME, Frame, ProtocolError
 
 SEND_TIMEOUT = 5.0
 CHUNK = 1 << 20
+# Of those who have not shown who they are: how many there may be, and for how many seconds each.
+CROWD, MANNERS = 32, 10.0
 UNKNOWN = "unknown, its host did not tell"
 
 
@@ -28,15 +31,15 @@ class Launch:
         self.links: dict[int, Link] = {}
         # The (dp, sp) whose process groups these ranks have.
         self.meshes: set[tuple[int, int]] = set()
-        count = nodes.count if nodes else 1
+        count, name = nodes.count if nodes else 1, secrets.token_hex(8)
         self.order = Order(
             ranks=size // count,
             environment=placement.environment(),
             home=home,
-            token=secrets.token_hex(16),
+            token=nodes.token_of(name) if nodes else secrets.token_hex(16),
             nodes=count,
             rendezvous=nodes.meeting_place() if nodes else "",
-            name=secrets.token_hex(8),
+            name=name,
         )
         self.torchrun = Torchrun(self.order)
         self._selector = selectors.DefaultSelector()
@@ -65,6 +68,7 @@ class Launch:
                 self._hear(Link(connection))
             elif self.nodes and key.fileobj is self.nodes.listener:
                 self._hear(self.nodes.accept())
+                self._thin_out()
             elif key.fileobj == self.torchrun.handle:
                 self._selector.unregister(self.torchrun.handle)
                 how = ending(self.torchrun.process.wait())
@@ -72,11 +76,33 @@ class Launch:
             elif key.data.heard:
                 ended = key.fileobj == key.data.process
                 events += self._last_words(key.data) if ended else self._receive(key.data)
+        for link in self._strangers():
+            # Whatever it had sent by now has been read.
+            if time.monotonic() - link.since > MANNERS:
+                self._drop(link)
         return events
 
     def _hear(self, link: Link) -> None:
         link.socket.settimeout(SEND_TIMEOUT)
         self._selector.register(link.socket, selectors.EVENT_READ, link)
+        # Whoever does not take it is about to be gone.
+        with contextlib.suppress(OSError):
+            link.socket.sendall(link.challenge.frame)
+
+    def _strangers(self) -> list[Link]:
+        """Those on a network that have not shown yet who they are, the oldest first."""
+        links = [key.data for key in self._selector.get_map().values() if key.data]
+        return sorted(
+            (link for link in links if link.host and link.is_stranger),
+            key=lambda link: link.since,
+        )
+
+    def _thin_out(self) -> None:
+        """Anybody can reach a port: of a crowd the oldest goes, from where most of it comes."""
+        strangers = self._strangers()
+        if len(strangers) > CROWD:
+            ((host, _),) = Counter(link.host for link in strangers).most_common(1)
+            self._drop(next(link for link in strangers if link.host == host))
 
     def _receive(self, link: Link) -> list[Event]:
         try:
@@ -127,16 +153,13 @@ class Launch:
             self.nodes.admit(link, frame)
             return
         rank = frame.whole("rank") if frame.kind == "hello" else self.size
-        if (
-            rank >= self.size
-            or rank in self.links
-            or (rank < self.order.ranks) is bool(link.host)
-            or not same(frame.text("token"), self.order.token)
-        ):
+        if rank >= self.size or rank in self.links or (rank < self.order.ranks) is bool(link.host):
             raise ProtocolError("an unknown process connected: it is no rank of this pool")
+        welcome = link.challenge.welcome(self.order.token, frame)
         link.rank, link.pid = rank, frame.whole("pid")
         link.reader.limit = MAX_FRAME
         self.links[rank] = link
+        self.send(rank, welcome)
         if link.host:
             return
         # It may have ended already; then its socket will say so.

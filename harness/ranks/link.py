@@ -2,9 +2,11 @@
 
 import os
 import socket
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.ranks.handshake import Challenge
 from harness.ranks.wire import MAX_HELLO, Frame, FrameReader
 
 # As the kernel has it in /proc/PID/stat.
@@ -18,6 +20,8 @@ class Link:
     socket: socket.socket
     # Empty for ours: of what runs on another host only its socket can be watched.
     host: str = ""
+    challenge: Challenge = field(default_factory=Challenge)
+    since: float = field(default_factory=time.monotonic)
     reader: FrameReader = field(default_factory=lambda: FrameReader(limit=MAX_HELLO))
     rank: int | None = None
     node: int | None = None

@@ -5,15 +5,16 @@ was launched ends when the controller says so, and at the latest when the connec
 """
 
 import contextlib
-import secrets
 import select
+import time
 
-from harness.ranks.dial import dial, proof, same
+from harness.ranks.dial import dial
+from harness.ranks.handshake import Guest, launch_token
 from harness.ranks.torchrun import Order, Torchrun, ending
-from harness.ranks.wire import Frame, FrameReader, ProtocolError, encode
+from harness.ranks.wire import Frame, ProtocolError, encode
 from harness.refusal import BadInput
 
-# How long the controller may take to listen, and then to answer.
+# How long the controller may take until it listens and has shown who it is.
 PATIENCE = 180.0
 CHUNK = 1 << 16
 
@@ -26,15 +27,13 @@ class Node:
     """This host's end of the connection."""
 
     def __init__(self, endpoint: str, token: str) -> None:
-        nonce = secrets.token_hex(16)
-        self._endpoint = endpoint
-        self._expected = proof(token, "controller", nonce)
-        self._welcome = False
+        self._endpoint, self._token = endpoint, token
+        self._guest = Guest(token, "join")
+        self._until = time.monotonic() + PATIENCE
         self._launch = ""
         self._torchrun: Torchrun | None = None
         try:
             self._socket = dial(endpoint, PATIENCE)
-            self._socket.sendall(encode("join", nonce=nonce, proof=proof(token, "node", nonce)))
         except ValueError as error:
             raise Refused(str(error)) from None
         except OSError as error:
@@ -42,21 +41,23 @@ class Node:
 
     def serve(self) -> bool:
         """Do as the controller says until it is done; false if it is gone before."""
-        reader = FrameReader()
         try:
             while True:
                 data = self._hear()
-                if not data and self._welcome:
+                if not data and self._guest.welcome:
                     return False
                 if not data:
                     raise Refused(
                         f"{self._endpoint}: refused this host: the token differs, or all hosts "
                         "have joined"
                     )
-                for frame in reader.feed(data):
-                    if frame.kind == "bye" and self._welcome:
+                for frame in self._guest.reader.feed(data):
+                    if not self._guest.welcome:
+                        self._socket.sendall(self._guest.answer(frame))
+                    elif frame.kind == "bye":
                         return True
-                    self._obey(frame)
+                    else:
+                        self._obey(frame)
         except ProtocolError as error:
             raise Refused(f"{self._endpoint}: is not a harness controller: {error}") from None
         finally:
@@ -69,7 +70,8 @@ class Node:
             torchrun = self._torchrun
             running = torchrun if torchrun and torchrun.process.returncode is None else None
             watched = [self._socket.fileno(), *([running.handle] if running else [])]
-            ready, _, _ = select.select(watched, [], [], None if self._welcome else PATIENCE)
+            left = None if self._guest.welcome else max(0.0, self._until - time.monotonic())
+            ready, _, _ = select.select(watched, [], [], left)
             if not ready:
                 raise Refused(f"{self._endpoint}: gave no answer within {PATIENCE:g} s")
             if running and running.handle in ready:
@@ -82,13 +84,9 @@ class Node:
                     return b""
 
     def _obey(self, frame: Frame) -> None:
-        if not self._welcome:
-            if frame.kind != "welcome" or not same(frame.text("proof"), self._expected):
-                raise ProtocolError("it does not know the token")
-            self._welcome = True
-        elif frame.kind == "launch":
+        if frame.kind == "launch":
             self._end()
-            order = Order.read(frame)
+            order = Order.read(frame, launch_token(self._token, frame.text("name")))
             self._launch = order.name
             torchrun = Torchrun(order, endpoint=self._endpoint)
             torchrun.start()

@@ -3,13 +3,16 @@
 import os
 import secrets
 import socket
-from dataclasses import asdict, replace
 
-from harness.ranks.dial import proof, same, split, watch
+from harness.ranks.dial import split, watch
+from harness.ranks.handshake import launch_token
 from harness.ranks.link import Link
 from harness.ranks.torchrun import Order
-from harness.ranks.wire import MAX_FRAME, Frame, ProtocolError, encode
+from harness.ranks.wire import Frame, ProtocolError, encode
 from harness.ranks.worker import TOKEN
+
+# The ends of all files of a host, and room to spare.
+MAX_LEFT = 1 << 24
 
 
 class CannotListen(ValueError):
@@ -55,20 +58,22 @@ class Nodes:
 
     def admit(self, link: Link, frame: Frame) -> None:
         """Take a host in that knows the token, and show that we know it as well."""
-        nonce = frame.text("nonce")
-        if not same(frame.text("proof"), proof(self._token, "node", nonce)):
-            raise ProtocolError("an unknown process connected: it does not know the token")
+        welcome = link.challenge.welcome(self._token, frame)
         free = set(range(1, self.count)) - self.links.keys()
         if not free:
             raise ProtocolError(f"all {self.count} nodes are here already")
         link.node = min(free)
-        link.reader.limit = MAX_FRAME
+        link.reader.limit = MAX_LEFT
         self.links[link.node] = link
-        self._say(link.node, encode("welcome", proof=proof(self._token, "controller", nonce)))
+        self._say(link.node, welcome)
         self._begin(link.node)
 
+    def token_of(self, launch: str) -> str:
+        """What the ranks of one launch know."""
+        return launch_token(self._token, launch)
+
     def meeting_place(self) -> str:
-        """A free port of our host, for the torchruns of one launch."""
+        """A free port of our host, for the ranks of one launch."""
         with socket.create_server((self._host, 0)) as free:
             return f"{self._host}:{free.getsockname()[1]}"
 
@@ -82,7 +87,7 @@ class Nodes:
 
     def _begin(self, node: int) -> None:
         if self._order:
-            self._say(node, encode("launch", **asdict(replace(self._order, node=node))))
+            self._say(node, encode("launch", **self._order.told(node)))
 
     def take_in(self, link: Link, frame: Frame) -> str:
         """Keep what a node tells; how its torchrun ended, if it has."""

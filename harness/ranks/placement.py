@@ -1,10 +1,12 @@
 """On which devices a pool's ranks run, what carries their collectives, and how one settles."""
 
 import os
+import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from harness.case import Case
+from harness.ranks.dial import split
 
 if TYPE_CHECKING:
     import torch
@@ -107,11 +109,12 @@ def settle(local: int) -> "torch.device":
     # Told its device, a transport connects at once, and a barrier knows what to wait on. That of
     # gloo waits on the host.
     own = None if placement.transport == "gloo" else device
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group(
         placement.transport,
-        init_method=os.environ[MEETING],
-        rank=int(os.environ["RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
+        store=_meet(os.environ[MEETING], rank, world),
+        rank=rank,
+        world_size=world,
         device_id=own,
     )
     if pretended:
@@ -119,3 +122,14 @@ def settle(local: int) -> "torch.device":
 
         return begin()
     return device
+
+
+def _meet(where: str, rank: int, world: int) -> Any:
+    """In a file, or at HOST:PORT, where rank 0 listens on the address of that host alone."""
+    from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
+
+    if where.startswith("/"):
+        return FileStore(where, world)
+    host, port = split(where)
+    listener = socket.create_server((host, port)).detach() if rank == 0 else None
+    return TCPStore(host, port, world, is_master=rank == 0, master_listen_fd=listener)

@@ -6,9 +6,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import harness
 from harness.candidates import interpreter
@@ -18,11 +18,13 @@ from harness.ranks.endings import ending_of
 from harness.ranks.leash import ADDRESS, CONTROLLER, sweep
 from harness.ranks.placement import MEETING, PLACEMENT, Placement
 from harness.ranks.wire import Frame
-from harness.ranks.worker import ENDPOINT, TOKEN
+from harness.ranks.worker import ENDPOINT, FIRST, TOKEN, WORLD
 
 # The end of a file is enough for whoever reads it on another host.
 TAIL = 1 << 14
 LOOPBACK = "127.0.0.1"
+# torchrun would have one for its ranks, which listens to everybody.
+WITHOUT_A_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 # Where it is not said, a transport asks for the host's own name for every new group.
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -37,22 +39,28 @@ class Order:
     environment: dict[str, str]
     # The published candidate whose packages they need; each host has its own copy.
     home: str = ""
-    # What they say to be let in.
+    # What they know, and never say.
     token: str
     nodes: int = 1
     node: int = 0
-    # Where the torchruns of several hosts meet, and under which name.
+    # Where the ranks of several hosts meet.
     rendezvous: str = ""
     name: str = ""
 
+    def told(self, node: int) -> dict[str, Any]:
+        """For another host, which knows the token by itself."""
+        told = asdict(replace(self, node=node))
+        del told["token"]
+        return told
+
     @classmethod
-    def read(cls, frame: Frame) -> Self:
-        """As it came over the wire."""
+    def read(cls, frame: Frame, token: str) -> Self:
+        """As it came over the wire, but for what is not said there."""
         return cls(
             ranks=frame.whole("ranks"),
             environment=frame.texts("environment"),
             home=frame.text("home"),
-            token=frame.text("token"),
+            token=token,
             nodes=frame.whole("nodes"),
             node=frame.whole("node"),
             rendezvous=frame.text("rendezvous"),
@@ -63,29 +71,24 @@ class Order:
         return range(node * self.ranks, (node + 1) * self.ranks)
 
     def options(self, folder: Path) -> list[str]:
-        """In torchrun's words."""
-        # On one host in a file: a port would be open to the network, and to reach one's own can
-        # take minutes where names lead nowhere.
-        meeting = [
+        """In torchrun's words; each host has one that knows of no other.
+
+        It meets itself in a file: a port would be open to the network, where whoever reaches it
+        has torchrun unpickle what he likes; and to reach one's own can take minutes where names
+        lead nowhere.
+        """
+        return [
             *("--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file"),
             *("--rdzv-endpoint", str(folder / "torchruns"), "--local-addr", LOOPBACK),
+            *("--nproc-per-node", str(self.ranks), "--max-restarts", "0"),
         ]
-        if self.nodes > 1:
-            # Static: it is known which ranks are where, and no host looks up its own name.
-            meeting = [
-                *("--rdzv-backend", "static", "--rdzv-endpoint", self.rendezvous),
-                *("--rdzv-id", self.name),
-                *("--nnodes", str(self.nodes), "--node-rank", str(self.node)),
-            ]
-        return [*meeting, "--nproc-per-node", str(self.ranks), "--max-restarts", "0"]
 
     def meeting(self, folder: Path) -> dict[str, str]:
         """How ranks find each other: those of one host in a file, and they talk over loopback."""
         if self.nodes > 1:
-            return {MEETING: "env://"}
+            return {**WITHOUT_A_STORE, MEETING: self.rendezvous}
         talk = {name: os.environ.get(name, "lo") for name in INTERFACES}
-        secluded = {MEETING: f"file://{folder}/ranks", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        return talk | secluded
+        return {**WITHOUT_A_STORE, **talk, MEETING: str(folder / "ranks")}
 
     @property
     def forks(self) -> bool:
@@ -136,6 +139,8 @@ class Torchrun:
             ENDPOINT: self._endpoint,
             CONTROLLER: str(os.getpid()),
             TOKEN: self._order.token,
+            FIRST: str(self._ranks.start),
+            WORLD: str(self._order.nodes * self._order.ranks),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(paths),
         }

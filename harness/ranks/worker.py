@@ -21,14 +21,17 @@ from typing import TYPE_CHECKING, NoReturn
 
 from harness.ranks.collectives import Collective, log, told
 from harness.ranks.dial import dial
+from harness.ranks.handshake import Guest
 from harness.ranks.leash import ADDRESS
 from harness.ranks.threads import being_imported, frames_of_threads, stacks
-from harness.ranks.wire import Frame, FrameReader, encode
+from harness.ranks.wire import Frame, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 TOKEN, ENDPOINT = "HARNESS_TOKEN", "HARNESS_ENDPOINT"
+# Of all hosts together: torchrun knows its own ranks only.
+FIRST, WORLD = "HARNESS_FIRST_RANK", "HARNESS_WORLD_SIZE"
 
 
 class Controller:
@@ -44,7 +47,8 @@ class Controller:
             self._socket = self._connect()
         except OSError:
             self.leave()
-        self.send(encode("hello", token=os.environ.pop(TOKEN), rank=rank, pid=os.getpid()))
+        self._guest = Guest(os.environ.pop(TOKEN), "hello", {"rank": rank, "pid": os.getpid()})
+        self._introduced = threading.Event()
         threading.Thread(target=self._read, name="controller", daemon=True).start()
 
     def _connect(self) -> socket.socket:
@@ -55,15 +59,25 @@ class Controller:
         return connection
 
     def send(self, frame: bytes) -> None:
+        """After the introduction, whoever has something to say."""
+        self._introduced.wait()
         with self._lock:
             self._socket.sendall(frame)
 
+    def _introduce(self, frame: Frame) -> None:
+        answer = self._guest.answer(frame)
+        if answer:
+            self._socket.sendall(answer)
+        else:
+            self._introduced.set()
+
     def _read(self) -> None:
-        reader = FrameReader()
         try:
             while data := self._socket.recv(1 << 20):
-                for frame in reader.feed(data):
-                    if frame.kind == "report":
+                for frame in self._guest.reader.feed(data):
+                    if not self._guest.welcome:
+                        self._introduce(frame)
+                    elif frame.kind == "report":
                         self.send(self.report())
                     else:
                         self.inbox.put(frame)
@@ -94,8 +108,16 @@ class Controller:
         os._exit(1)
 
 
+def numbers() -> tuple[int, int]:
+    """Of this rank, among those of all hosts and on its own; libraries read them as well."""
+    local = int(os.environ["LOCAL_RANK"])
+    index = int(os.environ[FIRST]) + local
+    os.environ |= {"RANK": str(index), "WORLD_SIZE": os.environ[WORLD]}
+    return index, local
+
+
 def main() -> None:
-    index, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    index, local = numbers()
     if os.getpgrp() != os.getpid():
         # Forked, it would end with torchrun's group, and with its handler of signals.
         os.setsid()

@@ -1,10 +1,12 @@
 """Ranks on two hosts are judged, named and ended like those on one."""
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,25 +17,20 @@ import pytest
 
 from harness.cli import main
 from harness.judge import evaluate
-from harness.ranks.dial import proof, split
+from harness.ranks.handshake import Challenge, proof
 from harness.ranks.node import Node, Refused
 from harness.ranks.nodes import Nodes
 from harness.ranks.pool import RankPool
-from harness.ranks.wire import MAGIC, PREFIX, ProtocolError, encode
+from harness.ranks.wire import encode
 from harness.trace import Fault, Kind
 from harness.verdict import Verdict
 from properties.helpers.first_host import CASE, SLEEPS
 from properties.helpers.places import ROOT
+from properties.helpers.sockets import listening
 
 FIRST_HOST = (sys.executable, "-m", "properties.helpers.first_host")
 TOKEN = "known on these hosts only"
 MARGIN = 10.0
-# What those who do not know the token may say.
-WORDS = (
-    encode("hello", token="a guess", rank=1, pid=1),
-    encode("join", nonce="", proof="a guess"),
-    b"GET / HTTP/1.1\r\n\r\n",
-)
 
 Leftovers = Callable[[str], list[str]]
 AddressOf = Callable[[int], str]
@@ -46,6 +43,8 @@ class Hosts:
     endpoint: str
     first: tuple[str, ...] = ()
     other: tuple[str, ...] = ()
+    # Theirs in a network where nothing else is.
+    addresses: tuple[str, ...] = ()
 
 
 def one_host() -> Hosts:
@@ -80,7 +79,8 @@ def two_hosts() -> Iterator[Hosts]:
         inside = (
             ("ip", "netns", "exec", name, "env", "GLOO_SOCKET_IFNAME=cable") for name in names
         )
-        yield Hosts("10.7.7.1:29400", *inside)
+        first, other = inside
+        yield Hosts("10.7.7.1:29400", first, other, ("10.7.7.1", "10.7.7.2"))
 
 
 def ip(line: str) -> None:
@@ -116,9 +116,12 @@ def join(endpoint: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "harness", "join", endpoint)
 
 
+def children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
 def torchrun_of(process: subprocess.Popen[str]) -> int:
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return int(children[0])
+    return children(process.pid)[0]
 
 
 def wait_for_rank_3(address: str) -> None:
@@ -140,6 +143,8 @@ def test_two_hosts_judge_as_one_and_nothing_on_them_outlives_the_controller(
         addresses = [address_of(int(torchrun)), address_of(torchrun_of(other))]
         assert len(set(addresses)) == 2
         wait_for_rank_3(addresses[1])
+        for host, pid in zip(hosts.addresses, (int(torchrun), torchrun_of(other)), strict=False):
+            assert listening(pid, *children(pid)) == {host}
         controller.kill()
         _, said = other.communicate(timeout=MARGIN)
         assert said == "harness: the controller is gone; every rank here has ended\n"
@@ -181,23 +186,14 @@ def test_a_death_on_another_host_is_named_and_the_host_goes_on_until_it_leaves(
         assert fault.ranks[3].endswith("last key reached: unknown, its host did not tell")
 
 
-def test_a_stranger_is_no_node_and_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_not_come_up_in_time_is_told_and_who_joined_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HARNESS_TOKEN", TOKEN)
     endpoint = one_host().endpoint
     with running(*join(endpoint)) as right, running(*join(endpoint), token="a guess") as wrong:
-        with (
-            RankPool(3, nodes=Nodes(3, endpoint), start_deadline=5.0) as pool,
-            ExitStack() as stack,
-        ):
-            pool.start()
-            strangers = [
-                stack.enter_context(socket.create_connection(split(endpoint), MARGIN))
-                for _ in WORDS
-            ]
-            for stranger, words in zip(strangers, WORDS, strict=True):
-                stranger.sendall(words)
+        with RankPool(3, nodes=Nodes(3, endpoint), start_deadline=5.0) as pool:
             fault = pool.wait_until_ready()
-            assert [stranger.recv(1) for stranger in strangers] == [b""] * len(WORDS)
         said = [process.communicate(timeout=MARGIN)[1] for process in (right, wrong)]
     assert isinstance(fault, Fault)
     assert fault.kind is Kind.START
@@ -207,28 +203,45 @@ def test_a_stranger_is_no_node_and_nobodys_fault(monkeypatch: pytest.MonkeyPatch
     assert (right.returncode, wrong.returncode) == (0, 2)
 
 
-def test_a_stranger_cannot_make_us_keep_much() -> None:
-    nodes = Nodes(2, one_host().endpoint)
-    with socket.create_connection(split(nodes.endpoint)):
-        link = nodes.accept()
-        with pytest.raises(ProtocolError, match="claims 33554432"):
-            list(link.reader.feed(PREFIX.pack(MAGIC, 1 << 25, 0)))
-        link.close()
-    nodes.close()
-
-
 def test_a_controller_that_does_not_know_the_token_is_not_obeyed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
-        node = Node(endpoint, TOKEN)
+        node = Node(f"127.0.0.1:{listener.getsockname()[1]}", TOKEN)
         connection, _ = listener.accept()
         with connection:
-            heard = connection.recv(1 << 12)
-            assert TOKEN.encode() not in heard
-            connection.sendall(encode("welcome", proof=proof("a guess", "controller", "")))
+            for words in (
+                Challenge().frame,
+                encode("welcome", proof=proof("a guess", "controller")),
+                encode("launch", ranks=1),
+            ):
+                connection.sendall(words)
             connection.shutdown(socket.SHUT_WR)
             with pytest.raises(Refused, match="does not know the token"):
                 node.serve()
+            heard = connection.recv(1 << 12)
+            assert b'"join"' in heard
+            assert TOKEN.encode() not in heard
+
+
+def test_a_controller_that_never_says_who_it_is_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.ranks.node.PATIENCE", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        node = Node(f"127.0.0.1:{listener.getsockname()[1]}", TOKEN)
+        connection, _ = listener.accept()
+        # A byte now and then does not keep it waiting.
+        dripping = threading.Thread(target=drip, args=(connection,), daemon=True)
+        dripping.start()
+        with pytest.raises(Refused, match="gave no answer within 1 s"):
+            node.serve()
+        dripping.join()
+
+
+def drip(connection: socket.socket) -> None:
+    with connection, contextlib.suppress(OSError):
+        for byte in Challenge().frame:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.2)
 
 
 def test_a_command_that_is_not_about_several_hosts_is_refused(

@@ -77,7 +77,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settled]:
             ),
         ):
             monkeypatch.setattr(place, name, said)
-        for name, value in ((PLACEMENT, placement), (MEETING, "env://")):
+        for name, value in ((PLACEMENT, placement), (MEETING, "/nowhere")):
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("RANK", str(local))
         monkeypatch.setenv("WORLD_SIZE", "8")

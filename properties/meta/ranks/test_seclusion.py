@@ -1,12 +1,15 @@
 """Ranks of one host need no network and no name, and nobody on a network reaches them."""
 
 import json
+import os
 import sys
 
 import pytest
 
+from harness.ranks.pool import RankPool
 from properties.helpers.commands import ran
 from properties.helpers.places import ROOT
+from properties.helpers.sockets import listening
 
 SECLUDED = ROOT / "properties" / "helpers" / "secluded.py"
 NAMESPACES = ("unshare", "--net", "--uts", "--mount")
@@ -18,3 +21,8 @@ def test_a_host_without_a_network_asks_for_no_name_and_listens_to_nobody() -> No
         pytest.skip(f"no namespaces on this machine: {allowed.stderr}")
     told = ran(*NAMESPACES, sys.executable, SECLUDED)
     assert json.loads(told.stdout) == {"verdict": "WITHIN", "questions": [], "open": []}
+
+
+def test_a_pool_listens_on_loopback_alone(harness_pool: RankPool) -> None:
+    assert harness_pool.wait_until_ready() is None
+    assert listening(os.getpid(), *harness_pool.pids()) == {"127.0.0.1"}
