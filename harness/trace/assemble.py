@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.case import Case
 from harness.trace.fault import Fault, Kind
-from harness.trace.fragment import Fragment
+from harness.trace.fragment import Fragment, bits
 from harness.trace.trace import Entry, Trace, Values, is_required
 
 
@@ -135,10 +135,8 @@ def _replica(
 def _first_difference(first: Values, other: Values, rank: int) -> str:
     if first.shape != other.shape or first.dtype != other.dtype:
         return f"rank 0 holds {first.dtype} {first.shape}, rank {rank} {other.dtype} {other.shape}"
-    # Bits, not values: two NaNs agree, and so must the signs of zeros.
-    unequal = np.ascontiguousarray(first).view(f"V{first.itemsize}") != np.ascontiguousarray(
-        other
-    ).view(f"V{other.itemsize}")
+    # Bits, not values: two NaNs agree.
+    unequal = bits(first).view(f"V{first.itemsize}") != bits(other).view(f"V{other.itemsize}")
     index = tuple(int(i) for i in np.argwhere(unequal.reshape(first.shape))[0])
     where = f"at {list(index)} " if index else ""
     return f"{where}rank 0 holds {first[index]!s}, rank {rank} {other[index]!s}"

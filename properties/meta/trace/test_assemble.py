@@ -52,11 +52,12 @@ def replicas(*ranks: list[Any]) -> list[Misfit]:
     return assembled(*([piece("x", copy) for copy in copies] for copies in ranks)).misfits
 
 
-def test_replicas_agree_to_the_last_bit() -> None:
+def test_replicas_agree_to_the_last_bit_but_for_the_sign_of_a_zero() -> None:
     assert replicas([np.nan], [np.nan]) == []
-    (misfit,) = replicas([[[1.0, 0.0]]], [[[1.0, -0.0]]])
+    assert replicas([[[1.0, 0.0]]], [[[1.0, -0.0]]]) == []
+    (misfit,) = replicas([[[1.0, 0.0, 2.0]]], [[[1.0, -0.0, np.nextafter(2.0, 3.0)]]])
     assert (misfit.kind, misfit.key, misfit.ranks) == (MisfitKind.SPLIT, "x", (1,))
-    assert misfit.detail == "at [0, 1] rank 0 holds 0.0, rank 1 -0.0"
+    assert misfit.detail == "at [0, 2] rank 0 holds 2.0, rank 1 2.0000000000000004"
     (misfit,) = replicas([2.5], [3.0])
     assert misfit.detail == "rank 0 holds 2.5, rank 1 3.0"
 
