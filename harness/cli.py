@@ -18,7 +18,7 @@ from harness.commands import (
     repro,
 )
 from harness.commands.options import FAULT, STOPPED, USAGE, NoRanks, print_json
-from harness.refusal import BadInput
+from harness.outside import BadInput
 
 COMMANDS = {
     "check": check,

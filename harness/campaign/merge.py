@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.campaign.summary import FORMAT, INTERRUPTED, LIMIT, Summary, Tally
-from harness.refusal import BadInput
+from harness.outside import BadInput, NotReadable, read_file
+
+# A campaign of millions of cases has less.
+MOST_BYTES = 1 << 28
 
 
 class BadDocument(BadInput):
@@ -18,9 +21,12 @@ class BadDocument(BadInput):
 def read_document(name: str) -> Summary:
     """What `check --json` or `merge --json` wrote."""
     try:
-        document = json.loads(Path(name).read_bytes())
+        # A user may well name a link.
+        document = json.loads(read_file(Path(name).resolve(), MOST_BYTES))
     except OSError as error:
         raise BadDocument(f"document={name}: cannot be read: {error.strerror}") from None
+    except NotReadable as error:
+        raise BadDocument(f"document={name}: {error}") from None
     except (ValueError, RecursionError):
         raise BadDocument(f"document={name}: is not JSON") from None
     if not isinstance(document, dict) or "format" not in document:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from harness.case import Dtype, Kernel, LossContract, Wrapper
-from harness.refusal import BadInput
+from harness.outside import BadInput
 
 Item = TypeVar("Item")
 

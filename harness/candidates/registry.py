@@ -4,8 +4,9 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from harness.candidates.protocol import Candidate
 from harness.candidates.published.environment import Environment
 from harness.candidates.published.library import Library, Published, libraries
-from harness.refusal import BadInput
+from harness.outside import BadInput
 
 BUILT_IN = {
     "native-gather": "harness.candidates.own.native:GATHER",
@@ -98,6 +99,21 @@ def locate(name: str) -> Named:
     if not Path(place).is_file():
         raise UnknownCandidate(f"candidate={name}: there is no file {place}")
     return Named(name, "file", place, attribute)
+
+
+def vouched_for(name: str, source: str, typed: Collection[str] = ()) -> str:
+    """A name that was read somewhere, and whose code may run though nobody asked for it.
+
+    What comes with the harness or with an installed library is known. A file or a module is
+    whatever lies there: whoever sent the name may have sent that, too.
+    """
+    named = locate(name)
+    if name in BUILT_IN or named.inside in ("bank", "library") or name in typed:
+        return name
+    raise UnknownCandidate(
+        f"{source}: its candidate is {name}, whose code is not run unasked; if you trust it, add "
+        f"--candidate {shlex.quote(name)}"
+    )
 
 
 def _not_in_bank(named: Named, known: Iterable[str]) -> UnknownCandidate:

@@ -1,6 +1,6 @@
 """The one error for bad input."""
 
-from harness.refusal import BadInput
+from harness.outside import BadInput
 
 
 class InvalidCase(BadInput):

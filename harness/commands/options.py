@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from harness.campaign.request import Part, Request
 from harness.case import Dtype, Kernel, LossContract, Wrapper
-from harness.refusal import BadInput
+from harness.outside import BadInput
 
 if TYPE_CHECKING:
     from harness.ranks.pool import RankPool

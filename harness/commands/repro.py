@@ -41,7 +41,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "case lines the last is judged; the same ranks run the others before it",
     )
     parser.add_argument(
-        "--candidate", metavar="C", help="default: that of the bundle, or native-gather"
+        "--candidate",
+        metavar="C",
+        help="default: that of the bundle, unless it is a file or a module; or native-gather",
     )
     parser.add_argument("--shrink", action="store_true", help="shrink the case, for up to 60 s")
     parser.add_argument(
@@ -128,10 +130,13 @@ def _read(texts: list[str], candidate: str | None) -> tuple[list[Case], str, "Bu
     if "=" in text and not os.path.lexists(text):
         raise InvalidCase.because("case", text, "a case line starts with case/1")
 
+    from harness.candidates.registry import vouched_for
     from harness.failure.bundle.read import find_bundle, read_bundle
 
     bundle = read_bundle(find_bundle(text))
-    return [*bundle.before, bundle.case], candidate or bundle.candidate, bundle
+    if candidate is None:
+        candidate = vouched_for(bundle.candidate, f"bundle={text}")
+    return [*bundle.before, bundle.case], candidate, bundle
 
 
 def _may_write(name: str | None, candidates: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from harness.compare import Comparison
 from harness.conformance.examined import Examined
 from harness.conformance.stage import Stage, name_of
 from harness.conformance.sweep import Release
-from harness.refusal import BadInput
+from harness.outside import BadInput
 from harness.report.record import comparison_record
 
 FORMAT = "conformance/1"

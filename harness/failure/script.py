@@ -16,7 +16,7 @@ from harness.candidates import locate
 from harness.candidates.published.environment import Environment
 from harness.compare import Comparison
 from harness.failure.reached import bound, reached, used
-from harness.refusal import BadInput
+from harness.outside import BadInput
 from harness.report import explain
 from harness.trace import Kind
 

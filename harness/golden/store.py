@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.golden.damage import BadGolden
+from harness.outside import NotReadable, read_file
 
 DRAFT, COMMITTED = ".draft-", ".committed"
 # Beside the goldens, and read by people only.
@@ -98,17 +99,26 @@ def _read(folder: Path) -> dict[str, bytes]:
     for name in _names(folder):
         path = folder / name
         try:
-            if path.stat().st_size > LARGEST:
-                raise BadGolden(f"{name}: is larger than {LARGEST >> 20} MiB")
-            files[name] = path.read_bytes()
+            files[name] = read_file(path, LARGEST)
         except OSError as error:
             raise BadGolden(f"{name}: cannot be read: {error.strerror}") from None
+        except NotReadable as error:
+            raise BadGolden(f"{name}: {error}") from None
     return files
 
 
 def _names(folder: Path) -> list[str]:
+    """What lies there, but for what a writer is at; a link is named, and nobody follows it."""
     names = []
     for path, folders, files in os.walk(folder):
-        folders[:] = sorted(each for each in folders if not each.startswith("."))
-        names += [str(Path(path, each).relative_to(folder)) for each in sorted(files)]
+        here = Path(path)
+        links = [each for each in folders if (here / each).is_symlink()]
+        names += [str((here / each).relative_to(folder)) for each in sorted([*files, *links])]
+        if here == folder:
+            folders[:] = [each for each in folders if not _is_of_a_writer(each)]
+        folders.sort()
     return [name for name in names if name != README]
+
+
+def _is_of_a_writer(name: str) -> bool:
+    return name == COMMITTED or name.startswith(DRAFT)

@@ -8,11 +8,11 @@ import contextlib
 import select
 import time
 
+from harness.outside import BadInput
 from harness.ranks.dial import dial
 from harness.ranks.handshake import Guest, launch_token
 from harness.ranks.torchrun import Order, Torchrun, ending
 from harness.ranks.wire import Frame, ProtocolError, encode
-from harness.refusal import BadInput
 
 # How long the controller may take until it listens and has shown who it is.
 PATIENCE = 180.0

@@ -20,13 +20,13 @@ from typing import Self
 
 from harness.candidates import locate
 from harness.case import Case
+from harness.outside import BadInput
 from harness.ranks.collectives import first_disagreement
 from harness.ranks.crew import Crew, Deadlines
 from harness.ranks.launch import Launch
 from harness.ranks.nodes import Nodes
 from harness.ranks.placement import Placement
 from harness.ranks.ticket import Ticket
-from harness.refusal import BadInput
 from harness.trace import Assembly, Fault, assemble
 
 DEADLINE = 20.0

@@ -20,7 +20,7 @@ from importlib.metadata import distributions, version
 from pathlib import Path
 
 from harness.candidates.published.library import Library
-from harness.refusal import BadInput
+from harness.outside import BadInput
 
 # Written last: what was installed, by name.
 DONE = "installed.json"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from harness.candidates.protocol import Emit, Rank
 from harness.case import Case
-from harness.refusal import BadInput
+from harness.outside import BadInput
 
 GROUP = "harness.candidates"
 

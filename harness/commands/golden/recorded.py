@@ -48,11 +48,15 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
     """Compute all again on the device at hand, and say what the difference means."""
     from rich.console import Console
 
+    from harness.candidates.registry import vouched_for
     from harness.compare import Change
     from harness.golden.provenance import fingerprint
-    from harness.golden.recorded import compared
+    from harness.golden.recorded import CANDIDATE, compared
     from harness.golden.table import show_compared
 
+    typed = options.candidate or []
+    for name, golden in goldens.items():
+        vouched_for(golden.stored.made[CANDIDATE], f"{options.store}: {name}", typed)
     with open_pool(options, options.ranks) as pool:
         pool.require_ready()
         place = pool.place

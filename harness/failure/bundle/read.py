@@ -10,7 +10,6 @@ A bundle is smaller than MOST_BYTES unless its case lines are not: those are nev
 
 import json
 import os
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -24,7 +23,7 @@ from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, listed
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.tensors import Malformed, unpack
 from harness.failure.sameness import Mark
-from harness.refusal import BadInput
+from harness.outside import BadInput, read_file
 from harness.verdict import Verdict
 
 FORMAT = 2
@@ -133,28 +132,13 @@ def _read(
     place: Path, folder: Path, name: str, kind: str, decode: Callable[[bytes], Part]
 ) -> Part:
     try:
-        return decode(_content(folder / name, MOST_READ[kind]))
+        return decode(read_file(folder / name, MOST_READ[kind]))
     except OSError as error:
         why = error.strerror or error
         raise BadBundle(f"bundle={place}: {name} cannot be read: {why}") from None
     except ValueError as error:
         # What is no path at all fails like what is no record.
         raise BadBundle(f"bundle={place}: {name}: {error}") from None
-
-
-def _content(file: Path, most: int) -> bytes:
-    # Not to wait for somebody who would write into a pipe.
-    number = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        status = os.fstat(number)
-        if not stat.S_ISREG(status.st_mode):
-            raise Malformed("is no file")
-        if status.st_size > most:
-            raise Malformed(f"has {status.st_size} bytes; use one of at most {most}")
-        with os.fdopen(number, "rb", closefd=False) as opened:
-            return opened.read(status.st_size)
-    finally:
-        os.close(number)
 
 
 def _record(data: bytes) -> dict[str, Any]:

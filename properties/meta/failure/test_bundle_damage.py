@@ -89,7 +89,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pipe": (file_becomes(RECORD, os.mkfifo), f"{RECORD}: is no file"),
     "a loop": (
         file_becomes(TENSORS, lambda f: f.symlink_to(f)),
-        f"{TENSORS} cannot be read: Too many levels of symbolic links",
+        f"{TENSORS}: is no file, but a link",
     ),
     "a device": (file_becomes(RECORD, lambda f: f.symlink_to("/dev/zero")), "is no file"),
     "a large record": (file_becomes(RECORD, sparse), f"{RECORD}: has {1 << 40} bytes"),

@@ -145,6 +145,26 @@ def test_an_id_of_several_bundles_or_of_none_is_refused_with_those_near(
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["payload.py:X", "payload:X"])
+def test_code_that_a_bundle_names_is_not_run_unless_somebody_asks_for_it(
+    diverged: Comparison, repro: Say, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path.cwd())
+    Path("payload.py").write_text("from pathlib import Path; Path('was-here').touch()\n")
+    place = write_bundle(replace(diverged, candidate=name))
+    status, said = repro(place)
+    assert status == USAGE
+    assert said == (
+        f"harness: bundle={place}: its candidate is {name}, whose code is not run unasked; if you "
+        f"trust it, add --candidate {name}\n"
+    )
+    assert not Path("was-here").exists()
+    status, said = repro(place, "--candidate", name)
+    assert status == USAGE
+    assert "has no attribute 'X'" in said
+    assert Path("was-here").exists()
+
+
 @pytest.fixture
 def mine() -> str:
     """Somebody's own file: what is part of the harness needs no script."""

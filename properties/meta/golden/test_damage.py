@@ -1,6 +1,7 @@
 """A store that is not what it was says so, in one sentence each, and stays as it is."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -76,6 +77,25 @@ def with_an_edited_comment(folder: Path) -> None:
     (folder / VECTOR).write_bytes((folder / VECTOR).read_bytes().replace(b"It is", b"It was"))
 
 
+def with_a_hidden_folder(folder: Path) -> None:
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden" / "more").write_bytes(b"x")
+
+
+def with_a_link(folder: Path) -> None:
+    (folder / VECTOR).rename(folder.parent / "elsewhere.json")
+    (folder / VECTOR).symlink_to(folder.parent / "elsewhere.json")
+
+
+def with_a_folder_that_is_a_link(folder: Path) -> None:
+    (folder / "more").symlink_to(folder.parent)
+
+
+def with_a_pipe(folder: Path) -> None:
+    (folder / TENSORS).unlink()
+    os.mkfifo(folder / TENSORS)
+
+
 SAID: dict[Callable[[Path], None], str] = {
     flipped: f"{TENSORS}: its SHA-256 is ",
     truncated: f"{TENSORS}: is not a whole safetensors file",
@@ -87,6 +107,10 @@ SAID: dict[Callable[[Path], None], str] = {
     without_a_manifest: "manifest.json: is missing",
     with_an_edited_case: f"{VECTOR}: its case was edited: its tensors were made for case/1 rows=4",
     with_an_edited_comment: f"{VECTOR}: its SHA-256 is ",
+    with_a_hidden_folder: ".hidden/more: is not in the manifest",
+    with_a_link: f"{VECTOR}: is no file, but a link; put in its place what it leads to",
+    with_a_folder_that_is_a_link: "more: is no file, but a link; put in its place",
+    with_a_pipe: f"{TENSORS}: is no file",
 }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.candidates.registry import vouched_for
 from harness.case import parse
 from harness.cli import main
 from harness.golden import BadGolden, Golden, Store, as_files, examine
@@ -81,6 +82,18 @@ def test_what_left_its_budget_is_a_change_of_meaning(
     status, found = verified(folder, capsys)
     assert status == 1
     assert found["two-rows"].startswith("semantic change: torch 1.0 -> ")
+
+
+def test_code_that_a_store_names_is_not_run_unless_somebody_asks_for_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    payload = tmp_path / "payload.py"
+    payload.write_text("raise AssertionError('it was run')")
+    made_otherwise(folder, candidate=f"{payload}:X")
+    verify = ["golden", "verify", "--store", str(folder)]
+    assert main(verify) == 2
+    assert f"{payload}:X, whose code is not run unasked" in capsys.readouterr().err
+    assert vouched_for(f"{payload}:X", "a store", [f"{payload}:X"]) == f"{payload}:X"
 
 
 @pytest.mark.parametrize("command", ["generate", "diff"])

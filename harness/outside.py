@@ -1,0 +1,50 @@
+"""What comes from outside: errors about it, files of it, and text of it for a terminal."""
+
+import os
+import stat
+import unicodedata
+from pathlib import Path
+
+# No line that a person reads is longer.
+LONGEST = 1 << 16
+
+
+class BadInput(ValueError):
+    """It cannot be used: the message names field, value and remedy, and is all that is shown."""
+
+
+class NotReadable(ValueError):
+    """It is no file, or larger than it may be."""
+
+
+def read_file(file: str | Path, most: int) -> bytes:
+    """All of a regular file; never more than is allowed, and nothing is waited for.
+
+    No link is followed: whoever sent one could have any file read.
+    """
+    if Path(file).is_symlink():
+        raise NotReadable("is no file, but a link; put in its place what it leads to")
+    number = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(number)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotReadable("is no file")
+        if status.st_size > most:
+            raise NotReadable(f"has {status.st_size} bytes; use one of at most {most}")
+        with os.fdopen(number, "rb", closefd=False) as opened:
+            # It may be growing.
+            return opened.read(status.st_size)
+    finally:
+        os.close(number)
+
+
+def printable(text: str) -> str:
+    """As a terminal may have it: nothing in it moves, colours or turns what stands around it."""
+    text = text if len(text) <= LONGEST else f"{text[:LONGEST]} … cut"
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(sign if _is_harmless(sign) else "�" for sign in lines)
+
+
+def _is_harmless(sign: str) -> bool:
+    # Control signs, formats such as those that turn the direction of writing, and half signs.
+    return sign in "\n\t" or unicodedata.category(sign) not in ("Cc", "Cf", "Cs")
