@@ -1,8 +1,11 @@
 """The command line. Heavy imports wait until a command runs: `--help` needs no torch."""
 
 import argparse
+import os
 import signal
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
 
 import harness
@@ -18,7 +21,7 @@ from harness.commands import (
     repro,
 )
 from harness.commands.options import FAULT, STOPPED, USAGE, NoRanks, print_json
-from harness.outside import BadInput
+from harness.outside import BadInput, printable
 
 COMMANDS = {
     "check": check,
@@ -47,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
     except BadInput as error:
-        print(f"harness: {' '.join(str(error).splitlines())}", file=sys.stderr)  # noqa: T201 - a command speaks
+        print(f"harness: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)  # noqa: T201 - a command speaks
         return USAGE
     except NoRanks as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command speaks
@@ -57,7 +60,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("harness: interrupted; every rank is stopped", file=sys.stderr)  # noqa: T201 - a command speaks
         return STOPPED
+    except BrokenPipeError:
+        # Whoever read what we print has gone; what Python has left to say goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAULT
+    except Exception as error:  # noqa: BLE001 - it says nothing of the candidate
+        print(f"harness: {told_in_full(error)}", file=sys.stderr)  # noqa: T201 - a command speaks
+        if getattr(options, "json", False):
+            print_json({"verdict": "FAULT", "fault": f"{type(error).__name__}: {error}"})
+        return FAULT
     return status
+
+
+def told_in_full(error: Exception) -> str:
+    """What nobody expected, in one sentence; all of it is in a file."""
+    said = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+    try:
+        number, name = tempfile.mkstemp(prefix="harness-error-", suffix=".txt")
+        with os.fdopen(number, "w") as file:
+            file.write("".join(traceback.format_exception(error)))
+    except OSError as other:
+        return f"nothing can be judged here: {said}; nor can it be told in full: {other}"
+    return f"nothing can be judged here: {said}; in full in {name}"
 
 
 def obey_signals() -> None:

@@ -1,12 +1,18 @@
 """What comes from outside: errors about it, files of it, and text of it for a terminal."""
 
 import os
+import re
 import stat
-import unicodedata
 from pathlib import Path
 
 # No line that a person reads is longer.
 LONGEST = 1 << 16
+# Control signs but for tabs and ends of lines, signs without a width, those that turn the
+# direction of writing, and half signs.
+HARMFUL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+    "\ud800-\udfff]"
+)
 
 
 class BadInput(ValueError):
@@ -41,10 +47,4 @@ def read_file(file: str | Path, most: int) -> bytes:
 def printable(text: str) -> str:
     """As a terminal may have it: nothing in it moves, colours or turns what stands around it."""
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]} … cut"
-    lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    return "".join(sign if _is_harmless(sign) else "�" for sign in lines)
-
-
-def _is_harmless(sign: str) -> bool:
-    # Control signs, formats such as those that turn the direction of writing, and half signs.
-    return sign in "\n\t" or unicodedata.category(sign) not in ("Cc", "Cf", "Cs")
+    return HARMFUL.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))

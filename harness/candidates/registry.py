@@ -49,6 +49,14 @@ class Named:
         return f"{Path(self.place).resolve()}:{self.attribute}"
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether its code is none that comes with the harness or with an installed library.
+
+        Then only ranks run it: it may end its process, or never come back.
+        """
+        return self.name not in BUILT_IN and self.inside in ("file", "module")
+
+    @property
     def home(self) -> str:
         """What its ranks must run in: `verl@0.9.1`, or nothing in particular."""
         return f"{self.place}@{self.environment.version}" if self.environment else ""
@@ -107,8 +115,7 @@ def vouched_for(name: str, source: str, typed: Collection[str] = ()) -> str:
     What comes with the harness or with an installed library is known. A file or a module is
     whatever lies there: whoever sent the name may have sent that, too.
     """
-    named = locate(name)
-    if name in BUILT_IN or named.inside in ("bank", "library") or name in typed:
+    if name in typed or not locate(name).is_foreign:
         return name
     raise UnknownCandidate(
         f"{source}: its candidate is {name}, whose code is not run unasked; if you trust it, add "

@@ -240,10 +240,7 @@ def open_pool(
     if ranks % options.nodes:
         raise UsageError(f"--ranks={ranks}: use a multiple of --nodes={options.nodes}")
     _refuse_pretence(options)
-    named = [locate(candidate) for candidate in candidates]
-    for each in named:
-        each.load()
-    homes = {each.home for each in named} - {""}
+    homes = {each.home for each in map(locate, candidates)} - {""}
     if len(homes) > 1:
         raise UsageError(
             f"--candidate={','.join(candidates)}: {' and '.join(sorted(homes))} each need an "
@@ -264,6 +261,8 @@ def open_pool(
         with RankPool(
             ranks, placement, home=where, nodes=nodes, deadline=options.deadline
         ) as pool:
+            for candidate in candidates:
+                pool.load(candidate)
             yield pool
     except CannotStart as error:
         raise NoRanks(explain_no_start(error.fault), error.fault.summary) from None

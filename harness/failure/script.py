@@ -17,6 +17,7 @@ from harness.candidates.published.environment import Environment
 from harness.compare import Comparison
 from harness.failure.reached import bound, reached, used
 from harness.outside import BadInput
+from harness.ranks.willing import ASKING
 from harness.report import explain
 from harness.trace import Kind
 
@@ -62,8 +63,7 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
     if comparison is None or not comparison.verdict.failed:
         raise NoScript("there is nothing to show: no case failed")
     fault = comparison.fault
-    # What no rank raised came before any step, from supports().
-    if fault and (fault.kind not in SHOWN or (fault.kind is Kind.RAISED and fault.rank is None)):
+    if fault and (fault.kind not in SHOWN or fault.last_key == ASKING):
         raise NoScript(f"only `harness repro` shows this fault ({fault.kind})")
     source = source_of(comparison.candidate)
     headline, _, says, *lines = explain(comparison).splitlines()

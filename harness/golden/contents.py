@@ -82,6 +82,17 @@ def as_files(goldens: dict[str, Golden]) -> dict[str, bytes]:
     return {**files, FILE: manifest_text(listed)}
 
 
+def unless_changed(before: Files, goldens: dict[str, Golden]) -> Callable[[Files], Files]:
+    """What to write for these in the place of what they were made from, and of nothing else."""
+
+    def changed(now: Files) -> Files:
+        if now != before:
+            raise BadGolden("somebody else has changed the store meanwhile; run it again")
+        return as_files(goldens)
+
+    return changed
+
+
 def made_for(vector: Vector) -> dict[str, Case]:
     """The case of a vector in each precision that tensors may have been made in, by its line."""
     cases = (replace(vector.case, dtype=dtype) for dtype in get_args(Dtype))

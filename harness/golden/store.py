@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,19 +36,27 @@ class Store:
     def files(self) -> dict[str, bytes]:
         """All files by their relative names, as they were at one moment."""
         with self._locked(fcntl.LOCK_SH):
-            return {**_read(self.folder), **_read(self.folder / COMMITTED)}
+            return self._files()
 
     def write(self, files: Files) -> None:
         """Add these, or put them in the place of others: all of them, or none."""
+        self.change(lambda _: files)
+
+    def change(self, changed: Callable[[dict[str, bytes]], Files]) -> None:
+        """The same, made of what is there at that moment: no other writer comes between."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._locked(fcntl.LOCK_EX):
             self._settle()
+            files = changed(self._files())
             draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=self.folder))
             for name, data in files.items():
                 (draft / name).parent.mkdir(exist_ok=True)
                 (draft / name).write_bytes(data)
             draft.rename(self.folder / COMMITTED)
             self._settle()
+
+    def _files(self) -> dict[str, bytes]:
+        return {**_read(self.folder), **_read(self.folder / COMMITTED)}
 
     def _settle(self) -> None:
         """Finish what a writer that was killed had begun."""

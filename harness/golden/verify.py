@@ -10,10 +10,10 @@ from harness.case import Case
 from harness.compare import Comparison, Verdict, faulted, unsupported
 from harness.golden.contents import Golden
 from harness.judge import blame
-from harness.judge.judge import AHEAD, Run, Unsupported, begin, evaluate_traced
+from harness.judge.judge import AHEAD, Run, begin, evaluate_traced
 from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
-from harness.trace import Fault, Trace
+from harness.trace import Fault, Trace, Unsupported
 
 Job = tuple[str, Case, str, Trace]
 

@@ -1,6 +1,5 @@
 """From a case to a comparison: the one place where all parts meet."""
 
-import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,20 +15,10 @@ from harness.diagnosis import name_divergence, name_fault
 from harness.judge import blame
 from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference
-from harness.trace import Assembly, Fault, Kind, Trace
+from harness.trace import Fault, Kind, Outcome, Trace, Unsupported
 
 # How many cases the ranks may have in hand while the controller computes references.
 AHEAD = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Unsupported:
-    """Why a case was never given to the ranks."""
-
-    reason: str
-
-
-Outcome = Assembly | Fault | Unsupported
 
 
 @dataclass(slots=True)
@@ -111,19 +100,10 @@ def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]
 
 def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Run:
     """Have the ranks run a case; the outcomes of several come in the order they were begun."""
-    try:
-        named = locate(candidate)
-        reason = named.load().supports(case)
-    except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its own fault
-        trace = traceback.format_exc()
-        said = f"supports() raised {type(error).__name__}: {error}"
-        fault = Fault(kind=Kind.RAISED, summary=said, stacks={0: trace})
-        return Run(case, candidate, pool, fault)
-    if reason is None:
-        reason = pool.placement.refuses(case)
+    reason = pool.placement.refuses(case)
     if reason is not None:
-        return Run(case, candidate, pool, Unsupported(str(reason)))
-    pool.submit(case, named.full, traced=traced)
+        return Run(case, candidate, pool, Unsupported(reason))
+    pool.submit(case, locate(candidate).full, traced=traced)
     return Run(case, candidate, pool)
 
 

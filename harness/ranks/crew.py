@@ -10,7 +10,7 @@ from harness.ranks.autopsy import autopsy
 from harness.ranks.launch import Launch
 from harness.ranks.link import Event
 from harness.ranks.reports import ask
-from harness.ranks.ticket import Ticket, take_in
+from harness.ranks.ticket import Ticket, disagreed, take_in
 from harness.ranks.trouble import Trouble
 from harness.ranks.wire import encode
 from harness.trace import Fault, Kind
@@ -119,6 +119,7 @@ class Crew:
             case=str(ticket.case),
             candidate=ticket.candidate,
             traced=ticket.traced,
+            loads=ticket.loads,
         )
         mesh = (ticket.case.dp, ticket.case.sp)
         if mesh not in self.launch.meshes:
@@ -142,6 +143,9 @@ class Crew:
             for rank in range(ticket.case.ranks)
             if rank in reports and reports[rank].importing
         }
+        if ticket.refusals:
+            # Who does not refuse waits for those who do.
+            return [disagreed(ticket.refusals)]
         if not importing:
             text = f"gave no answer within {self._deadlines.case:g} s"
             return [Trouble(Kind.HUNG, text, late=True)]

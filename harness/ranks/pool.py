@@ -16,19 +16,23 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Self
 
 from harness.candidates import locate
-from harness.case import Case
+from harness.candidates.registry import UnknownCandidate
+from harness.case import Case, parse
 from harness.outside import BadInput
 from harness.ranks.collectives import first_disagreement
 from harness.ranks.crew import Crew, Deadlines
 from harness.ranks.launch import Launch
 from harness.ranks.nodes import Nodes
 from harness.ranks.placement import Placement
-from harness.ranks.ticket import Ticket
-from harness.trace import Assembly, Fault, assemble
+from harness.ranks.ticket import Ticket, disagreed
+from harness.trace import Assembly, Fault, Outcome, Unsupported, assemble
 
+# Of one rank, whatever the mesh.
+ANY = parse("case/1 rows=1:1 sp=1")
 DEADLINE = 20.0
 START_DEADLINE = 180.0
 
@@ -139,14 +143,43 @@ class RankPool:
         if self._crew is not None:
             self._crew.feed()
 
-    def collect(self) -> Assembly | Fault:
+    def load(self, candidate: str) -> None:
+        """Load its code, to say early what is wrong with it.
+
+        That of a stranger only a rank loads. Nobody waits for it here: `collect` raises what is
+        wrong in the place of the first outcome.
+        """
+        named = locate(candidate)
+        if not named.is_foreign:
+            named.load()
+            return
+        candidate = named.full
+        self._waiting.append(Ticket(ANY, candidate, traced=False, loads=True, alone=True))
+        self.start()
+
+    def collect(self) -> Outcome:
         """The outcome of the oldest case under way."""
         ticket = self._waiting[0]
         fault = self._wait(lambda: ticket.complete)
         self._waiting.popleft()
+        if ticket.loads:
+            if fault or ticket.refusals:
+                # None of the others has been given to a rank.
+                self._waiting.clear()
+            if fault:
+                raise CannotStart(fault)
+            if ticket.refusals:
+                here = f"{Path.cwd()}/"
+                raise UnknownCandidate(ticket.refusals[0].replace(here, ""))
+            return self.collect()
         if fault:
             return fault
         ranks = range(ticket.case.ranks)
+        if len(ticket.refusals) == ticket.case.ranks:
+            return Unsupported(ticket.refusals[0])
+        if ticket.refusals:
+            trouble = disagreed(ticket.refusals)
+            return Fault(kind=trouble.kind, summary=f"rank {trouble.rank} {trouble.text}")
         assembly = assemble(ticket.case, [ticket.fragments[rank] for rank in ranks])
         if isinstance(assembly, Assembly):
             assembly.collectives, assembly.stood_in = ticket.collectives, ticket.stood_in
@@ -154,9 +187,9 @@ class RankPool:
             assembly.idle = tuple(sorted(ticket.idle))
         return assembly
 
-    def run(self, case: Case, candidate: str, *, traced: bool = False) -> Assembly | Fault:
+    def run(self, case: Case, candidate: str, *, traced: bool = False) -> Outcome:
         """Submit one case and wait for it; nothing else may be under way."""
-        if self._waiting:
+        if any(not ticket.loads for ticket in self._waiting):
             raise RuntimeError("other cases are under way; use submit and collect")
         self.submit(case, candidate, traced=traced)
         return self.collect()

@@ -8,6 +8,8 @@ from harness.trace import PAD_TOKEN, Fragment, digest, is_required, to_numpy
 from harness.trace.trace import Tokens, Values
 
 PROGRESS_BYTES = 128
+# Where a rank is before its candidate has emitted anything.
+RECEIVED = "case received"
 
 
 class BadFragment(ValueError):
@@ -23,7 +25,7 @@ class Recorder:
         self.traced, self._progress = traced, progress
         self._kept: list[tuple[str, torch.Tensor, Tokens | None]] = []
         self._under_way = False
-        self.reached("case received")
+        self.reached(RECEIVED)
 
     def reached(self, key: str) -> None:
         """Note where this rank is, in a file that outlives it."""
@@ -36,6 +38,11 @@ class Recorder:
         self.reached(key)
         if not (self.traced or is_required(key)):
             return
+        if tensor.is_complex() or tensor.layout != torch.strided:
+            raise BadFragment(
+                f"key {key!r}: {tensor.dtype} in {tensor.layout}; emit a dense tensor that is not "
+                "complex"
+            )
         shape = tuple(tensor.shape)
         if key == "nll" and (tokens is None or len(shape) != 1):
             raise BadFragment(

@@ -19,6 +19,8 @@ class Ticket:
     case: Case
     candidate: str
     traced: bool
+    # Nothing is run: the code of the candidate is loaded, to say early what is wrong with it.
+    loads: bool = False
     # No other may be under way beside it.
     alone: bool = False
     # Zero until the ranks have it.
@@ -28,6 +30,8 @@ class Ticket:
     collectives: dict[str, int] = field(default_factory=dict)
     # What rank 0 has a stand-in for.
     stood_in: tuple[str, ...] = ()
+    # Why each rank did not run it that did not.
+    refusals: dict[int, str] = field(default_factory=dict)
     # Ranks on a device on which they computed nothing.
     idle: set[int] = field(default_factory=set)
     # What each rank entered, one by one, where it is traced.
@@ -41,8 +45,15 @@ class Ticket:
         """As if no rank had ever had it."""
         self.run = 0
         self.fragments.clear()
+        self.refusals.clear()
         self.idle.clear()
         self.logs.clear()
+
+
+def disagreed(refusals: dict[int, str]) -> Trouble:
+    """Some ranks refused a case, and others did not."""
+    rank, reason = min(refusals.items())
+    return Trouble(Kind.RAISED, f"refuses the case, and not all others do: {reason}", rank)
 
 
 def take_in(event: Event, waiting: Sequence[Ticket], *, up: bool) -> Trouble | None:
@@ -88,6 +99,8 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
         )
     log = _log(frame.header.get("log", []))
     ticket.fragments[rank] = unpack(frame.header.get("fragments"), frame.payload)
+    if refusal := frame.text("refusal"):
+        ticket.refusals[rank] = refusal
     if frame.header.get("idle") is True:
         ticket.idle.add(rank)
     if rank == 0:

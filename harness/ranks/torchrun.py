@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import harness
 from harness.candidates import interpreter
+from harness.outside import printable
 from harness.ranks import worker
 from harness.ranks.collectives import ENVIRONMENT
 from harness.ranks.endings import ending_of
@@ -20,8 +21,8 @@ from harness.ranks.placement import MEETING, PLACEMENT, Placement
 from harness.ranks.wire import Frame
 from harness.ranks.worker import ENDPOINT, FIRST, TOKEN, WORLD
 
-# The end of a file is enough for whoever reads it on another host.
-TAIL = 1 << 14
+# Of a file, the end is enough: what is read here, and what goes to another host.
+READ, TAIL = 1 << 16, 1 << 14
 LOOPBACK = "127.0.0.1"
 # torchrun would have one for its ranks, which listens to everybody.
 WITHOUT_A_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -174,8 +175,10 @@ class Torchrun:
         files = f"logs/*/attempt_0/{local}/*.log" if kind == "log" else name
         text = ""
         for file in sorted(self._folder.glob(files)):
-            with contextlib.suppress(OSError):
-                text += file.read_text(errors="replace")
+            with contextlib.suppress(OSError), file.open("rb") as opened:
+                opened.seek(max(0, os.fstat(opened.fileno()).st_size - READ))
+                end = opened.read(READ).decode(errors="replace")
+                text += printable(end.replace("\0", ""))
         return text
 
     def left(self) -> dict[str, str]:

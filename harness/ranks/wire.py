@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from harness.outside import printable
+
 MAGIC = b"UHP1"
 PREFIX = struct.Struct(">4sIQ")
 MAX_HEADER = 1 << 26
@@ -41,14 +43,14 @@ class Frame:
         value = self.header.get(name)
         if not isinstance(value, str):
             raise ProtocolError(f"{self.kind}.{name}={value!r} is not text")
-        return _printable(value)
+        return printable(value)
 
     def texts(self, name: str) -> dict[str, str]:
         """A header field that must be text by name."""
         value = self.header.get(name)
         if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
             raise ProtocolError(f"{self.kind}.{name} is not text by name")
-        return {key: _printable(text) for key, text in value.items()}
+        return {key: printable(text) for key, text in value.items()}
 
 
 def encode(kind: str, payload: bytes = b"", **header: object) -> bytes:
@@ -80,11 +82,6 @@ class FrameReader:
             payload = bytes(self._buffer[PREFIX.size + header_size : end])
             del self._buffer[:end]
             yield _frame(head, payload)
-
-
-def _printable(text: str) -> str:
-    # Half a surrogate pair is legal JSON and cannot be printed.
-    return text.encode(errors="replace").decode()
 
 
 def _frame(head: bytes, payload: bytes) -> Frame:

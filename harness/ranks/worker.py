@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from harness.outside import LONGEST
 from harness.ranks.collectives import Collective, log, told
 from harness.ranks.dial import dial
 from harness.ranks.handshake import Guest
@@ -116,20 +117,24 @@ def numbers() -> tuple[int, int]:
     return index, local
 
 
-def main() -> None:
-    index, local = numbers()
+def stand_alone() -> None:
+    """Forked, it would end with torchrun's group, and with its handler of signals."""
     if os.getpgrp() != os.getpid():
-        # Forked, it would end with torchrun's group, and with its handler of signals.
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def main() -> None:
+    index, local = numbers()
+    stand_alone()
     controller = Controller(index)
     # Native code that aborts leaves no other word of where it was called from.
     faulthandler.enable((controller.folder / f"crash.{index}").open("w"))
 
     from torch import distributed as dist
 
-    from harness.candidates import STOOD_IN, locate
+    from harness.candidates import STOOD_IN
     from harness.case import parse
     from harness.ranks.exchanges import Exchanges
     from harness.ranks.hardware import allocations, described
@@ -138,6 +143,7 @@ def main() -> None:
     from harness.ranks.placement import settle
     from harness.ranks.recorder import Recorder
     from harness.ranks.warm_up import make_ready
+    from harness.ranks.willing import loaded, willing
 
     device = settle(local)
     meshes, exchanges = Meshes(index, device), Exchanges()
@@ -160,11 +166,13 @@ def main() -> None:
         )
         called, started, traced = exchanges.called, time.time_ns(), recorder.traced
         before = allocations(device)
+        ask = loaded if frame.header["loads"] else willing
         try:
-            candidate = locate(frame.text("candidate")).load()
+            candidate, refusal = ask(frame.text("candidate"), case, recorder)
             seat = meshes.seat(case.dp, case.sp)
             gate.wait()
-            candidate.run(case, seat.rank, recorder)
+            if candidate:
+                candidate.run(case, seat.rank, recorder)
             fragments = recorder.fragments()
             # Before the gate, which may ask for memory as well.
             idle = 0 < before == allocations(device)
@@ -172,31 +180,30 @@ def main() -> None:
             # too many can never meet one of the next case. They have left while this one packs.
             gate = dist.barrier(group=seat.gate, async_op=True)
             items, payload = pack(fragments)
-        except Exception as error:  # noqa: BLE001 - the controller judges it
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the controller judges it
             controller.send(
                 encode(
                     "raised",
                     run=run,
                     # Hosts have no other clock in common.
                     moment=time.time_ns(),
-                    error=f"{type(error).__name__}: {error}",
-                    stack=traceback.format_exc(),
+                    error=f"{type(error).__name__}: {error}"[:LONGEST],
+                    stack=traceback.format_exc()[-LONGEST:],
                     last_key=recorder.last_key,
                 )
             )
             continue
         # One rank's counts stand for all; whether all were in step costs reading every log.
-        entered = exchanges.since(called, started, exactly=traced) if index == 0 else {}
-        logged = told(log(started)) if traced else []
         controller.send(
             encode(
                 "finished",
                 payload,
                 run=run,
                 fragments=items,
+                refusal=refusal,
                 idle=idle,
-                collectives=entered,
-                log=logged,
+                collectives=exchanges.since(called, started, exactly=traced) if not index else {},
+                log=told(log(started)) if traced else [],
                 stood_in=sorted(STOOD_IN),
             )
         )

@@ -38,7 +38,9 @@ def explain(comparison: Comparison) -> str:
 
 def explain_no_start(fault: Fault) -> str:
     """Why no case was run at all."""
-    return "\n".join(["FAULT     the ranks did not start", *_fault_lines(fault)])
+    up = fault.kind not in (Kind.START, Kind.LAUNCHER)
+    what = "a rank did not survive to load the candidate" if up else "the ranks did not start"
+    return "\n".join([f"FAULT     {what}", *_fault_lines(fault)])
 
 
 def replay(comparison: Comparison) -> str:

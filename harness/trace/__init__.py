@@ -1,9 +1,11 @@
 """What a run left behind: tensors by name and token, from one device or from many ranks."""
 
 from harness.trace.assemble import Assembly, Misfit, MisfitKind, assemble
-from harness.trace.fault import Fault, Kind
+from harness.trace.fault import Fault, Kind, Unsupported
 from harness.trace.fragment import PAD_TOKEN, Fragment, digest
 from harness.trace.trace import GRADIENT, Entry, Trace, is_required, to_numpy
+
+Outcome = Assembly | Fault | Unsupported
 
 __all__ = [
     "GRADIENT",
@@ -15,7 +17,9 @@ __all__ = [
     "Kind",
     "Misfit",
     "MisfitKind",
+    "Outcome",
     "Trace",
+    "Unsupported",
     "assemble",
     "digest",
     "is_required",

@@ -20,6 +20,13 @@ class Kind(StrEnum):
     REFERENCE = "reference"
 
 
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A case that was not run, and why: the candidate refused it, or the ranks it was for."""
+
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """Never a pass: a crash, a hang, a lie, or a run in which nothing was examined."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from harness.candidates import locate
 from harness.ranks.pool import RankPool
 
 
@@ -21,7 +20,7 @@ def own_pool(harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyP
         _options: Any, _ranks: int, candidates: Iterable[str] = ()
     ) -> AbstractContextManager[RankPool]:
         for candidate in candidates:
-            locate(candidate).load()
+            harness_pool.load(candidate)
         return nullcontext(harness_pool)
 
     for command in ("check", "repro"):

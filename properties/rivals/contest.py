@@ -8,7 +8,7 @@ from harness.case import Case
 from harness.compare import Verdict
 from harness.judge.judge import evaluate_traced, reference_traces
 from harness.ranks.pool import RankPool
-from harness.trace import Fault
+from harness.trace import Assembly, Fault
 from properties.rivals.rule import Rival
 from properties.rivals.table import RIVALS
 
@@ -81,6 +81,7 @@ def _rejecting(candidate: str, asked: Mapping[Case, list[Rival]], pool: RankPool
         if isinstance(outcome, Fault):
             # Whoever runs it sees it crash or hang, whatever is compared.
             rejected += [rival.name for rival in left]
+        if not isinstance(outcome, Assembly):
             continue
         plain = reference_traces(case, traced=True)[1]
         rejected += [rival.name for rival in left if not rival.accepts(case, plain, outcome.trace)]

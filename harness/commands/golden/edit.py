@@ -10,6 +10,7 @@ from harness.commands.options import DIVERGED, PASSED, UsageError, print_json
 
 if TYPE_CHECKING:
     from harness.golden import Golden
+    from harness.golden.store import Files
 
 
 def add(options: argparse.Namespace) -> int:
@@ -34,14 +35,19 @@ def add(options: argparse.Namespace) -> int:
             raise UsageError(f"--hunts={key}: there is no such mutant; near: {near}")
     case = replace(parse(options.case), dtype="fp64")
     store = store_of(options)
-    files = store.files() if store.folder.is_dir() else {}
-    goldens: dict[str, Golden] = {}
-    if files:
-        goldens, damages = examine(files)
+
+    def others(files: "Files") -> "dict[str, Golden]":
+        goldens, damages = examine(files) if files else ({}, [])
         if damages:
             raise BadGolden(str(damages[0]))
-    if options.name in goldens and not (options.accept and options.reason):
-        raise UsageError(f"NAME={options.name}: is there; replace it with --accept --reason TEXT")
+        if options.name in goldens and not (options.accept and options.reason):
+            raise UsageError(
+                f"NAME={options.name}: is there; replace it with --accept --reason TEXT"
+            )
+        return goldens
+
+    # Refused before it is computed; and once more when it is, since others may add meanwhile.
+    others(store.files() if store.folder.is_dir() else {})
     vector = Vector(
         options.name,
         case,
@@ -50,17 +56,18 @@ def add(options: argparse.Namespace) -> int:
         tuple(situations_of(case)),
         options.source,
     )
-    goldens[options.name] = make(vector, fingerprint(), commit(store.folder), options.reason)
-    store.write(as_files(goldens))
+    golden = make(vector, fingerprint(), commit(store.folder), options.reason)
+    store.change(lambda files: as_files({**others(files), options.name: golden}))
     if options.json:
-        print_json(described(goldens[options.name]))
+        print_json(described(golden))
     else:
         console(options).print(f"added {options.name}", highlight=False)
     return PASSED
 
 
 def generate(options: argparse.Namespace) -> int:
-    from harness.golden import as_files, only_vectors
+    from harness.golden import only_vectors
+    from harness.golden.contents import unless_changed
     from harness.golden.generate import make, remake
     from harness.golden.manifest import FILE
     from harness.golden.provenance import commit, fingerprint
@@ -71,9 +78,9 @@ def generate(options: argparse.Namespace) -> int:
     if FILE not in files:
         vectors = only_vectors(files)
         goldens = {name: make(vector, made, checked_out) for name, vector in vectors.items()}
-        store.write(as_files(goldens))
+        store.change(unless_changed(files, goldens))
         return _tell(options, {}, sorted(goldens), [])
-    known = oracles(options, store)
+    known = oracles(options, files)
     if known is None:
         return DAMAGED
     if options.out:
@@ -81,14 +88,14 @@ def generate(options: argparse.Namespace) -> int:
     remade = remake(known, made, checked_out, accept=options.accept, reason=options.reason)
     refused = [name for name in remade.changed if name not in remade.written]
     if remade.written and not refused:
-        store.write(as_files(remade.goldens))
+        store.change(unless_changed(files, remade.goldens))
     return _tell(options, remade.drifts, [] if refused else remade.written, refused)
 
 
 def diff(options: argparse.Namespace) -> int:
     from harness.golden.generate import drifted
 
-    goldens = oracles(options, store_of(options))
+    goldens = oracles(options, store_of(options).files())
     if goldens is None:
         return DAMAGED
     drifts = {name: drifted(golden) for name, golden in goldens.items()}

@@ -15,7 +15,7 @@ from harness.commands.options import (
 
 
 def show(options: argparse.Namespace) -> int:
-    goldens = whole(options, store_of(options))
+    goldens = whole(options, store_of(options).files())
     if goldens is None:
         return DAMAGED
     if options.json:
@@ -38,7 +38,7 @@ def verify(options: argparse.Namespace) -> int:
     started = time.monotonic()
     candidates = options.candidate or ["native-gather", "native-local"]
     sps = read_numbers("--sp", options.sp)
-    goldens = whole(options, store_of(options))
+    goldens = whole(options, store_of(options).files())
     if goldens is None:
         return DAMAGED
     if any(map(is_recorded, goldens.values())):

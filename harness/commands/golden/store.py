@@ -11,15 +11,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from harness.golden import Golden, Store
+    from harness.golden.store import Files
 
 DAMAGED = 4
 
 
-def whole(options: argparse.Namespace, store: "Store") -> "dict[str, Golden] | None":
+def whole(options: argparse.Namespace, files: "Files") -> "dict[str, Golden] | None":
     """The goldens; or nothing, where one is damaged, and every damage is told."""
     from harness.golden import examine
 
-    goldens, damages = examine(store.files())
+    goldens, damages = examine(files)
     if not damages:
         return goldens
     if options.json:
@@ -29,12 +30,12 @@ def whole(options: argparse.Namespace, store: "Store") -> "dict[str, Golden] | N
     return None
 
 
-def oracles(options: argparse.Namespace, store: "Store") -> "dict[str, Golden] | None":
+def oracles(options: argparse.Namespace, files: "Files") -> "dict[str, Golden] | None":
     """The same, where they must hold what plain training computes."""
     from harness.golden import BadGolden
     from harness.golden.recorded import is_recorded
 
-    goldens = whole(options, store)
+    goldens = whole(options, files)
     for name, golden in (goldens or {}).items():
         if is_recorded(golden):
             raise BadGolden(f"{name}: was recorded on a device; only verify and list apply to it")

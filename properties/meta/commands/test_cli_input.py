@@ -12,22 +12,11 @@ pytestmark = pytest.mark.usefixtures("no_rank")
 GOOD = "case/1 rows=3:111"
 USAGE = 2
 
-CANDIDATES = {
-    "broken.py": "def (",
-    "raises.py": "raise RuntimeError('first line\\nsecond line')",
-    "leaves.py": "import sys; sys.exit(0)",
-    "empty.py": "",
-    "idle.py": "class Idle:\n    name = 'idle'\n    def supports(self, case): ...\nIDLE = Idle()",
-    "kind.py": "from harness.candidates.own.native import GatherDialect as Kind",
-}
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with files that are no candidate and no bundle."""
+    """The current folder, with what is no bundle."""
     monkeypatch.chdir(tmp_path)
-    for name, source in CANDIDATES.items():
-        (tmp_path / name).write_text(source)
     for name in ("garbage", "nothing-in-it"):
         (tmp_path / name).mkdir()
     (tmp_path / "garbage" / "failure.json").write_text("{")
@@ -81,15 +70,7 @@ def test_an_unreadable_bundle_is_refused(
     [
         ("native", "not built in; use native-gather, "),
         ("gone.py:X", "there is no file gone.py"),
-        ("broken.py:X", "broken.py does not import: SyntaxError"),
-        ("raises.py:X", "raises.py does not import: RuntimeError: first line"),
-        ("leaves.py:X", "leaves.py does not import: SystemExit"),
-        ("empty.py:X", "empty.py has no attribute 'X'"),
-        ("empty.py:", "empty.py has no attribute ''"),
-        ("idle.py:IDLE", "IDLE lacks 'run'"),
-        ("kind.py:Kind", "Kind is a class; name an instance of it"),
-        ("no.such.module:X", "module 'no.such.module' does not import: ModuleNotFoundError"),
-        ("harness.case:X", "harness.case has no attribute 'X'"),
+        ("mutants.B999", "there is no B999 in mutants; near: "),
     ],
 )
 @pytest.mark.usefixtures("folder")

@@ -150,7 +150,7 @@ def test_code_that_a_bundle_names_is_not_run_unless_somebody_asks_for_it(
     diverged: Comparison, repro: Say, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path.cwd())
-    Path("payload.py").write_text("from pathlib import Path; Path('was-here').touch()\n")
+    Path("payload.py").write_text("open(__file__ + '.ran', 'x').close()\n")
     place = write_bundle(replace(diverged, candidate=name))
     status, said = repro(place)
     assert status == USAGE
@@ -158,11 +158,11 @@ def test_code_that_a_bundle_names_is_not_run_unless_somebody_asks_for_it(
         f"harness: bundle={place}: its candidate is {name}, whose code is not run unasked; if you "
         f"trust it, add --candidate {name}\n"
     )
-    assert not Path("was-here").exists()
-    status, said = repro(place, "--candidate", name)
+    assert not Path("payload.py.ran").exists()
+    status, said = repro(place, "--candidate", "payload.py:X")
     assert status == USAGE
     assert "has no attribute 'X'" in said
-    assert Path("was-here").exists()
+    assert Path("payload.py.ran").exists()
 
 
 @pytest.fixture

@@ -78,5 +78,5 @@ def test_a_file_too_large_to_be_a_golden_is_not_read(tmp_path: Path) -> None:
     store = stored_in(tmp_path)
     with (tmp_path / "tensors" / "huge").open("wb") as huge:
         huge.truncate(1 << 30)
-    with pytest.raises(BadGolden, match="tensors/huge: is larger than 64 MiB"):
+    with pytest.raises(BadGolden, match="tensors/huge: has 1073741824 bytes; use"):
         store.files()

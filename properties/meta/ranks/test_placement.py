@@ -1,6 +1,7 @@
 """How a rank settles on its device, which here only notes what is asked of it."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,7 +58,7 @@ FLAGS = [
 
 
 @pytest.fixture
-def settled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settled]:
+def settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Settled]:
     """What a rank does when it settles, on a device that only notes what is asked of it."""
 
     def note(placement: str, local: int) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settled]:
             ),
         ):
             monkeypatch.setattr(place, name, said)
-        for name, value in ((PLACEMENT, placement), (MEETING, "/nowhere")):
+        for name, value in ((PLACEMENT, placement), (MEETING, str(tmp_path / "ranks"))):
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("RANK", str(local))
         monkeypatch.setenv("WORLD_SIZE", "8")

@@ -15,7 +15,7 @@ import pytest
 from harness.case import Case, parse
 from harness.ranks import torchrun
 from harness.ranks.pool import RankPool
-from harness.trace import Assembly, Fault, Kind
+from harness.trace import Assembly, Fault, Kind, Outcome
 from properties.helpers.places import PLANTED
 
 FAULTY = PLANTED / "faulty.py"
@@ -33,7 +33,7 @@ def faulty(name: str) -> str:
     return f"{FAULTY}:{name}"
 
 
-def is_right(case: Case, outcome: Assembly | Fault) -> bool:
+def is_right(case: Case, outcome: Outcome) -> bool:
     return (
         isinstance(outcome, Assembly)
         and not outcome.misfits

@@ -15,7 +15,7 @@ from harness.ranks.wire import Frame, FrameReader, encode
 from harness.trace import Fragment, Kind
 
 FRAGMENTS, PAYLOAD = pack([Fragment("loss", np.zeros(()))])
-FINISHED = {"run": 1, "fragments": FRAGMENTS, "collectives": {"all_to_all": 4}}
+FINISHED = {"refusal": "", "run": 1, "fragments": FRAGMENTS, "collectives": {"all_to_all": 4}}
 RAISED = {"run": 1, "moment": 5, "error": "E: no", "stack": "here"}
 
 
@@ -44,6 +44,7 @@ def ticket() -> Ticket:
         ("finished", FINISHED | {"collectives": [1]}),
         ("finished", FINISHED | {"collectives": {"all_to_all": "4"}}),
         ("finished", FINISHED | {"log": 5}),
+        ("finished", FINISHED | {"refusal": 5}),
         ("finished", FINISHED | {"log": [["g", float("inf"), "k", "[]", True, ""]]}),
         ("raised", RAISED | {"moment": float("nan")}),
         ("raised", RAISED | {"moment": {}}),
@@ -92,4 +93,4 @@ def test_an_error_can_be_printed_whatever_it_is(link: Link, ticket: Ticket) -> N
     (frame,) = FrameReader().feed(encode("raised", run=1, moment=5, error="E: \udcff", stack=""))
     trouble = take_in(Event(link, frame), [ticket], up=True)
     assert trouble
-    assert trouble.text.encode() == b"raised E: ?"
+    assert trouble.text.encode() == "raised E: �".encode()

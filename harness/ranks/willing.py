@@ -1,0 +1,31 @@
+"""What a candidate says before it runs: code of its own, and so it is asked on ranks only."""
+
+from harness.candidates import Candidate, locate
+from harness.candidates.registry import UnknownCandidate
+from harness.case import Case
+from harness.ranks.recorder import RECEIVED, Recorder
+
+# Where a rank is while it asks; a run that ends here has shown nothing of a step.
+ASKING = "supports()"
+
+
+def willing(name: str, case: Case, recorder: Recorder) -> tuple[Candidate | None, str]:
+    """The candidate, if it runs this case; or nothing, and why not."""
+    recorder.reached(ASKING)
+    candidate = locate(name).load()
+    reason = candidate.supports(case)
+    recorder.reached(RECEIVED)
+    if reason is None:
+        return candidate, ""
+    if not isinstance(reason, str) or not reason:
+        raise TypeError(f"supports() returned {reason!r}; return None, or say in words why not")
+    return None, reason
+
+
+def loaded(name: str, _case: Case, _recorder: Recorder) -> tuple[None, str]:
+    """Nothing that runs, and what is wrong with the code of the candidate."""
+    try:
+        locate(name).load()
+    except UnknownCandidate as error:
+        return None, str(error)
+    return None, ""

@@ -1,0 +1,98 @@
+"""Code that is not ours runs on ranks only, and whatever it does there is told as what it is."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+
+pytest_plugins = ["properties.helpers.own_pool"]
+pytestmark = pytest.mark.usefixtures("own_pool")
+
+LINE = "case/1 rows=3:111 sp=2"
+USAGE, FAULT = 2, 3
+FILES = {
+    "broken.py": "def (",
+    "raises.py": "raise RuntimeError('first line\\nsecond line')",
+    "leaves.py": "import sys; sys.exit(0)",
+    "empty.py": "",
+    "idle.py": "class Idle:\n    name = 'idle'\n    def supports(self, case): ...\nIDLE = Idle()",
+    "kind.py": "from harness.candidates.own.native import GatherDialect as Kind",
+}
+
+
+@pytest.mark.parametrize("command", [("repro", LINE), ("check", "--cases", "1", "--ranks", "2")])
+@pytest.mark.parametrize(
+    ("candidate", "said"),
+    [
+        ("broken.py:X", "broken.py does not import: SyntaxError"),
+        ("raises.py:X", "raises.py does not import: RuntimeError: first line"),
+        ("leaves.py:X", "leaves.py does not import: SystemExit"),
+        ("empty.py:X", "empty.py has no attribute 'X'"),
+        ("empty.py:", "empty.py has no attribute ''"),
+        ("idle.py:IDLE", "IDLE lacks 'run'"),
+        ("kind.py:Kind", "Kind is a class; name an instance of it"),
+        ("no.such.module:X", "module 'no.such.module' does not import: ModuleNotFoundError"),
+        ("harness.case:X", "harness.case has no attribute 'X'"),
+    ],
+)
+def test_what_is_no_candidate_is_refused_in_one_line(
+    command: tuple[str, ...], candidate: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = candidate.partition(":")[0]
+    if name in FILES:
+        Path(name).write_text(FILES[name])
+    assert main([*command, "--candidate", candidate]) == USAGE
+    written = capsys.readouterr().err
+    assert written.startswith(f"harness: candidate={candidate}: {said}")
+    assert written.count("\n") == 1
+
+
+STEP = """
+import ctypes, os, sys
+from harness.candidates.own.native import LocalDialect
+
+{at_import}
+
+class Mine(LocalDialect):
+    name = "mine"
+
+    def supports(self, case):
+        {in_supports}
+
+MINE = Mine()
+"""
+
+
+@pytest.mark.parametrize(
+    ("at_import", "in_supports", "said"),
+    [
+        ("os._exit(0)", "", "rank 0 died, exit status 0"),
+        ("", "os._exit(0)", "rank 0 died, exit status 0"),
+        ("", "ctypes.string_at(0)", "died, killed by SIGSEGV"),
+        ("", "sys.exit(0)", "raised SystemExit: 0"),
+        ("", "return False", "raised TypeError: supports() returned False; return None, or say"),
+        (
+            *("", "return None if int(os.environ['RANK']) else 'no zeros'"),
+            "rank 0 refuses the case, and not all others do: no zeros",
+        ),
+    ],
+)
+def test_whatever_ends_a_process_is_a_fault_and_no_pass(
+    at_import: str, in_supports: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.py").write_text(
+        STEP.format(at_import=at_import, in_supports=in_supports or "return None")
+    )
+    assert main(["repro", LINE, "--candidate", "mine.py:MINE", "--deadline", "3"]) == FAULT
+    written = capsys.readouterr()
+    assert said in written.out + written.err
+
+
+def test_what_a_case_is_refused_for_is_told_in_the_words_of_the_candidate(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("mine.py").write_text(STEP.format(at_import="", in_supports="return 'not on Mondays'"))
+    assert main(["repro", LINE, "--candidate", "mine.py:MINE"]) == FAULT
+    assert "UNSUPPORTED candidate mine.py:MINE" in (said := capsys.readouterr().out)
+    assert "why     not on Mondays" in said
