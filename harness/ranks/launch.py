@@ -16,8 +16,6 @@ from harness.ranks.wire import MAX_FRAME, Frame, ProtocolError
 
 SEND_TIMEOUT = 5.0
 CHUNK = 1 << 20
-# Seconds for what a process had sent before it ended.
-FAREWELL = 2.0
 # Of those who have not shown who they are: how many there may be, and for how many seconds each.
 CROWD, MANNERS = 32, 10.0
 UNKNOWN = "unknown, its host did not tell"
@@ -145,13 +143,9 @@ class Launch:
     def _last_words(self, link: Link) -> list[Event]:
         """What a process that has ended sent before."""
         link.socket.setblocking(False)
-        events, until = [], time.monotonic() + FAREWELL
+        events = []
         while link.heard:
             events += self._receive(link)
-            if link.heard and time.monotonic() > until:
-                # A child of it that goes on talking.
-                self._drop(link)
-                events += self._farewell(link)
         return events
 
     def _welcome(self, link: Link, frame: Frame) -> None:

@@ -1,5 +1,6 @@
 """Input that cannot be is refused in one line, with status 2, before any rank starts."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from harness.cli import main
 pytestmark = pytest.mark.usefixtures("no_rank")
 
 GOOD = "case/1 rows=3:111"
-USAGE = 2
+USAGE, FAULT = 2, 3
 
 
 @pytest.fixture
@@ -164,6 +165,24 @@ def test_what_the_parser_cannot_read_ends_with_status_two(
         main(arguments)
     assert left.value.code == USAGE
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError()])
+def test_what_nobody_expected_is_one_sentence_a_fault_and_in_full_in_a_file(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr("harness.commands.doctor.run", fails)
+    assert main(["doctor", "--json"]) == FAULT
+    told = capsys.readouterr()
+    assert json.loads(told.out)["verdict"] == "FAULT"
+    said, _, file = told.err.rstrip().partition("; in full in ")
+    assert said.startswith(f"harness: nothing can be judged here: {type(error).__name__}")
+    assert "\n" not in said
+    assert "in fails\n    raise error" in Path(file).read_text()
+    Path(file).unlink()
 
 
 def test_good_input_does_start_a_rank() -> None:

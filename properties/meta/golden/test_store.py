@@ -5,13 +5,17 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.golden import BadGolden, Store, examine
+from harness.cli import main
+from harness.golden import BadGolden, Golden, Store, examine, generate
 from properties.helpers.commands import ran
-from properties.helpers.stores import files, stored_in
+from properties.helpers.stores import CASES, files, stored_in
 
 
 @pytest.mark.parametrize("kills", [15, pytest.param(50, marks=pytest.mark.long)])
@@ -80,3 +84,41 @@ def test_a_file_too_large_to_be_a_golden_is_not_read(tmp_path: Path) -> None:
         huge.truncate(1 << 30)
     with pytest.raises(BadGolden, match="tensors/huge: has 1073741824 bytes; use"):
         store.files()
+
+
+def test_of_three_who_add_at_once_none_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored_in(tmp_path)
+    together, make = threading.Barrier(3), generate.make
+
+    def made_together(*given: Any) -> Golden:
+        # All have seen the store as it was before any of them writes.
+        together.wait(60)
+        return make(*given)
+
+    monkeypatch.setattr(generate, "make", made_together)
+    names = ("first", "second", "third")
+    add = ["golden", "add", "--store", str(tmp_path), "--comment", "It is small."]
+    with ThreadPoolExecutor(3) as adding:
+        statuses = list(adding.map(lambda name: main([*add, name, CASES["a-window"]]), names))
+    assert statuses == [0, 0, 0]
+    goldens, damages = examine(Store(tmp_path).files())
+    assert damages == []
+    assert set(goldens) == {*CASES, *names}
+
+
+def test_who_generates_does_not_undo_what_was_added_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, remake = stored_in(tmp_path), generate.remake
+
+    def remade_meanwhile(*given: Any, **named: Any) -> Any:
+        remade = remake(*given, **named)
+        store.write({**files(), "vectors/late.json": b"{}"})
+        return replace(remade, written=list(remade.goldens))
+
+    monkeypatch.setattr(generate, "remake", remade_meanwhile)
+    assert main(["golden", "generate", "--store", str(tmp_path)]) == 4
+    assert "somebody else has changed the store meanwhile" in capsys.readouterr().err
+    assert "vectors/late.json" in store.files()

@@ -23,6 +23,8 @@ from harness.ranks.recorder import BadFragment, Recorder
         ("loss", torch.ones(1), None),
         ("loss", 1.0, None),
         (b"loss", torch.ones(()), None),
+        ("loss", torch.ones((), dtype=torch.complex64), None),
+        ("nll", torch.ones(2).to_sparse(), torch.arange(2)),
     ],
 )
 def test_a_malformed_fragment_is_not_even_sent(
