@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.ranks.autopsy import autopsy
+from harness.ranks.busy import share_waited
 from harness.ranks.launch import Launch
 from harness.ranks.link import Event
 from harness.ranks.reports import ask
@@ -19,6 +20,9 @@ from harness.trace import Fault, Kind
 GRACE, LONGEST_GRACE, POLL = 0.3, 2.0, 0.02
 # How long those who are late get to say that they still import.
 ASKING = 1.0
+# A share of time in which ranks wait for a processor that is worth a word, and how many times its
+# deadline a case may take because of it.
+BUSY, MOST_TIMES = 0.25, 10
 
 
 @dataclass(slots=True)
@@ -147,14 +151,29 @@ class Crew:
             # Who does not refuse waits for those who do.
             return [disagreed(ticket.refusals)]
         if not importing:
-            text = f"gave no answer within {self._deadlines.case:g} s"
-            return [Trouble(Kind.HUNG, text, late=True)]
+            return self._stuck(ticket)
         if time.monotonic() - self._begun < self._deadlines.start:
             self._since = time.monotonic()
             return []
         rank, module = min(importing.items())
         text = f"still imported {module} after {self._deadlines.start:g} s"
         return [Trouble(Kind.START, text, rank, late=True)]
+
+    def _stuck(self, ticket: Ticket) -> list[Trouble]:
+        """What a busy machine keeps from its ranks is not held against them."""
+        links = self.launch.links
+        silent = [links[r] for r in range(ticket.case.ranks) if r not in ticket.fragments]
+        share = share_waited(link.pid for link in silent if not link.host)
+        passed, allowed = time.monotonic() - self._since, self._deadlines.case
+        if passed * (1 - share) < allowed and passed < MOST_TIMES * allowed:
+            return []
+        text = f"gave no answer within {allowed:g} s"
+        if share > BUSY:
+            text = (
+                f"gave no answer within {passed:.0f} s on a busy machine, where it was ready to "
+                f"run and had no processor {share:.0%} of the time; --deadline allows more"
+            )
+        return [Trouble(Kind.HUNG, text, late=True)]
 
     def _take_in(self, events: list[Event]) -> list[Trouble]:
         taken = [take_in(event, self._waiting, up=self.is_ready) for event in events]

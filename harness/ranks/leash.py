@@ -6,6 +6,7 @@ processes of its own; and somebody has to remove the folder after the last of th
 """
 
 import contextlib
+import ctypes
 import os
 import select
 import shutil
@@ -17,10 +18,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from harness.ranks import place
 from harness.ranks.endings import ending_of
 
 ADDRESS, CONTROLLER = "HARNESS_SOCKET", "HARNESS_CONTROLLER"
 
+# As the kernel's header has it.
+PR_SET_PDEATHSIG = 1
 # A process that survives SIGKILL for longer is stuck in the kernel: nothing else will help.
 PATIENCE = 2.0
 
@@ -94,6 +98,9 @@ def _tell_what_is_waited_for() -> None:
 
 def main() -> None:
     controller, address = int(os.environ.pop(CONTROLLER)), os.environ[ADDRESS]
+    # Somebody may have stopped us by the time that the controller is gone.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+    place.hold(Path(address).parent)
     # Before anything is imported that keeps the old one.
     _tell_what_is_waited_for()
     threading.Thread(target=_tell_of_the_dead, daemon=True).start()

@@ -1,5 +1,6 @@
 """What `emit` does on a rank: check, copy, keep."""
 
+import contextlib
 import os
 
 import torch
@@ -30,7 +31,9 @@ class Recorder:
     def reached(self, key: str) -> None:
         """Note where this rank is, in a file that outlives it."""
         self.last_key = key
-        os.pwrite(self._progress, key.encode()[:PROGRESS_BYTES].ljust(PROGRESS_BYTES), 0)
+        # Where there is no room left, nothing is said of the candidate.
+        with contextlib.suppress(OSError):
+            os.pwrite(self._progress, key.encode()[:PROGRESS_BYTES].ljust(PROGRESS_BYTES), 0)
 
     def __call__(self, key: str, tensor: torch.Tensor, tokens: torch.Tensor | None = None) -> None:
         if not isinstance(key, str) or not isinstance(tensor, torch.Tensor):

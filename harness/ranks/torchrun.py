@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +12,7 @@ from typing import Any, Self
 import harness
 from harness.candidates import interpreter
 from harness.outside import printable
-from harness.ranks import worker
+from harness.ranks import place, worker
 from harness.ranks.collectives import ENVIRONMENT
 from harness.ranks.endings import ending_of
 from harness.ranks.leash import ADDRESS, CONTROLLER, sweep
@@ -115,9 +114,8 @@ class Torchrun:
     def __init__(self, order: Order, *, endpoint: str = "") -> None:
         self._order, self._endpoint = order, endpoint
         self._ranks = order.ranks_of(order.node)
-        # A private folder: only this user can reach a socket in it, and the path stays short
-        # enough for one (about 100 bytes).
-        self._folder = Path(tempfile.mkdtemp(prefix="harness-"))
+        self._folder = place.make()
+        self._held = place.hold(self._folder)
         self.address = str(self._folder / "controller")
 
     def start(self) -> None:
@@ -137,6 +135,8 @@ class Torchrun:
             **self._order.meeting(self._folder),
             **self._order.environment,
             ADDRESS: self.address,
+            # What torch and candidates leave there goes with the rest.
+            "TMPDIR": str(self._folder / "tmp"),
             ENDPOINT: self._endpoint,
             CONTROLLER: str(os.getpid()),
             TOKEN: self._order.token,
@@ -146,6 +146,7 @@ class Torchrun:
             "PYTHONPATH": os.pathsep.join(paths),
         }
         try:
+            (self._folder / "tmp").mkdir()
             with (self._folder / f"torchrun.{self._order.node}").open("wb") as output:
                 self.process = subprocess.Popen(
                     command,
@@ -200,6 +201,7 @@ class Torchrun:
 
     def _discard(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._held)
 
 
 def ending(code: int) -> str:

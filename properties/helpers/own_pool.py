@@ -1,13 +1,15 @@
 """A fixture, for modules that name this one in `pytest_plugins`."""
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.ranks.pool import RankPool
+from harness.commands.options import NoRanks
+from harness.ranks.pool import CannotStart, RankPool
+from harness.report import explain_no_start
 
 
 @pytest.fixture
@@ -16,12 +18,14 @@ def own_pool(harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("harness.failure.bundle.read.elsewhere", lambda: tmp_path / "elsewhere")
 
-    def opened(
-        _options: Any, _ranks: int, candidates: Iterable[str] = ()
-    ) -> AbstractContextManager[RankPool]:
+    @contextmanager
+    def opened(_options: Any, _ranks: int, candidates: Iterable[str] = ()) -> Iterator[RankPool]:
         for candidate in candidates:
             harness_pool.load(candidate)
-        return nullcontext(harness_pool)
+        try:
+            yield harness_pool
+        except CannotStart as error:
+            raise NoRanks(explain_no_start(error.fault), error.fault.summary) from None
 
     for command in ("check", "repro"):
         monkeypatch.setattr(f"harness.commands.{command}.open_pool", opened)

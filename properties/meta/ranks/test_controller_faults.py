@@ -92,6 +92,18 @@ def test_ctrl_c_ends_everything_at_once(
     assert left_behind(address) == []
 
 
+def test_a_torchrun_that_somebody_stopped_goes_with_its_controller(
+    address_of: AddressOf, left_behind: Leftovers
+) -> None:
+    with controller("running", "SLEEPS") as (process, torchrun):
+        address = address_of(torchrun)
+        wait_for_rank_1(address)
+        os.kill(torchrun, signal.SIGSTOP)
+        process.kill()
+        process.wait(MARGIN)
+    assert left_behind(address) == []
+
+
 def test_ranks_leave_by_themselves_when_torchrun_and_controller_are_killed_together(
     address_of: AddressOf, left_behind: Leftovers
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.case import Case, parse
-from harness.ranks import torchrun
+from harness.ranks import busy, torchrun
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind, Outcome
 from properties.helpers.places import PLANTED
@@ -77,7 +77,11 @@ def fault_of(pool: RankPool, left_behind: Leftovers, address_of: AddressOf) -> I
     assert pool.launches > launches
 
 
-def test_a_rank_that_never_gets_anywhere_is_named_with_its_stack(fault_of: Expect) -> None:
+def test_a_rank_that_never_gets_anywhere_is_named_with_its_stack(
+    fault_of: Expect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However busy this machine is.
+    monkeypatch.setattr(busy, "waited", lambda _: {})
     fault = fault_of(faulty("SPINS"))
     assert (fault.kind, fault.rank) == (Kind.HUNG, 1)
     assert fault.summary == "rank 1 gave no answer within 4 s, nor did rank 0"
@@ -115,6 +119,27 @@ def test_an_import_that_never_ends_is_no_collective_that_waits(
     assert (fault.kind, fault.rank) == (Kind.START, 1)
     assert fault.summary == "rank 1 still imported endless after 3 s"
     assert "in exec_module" in fault.stacks[1]
+
+
+def test_what_a_busy_machine_keeps_from_ranks_is_not_held_against_them(
+    pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_right(CASE, pool.run(CASE, "native-local"))
+    monkeypatch.setattr(pool.deadlines, "case", 0.5)
+    # Ready to run all the time, and nine times of ten without a processor.
+    monkeypatch.setattr(busy, "waited", lambda _: {"a thread": 0.9 * time.monotonic()})
+    assert is_right(CASE, pool.run(CASE, faulty("LATE")))
+
+
+def test_not_even_a_busy_machine_keeps_a_rank_for_ever(
+    fault_of: Expect, pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool.deadlines, "case", 0.5)
+    monkeypatch.setattr(busy, "waited", lambda _: {"a thread": 0.99 * time.monotonic()})
+    fault = fault_of(faulty("SPINS"))
+    assert (fault.kind, fault.rank) == (Kind.HUNG, 1)
+    assert " on a busy machine, where it was ready to run and had no processor 9" in fault.summary
+    assert fault.summary.endswith("--deadline allows more, nor did rank 0")
 
 
 def test_a_death_is_seen_at_once_even_if_children_live_on(fault_of: Expect) -> None:

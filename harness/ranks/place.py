@@ -1,0 +1,58 @@
+"""The folder of a launch: private, short enough for a socket, and gone with its last process."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from harness.outside import BadInput
+
+# The path of a socket has at most 107 bytes, and most of them are for what lies in the folder.
+LONGEST_PLACE = 70
+PREFIX = "harness-ranks-"
+# Whoever makes a folder has it held by then.
+SOON = 60.0
+
+
+class NoRoom(BadInput):
+    """Ranks have no place for their files."""
+
+
+def make() -> Path:
+    """A new one, that only this user can reach; and none that nobody holds any more is left."""
+    where = tempfile.gettempdir()
+    if len(os.fsencode(where)) > LONGEST_PLACE:
+        where = "/tmp"  # noqa: S108 - what is made there is private
+    sweep(Path(where))
+    try:
+        return Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
+    except OSError as error:
+        raise NoRoom(
+            f"TMPDIR={where}: no folder for ranks can be made there: {error.strerror}; make room, "
+            "or name another"
+        ) from None
+
+
+def hold(folder: Path) -> int:
+    """Keep it from being swept, until this process and all that it forks are gone."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(held, fcntl.LOCK_SH)
+    return held
+
+
+def sweep(where: Path) -> None:
+    """Remove what was left by launches whose both ends were killed."""
+    for folder in where.glob(f"{PREFIX}*"):
+        # Those of other users are none of ours, and others may sweep at the same time.
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime < SOON:
+                continue
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(held)

@@ -1,0 +1,71 @@
+"""Where a launch keeps its files, and what becomes of them."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.case import parse
+from harness.judge import evaluate
+from harness.ranks import place
+from harness.ranks.place import LONGEST_PLACE, PREFIX, NoRoom
+from harness.ranks.pool import RankPool
+from harness.verdict import Verdict
+
+CASE = parse("case/1 rows=3:111,4:1011 sp=2")
+
+
+@pytest.fixture
+def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Temporary files go to this folder."""
+
+    def go(name: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        return folder
+
+    return go
+
+
+def test_where_names_are_too_long_for_a_socket_ranks_meet_elsewhere(
+    somewhere: Callable[[str], Path],
+) -> None:
+    folder = somewhere("x" * LONGEST_PLACE)
+    with RankPool(2) as pool:
+        assert evaluate(CASE, "native-local", pool).verdict is Verdict.WITHIN
+    assert list(folder.iterdir()) == []
+
+
+def test_where_there_is_no_folder_any_more_that_is_said_and_nobody_is_blamed(
+    somewhere: Callable[[str], Path],
+) -> None:
+    folder = somewhere("gone")
+    folder.rmdir()
+    with (
+        RankPool(2) as pool,
+        pytest.raises(NoRoom, match=f"TMPDIR={folder}: no folder .*: No such file or directory"),
+    ):
+        evaluate(CASE, "native-local", pool)
+    assert not folder.exists()
+
+
+def test_what_killed_launches_left_is_swept_and_what_is_held_or_new_is_not(
+    somewhere: Callable[[str], Path],
+) -> None:
+    folder = somewhere("t")
+    for name, age in (("left", 100), ("held", 100), ("new", 1)):
+        (folder / f"{PREFIX}{name}" / "logs").mkdir(parents=True)
+        moment = (folder / f"{PREFIX}{name}").stat().st_mtime - age
+        os.utime(folder / f"{PREFIX}{name}", (moment, moment))
+    (folder / "somebody's").mkdir()
+    (folder / f"{PREFIX}link").symlink_to(folder / "somebody's")
+    held = place.hold(folder / f"{PREFIX}held")
+    made = place.make()
+    kept = {f"{PREFIX}held", f"{PREFIX}new", f"{PREFIX}link", "somebody's", made.name}
+    assert {each.name for each in folder.iterdir()} == kept
+    os.close(held)
+    place.make()
+    assert not (folder / f"{PREFIX}held").exists()
