@@ -1,17 +1,18 @@
 """What comes from outside: errors about it, files of it, and text of it for a terminal."""
 
+import json
 import os
 import re
 import stat
 from pathlib import Path
+from typing import Any
 
 # No line that a person reads is longer.
 LONGEST = 1 << 16
-# Control signs but for tabs and ends of lines, signs without a width, those that turn the
-# direction of writing, and half signs.
+# Control signs but for tabs and ends of lines, signs without a width, and those that turn the
+# direction of writing.
 HARMFUL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
-    "\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 )
 
 
@@ -44,7 +45,27 @@ def read_file(file: str | Path, most: int) -> bytes:
         os.close(number)
 
 
-def printable(text: str) -> str:
+def read_json(data: bytes) -> Any:
+    """What a document says, its texts harmless; `ValueError` or `RecursionError` if it is none."""
+    return _cleaned(json.loads(data))
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return harmless(value)
+    if isinstance(value, list):
+        return [_cleaned(each) for each in value]
+    if isinstance(value, dict):
+        return {harmless(key): _cleaned(each) for key, each in value.items()}
+    return value
+
+
+def harmless(text: str) -> str:
     """As a terminal may have it: nothing in it moves, colours or turns what stands around it."""
-    text = text if len(text) <= LONGEST else f"{text[:LONGEST]} … cut"
     return HARMFUL.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def printable(text: str) -> str:
+    """The same, no more of it than a person reads, and no half of a sign."""
+    short = text if len(text) <= LONGEST else f"{text[:LONGEST]} … cut"
+    return harmless(short).encode(errors="replace").decode()

@@ -1,6 +1,5 @@
 """The documents of several shards as one. Needs no torch."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.campaign.summary import FORMAT, INTERRUPTED, LIMIT, Summary, Tally
-from harness.outside import BadInput, NotReadable, read_file
+from harness.outside import BadInput, NotReadable, read_file, read_json
 
 # A campaign of millions of cases has less.
 MOST_BYTES = 1 << 28
@@ -22,7 +21,7 @@ def read_document(name: str) -> Summary:
     """What `check --json` or `merge --json` wrote."""
     try:
         # A user may well name a link.
-        document = json.loads(read_file(Path(name).resolve(), MOST_BYTES))
+        document = read_json(read_file(Path(name).resolve(), MOST_BYTES))
     except OSError as error:
         raise BadDocument(f"document={name}: cannot be read: {error.strerror}") from None
     except NotReadable as error:

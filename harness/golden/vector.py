@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.case import Case, InvalidCase, parse
 from harness.golden.damage import BadGolden
+from harness.outside import read_json
 
 FORMAT = "vector/1"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
@@ -75,7 +76,7 @@ def parse_vector(name: str, text: bytes) -> Vector:
 def read_record(text: bytes, form: str, fields: set[str]) -> dict[str, Any]:
     """A JSON object of this format with these fields and no others."""
     try:
-        record = json.loads(text)
+        record = read_json(text)
     except (ValueError, RecursionError) as error:
         raise BadGolden(f"is not JSON: {error}") from None
     if not isinstance(record, dict):

@@ -19,13 +19,15 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from harness.outside import LONGEST
 from harness.ranks.collectives import Collective, log, told
 from harness.ranks.dial import dial
 from harness.ranks.handshake import Guest
 from harness.ranks.leash import ADDRESS
 from harness.ranks.threads import being_imported, frames_of_threads, stacks
 from harness.ranks.wire import Frame, encode
+
+# Of what a candidate says in one piece.
+LONG = 1 << 14
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,8 +189,8 @@ def main() -> None:
                     run=run,
                     # Hosts have no other clock in common.
                     moment=time.time_ns(),
-                    error=f"{type(error).__name__}: {error}"[:LONGEST],
-                    stack=traceback.format_exc()[-LONGEST:],
+                    error=f"{type(error).__name__}: {error}"[:LONG],
+                    stack="".join(part[:LONG] for part in traceback.format_exception(error)),
                     last_key=recorder.last_key,
                 )
             )

@@ -1,12 +1,13 @@
 """Files are read within bounds, and text moves nothing on a terminal."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from harness.outside import LONGEST, NotReadable, printable, read_file
+from harness.outside import LONGEST, NotReadable, printable, read_file, read_json
 
 
 @pytest.mark.parametrize(
@@ -40,13 +41,20 @@ def test_a_file_is_read_whole_up_to_its_bound(tmp_path: Path) -> None:
         ("\x1b[2Jcleared \x1b]0;title\x07", "�[2Jcleared �]0;title�"),
         ("10 %\r20 %\r\ndone", "10 %\n20 %\ndone"),
         ("\u202egnorw", "�gnorw"),
-        ("half \ud83d", "half �"),
+        ("half \ud83d", "half ?"),
         ("\x00\x7f\x9b", "���"),
     ],
 )
 def test_text_has_nothing_that_a_terminal_obeys(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert printable(shown) == shown
+
+
+def test_texts_of_a_document_are_harmless_wherever_they_stand() -> None:
+    document = {"\x1b[1m": ["\x07", {"a": "b\x08", "n": 7}], "t": None, "case": "rows=3:111"}
+    assert read_json(json.dumps(document).encode()) == {
+        "�[1m": ["�", {"a": "b�", "n": 7}], "t": None, "case": "rows=3:111",
+    }  # fmt: skip
 
 
 def test_text_is_cut_to_what_a_person_reads() -> None:

@@ -81,6 +81,10 @@ def raise_as_planned(_rank: Rank, _emit: Emit) -> None:
     raise ValueError("as planned")
 
 
+def leave_with_a_long_word(_rank: Rank, _emit: Emit) -> None:
+    raise SystemExit("so long " * (10 << 20))
+
+
 def all_reduce_alone(rank: Rank, _emit: Emit) -> None:
     dist.all_reduce(torch.ones(3), group=rank.sp)
 
@@ -193,4 +197,5 @@ SKIPS_LAST = SkipsLast()
 BAD_TOKENS = Faulty("bad-tokens", 1, before=say_bad_tokens)
 PEERS_DIFFER = PeersDiffer()
 TALKS_GARBAGE = Faulty("talks-garbage", 1, before=talk_garbage)
+LEAVES_WITH_A_LONG_WORD = Faulty("leaves", 1, before=leave_with_a_long_word)
 LEAVES_CHILDREN = Faulty("leaves-children", 1, before=leave_children)

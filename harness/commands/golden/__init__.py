@@ -6,6 +6,7 @@ import sys
 from harness.commands.golden import edit, look
 from harness.commands.golden.store import DAMAGED
 from harness.commands.options import json_option, pool_options
+from harness.outside import printable
 
 HELP = "make, check and show the goldens"
 
@@ -92,6 +93,6 @@ def run(options: argparse.Namespace) -> int:
     try:
         status: int = options.do(options)
     except BadGolden as error:
-        print(f"harness: {' '.join(str(error).splitlines())}", file=sys.stderr)  # noqa: T201
+        print(f"harness: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)  # noqa: T201
         return DAMAGED
     return status

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.commands.options import print_json
+from harness.outside import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +27,7 @@ def whole(options: argparse.Namespace, files: "Files") -> "dict[str, Golden] | N
     if options.json:
         print_json({"damaged": [{"file": each.file, "what": each.what} for each in damages]})
     for damage in damages:
-        print(f"harness: {damage}", file=sys.stderr)  # noqa: T201 - a command speaks
+        print(f"harness: {printable(str(damage))}", file=sys.stderr)  # noqa: T201 - a command speaks
     return None
 
 

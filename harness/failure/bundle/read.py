@@ -8,7 +8,6 @@ ranks.txt            of each rank: the end of its output, its stack, its collect
 A bundle is smaller than MOST_BYTES unless its case lines are not: those are never cut.
 """
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, listed
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.tensors import Malformed, unpack
 from harness.failure.sameness import Mark
-from harness.outside import BadInput, read_file
+from harness.outside import BadInput, read_file, read_json
 from harness.verdict import Verdict
 
 FORMAT = 2
@@ -143,7 +142,7 @@ def _read(
 
 def _record(data: bytes) -> dict[str, Any]:
     try:
-        record = json.loads(data)
+        record = read_json(data)
     except (ValueError, RecursionError):
         raise Malformed("is not a failure record") from None
     if not isinstance(record, dict) or not isinstance(record.get("case"), str):

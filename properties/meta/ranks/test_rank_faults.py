@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.case import Case, parse
+from harness.outside import LONGEST
 from harness.ranks import busy, torchrun
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind, Outcome
@@ -191,6 +192,14 @@ def test_what_a_rank_raises_is_told_with_its_last_key_and_every_stack(fault_of: 
     assert "BadFragment: key 'nll': token numbers reach from 1000000" in fault.summary
     assert "in say_bad_tokens" in fault.stacks[1]
     assert "in check_peers" in fault.stacks[0]
+
+
+def test_who_leaves_by_himself_raised_and_is_not_quoted_at_length(fault_of: Expect) -> None:
+    fault = fault_of(faulty("LEAVES_WITH_A_LONG_WORD"))
+    assert (fault.kind, fault.rank) == (Kind.RAISED, 1)
+    assert fault.summary.startswith("rank 1 raised SystemExit: so long so long")
+    assert len(fault.summary) < 2 * LONGEST
+    assert "in leave_with_a_long_word" in fault.stacks[1]
 
 
 def test_peers_with_different_rows_are_caught_before_the_model_runs(fault_of: Expect) -> None:
