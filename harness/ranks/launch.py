@@ -8,6 +8,7 @@ import time
 from collections import Counter
 
 from harness.ranks.endings import ending_of
+from harness.ranks.leash import kill_below
 from harness.ranks.link import Event, Link
 from harness.ranks.nodes import Nodes
 from harness.ranks.placement import Placement
@@ -232,10 +233,11 @@ class Launch:
     def kill(self) -> None:
         """End every process of this launch and remove its folders."""
         self._listener.close()
-        for link in self.links.values():
-            # Each rank has a session of its own; its children are in it.
-            if not link.host:
-                kill_group(link.pid)
+        here = [link.pid for link in self.links.values() if not link.host]
+        kill_below(here)
+        for pid in here:
+            # Each rank has a session of its own; most of its children are in it.
+            kill_group(pid)
         if self.nodes:
             self.nodes.end()
         self.torchrun.kill()

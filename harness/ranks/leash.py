@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness.ranks import place
@@ -24,7 +24,7 @@ from harness.ranks.endings import ending_of
 ADDRESS, CONTROLLER = "HARNESS_SOCKET", "HARNESS_CONTROLLER"
 
 # As the kernel's header has it.
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 # A process that survives SIGKILL for longer is stuck in the kernel: nothing else will help.
 PATIENCE = 2.0
 
@@ -50,6 +50,27 @@ def _marked(address: str) -> Iterator[int]:
                 yield int(entry.name)
 
 
+def adopt_orphans() -> None:
+    """Whatever loses its parent below this process becomes a child of it, and can be found."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_below(pids: Iterable[int]) -> None:
+    """Kill all that these processes started, also where nothing is left of its environment."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # The name before the bracket may hold anything; two fields on stands the parent.
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                children.setdefault(int(parent), []).append(int(entry.name))
+    below = [child for pid in pids for child in children.get(pid, ())]
+    for pid in below:
+        below += children.get(pid, ())
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def _watch(controller: int, address: str) -> None:
     with contextlib.suppress(ProcessLookupError):
         # Not a pipe: a fork of the controller would keep it open.
@@ -57,6 +78,7 @@ def _watch(controller: int, address: str) -> None:
         # If it ended before we looked, the number may be somebody else's by now.
         if os.getppid() == controller:
             select.select([handle], [], [])
+    kill_below([os.getpid()])
     sweep(address)
     folder = Path(address).parent
     # torchrun's own thread may be putting files there at this moment.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from harness.ranks.collectives import Collective, log, told
 from harness.ranks.dial import dial
 from harness.ranks.handshake import Guest
-from harness.ranks.leash import ADDRESS
+from harness.ranks.leash import ADDRESS, adopt_orphans, kill_below
 from harness.ranks.threads import being_imported, frames_of_threads, stacks
 from harness.ranks.wire import Frame, encode
 
@@ -106,6 +106,7 @@ class Controller:
     def leave(self) -> NoReturn:
         """The controller is gone. Nothing may outlive it: no file, and no child of ours."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        kill_below([os.getpid()])
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
@@ -125,6 +126,7 @@ def stand_alone() -> None:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    adopt_orphans()
 
 
 def main() -> None:

@@ -81,6 +81,19 @@ def raise_as_planned(_rank: Rank, _emit: Emit) -> None:
     raise ValueError("as planned")
 
 
+# Nobody else sleeps that long.
+DAEMON = ["sleep", "987654321"]
+
+
+def leave_a_daemon(_rank: Rank, _emit: Emit) -> None:
+    """Of another session and another parent, and nothing in its environment says whose it is."""
+    if os.fork() == 0:
+        subprocess.Popen(DAEMON, env={"PATH": os.environ["PATH"]}, start_new_session=True)
+        os._exit(0)
+    os.wait()
+    time.sleep(FOR_EVER)
+
+
 def leave_with_a_long_word(_rank: Rank, _emit: Emit) -> None:
     raise SystemExit("so long " * (10 << 20))
 
@@ -197,5 +210,6 @@ SKIPS_LAST = SkipsLast()
 BAD_TOKENS = Faulty("bad-tokens", 1, before=say_bad_tokens)
 PEERS_DIFFER = PeersDiffer()
 TALKS_GARBAGE = Faulty("talks-garbage", 1, before=talk_garbage)
+LEAVES_A_DAEMON = Faulty("leaves-a-daemon", 1, before=leave_a_daemon)
 LEAVES_WITH_A_LONG_WORD = Faulty("leaves", 1, before=leave_with_a_long_word)
 LEAVES_CHILDREN = Faulty("leaves-children", 1, before=leave_children)

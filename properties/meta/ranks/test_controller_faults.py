@@ -16,6 +16,7 @@ from harness.ranks import worker
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
 from properties.helpers.places import PLANTED, ROOT
+from properties.planted.faulty import DAEMON
 
 HELPERS = ROOT / "properties" / "helpers"
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
@@ -90,6 +91,37 @@ def test_ctrl_c_ends_everything_at_once(
     assert process.returncode == -signal.SIGINT
     assert said.rstrip().endswith("KeyboardInterrupt")
     assert left_behind(address) == []
+
+
+def daemons() -> list[str]:
+    files = (each / "cmdline" for each in Path("/proc").iterdir() if each.name.isdigit())
+    word = DAEMON[-1].encode()
+    return [str(file) for file in files if file.exists() and word in file.read_bytes()]
+
+
+def wait_for_a_daemon() -> None:
+    until = time.monotonic() + 6 * MARGIN
+    while not daemons():
+        assert time.monotonic() < until, "no rank left a daemon"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("ends", ["pool", "controller"])
+def test_not_even_a_daemon_is_left(ends: str) -> None:
+    if ends == "pool":
+        with RankPool(2) as pool:
+            pool.submit(CASE, f"{PLANTED / 'faulty.py'}:LEAVES_A_DAEMON")
+            assert pool.wait_until_ready() is None
+            wait_for_a_daemon()
+    else:
+        with controller("running", "LEAVES_A_DAEMON") as (process, _):
+            wait_for_a_daemon()
+            process.kill()
+            process.wait(MARGIN)
+    until = time.monotonic() + MARGIN
+    while (left := daemons()) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert left == []
 
 
 def test_a_torchrun_that_somebody_stopped_goes_with_its_controller(
