@@ -168,6 +168,15 @@ class SkipsCollective(LocalDialect):
         return total
 
 
+class SleepsBoth(LocalDialect):
+    """No rank ever comes back."""
+
+    name = "sleeps-both"
+
+    def run(self, _case: Case, rank: Rank, emit: Emit) -> None:
+        sleep(rank, emit)
+
+
 class SkipsLast(LocalDialect):
     """Rank 1 does not take part in the last collective of all."""
 
@@ -191,6 +200,7 @@ class PeersDiffer(LocalDialect):
 SLEEPS = Faulty("sleeps", 1, before=sleep)
 SLEEPS_ELSEWHERE = Faulty("sleeps-elsewhere", 1, before=sleep_elsewhere)
 IMPORTS_ELSEWHERE = Faulty("imports-elsewhere", 1, before=import_elsewhere)
+SLEEPS_BOTH = SleepsBoth()
 RANK_0_SLEEPS = Faulty("rank-0-sleeps", 0, before=sleep)
 LATE = Faulty("late", 1, after=lambda _rank, _emit: time.sleep(1))
 IMPORTS_SLOWLY = Faulty(
