@@ -68,7 +68,9 @@ class Launch:
                 connection, _ = self._listener.accept()
                 self._hear(Link(connection))
             elif self.nodes and key.fileobj is self.nodes.listener:
-                self._hear(self.nodes.accept())
+                # Who knocked may be gone again.
+                with contextlib.suppress(OSError):
+                    self._hear(self.nodes.accept())
                 self._thin_out()
             elif key.fileobj == self.torchrun.handle:
                 self._selector.unregister(self.torchrun.handle)
@@ -92,6 +94,8 @@ class Launch:
 
     def _strangers(self) -> list[Link]:
         """Those on a network that have not shown yet who they are, the oldest first."""
+        if not self.nodes:
+            return []
         links = [key.data for key in self._selector.get_map().values() if key.data]
         return sorted(
             (link for link in links if link.host and link.is_stranger),

@@ -53,7 +53,9 @@ class Node:
                     )
                 for frame in self._guest.reader.feed(data):
                     if not self._guest.welcome:
-                        self._socket.sendall(self._guest.answer(frame))
+                        # If it is not taken, we are about to hear the end of the connection.
+                        with contextlib.suppress(OSError):
+                            self._socket.sendall(self._guest.answer(frame))
                     elif frame.kind == "bye":
                         return True
                     else:
