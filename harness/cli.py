@@ -20,7 +20,7 @@ from harness.commands import (
     mutants,
     repro,
 )
-from harness.commands.options import FAULT, STOPPED, USAGE, NoRanks, print_json
+from harness.commands.options import DIVERGED, FAULT, STOPPED, USAGE, NoRanks, print_json
 from harness.outside import BadInput, printable
 
 COMMANDS = {
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         obey_signals()
     try:
-        status: int = options.run(options)
+        return _answer(options)
     except BadInput as error:
         print(f"harness: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)  # noqa: T201 - a command speaks
         return USAGE
@@ -60,15 +60,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("harness: interrupted; every rank is stopped", file=sys.stderr)  # noqa: T201 - a command speaks
         return STOPPED
-    except BrokenPipeError:
-        # Whoever read what we print has gone; what Python has left to say goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAULT
     except Exception as error:  # noqa: BLE001 - it says nothing of the candidate
         print(f"harness: {told_in_full(error)}", file=sys.stderr)  # noqa: T201 - a command speaks
         if getattr(options, "json", False):
             print_json({"verdict": "FAULT", "fault": f"{type(error).__name__}: {error}"})
         return FAULT
+
+
+def _answer(options: argparse.Namespace) -> int:
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read what we print has gone; what Python has left to say goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAULT
+    except SystemExit as left:
+        # So does rich, and its word for it would be that something diverged.
+        if left.code == DIVERGED:
+            return FAULT
+        raise
     return status
 
 

@@ -1,12 +1,14 @@
 """Input that cannot be is refused in one line, with status 2, before any rank starts."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from harness.cli import main
+from properties.helpers.commands import ran
 
 pytestmark = pytest.mark.usefixtures("no_rank")
 
@@ -183,6 +185,13 @@ def test_what_nobody_expected_is_one_sentence_a_fault_and_in_full_in_a_file(
     assert "\n" not in said
     assert "in fails\n    raise error" in Path(file).read_text()
     Path(file).unlink()
+
+
+def test_who_stops_reading_is_told_nothing_more() -> None:
+    told = ran(
+        "bash", "-c", f"{sys.executable} -m harness golden list | true; exit ${{PIPESTATUS}}"
+    )
+    assert (told.returncode, told.stderr) == (FAULT, "")
 
 
 def test_good_input_does_start_a_rank() -> None:
