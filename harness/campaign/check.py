@@ -2,10 +2,14 @@
 
 import hashlib
 import math
+import signal
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
+from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 from rich.console import Console
@@ -75,15 +79,37 @@ def _judge(share: list[Case], summary: Summary, pool: RankPool, live: Live, unti
         tally = summary.tallies[comparison.candidate]
         if tally.failure is not None:
             continue
-        tally.add(comparison)
-        if comparison.verdict.failed:
-            tally.failure = comparison
-        # Once for all candidates, and not where none of them could run the case.
-        if comparison.verdict is not Verdict.UNSUPPORTED and comparison.case is not met:
-            met = comparison.case
-            summary.situations.update(situations_of(met))
-        summary.cases = max(tally.cases for tally in summary.tallies.values())
+        with _undisturbed():
+            tally.add(comparison)
+            if comparison.verdict.failed:
+                tally.failure = comparison
+            # Once for all candidates, and not where none of them could run the case.
+            if comparison.verdict is not Verdict.UNSUPPORTED and comparison.case is not met:
+                met = comparison.case
+                summary.situations.update(situations_of(met))
+            summary.cases = max(tally.cases for tally in summary.tallies.values())
         live.tell(summary.cases, _met(summary))
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """What is counted of a case is counted whole: a Ctrl-C that comes meanwhile comes after it."""
+    came: list[int] = []
+    before: dict[int, Callable[..., Any]] = {}
+    try:
+        # Elsewhere nobody may, and no signal is handled there.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    before[number] = handler
+                    signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        for kept, handler in before.items():
+            signal.signal(kept, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _keep(summary: Summary, pool: RankPool, console: Console, part: Part) -> None:

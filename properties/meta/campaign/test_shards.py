@@ -3,6 +3,8 @@
 import io
 import itertools
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from rich.console import Console
 from harness.campaign.check import check
 from harness.campaign.merge import merge
 from harness.campaign.request import EmptyPart, Part, Request
-from harness.campaign.summary import Summary
+from harness.campaign.summary import Summary, Tally
 from harness.case import Case, parse
 from harness.cli import main
 from harness.compare import Comparison, Verdict
@@ -74,6 +76,29 @@ def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: Ran
         assert max(used.most for used in tally.used.values()) == tally.most <= 1
     for summary in (whole, *parts, union):
         assert Summary.from_record(json.loads(json.dumps(summary.record()))) == summary
+
+
+def test_a_case_is_counted_whole_or_not_at_all_whenever_somebody_stops_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def passes(jobs: Iterator[tuple[Case, str]], _: RankPool) -> Iterator[Comparison]:
+        for case, candidate in jobs:
+            yield Comparison(case=case, candidate=candidate, verdict=Verdict.EQUAL)
+
+    add = Tally.add
+
+    def stopped(tally: Tally, comparison: Comparison) -> None:
+        if tally.cases == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        add(tally, comparison)
+
+    monkeypatch.setattr("harness.campaign.check.evaluate_all", passes)
+    monkeypatch.setattr(Tally, "add", stopped)
+    before = signal.getsignal(signal.SIGINT)
+    found = check(REQUEST, NO_POOL, Console(file=io.StringIO()))
+    assert found.ended == "interrupted"
+    assert max(tally.cases for tally in found.tallies.values()) == found.cases == 3
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.fixture

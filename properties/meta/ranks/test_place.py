@@ -19,7 +19,8 @@ CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 
 @pytest.fixture
 def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Temporary files go to this folder."""
+    """Temporary files go to this folder; but for what is about that, its name is short enough."""
+    monkeypatch.setattr(place, "LONGEST_PLACE", 1000)
 
     def go(name: str) -> Path:
         folder = tmp_path / name
@@ -31,9 +32,10 @@ def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
 
 def test_where_names_are_too_long_for_a_socket_ranks_meet_elsewhere(
-    somewhere: Callable[[str], Path],
+    somewhere: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = somewhere("x" * LONGEST_PLACE)
+    monkeypatch.setattr(place, "LONGEST_PLACE", LONGEST_PLACE)
     with RankPool(2) as pool:
         assert evaluate(CASE, "native-local", pool).verdict is Verdict.WITHIN
     assert list(folder.iterdir()) == []
