@@ -50,7 +50,6 @@ PLANTED = {
     "LEAVES_A_DAEMON": {Kind.HUNG},
     "DIES": {Kind.DIED},
     "LEAVES_CHILDREN": {Kind.DIED},
-    "RAISES_THEN_DIES": {Kind.DIED},
     "BAD_TOKENS": {Kind.RAISED},
     "LEAVES_WITH_A_LONG_WORD": {Kind.RAISED},
     "TALKS_GARBAGE": {Kind.PROTOCOL},
