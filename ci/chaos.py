@@ -6,6 +6,7 @@ and the rank that is blamed; was it told in time; is the next case right; is any
 prints a table, and fails at the first fault of which something is not as it should be.
 """
 
+import contextlib
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from statistics import median
 
 from project import ROOT
@@ -102,6 +104,8 @@ def main() -> None:
         while time.monotonic() < until:
             trouble = draw.choice(every)
             took, wrong = suffered(trouble, pool, draw)
+            if took is None:
+                continue
             seconds[trouble.name].append(took)
             if wrong:
                 count = sum(map(len, seconds.values()))
@@ -111,8 +115,8 @@ def main() -> None:
     print(f"{sum(map(len, seconds.values()))} faults of {len(seconds)} kinds, no miss")
 
 
-def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[float, str]:
-    """Seconds until it was told, and what was not as it should be."""
+def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[float | None, str]:
+    """Seconds until it was told, or nothing where nobody was struck; and what went wrong."""
     starting = trouble.moment == STARTING
     if starting:
         pool.close()
@@ -120,23 +124,25 @@ def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[flo
     elif fault := pool.wait_until_ready():
         return 0.0, f"no ranks: {fault.summary}"
     address = address_of(pool.pids()[0])
-    blow = threading.Timer(draw.uniform(0.2, 0.6), strike, (trouble, pool))
+    hit: list[int] = []
+    blow = threading.Timer(draw.uniform(0.2, 0.6), strike, (trouble, pool.pids()[0], hit))
     if trouble.number and trouble.moment != IDLE:
         blow.start()
     elif trouble.number:
-        strike(trouble, pool)
+        strike(trouble, pool.pids()[0], hit)
         time.sleep(0.1)
     began = time.monotonic()
     outcome = pool.run(draw.choice(CASES), trouble.candidate)
     took = time.monotonic() - began
     if blow.ident:
         blow.join()
-    struck = not (starting and isinstance(outcome, Assembly))
-    wrong = wrongly_told(trouble, outcome, took) if struck else ""
     if starting:
         # Ranks that did not come up once are not asked again.
         pool.close()
-    if struck and not wrong and (left := left_behind(address)):
+    if trouble.number and not hit:
+        return None, ""
+    wrong = wrongly_told(trouble, outcome, took)
+    if not wrong and (left := left_behind(address)):
         wrong = f"it left {left[:3]}"
     after = pool.run(CASES[0], RIGHT)
     if not isinstance(after, Assembly) or after.misfits:
@@ -144,11 +150,18 @@ def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[flo
     return took, wrong
 
 
-def strike(trouble: Trouble, pool: RankPool) -> None:
-    """Whoever is not there yet, or any more, is not struck."""
-    pids = pool.pids()
-    if trouble.target < len(pids):
-        os.kill(pids[trouble.target], signal.Signals[trouble.number])
+def strike(trouble: Trouble, torchrun: int, hit: list[int]) -> None:
+    """As soon as it is there: a rank is a child of torchrun before it has connected."""
+    until = time.monotonic() + MARGIN
+    while not hit and time.monotonic() < until:
+        # Whoever is gone meanwhile is not struck.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
+            pids = [torchrun, *map(int, children)]
+            if trouble.target < len(pids):
+                os.kill(pids[trouble.target], signal.Signals[trouble.number])
+                hit.append(pids[trouble.target])
+        time.sleep(0.01)
 
 
 def wrongly_told(trouble: Trouble, outcome: object, took: float) -> str:

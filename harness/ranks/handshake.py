@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.ranks.wire import MAX_FRAME, MAX_HELLO, Frame, FrameReader, ProtocolError, encode
 
-CONTROLLER, NODE, RANK = "controller", "node", "rank"
+CONTROLLER = "controller"
 
 
 class Unproven(ProtocolError):

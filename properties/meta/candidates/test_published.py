@@ -51,6 +51,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch)
     patch.setenv("PIP_FIND_LINKS", str(folder / "wheels"))
     patch.setattr("harness.conformance.drawn.SPS", (2,))
     patch.setattr("harness.conformance.drawn.MOST_RANKS", 2)
+    patch.setattr("harness.conformance.drawn.PROBED", 100)
     patch.setattr("harness.conformance.examined.SMOKE", 5)
     patch.setattr("harness.conformance.failures.SHRINK_SECONDS", 2.0)
     libraries.cache_clear()
@@ -61,13 +62,10 @@ def outside(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(scope="module")
-def installed(outside: Path) -> Iterator[Path]:
-    """Two releases in place, to be asked on two ranks at most: launches take the time."""
+def installed(outside: Path) -> Path:
+    """Two releases in place."""
     assert main(["candidates", "install", "toy", "toy@1.1"]) == 0
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("SPS", (2,)), ("MOST_RANKS", 2), ("PROBED", 100)):
-            patch.setattr(f"harness.conformance.drawn.{name}", value)
-        yield outside
+    return outside
 
 
 @pytest.mark.usefixtures("outside")

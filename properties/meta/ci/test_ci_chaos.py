@@ -38,5 +38,6 @@ def test_a_fault_is_suffered_and_a_candidate_that_is_right_is_a_miss() -> None:
     assert dies.moment != STARTING
     with RankPool(2, deadline=DEADLINE) as pool:
         assert suffered(dies, pool, Random(0))[1] == ""
+        # Of no signal: nothing happens to it, and that is what is not told.
         spared = replace(dies, number="")
         assert suffered(spared, pool, Random(0))[1] == "nobody noticed: Assembly"

@@ -124,25 +124,15 @@ def test_not_even_a_daemon_is_left(ends: str) -> None:
     assert left == []
 
 
-def test_a_torchrun_that_somebody_stopped_goes_with_its_controller(
-    address_of: AddressOf, left_behind: Leftovers
+# Stopped, it is woken by the end of its controller; killed, it leaves the ranks to themselves.
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_ranks_and_a_torchrun_that_is_struck_go_with_a_controller_that_is_killed(
+    number: signal.Signals, address_of: AddressOf, left_behind: Leftovers
 ) -> None:
     with controller("running", "SLEEPS") as (process, torchrun):
         address = address_of(torchrun)
         wait_for_rank_1(address)
-        os.kill(torchrun, signal.SIGSTOP)
-        process.kill()
-        process.wait(MARGIN)
-    assert left_behind(address) == []
-
-
-def test_ranks_leave_by_themselves_when_torchrun_and_controller_are_killed_together(
-    address_of: AddressOf, left_behind: Leftovers
-) -> None:
-    with controller("running", "SLEEPS") as (process, torchrun):
-        address = address_of(torchrun)
-        wait_for_rank_1(address)
-        os.kill(torchrun, signal.SIGKILL)
+        os.kill(torchrun, number)
         process.kill()
         process.wait(MARGIN)
     assert left_behind(address) == []
