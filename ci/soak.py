@@ -1,39 +1,82 @@
-"""Judge many cases in fp64: each must pass, and none may come near what is allowed.
+"""Judge many cases in fp64: each must pass, none may come near what is allowed, nothing may leak.
 
-`ci/soak` runs it. What `check` prints as JSON stays in .harness/soak.json.
+`ci/soak` runs it. What `check` prints as JSON stays in .harness/soak.json; with `--shard K/N`,
+which judges a part, in .harness/soak-K-N.json, and `harness merge` adds the parts up.
 """
 
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 from project import ROOT
 
 CASES, PASSED = 10_000, ("EQUAL", "WITHIN")
 # The largest share of a budget that rounding in fp64 may use.
 LIMIT = 0.5
+PROCESSES = "the controller", "the largest rank"
+# Seconds until every process has imported and built what it keeps; and between looks at memory.
+WARM, BETWEEN = 60.0, 5.0
+# What a process may have more at the end, in MiB: an allocator keeps what a large case took.
+GROWTH = 64
 
 
 def main() -> None:
     options = sys.argv[1:]
     cases = int(options.pop(0)) if options and options[0].isdigit() else CASES
-    kept = ROOT / ".harness" / "soak.json"
+    part = options[options.index("--shard") + 1].split("/") if "--shard" in options else []
+    kept = ROOT / ".harness" / ("-".join(["soak", *part]) + ".json")
     kept.parent.mkdir(exist_ok=True)
     check = [sys.executable, "-m", "harness", "check", "--dtype=fp64", "--json", *options]
     with kept.open("w") as out:
-        done = subprocess.run([*check, f"--cases={cases}"], stdout=out, cwd=ROOT, check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
+        process = subprocess.Popen([*check, f"--cases={cases}"], stdout=out, cwd=ROOT)
+        memory = list(watched(process))
+    if process.returncode:
+        sys.exit(process.returncode)
     for name, candidate in json.loads(kept.read_text())["candidates"].items():
         used, passed = candidate["used"], sum(map(candidate["verdicts"].get, PASSED, (0, 0)))
-        if passed < cases:
-            sys.exit(f"soak: {name} passed {passed} cases of {cases}")
+        if passed < candidate["cases"]:
+            sys.exit(f"soak: {name} passed {passed} cases of {candidate['cases']}")
         if used >= LIMIT:
             sys.exit(f"soak: {name} used {used:.3g} of what is allowed; the limit is {LIMIT}")
         print(
             f"soak: {name} passed {passed} cases and used at most {used:.3g} of what is allowed; "
             f"in {candidate['asked_again']} of them plain training was asked again"
         )
+    for who, sizes in zip(PROCESSES, zip(*memory, strict=True), strict=True):
+        most = max(sizes)
+        print(f"soak: {who} had {sizes[0]} MiB after {WARM:.0f} s, and never more than {most}")
+        if most > sizes[0] + GROWTH:
+            sys.exit(f"soak: {who} grew by more than {GROWTH} MiB")
+
+
+def watched(check: subprocess.Popen[bytes]) -> Iterator[tuple[int, int]]:
+    """Wait for it; on the way, the memory of the controller and of its largest rank, in MiB."""
+    warm = time.monotonic() + WARM
+    while check.poll() is None:
+        time.sleep(BETWEEN)
+        ranks = [rank for torchrun in children(check.pid) for rank in children(torchrun)]
+        if ranks and time.monotonic() > warm and check.poll() is None:
+            yield resident(check.pid), max(map(resident, ranks))
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except OSError:
+        # Who has gone has none.
+        return []
+
+
+def resident(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    sizes = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")]
+    return int(sizes[0]) // 1024 if sizes else 0
 
 
 if __name__ == "__main__":
