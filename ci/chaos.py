@@ -42,7 +42,15 @@ DEADLINE, START_DEADLINE, MARGIN = 3.0, 20.0, 10.0
 # Who is struck, by its place among the pool's processes; by what; and when.
 TARGETS = {"torchrun": 0, "rank 0": 1, "rank 1": 2}
 DEADLY = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS")
-STARTING, IDLE, IN_A_CASE = "while it starts", "between cases", "in a case"
+MOMENTS = STARTING, IDLE, IN_A_CASE, CLOSING = (
+    "while it starts",
+    "between cases",
+    "in a case",
+    "while it ends",
+)
+# Seconds after which the blow falls; SOON after it, idle ranks get a case, or are told to end.
+SOON = 0.1
+DELAYS = {STARTING: (0.2, 0.6), IDLE: (0.0, 0.0), IN_A_CASE: (0.2, 0.6), CLOSING: (0.08, 0.11)}
 # What planted candidates do to rank 1, and what may be told of it.
 PLANTED = {
     "SLEEPS": {Kind.HUNG},
@@ -51,8 +59,15 @@ PLANTED = {
     "DEAF": {Kind.HUNG},
     "LEAVES_A_DAEMON": {Kind.HUNG},
     "DIES": {Kind.DIED},
+    "VANISHES": {Kind.DIED},
+    "CLOSES_SOCKETS": {Kind.DIED},
     "LEAVES_CHILDREN": {Kind.DIED},
     "BAD_TOKENS": {Kind.RAISED},
+    "LEAVES": {Kind.RAISED},
+    "FLOODS": {Kind.RAISED},
+    "FILLS_THE_DISK": {Kind.RAISED},
+    "EXHAUSTS_MEMORY": {Kind.RAISED},
+    "EXHAUSTS_DESCRIPTORS": {Kind.RAISED},
     "LEAVES_WITH_A_LONG_WORD": {Kind.RAISED},
     "TALKS_GARBAGE": {Kind.PROTOCOL},
 }
@@ -67,19 +82,17 @@ class Trouble:
     kinds: frozenset[Kind]
     # Who is to blame, if anybody.
     rank: int | None
-    # Of a signal: which, to whom and when.
+    moment: str = IN_A_CASE
+    # Of a signal: which, and to whom.
     number: str = ""
     target: int = 0
-    moment: str = ""
 
 
 def troubles() -> Iterator[Trouble]:
     """Every kind there is."""
     for name, kinds in PLANTED.items():
         yield Trouble(name, f"{FAULTY}:{name}", frozenset(kinds), 1)
-    for (who, target), number, moment in product(
-        TARGETS.items(), (*DEADLY, "SIGSTOP"), (STARTING, IDLE, IN_A_CASE)
-    ):
+    for (who, target), number, moment in product(TARGETS.items(), (*DEADLY, "SIGSTOP"), MOMENTS):
         if number == "SIGSTOP" and who == "torchrun":
             # Ranks go on without it.
             continue
@@ -91,63 +104,80 @@ def troubles() -> Iterator[Trouble]:
             kinds |= {Kind.START}
         candidate = f"{FAULTY}:SLEEPS_BOTH" if moment == IN_A_CASE else RIGHT
         rank = target - 1 if target else None
-        name = f"{number} to {who} {moment}"
-        yield Trouble(name, candidate, frozenset(kinds), rank, number, target, moment)
+        name = f"{number} to {who}"
+        yield Trouble(name, candidate, frozenset(kinds), rank, moment, number, target)
 
 
 def main() -> None:
     seed, minutes = int(sys.argv[1]), float(sys.argv[2])
     draw, every = random.Random(seed), list(troubles())  # noqa: S311 - nothing to hide
     until = time.monotonic() + 60 * minutes
-    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    seconds: defaultdict[str, defaultdict[str, list[float]]]
+    seconds = defaultdict(lambda: defaultdict(list))
+    count = 0
     with RankPool(2, deadline=DEADLINE, start_deadline=START_DEADLINE) as pool:
         while time.monotonic() < until:
             trouble = draw.choice(every)
             took, wrong = suffered(trouble, pool, draw)
             if took is None:
                 continue
-            seconds[trouble.name].append(took)
+            count += 1
+            seconds[trouble.name][trouble.moment].append(took)
             if wrong:
-                count = sum(map(len, seconds.values()))
-                sys.exit(f"chaos {seed}, fault {count}, {trouble.name}: {wrong}")
-    rows = ((name, str(len(its)), f"{median(its):.1f}") for name, its in sorted(seconds.items()))
-    print(table(("fault", "times", "median seconds until it is told"), rows))
-    print(f"{sum(map(len, seconds.values()))} faults of {len(seconds)} kinds, no miss")
+                sys.exit(f"chaos {seed}, fault {count}, {trouble.name} {trouble.moment}: {wrong}")
+    rows = (
+        (name, *(f"{len(at[m])} x {median(at[m]):.1f}" if at[m] else "" for m in MOMENTS))
+        for name, at in sorted(seconds.items())
+    )
+    print(table(("fault", *MOMENTS), rows))
+    print(f"{count} faults of {len(every)} kinds in {minutes:g} minutes, and no miss")
 
 
 def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[float | None, str]:
     """Seconds until it was told, or nothing where nobody was struck; and what went wrong."""
-    starting = trouble.moment == STARTING
-    if starting:
+    if trouble.moment == STARTING:
         pool.close()
         pool.start()
     elif fault := pool.wait_until_ready():
         return 0.0, f"no ranks: {fault.summary}"
-    address = address_of(pool.pids()[0])
+    torchrun = pool.pids()[0]
+    address = address_of(torchrun)
     hit: list[int] = []
-    blow = threading.Timer(draw.uniform(0.2, 0.6), strike, (trouble, pool.pids()[0], hit))
-    if trouble.number and trouble.moment != IDLE:
+    delay = draw.uniform(*DELAYS[trouble.moment])
+    blow = threading.Timer(delay, strike, (trouble, torchrun, hit))
+    if trouble.number:
         blow.start()
-    elif trouble.number:
-        strike(trouble, pool.pids()[0], hit)
-        time.sleep(0.1)
+    if trouble.moment in (IDLE, CLOSING):
+        time.sleep(SOON)
     began = time.monotonic()
-    outcome = pool.run(draw.choice(CASES), trouble.candidate)
+    if trouble.moment == CLOSING:
+        pool.close()
+        wrong = ""
+    else:
+        outcome = pool.run(draw.choice(CASES), trouble.candidate)
+        wrong = wrongly_told(trouble, outcome)
     took = time.monotonic() - began
-    if blow.ident:
+    if trouble.number:
         blow.join()
-    if starting:
+        if not hit:
+            return None, ""
+    most = (START_DEADLINE if trouble.moment == STARTING else DEADLINE) + MARGIN
+    if took > most:
+        wrong = wrong or f"told after {took:.1f} s"
+    if trouble.moment == STARTING:
         # Ranks that did not come up once are not asked again.
         pool.close()
-    if trouble.number and not hit:
-        return None, ""
-    wrong = wrongly_told(trouble, outcome, took)
-    if not wrong and (left := left_behind(address)):
-        wrong = f"it left {left[:3]}"
+    return took, wrong or left_wrong(address, pool)
+
+
+def left_wrong(address: str, pool: RankPool) -> str:
+    """What is not as it should be once a fault is told."""
+    if left := left_behind(address):
+        return f"it left {left[:3]}"
     after = pool.run(CASES[0], RIGHT)
     if not isinstance(after, Assembly) or after.misfits:
-        wrong = wrong or f"the next case came out as {after}"
-    return took, wrong
+        return f"the next case came out as {after}"
+    return ""
 
 
 def strike(trouble: Trouble, torchrun: int, hit: list[int]) -> None:
@@ -164,15 +194,14 @@ def strike(trouble: Trouble, torchrun: int, hit: list[int]) -> None:
         time.sleep(0.01)
 
 
-def wrongly_told(trouble: Trouble, outcome: object, took: float) -> str:
+def wrongly_told(trouble: Trouble, outcome: object) -> str:
     if not isinstance(outcome, Fault):
         return f"nobody noticed: {type(outcome).__name__}"
     if outcome.kind not in trouble.kinds:
         return f"told as {outcome.kind}: {outcome.summary}"
     if trouble.rank is not None and outcome.rank not in (trouble.rank, None):
         return f"rank {outcome.rank} is blamed: {outcome.summary}"
-    most = (START_DEADLINE if trouble.moment == STARTING else DEADLINE) + MARGIN
-    return f"told after {took:.1f} s" if took > most else ""
+    return ""
 
 
 if __name__ == "__main__":

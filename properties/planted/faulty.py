@@ -4,9 +4,11 @@ import _thread
 import ctypes
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -96,6 +99,42 @@ def leave_a_daemon(_rank: Rank, _emit: Emit) -> None:
 
 def leave_with_a_long_word(_rank: Rank, _emit: Emit) -> None:
     raise SystemExit("so long " * (10 << 20))
+
+
+def leave(_rank: Rank, _emit: Emit) -> None:
+    raise SystemExit(0)
+
+
+def vanish(_rank: Rank, _emit: Emit) -> None:
+    os._exit(0)
+
+
+def flood(_rank: Rank, _emit: Emit) -> None:
+    """As a step does that prints every tensor; then it fails."""
+    for _ in range(300):
+        os.write(2, b"so long " * (1 << 17))
+    raise ValueError("after a long word")
+
+
+def close_sockets(_rank: Rank, _emit: Emit) -> None:
+    os.closerange(3, 1 << 12)
+    time.sleep(FOR_EVER)
+
+
+def fill_the_disk(_rank: Rank, _emit: Emit) -> None:
+    """No file of this process may grow any more, its log neither."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    Path(tempfile.gettempdir(), "full").write_text("of this")
+
+
+def exhaust_memory(_rank: Rank, _emit: Emit) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    torch.ones(1 << 28)
+
+
+def exhaust_descriptors(_rank: Rank, _emit: Emit) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    Path(os.devnull).read_bytes()
 
 
 def all_reduce_alone(rank: Rank, _emit: Emit) -> None:
@@ -221,5 +260,12 @@ BAD_TOKENS = Faulty("bad-tokens", 1, before=say_bad_tokens)
 PEERS_DIFFER = PeersDiffer()
 TALKS_GARBAGE = Faulty("talks-garbage", 1, before=talk_garbage)
 LEAVES_A_DAEMON = Faulty("leaves-a-daemon", 1, before=leave_a_daemon)
-LEAVES_WITH_A_LONG_WORD = Faulty("leaves", 1, before=leave_with_a_long_word)
+LEAVES_WITH_A_LONG_WORD = Faulty("leaves-with-a-long-word", 1, before=leave_with_a_long_word)
+LEAVES = Faulty("leaves", 1, before=leave)
+VANISHES = Faulty("vanishes", 1, before=vanish)
+FLOODS = Faulty("floods", 1, before=flood)
+CLOSES_SOCKETS = Faulty("closes-sockets", 1, before=close_sockets)
+FILLS_THE_DISK = Faulty("fills-the-disk", 1, before=fill_the_disk)
+EXHAUSTS_MEMORY = Faulty("exhausts-memory", 1, before=exhaust_memory)
+EXHAUSTS_DESCRIPTORS = Faulty("exhausts-descriptors", 1, before=exhaust_descriptors)
 LEAVES_CHILDREN = Faulty("leaves-children", 1, before=leave_children)
