@@ -62,6 +62,7 @@ PLANTED = {
     "VANISHES": {Kind.DIED},
     "CLOSES_SOCKETS": {Kind.DIED},
     "LEAVES_CHILDREN": {Kind.DIED},
+    "LEAVES_A_TALKER": {Kind.DIED},
     "BAD_TOKENS": {Kind.RAISED},
     "LEAVES": {Kind.RAISED},
     "FLOODS": {Kind.RAISED},

@@ -1,9 +1,12 @@
 """One torchrun on each host and the sockets of its ranks; started, watched, killed as a unit."""
 
 import contextlib
+import fcntl
 import secrets
 import selectors
 import socket
+import struct
+import termios
 import time
 from collections import Counter
 
@@ -17,6 +20,7 @@ from harness.ranks.wire import MAX_FRAME, Frame, ProtocolError
 
 SEND_TIMEOUT = 5.0
 CHUNK = 1 << 20
+C_INT = struct.Struct("i")
 # Of those who have not shown who they are: how many there may be, and for how many seconds each.
 CROWD, MANNERS = 32, 10.0
 UNKNOWN = "unknown, its host did not tell"
@@ -146,11 +150,16 @@ class Launch:
         return [Event(None, broken=f"node {link.node} ({link.host}) left")]
 
     def _last_words(self, link: Link) -> list[Event]:
-        """What a process that has ended sent before."""
+        """What a process that has ended sent before; a child of its may go on for ever."""
         link.socket.setblocking(False)
+        there = fcntl.ioctl(link.socket, termios.FIONREAD, bytes(C_INT.size))
         events = []
-        while link.heard:
-            events += self._receive(link)
+        for _ in range(0, C_INT.unpack(there)[0] + 1, CHUNK):
+            if link.heard:
+                events += self._receive(link)
+        if link.heard:
+            self._drop(link)
+            events += self._farewell(link)
         return events
 
     def _welcome(self, link: Link, frame: Frame) -> None:

@@ -179,7 +179,8 @@ class RankPool:
             return Unsupported(ticket.refusals[0])
         if ticket.refusals:
             trouble = disagreed(ticket.refusals)
-            return Fault(kind=trouble.kind, summary=f"rank {trouble.rank} {trouble.text}")
+            summary = f"rank {trouble.rank} {trouble.text}"
+            return Fault(kind=trouble.kind, summary=summary, rank=trouble.rank)
         assembly = assemble(ticket.case, [ticket.fragments[rank] for rank in ranks])
         if isinstance(assembly, Assembly):
             assembly.collectives, assembly.stood_in = ticket.collectives, ticket.stood_in

@@ -29,6 +29,7 @@ from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LOCAL, LocalDialect
 from harness.candidates.own.native.rows import Sample
 from harness.case import Case
+from harness.ranks.wire import encode
 
 FOR_EVER = 10**6
 
@@ -155,6 +156,15 @@ def leave_children(_rank: Rank, _emit: Emit) -> None:
     os._exit(7)
 
 
+def leave_a_talker(_rank: Rank, _emit: Emit) -> None:
+    """Its child goes on to say what may be said, faster than anybody can listen."""
+    link, frames = controller(), encode("ready", hardware={"device": "cpu"}) * 10_000
+    if os.fork() == 0:
+        while True:
+            link.send(frames)
+    os._exit(7)
+
+
 def talk_garbage(_rank: Rank, _emit: Emit) -> None:
     print("here it comes", flush=True)  # noqa: T201 - for the log
     controller().send(os.urandom(4096))
@@ -268,4 +278,5 @@ CLOSES_SOCKETS = Faulty("closes-sockets", 1, before=close_sockets)
 FILLS_THE_DISK = Faulty("fills-the-disk", 1, before=fill_the_disk)
 EXHAUSTS_MEMORY = Faulty("exhausts-memory", 1, before=exhaust_memory)
 EXHAUSTS_DESCRIPTORS = Faulty("exhausts-descriptors", 1, before=exhaust_descriptors)
+LEAVES_A_TALKER = Faulty("leaves-a-talker", 1, before=leave_a_talker)
 LEAVES_CHILDREN = Faulty("leaves-children", 1, before=leave_children)

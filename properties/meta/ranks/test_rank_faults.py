@@ -153,6 +153,15 @@ def test_a_death_is_seen_at_once_even_if_children_live_on(fault_of: Expect) -> N
     assert fault.ranks[1].startswith("rank 1: gone")
 
 
+def test_a_child_that_talks_on_does_not_keep_the_controller_from_a_death(
+    fault_of: Expect,
+) -> None:
+    started = time.monotonic()
+    fault = fault_of(faulty("LEAVES_A_TALKER"))
+    assert time.monotonic() - started < DEADLINE + MARGIN
+    assert fault.summary == "rank 1 died, exit status 7"
+
+
 @pytest.mark.parametrize(
     ("name", "rank", "last_key", "where", "parted"),
     [
