@@ -1,18 +1,21 @@
 """What comes from outside: errors about it, files of it, and text of it for a terminal."""
 
 import json
+import math
 import os
 import re
 import stat
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 # No line that a person reads is longer.
 LONGEST = 1 << 16
-# Control signs but for tabs and ends of lines, signs without a width, and those that turn the
-# direction of writing.
+# Control signs but for tabs and ends of lines, signs without a width, those that turn the
+# direction of writing, and halves of a sign.
 HARMFUL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+    "\ud800-\udfff]"
 )
 
 
@@ -60,12 +63,30 @@ def _cleaned(value: Any) -> Any:
     return value
 
 
+def fits(value: object, hint: Any) -> bool:
+    """Whether it is what its annotation says, all of it: a document may hold anything."""
+    if is_dataclass(hint):
+        # What is not compared is in no document.
+        return all(fits(getattr(value, f.name), f.type) for f in fields(hint) if f.compare)
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind is Literal:
+        return type(value) is str and value in inner
+    if isinstance(value, dict):
+        # A counter has the kind of its keys only.
+        key, its = inner if kind is dict else (*inner, int)
+        return all(fits(k, key) and fits(v, its) for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return kind is type(value) and all(fits(each, inner[0]) for each in value)
+    if hint is float:
+        return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    return type(value) is hint or hint is Any
+
+
 def harmless(text: str) -> str:
     """As a terminal may have it: nothing in it moves, colours or turns what stands around it."""
     return HARMFUL.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def printable(text: str) -> str:
-    """The same, no more of it than a person reads, and no half of a sign."""
-    short = text if len(text) <= LONGEST else f"{text[:LONGEST]} … cut"
-    return harmless(short).encode(errors="replace").decode()
+    """The same, and no more of it than a person reads."""
+    return harmless(text if len(text) <= LONGEST else f"{text[:LONGEST]} … cut")

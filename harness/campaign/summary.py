@@ -4,10 +4,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from harness.campaign.request import Request
 from harness.case import parse
+from harness.outside import fits
 from harness.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ Ended = Literal["", "interrupted", "limit"]
 # Verdicts as a document has them.
 OUTCOMES = tuple(verdict.name for verdict in Verdict)
 PASSING = tuple(verdict.name for verdict in Verdict if verdict.passed)
+# What is shown of a failure, and of where ranks ran.
+TOLD = ("case", "verdict", "explanation", "replay")
+PLACE = ("device", "devices", "transport", "ranks")
 # Upper bounds of error over allowed error. What passes is at most 1.
 BUCKETS = (0.001, 0.01, 0.03, 0.1, 0.3, 0.5, 1.0)
 
@@ -122,10 +126,10 @@ class Tally:
         """Whether every case that passed is in a histogram, and every failure explained."""
         counted = [count for histogram in self.used.values() for count in histogram.counts]
         return (
-            _are_counts(self.elements, self.asked_again, *self.verdicts.values(), *counted)
+            min(self.elements, self.asked_again, *self.verdicts.values(), *counted, 0) == 0
             and len(counted) == len(BUCKETS) * len(self.used)
             and sum(counted) == sum(self.verdicts[name] for name in PASSING)
-            and all(type(failure["explanation"]) is str for failure in self.failures)
+            and all(type(failure[name]) is str for failure in self.failures for name in TOLD)
         )
 
 
@@ -219,7 +223,8 @@ class Summary:
         shards = {*self.shards, *self.missing}
         examined = [tally.cases for tally in self.tallies.values()]
         return (
-            _are_counts(self.of, self.size, self.cases, *shards, *self.situations.values())
+            fits(self, Summary)
+            and min(self.cases, self.seconds, *self.situations.values(), 0) == 0
             and 1 <= self.of <= self.size <= self.request.count
             and len(self.shards) > 0
             and all(1 <= shard <= self.of for shard in shards)
@@ -228,7 +233,7 @@ class Summary:
             and all(tally.is_sound() for tally in self.tallies.values())
             and max(examined) <= self.cases <= self._share()
             and max(self.situations.values(), default=0) <= self.cases
-            and self.ended in get_args(Ended)
+            and not (self.placement and set(PLACE) - self.placement.keys())
             # Only a candidate that failed is spared the rest of its cases, and who was stopped.
             and all(
                 self.ended or tally.failures or tally.cases >= self._share()
@@ -239,10 +244,6 @@ class Summary:
     def _share(self) -> int:
         """How many cases of the campaign are in these shards."""
         return sum(len(range(shard - 1, self.size, self.of)) for shard in self.shards)
-
-
-def _are_counts(*numbers: object) -> bool:
-    return all(type(number) is int and number >= 0 for number in numbers)
 
 
 def _size(failure: dict[str, Any]) -> tuple[int, int, int, str]:

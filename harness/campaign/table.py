@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.campaign.summary import BUCKETS, INTERRUPTED, LIMIT, OUTCOMES, Summary
+from harness.campaign.summary import BUCKETS, INTERRUPTED, LIMIT, OUTCOMES, PLACE, Summary
 
 ENDED = {
     INTERRUPTED: "interrupted before all cases were judged; this is no pass",
@@ -38,9 +38,7 @@ def show(summary: Summary, console: Console) -> None:
 
 
 def _place(place: dict[str, str]) -> str:
-    ranks, devices, transport, _ = (
-        place.pop(name) for name in ("ranks", "devices", "transport", "device")
-    )
+    _, devices, transport, ranks = (place.pop(name) for name in PLACE)
     hardware = "".join(f", {name} {what}" for name, what in place.items())
     return f"{ranks} ranks on {devices} over {transport}{hardware}"
 

@@ -1,10 +1,11 @@
 """Small changes of texts, and what must come of a decoder that is given them."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Input = TypeVar("Input", str, bytes)
 
@@ -12,6 +13,11 @@ Input = TypeVar("Input", str, bytes)
 VALUES = [
     *("0", "-1", "1e400", "2.5", "NaN", "1099511627775", "9" * 25, "8" * 5000, "null", "true"),
     *('""', '"<i8"', '"\\ud800"', "[]", "[1]", "{}", "[[[[2]]]]", "[0,549755813888,549755813888]"),
+]
+# The same for a value of a document.
+OTHERS: list[Any] = [
+    *(None, True, 0, -1, 3, 0.5, 1e400, 10**30, "", "x", "\ud800", "\x1b[2J", [], [[]], {}),
+    *({"": 0}, ["x"], [1, 2]),
 ]
 # Words, and what holds words: mutations that respect them get further into a decoder.
 PLACES = [re.compile(r'"[^"]*"|\[[^][]*\]|[0-9]+'), re.compile(r"\{[^{}]*\}|[a-z]+=[^ ]*")]
@@ -45,6 +51,30 @@ def mutate(text: str, other: str, random: Random) -> str:
             value = random.choice(VALUES) if kind == 7 else str(random.randint(0, 9))
             text = text[: place.start()] + value + text[place.end() :]
     return text
+
+
+def one_value_else(text: str, random: Random) -> str:
+    """A document in which one thing, at any depth, is another, missing, or there twice."""
+    document = json.loads(text)
+    inside = document
+    while True:
+        places = list(inside) if isinstance(inside, dict) else list(range(len(inside)))
+        if not places:
+            break
+        place = random.choice(places)
+        deeper = inside[place]
+        if isinstance(deeper, (dict, list)) and random.random() < 0.8:
+            inside = deeper
+            continue
+        kind = random.random()
+        if kind < 0.1:
+            del inside[place]
+        elif kind < 0.2 and isinstance(inside, list):
+            inside.append(deeper)
+        else:
+            inside[place] = random.choice(OTHERS)
+        break
+    return json.dumps(document)
 
 
 def fuzz(

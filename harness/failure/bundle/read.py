@@ -176,7 +176,5 @@ def _check(record: dict[Any, Any], kinds: dict[Any, Any], where: str) -> None:
 
 
 def _is(value: object, kind: Any) -> bool:
-    # A truth value counts as a number, and half a surrogate pair as text; neither was written.
-    if isinstance(value, str):
-        return kind is str and value.encode(errors="replace").decode() == value
+    # A truth value counts as a number, and was not written as one.
     return isinstance(value, kind) and not isinstance(value, bool)
