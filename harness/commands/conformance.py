@@ -10,6 +10,7 @@ from harness.commands.options import DIVERGED, FAULT, PASSED, UsageError, print_
 if TYPE_CHECKING:
     from harness.candidates.published.library import Library
     from harness.case import Case
+    from harness.conformance import Results
 
 HELP = "judge published packages, and write the tables"
 
@@ -72,22 +73,42 @@ def run(options: argparse.Namespace) -> int:
     if not names:
         raise UsageError("NAME: nothing is installed; see `candidates list`")
 
-    from harness.candidates.published.library import libraries
-    from harness.conformance import findings, page, read, write
+    from harness.conformance import read, write
 
     out = Path(options.out)
-    results = read(out)
+    results = so_far(out)
     records: dict[str, Any] = {}
     for name in names:
         records[name] = _sweep(name, versions, options) if versions else _examine(name, options)
         # Kept at once: hours of work are not to be lost with the last candidate.
         results["releases" if versions else "candidates"][name] = records[name]
         write(out, results)
-    (out / "conformance.md").write_text(page(read(out)))
-    (out / "findings.md").write_text(findings(libraries().values(), read(out)))
+    for file, text in pages(read(out)).items():
+        (out / file).write_text(text)
     if options.json:
         print_json({"found": records})
     return _status(records, sweeping=bool(versions))
+
+
+def so_far(out: Path) -> "Results":
+    """What was found before. Pages are made from it after hours: now we see whether they can be."""
+    from harness.conformance import BadResults, read
+
+    results = read(out)
+    try:
+        pages(results)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise BadResults(f"--out={out}: its results are damaged; name another folder") from None
+    return results
+
+
+def pages(results: "Results") -> dict[str, str]:
+    """By the name of its file."""
+    from harness.candidates.published.library import libraries
+    from harness.conformance import findings, page
+
+    known = libraries().values()
+    return {"conformance.md": page(results), "findings.md": findings(known, results)}
 
 
 def _status(records: dict[str, Any], *, sweeping: bool) -> int:

@@ -1,6 +1,8 @@
 """Published implementations on all goldens and on generated cases: the conformance table."""
 
 from harness.conformance.document import (
+    BadResults,
+    Results,
     examined_record,
     read,
     release_records,
@@ -13,7 +15,9 @@ from harness.conformance.request import Request
 from harness.conformance.sweep import sweep
 
 __all__ = [
+    "BadResults",
     "Request",
+    "Results",
     "by_library",
     "examine",
     "examined_record",

@@ -13,11 +13,12 @@ from harness.compare import Comparison
 from harness.conformance.examined import Examined
 from harness.conformance.stage import Stage, name_of
 from harness.conformance.sweep import Release
-from harness.outside import BadInput
+from harness.outside import BadInput, NotReadable, read_file, read_json
 from harness.report.record import comparison_record
 
 FORMAT = "conformance/1"
 NAME = "conformance.json"
+MOST_BYTES = 1 << 28
 
 # By candidate; and by candidate and release.
 Results = dict[str, dict[str, Any]]
@@ -39,14 +40,18 @@ def read(folder: Path) -> Results:
     """What was found before; nothing where nothing was."""
     path = folder / NAME
     try:
-        document = json.loads(path.read_text())
+        document = read_json(read_file(path.resolve(), MOST_BYTES))
     except FileNotFoundError:
         return {"candidates": {}, "releases": {}}
-    except ValueError as error:
-        raise BadResults(f"{path}: is not JSON: {error}") from None
+    except OSError as error:
+        raise BadResults(f"{path}: cannot be read: {error.strerror}") from None
+    except NotReadable as error:
+        raise BadResults(f"{path}: {error}") from None
+    except (ValueError, RecursionError):
+        raise BadResults(f"{path}: is not JSON; name another folder") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BadResults(f"{path}: this version reads format {FORMAT!r}; name another folder")
-    return {name: document[name] for name in ("candidates", "releases")}
+    return {name: document.get(name, {}) for name in ("candidates", "releases")}
 
 
 def write(folder: Path, results: Results) -> None:

@@ -1,0 +1,57 @@
+"""What earlier runs of `conformance` found is read, or refused before hours of work begin."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from harness.commands.conformance import pages, so_far
+from harness.conformance.document import FORMAT, NAME, BadResults
+from properties.helpers.fuzzing import fuzz, mutate, one_value_else
+from properties.helpers.places import ROOT
+
+
+def document() -> str:
+    """Two candidates and one release of those that we keep."""
+    kept = json.loads((ROOT / "docs" / NAME).read_text())
+    some = {
+        name: dict(sorted(kept[name].items(), key=lambda each: len(str(each)))[:number])
+        for name, number in (("candidates", 2), ("releases", 1))
+    }
+    return json.dumps({"format": FORMAT, **some})
+
+
+def mutants(random: Random) -> Iterator[bytes]:
+    whole = document()
+    while True:
+        alike = random.random() < 0.7
+        changed = one_value_else(whole, random) if alike else mutate(whole, whole, random)
+        yield changed.encode("utf-8", "surrogatepass")
+
+
+@pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_mutated_results_become_pages_or_are_refused(count: int, tmp_path: Path) -> None:
+    def decode(data: bytes) -> None:
+        (tmp_path / NAME).write_bytes(data)
+        for text in pages(so_far(tmp_path)).values():
+            text.encode()
+
+    seen = fuzz(decode, mutants(Random(0)), BadResults, count)
+    assert seen["accepted"] > count // 20
+    assert seen["refused"] > count // 5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not JSON; name another folder"),
+        ("[]", "this version reads format 'conformance/1'; name another folder"),
+    ],
+)
+def test_what_is_no_file_of_results_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text(text)
+    with pytest.raises(BadResults) as refused:
+        so_far(tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path / NAME}: {said}")
