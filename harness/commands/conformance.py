@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def so_far(out: Path) -> "Results":
-    """What was found before. Pages are made from it after hours: now we see whether they can be."""
+    """What was found before, if pages can be made from it: after hours it is late to see that."""
     from harness.conformance import BadResults, read
 
     results = read(out)

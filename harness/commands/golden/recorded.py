@@ -50,12 +50,15 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
 
     from harness.candidates.registry import vouched_for
     from harness.compare import Change
+    from harness.golden import BadGolden
     from harness.golden.provenance import fingerprint
-    from harness.golden.recorded import CANDIDATE, compared
+    from harness.golden.recorded import CANDIDATE, compared, is_recorded
     from harness.golden.table import show_compared
 
     typed = options.candidate or []
     for name, golden in goldens.items():
+        if not is_recorded(golden):
+            raise BadGolden(f"{name}: nobody recorded it, unlike others here; use two stores")
         vouched_for(golden.stored.made[CANDIDATE], f"{options.store}: {name}", typed)
     with open_pool(options, options.ranks) as pool:
         pool.require_ready()

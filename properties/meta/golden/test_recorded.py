@@ -96,6 +96,18 @@ def test_code_that_a_store_names_is_not_run_unless_somebody_asks_for_it(
     assert vouched_for(f"{payload}:X", "a store", [f"{payload}:X"]) == f"{payload}:X"
 
 
+def test_a_store_of_both_kinds_is_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded, _ = examine(Store(folder).files())
+    goldens, _ = examine(Store(tmp_path / "golden").files())
+    Store(tmp_path / "both").write(
+        as_files({**recorded, "two-rows": goldens["two-rows"]}),
+    )
+    assert main(["golden", "verify", "--store", str(tmp_path / "both")]) == 4
+    assert "two-rows: nobody recorded it, unlike others here" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["generate", "diff"])
 def test_an_oracle_is_not_made_of_it(
     command: str, folder: Path, capsys: pytest.CaptureFixture[str]
