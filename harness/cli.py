@@ -48,7 +48,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         obey_signals()
     try:
-        return _answer(options)
+        status = _answer(options)
+        sys.stdout.flush()
+    except OSError:
+        # Whoever read what we print has gone, or its disk is full: nobody can be told of it, and
+        # what Python has left to say goes nowhere.
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return FAULT
+    return status
+
+
+def _answer(options: argparse.Namespace) -> int:
+    try:
+        status: int = options.run(options)
+    except BrokenPipeError:
+        raise
+    except SystemExit as left:
+        # So does rich where its reader has gone, and its word for it would be that something
+        # diverged.
+        if left.code == DIVERGED:
+            return FAULT
+        raise
     except BadInput as error:
         print(f"harness: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)  # noqa: T201 - a command speaks
         return USAGE
@@ -65,21 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(options, "json", False):
             print_json({"verdict": "FAULT", "fault": f"{type(error).__name__}: {error}"})
         return FAULT
-
-
-def _answer(options: argparse.Namespace) -> int:
-    try:
-        status: int = options.run(options)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read what we print has gone; what Python has left to say goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAULT
-    except SystemExit as left:
-        # So does rich, and its word for it would be that something diverged.
-        if left.code == DIVERGED:
-            return FAULT
-        raise
     return status
 
 

@@ -194,6 +194,15 @@ def test_who_stops_reading_is_told_nothing_more() -> None:
     assert (told.returncode, told.stderr) == (FAULT, "")
 
 
+@pytest.mark.parametrize("options", ["", " --json"])
+def test_where_nothing_can_be_said_that_is_a_fault(options: str) -> None:
+    """Once also where what went wrong would itself be a part of the document."""
+    told = ran("bash", "-c", f"{sys.executable} -m harness golden list{options} > /dev/full")
+    assert told.returncode == FAULT
+    assert told.stderr.startswith("harness: nothing can be judged here: OSError: [Errno 28]")
+    assert told.stderr.count("\n") == 1
+
+
 def test_good_input_does_start_a_rank() -> None:
     with pytest.raises(pytest.fail.Exception, match="a rank was started"):
         main(["repro", GOOD])

@@ -1,6 +1,7 @@
 """Where a launch keeps its files, and what becomes of them."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from harness.ranks import place
 from harness.ranks.place import LONGEST_PLACE, PREFIX, NoRoom
 from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
+from properties.helpers.commands import ran
 
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 
@@ -52,6 +54,39 @@ def test_where_there_is_no_folder_any_more_that_is_said_and_nobody_is_blamed(
     ):
         evaluate(CASE, "native-local", pool)
     assert not folder.exists()
+
+
+# What is mounted goes with the namespace.
+SMALL = """
+mount -t tmpfs -o size=256k none small || exit 99
+TMPDIR=$PWD/small {python} -m harness repro "{case}" --candidate mine.py:MINE
+ls -A small
+"""
+FILLS = """
+import tempfile
+from pathlib import Path
+from harness.candidates.own.native import LocalDialect
+
+class Mine(LocalDialect):
+    def run(self, case, rank, emit):
+        with Path(tempfile.gettempdir(), "all").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+MINE = Mine()
+"""
+
+
+def test_who_fills_the_disk_is_told_so_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "mine.py").write_text(FILLS)
+    script = SMALL.format(python=sys.executable, case=CASE)
+    done = ran("unshare", "--mount", "sh", "-c", script, cwd=tmp_path)
+    if done.returncode == 99 or "unshare failed" in done.stderr:
+        pytest.skip(f"nothing can be mounted on this machine: {done.stderr}")
+    assert "raised OSError: [Errno 28] No space left on device" in done.stdout
+    # Nor is there a file in it.
+    assert done.stdout.endswith("--candidate mine.py:MINE\n")
 
 
 def test_what_killed_launches_left_is_swept_and_what_is_held_or_new_is_not(
