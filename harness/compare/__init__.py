@@ -10,7 +10,6 @@ from harness.compare.elementwise import alike
 from harness.compare.scale import Scale
 from harness.compare.slope import NUDGES, slope_misfit
 from harness.compare.strain import strain
-from harness.compare.vacuity import exchanged
 from harness.verdict import Verdict
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "compare",
     "doubt",
     "drift",
-    "exchanged",
     "faulted",
     "identical",
     "slope_misfit",

@@ -75,7 +75,8 @@ class Comparison:
     # The root first; empty where nothing failed, or nobody has looked yet.
     looks: tuple[Look, ...] = ()
     fault: Fault | None = None
-    collectives: dict[str, int] = field(default_factory=dict)
+    # Whether any rank was seen to send anything to another.
+    silent: bool = False
     # Packages that ranks had in plain torch instead.
     stood_in: tuple[str, ...] = ()
     # Expected and got, for a reader; never judged from here.

@@ -1,12 +1,13 @@
 """A comparison that could not have failed is not a pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from harness.case import Case
 from harness.compare.budget import MOST_WEAK, SLACK_THAT_SEES_HALF
 from harness.compare.comparison import KeyResult
+from harness.compare.crossing import holder_of_all, least_sent
 from harness.compare.shares import shares
 from harness.trace import GRADIENT, Assembly, Entry, is_required
 from harness.trace.trace import Tokens
@@ -56,28 +57,24 @@ def _elsewhere(assembly: Assembly) -> str:
 def _not_parallel(case: Case, assembly: Assembly) -> str:
     if case.sp == 1:
         return ""
-    if not exchanged(case, assembly.collectives):
-        return f"sp={case.sp} and no rank entered an all-to-all"
     nll = assembly.trace["nll"]
     for replica in range(case.dp):
-        rows = assembly.local_rows[replica * case.sp : (replica + 1) * case.sp]
-        if len(set(rows)) > 1:
-            return f"sequence peers of replica {replica} hold {list(rows)} tokens"
-        mine = case.rows[replica :: case.dp]
-        tokens = sum(len(row) for row in mine)
-        if rows[0] >= tokens and rows[0] not in shares(case, replica, nll):
+        peers = slice(replica * case.sp, (replica + 1) * case.sp)
+        tokens = sum(len(row) for row in case.rows[replica :: case.dp])
+        fewest = min(assembly.local_rows[peers])
+        if fewest >= tokens and fewest not in shares(case, replica, nll):
             return f"every rank of replica {replica} computed on all {tokens} tokens"
+        holder = holder_of_all(case, replica, nll)
+        if holder is not None:
+            return f"rank {holder} of replica {replica} holds all {tokens} tokens"
+        sent, least = assembly.sent[peers], least_sent(case, replica, nll)
+        if None not in sent and sum(filter(None, sent)) < least:
+            return (
+                f"the ranks of replica {replica} sent {sum(filter(None, sent))} bytes, and "
+                f"attention over the rows that are cut between them needs {least}: each computes "
+                "what others hold"
+            )
     return ""
-
-
-def exchanged(case: Case, collectives: Mapping[str, int]) -> bool:
-    """Whether tokens met those of other ranks: by all-to-all, or around a ring.
-
-    Keys and values that all ranks gather are reduced and scattered in backward; so are the
-    gradients of a sharded model, which says nothing.
-    """
-    gathered = () if case.wrapper == "fsdp" else ("reduce_scatter",)
-    return any(kind.startswith(("all_to_all", "messages", *gathered)) for kind in collectives)
 
 
 def _boundary_unseen(case: Case, oracle_nll: Entry, nll: Entry) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.compare import Comparison, Look, exchanged
+from harness.compare import Comparison, Look
 from harness.diagnosis.attention import Heads, name_attention
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.gradients import COARSE, is_coarse, name_gradients
@@ -46,11 +46,10 @@ def name_divergence(comparison: Comparison, oracle: Trace, got: Trace) -> tuple[
 def _whole(evidence: Evidence) -> list[Look]:
     """Tokens that nobody or several ranks computed."""
     looks: list[Look] = []
-    case, comparison = evidence.case, evidence.comparison
+    comparison = evidence.comparison
     twice = _misfit(comparison, MisfitKind.TWICE)
-    entered = exchanged(case, comparison.collectives)
-    if case.sp > 1 and twice and not entered:
-        looks.append(Look("vacuous", "every peer computes all tokens, and there is no all-to-all"))
+    if twice and comparison.silent:
+        looks.append(Look("vacuous", "every peer computes all tokens, and sends nothing"))
     elif twice:
         looks.append(Look("token-owned-twice", f"{len(twice.tokens)} tokens, in {twice.key}"))
     lost = _misfit(comparison, MisfitKind.LOST)

@@ -6,9 +6,9 @@ collectives or inside DDP's reducer. It is the only witness that needs no cooper
 
 import json
 import re
-from collections import Counter
 from dataclasses import astuple, dataclass
 from itertools import combinations
+from math import prod
 from typing import Any
 
 # Enough to hold the tail of any step; reading the log costs time in proportion.
@@ -23,6 +23,8 @@ UNEVEN = ("all_to_all", "gather", "scatter")
 # To these, only the root need give anything.
 ROOTED = ("gather", "scatter")
 MESSAGES = ("send", "recv")
+# Bytes of a number, of those kinds that activations are made of.
+SIZES = {"Double": 8, "Float": 4, "BFloat16": 2, "Half": 2, "Byte": 1, "Char": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +65,35 @@ def members(group: str) -> set[int]:
     return set(map(int, listed[1].split(","))) if listed else set()
 
 
-def counts_since(moment_ns: int) -> dict[str, int]:
-    """How many collectives of each kind were entered since a moment of `time.time_ns()`."""
-    return dict(
-        Counter(
-            _kind(entry)
-            for entry in recorded()
-            if entry["time_created_ns"] >= moment_ns and not _group(entry).startswith(GATE)
-        )
+def sent_since(moment_ns: int, flat_from: float) -> int | None:
+    """Bytes of activations that were given to collectives since a moment of `time.time_ns()`.
+
+    What has one dim counts from so many numbers on. Nothing if the log is too short to tell.
+    """
+    entries = recorded()
+    recent = [entry for entry in entries if entry["time_created_ns"] >= moment_ns]
+    if len(recent) == len(entries) >= BUFFER:
+        return None
+    return sum(_sent(entry, flat_from) for entry in recent if not _group(entry).startswith(GATE))
+
+
+def _sent(entry: dict[str, Any], flat_from: float) -> int:
+    given = zip(entry.get("input_sizes", []), entry.get("input_dtypes", []), strict=False)
+    return sum(
+        prod(shape) * SIZES.get(dtype, 0)
+        for shape, dtype in given
+        if _is_of_tokens(_kind(entry), shape, flat_from)
     )
+
+
+def _is_of_tokens(kind: str, shape: list[int], flat_from: float) -> bool:
+    """Not what all ranks sum up or share of a model, nor a number or two for each token."""
+    if kind.startswith(("all_to_all", *MESSAGES)):
+        # Messages are counted where they are sent.
+        return kind.startswith("all_to_all")
+    if kind.startswith("all_reduce"):
+        return len(shape) > 2
+    return len(shape) > 1 or prod(shape) >= flat_from
 
 
 def log(moment_ns: int = 0) -> list[Collective]:

@@ -1,52 +1,73 @@
-"""Whether a candidate exchanged anything, at no cost where it can be had at none."""
+"""How much this rank sends to others, measured at no cost where it can be had at none."""
 
+import math
 from collections import Counter
-from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import torch
 from torch import distributed as dist
 
-from harness.ranks.collectives import counts_since
+from harness.case import Case
+from harness.ranks.collectives import sent_since
 
-# What is called by name, and what it counts as. gloo's log has neither messages nor the
-# scattering of what was reduced.
-CALLS = {
-    "all_to_all": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "batch_isend_irecv": "messages",
-    "reduce_scatter_tensor": "reduce_scatter",
-}
+# All-to-alls by two names, and what gloo's log has none of.
+NAMED, MESSAGES = "all-to-all", "messages"
 
 
 class Exchanges:
-    """Counts what is called by name, which costs nothing.
+    """Adds up the bytes of what goes to other ranks, whoever starts it and however.
 
-    Reading the log costs a millisecond. It is needed only where no all-to-all was counted: a
-    candidate may exchange through functional collectives, or from C++.
+    All-to-alls are measured where they are called by name, and messages where all of them come
+    through. Everything else is in torch's log, and reading that costs a millisecond: it is not
+    read where more was sent by then than any attention needs.
     """
 
     def __init__(self) -> None:
-        self._called: Counter[str] = Counter()
-        for name, kind in CALLS.items():
-            setattr(dist, name, self._counted(getattr(dist, name), kind))
+        self._sent: Counter[str] = Counter()
+        self._measure(dist, "all_to_all", NAMED)
+        self._measure(dist, "all_to_all_single", NAMED)
+        self._measure(dist.ProcessGroup, "send", MESSAGES)
 
     @property
-    def called(self) -> Counter[str]:
-        """So far, by kind."""
-        return self._called.copy()
+    def sent(self) -> Counter[str]:
+        """Bytes so far, of what can be had at no cost."""
+        return self._sent.copy()
 
-    def since(self, called: Counter[str], moment_ns: int, *, exactly: bool) -> dict[str, int]:
-        """What was entered since `called` was read; every kind of collective if `exactly`."""
-        counted = self._called - called
-        if exactly or not counted["all_to_all"]:
-            return {**counted, **counts_since(moment_ns)}
-        return dict(counted)
+    def since(self, before: Counter[str], moment_ns: int, case: Case) -> int | None:
+        """Bytes since `sent` was `before`; nothing if the log has forgotten some of them."""
+        sent = self._sent - before
+        if case.sp == 1 or sent.total() * case.sp >= enough(case):
+            return sent.total()
+        # A sharded model travels flat; of what is flat otherwise, losses and labels are least.
+        flat_from = math.inf if case.wrapper == "fsdp" else 2 * case.tokens + 1
+        logged = sent_since(moment_ns, flat_from)
+        return None if logged is None else logged + sent[MESSAGES]
 
-    def _counted(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    def _measure(self, owner: Any, name: str, kind: str) -> None:
+        function = getattr(owner, name)
+
         @wraps(function)
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            self._called[kind] += 1
+        def measured(*args: Any, **kwargs: Any) -> Any:
+            self._sent[kind] += size(given(*args, **kwargs))
             return function(*args, **kwargs)
 
-        return counted
+        setattr(owner, name, measured)
+
+
+def given(*args: Any, **kwargs: Any) -> Any:
+    """What is sent: the second argument of all of them, under whatever name."""
+    if len(args) > 1:
+        return args[1]
+    return next((kwargs[name] for name in ("input", "input_tensor_list") if name in kwargs), [])
+
+
+def size(tensors: Any) -> int:
+    pieces = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+    return sum(piece.numel() * piece.element_size() for piece in pieces)
+
+
+def enough(case: Case) -> int:
+    """More than attention over any rows of a replica needs to cross, whoever holds them."""
+    of_a_token = 2 * case.heads * case.head_dim * (8 if case.dtype == "fp64" else 4)
+    return case.layers * case.tokens * of_a_token

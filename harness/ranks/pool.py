@@ -183,7 +183,8 @@ class RankPool:
             return Fault(kind=trouble.kind, summary=summary, rank=trouble.rank)
         assembly = assemble(ticket.case, [ticket.fragments[rank] for rank in ranks])
         if isinstance(assembly, Assembly):
-            assembly.collectives, assembly.stood_in = ticket.collectives, ticket.stood_in
+            assembly.sent = tuple(ticket.sent[rank] for rank in ranks)
+            assembly.stood_in = ticket.stood_in
             assembly.out_of_step = first_disagreement(ticket.logs)
             assembly.idle = tuple(sorted(ticket.idle))
         return assembly

@@ -27,7 +27,8 @@ class Ticket:
     run: int = 0
     fragments: dict[int, Sequence[Fragment]] = field(default_factory=dict)
     # What rank 0 entered, by kind.
-    collectives: dict[str, int] = field(default_factory=dict)
+    # Bytes that each rank sent to others; nothing where it could not tell.
+    sent: dict[int, int | None] = field(default_factory=dict)
     # What rank 0 has a stand-in for.
     stood_in: tuple[str, ...] = ()
     # Why each rank did not run it that did not.
@@ -103,20 +104,12 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
         ticket.refusals[rank] = refusal
     if frame.header.get("idle") is True:
         ticket.idle.add(rank)
+    ticket.sent[rank] = None if frame.header.get("sent") is None else frame.whole("sent")
     if rank == 0:
-        ticket.collectives = _counts(frame.header.get("collectives"))
         ticket.stood_in = _names(frame.header.get("stood_in", []))
     if ticket.traced:
         ticket.logs[rank] = log
     return None
-
-
-def _counts(described: object) -> dict[str, int]:
-    if not isinstance(described, dict) or not all(
-        isinstance(kind, str) and type(count) is int for kind, count in described.items()
-    ):
-        raise ProtocolError("collectives are not counts by kind")
-    return described
 
 
 def _names(described: object) -> tuple[str, ...]:

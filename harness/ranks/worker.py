@@ -168,7 +168,7 @@ def main() -> None:
         recorder = Recorder(
             index, case.tokens, traced=bool(frame.header["traced"]), progress=progress
         )
-        called, started, traced = exchanges.called, time.time_ns(), recorder.traced
+        sent, started, traced = exchanges.sent, time.time_ns(), recorder.traced
         before = allocations(device)
         ask = loaded if frame.header["loads"] else willing
         try:
@@ -197,7 +197,6 @@ def main() -> None:
                 )
             )
             continue
-        # One rank's counts stand for all; whether all were in step costs reading every log.
         controller.send(
             encode(
                 "finished",
@@ -206,7 +205,7 @@ def main() -> None:
                 fragments=items,
                 refusal=refusal,
                 idle=idle,
-                collectives=exchanges.since(called, started, exactly=traced) if not index else {},
+                sent=exchanges.since(sent, started, case),
                 log=told(log(started)) if traced else [],
                 stood_in=sorted(STOOD_IN),
             )

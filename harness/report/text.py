@@ -3,7 +3,7 @@
 import shlex
 
 from harness.case import Case
-from harness.compare import Comparison, Divergence, Look, Verdict, exchanged
+from harness.compare import Comparison, Divergence, Look, Verdict
 from harness.diagnosis import ANOMALIES
 from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind
 
@@ -112,9 +112,8 @@ def _consequences(comparison: Comparison) -> str:
         parts.append(f"{len(wrong)} of {len(gradients)} gradients differ{how}")
     elif gradients and first_key:
         parts.append("no gradient differs")
-    case = comparison.case
-    if case.sp > 1 and not exchanged(case, comparison.collectives):
-        parts.append("no rank entered an all-to-all")
+    if comparison.silent:
+        parts.append("no rank sent anything to another")
     return "; ".join(parts)
 
 

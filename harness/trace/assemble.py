@@ -39,8 +39,8 @@ class Assembly:
     misfits: list[Misfit] = field(default_factory=list)
     # Per rank, the rows of `nll` it computed, padding included.
     local_rows: tuple[int, ...] = ()
-    # How many collectives of each kind a rank entered.
-    collectives: dict[str, int] = field(default_factory=dict)
+    # Per rank, the bytes of activations that it sent to others; nothing where nobody can tell.
+    sent: tuple[int | None, ...] = ()
     # Packages that ranks had in plain torch instead.
     stood_in: tuple[str, ...] = ()
     # Ranks on a device on which they computed nothing.

@@ -73,7 +73,7 @@ def _unfit(pool: RankPool, candidate: str, case: Case) -> bool:
 
 
 def _alone(case: Case, outcome: Assembly) -> bool:
-    return case.sp > 1 and not any(kind.startswith("all_to_all") for kind in outcome.collectives)
+    return case.sp > 1 and not any(outcome.sent)
 
 
 def _related(relation: Relation) -> Alone:

@@ -36,7 +36,7 @@ def fragments() -> list[Fragment]:
 
 def finished(run: int, kept: slice) -> bytes:
     described, payload = pack(fragments()[kept])
-    return encode("finished", payload, run=run, fragments=described, collectives={"barrier": 2})
+    return encode("finished", payload, run=run, fragments=described, sent=8)
 
 
 FRAMES = [finished(1, slice(4)), finished(20, slice(2)), finished(3, slice(3, 4))]

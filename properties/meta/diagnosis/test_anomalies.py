@@ -39,7 +39,7 @@ def shown(case: Case, changes: dict[str, Change], only: tuple[str, ...] = ()) ->
             all_values[tokens] = values
             values, tokens = all_values, np.arange(case.tokens)
         trace.put(key, Entry(values, tokens, None if tokens is None else owner_n[tokens]))
-    return Assembly(trace, collectives={"all_to_all_single": 4}, local_rows=(8,) * case.ranks)
+    return Assembly(trace, sent=(8,) * case.ranks, local_rows=(8,) * case.ranks)
 
 
 def owners(case: Case) -> Values:

@@ -10,6 +10,7 @@ from harness.candidates.own.benign import (
     loss,
     padding,
     scale,
+    sharing,
 )
 
 BANK = BENIGN
@@ -24,4 +25,5 @@ __all__ = [
     "loss",
     "padding",
     "scale",
+    "sharing",
 ]

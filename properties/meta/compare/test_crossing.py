@@ -1,0 +1,104 @@
+"""What must cross between ranks follows from who holds which token, and from nothing else."""
+
+import numpy as np
+import pytest
+
+from harness.case import parse
+from harness.compare.crossing import holder_of_all, least_sent
+from harness.judge import evaluate
+from harness.ranks.pool import RankPool
+from harness.trace import Entry, Kind
+from harness.verdict import Verdict
+from properties.helpers.places import ROOT
+
+VACUOUS = ROOT / "properties" / "planted" / "vacuous.py"
+# Two dims for each of two heads: four bytes by eight, times what crosses.
+MODEL = "heads=2/2 layers=1 dim=2"
+KEY = 4 * 8
+QUERY = 2 * KEY
+
+
+def held(*owners: int) -> Entry:
+    return Entry(np.ones(len(owners)), np.arange(len(owners)), np.array(owners))
+
+
+@pytest.mark.parametrize(
+    ("fields", "owners", "least"),
+    [
+        # The last token predicts nothing, and need not attend.
+        ("rows=6:111111 sp=2", (0, 0, 0, 1, 1, 1), 3 * KEY),
+        ("rows=6:111111 sp=2", (0, 0, 0, 0, 1, 1), 1 * QUERY),
+        ("rows=6:111111 sp=2", (0, 0, 0, 0, 0, 1), 0),
+        ("rows=6:111111 sp=2", (0, 1, 0, 1, 0, 1), 4 * KEY),
+        ("rows=6:111111 sp=2 window=2", (0, 0, 0, 1, 1, 1), 1 * KEY),
+        ("rows=6:111111 sp=2 window=1", (0, 0, 0, 1, 1, 1), 0),
+        ("rows=6:111100 sp=2", (0, 0, 0, 1, 1, 1), 0),
+        ("rows=6:000000 sp=2", (0, 0, 0, 1, 1, 1), 0),
+        ("rows=3:111,3:111 sp=2", (0, 0, 0, 1, 1, 1), 0),
+        ("rows=6:111111 sp=2 dtype=fp32", (0, 0, 0, 1, 1, 1), 3 * KEY // 2),
+        ("rows=6:111111 sp=2 dtype=bf16", (0, 0, 0, 1, 1, 1), 3 * KEY // 4),
+    ],
+)
+def test_at_least_the_keys_or_the_queries_cross(
+    fields: str, owners: tuple[int, ...], least: int
+) -> None:
+    assert least_sent(parse(f"case/1 {fields} {MODEL}"), 0, held(*owners)) == least
+
+
+def test_every_layer_attends_and_every_replica_for_itself() -> None:
+    case = parse("case/1 rows=6:111111,4:1111 heads=2/2 layers=3 dim=2 sp=2 dp=2")
+    nll = held(0, 0, 0, 1, 1, 1, 2, 2, 3, 3)
+    assert [least_sent(case, replica, nll) for replica in (0, 1)] == [9 * KEY, 3 * QUERY]
+
+
+@pytest.mark.parametrize(
+    ("rows", "owners", "holder"),
+    [
+        ("rows=4:1111", (0, 0, 0, 0), 0),
+        ("rows=4:1111", (0, 0, 0, 1), None),
+        # Too short for each rank to have some of it.
+        ("rows=3:111", (0, 0, 0), None),
+        ("rows=1:1,1:1,4:1111", (1, 1, 1, 1, 1, 1), 1),
+    ],
+)
+def test_one_rank_that_holds_all_shares_nothing(
+    rows: str, owners: tuple[int, ...], holder: int | None
+) -> None:
+    assert holder_of_all(parse(f"case/1 {rows} sp=2"), 0, held(*owners)) == holder
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("COMPUTES_ALL", "sent 0 bytes, and attention over the rows that are cut"),
+        ("ALL_TO_ALL_FOR_SHOW", "sent 64 bytes, and attention over the rows that are cut"),
+        ("SUMS_FOR_SHOW", "sent 0 bytes, and attention over the rows that are cut"),
+        ("ONE_HOLDS_ALL", "rank 0 of replica 0 holds all 8 tokens"),
+    ],
+)
+def test_a_step_that_computes_everything_everywhere_is_vacuous(
+    name: str, said: str, harness_pool: RankPool
+) -> None:
+    case = parse("case/1 rows=8:11111111 sp=2 layers=2")
+    comparison = evaluate(case, f"{VACUOUS}:{name}", harness_pool)
+    assert comparison.verdict is Verdict.FAULT
+    assert comparison.fault
+    assert comparison.fault.kind is Kind.VACUOUS
+    assert said in comparison.fault.summary
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        *("uneven", "front-loaded", "zigzag-uneven", "striped"),
+        *("ring", "head-parallel", "ring-of-pairs"),
+    ],
+)
+@pytest.mark.parametrize("sp", [2, 3, 4])
+def test_whatever_the_layout_and_the_collective_what_is_shared_is_seen(
+    layout: str, sp: int, harness_pool: RankPool
+) -> None:
+    case = parse(f"case/1 rows=7:1111111,4:0111 sp={sp} heads=12/12 layers=2")
+    comparison = evaluate(case, f"benign.{layout}", harness_pool)
+    assert comparison.verdict is Verdict.WITHIN
+    assert not comparison.silent

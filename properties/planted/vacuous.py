@@ -1,0 +1,103 @@
+"""Steps that share nothing, and whose every number is right all the same."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from harness.candidates import Emit, Rank
+from harness.candidates.own.native import LocalDialect
+from harness.candidates.own.native.attention import Segments
+from harness.candidates.own.native.rows import Batch
+from harness.candidates.own.native.ulysses import Shard, Stream, cut
+from harness.case import Case
+from harness.reference.decoder import Decoder
+
+
+class ComputesAll(LocalDialect):
+    """Every rank computes on all tokens, and says of a few of them that they are its own."""
+
+    name = "computes-all"
+
+    def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
+        mine = super().shard(case, stream, rank)
+        return replace(
+            mine,
+            ids_L=stream.ids_T,
+            positions_L=stream.positions_T,
+            labels_L=stream.labels_T,
+            tokens_L=stream.tokens_T,
+            positions_TP=stream.positions_T,
+            pad=0,
+        )
+
+    def attend(
+        self,
+        q_LNH: Tensor,
+        k_LKH: Tensor,
+        v_LKH: Tensor,
+        segments: Segments,
+        case: Case,
+        rank: Rank,
+    ) -> Tensor:
+        self.show(q_LNH, rank)
+        return self.kernel(case)(q_LNH, k_LKH, v_LKH, segments)
+
+    def show(self, q_LNH: Tensor, rank: Rank) -> None:
+        """What is sent to be seen."""
+
+    def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
+        return weights_T * self.own(len(weights_T), rank)
+
+    def own(self, total: int, rank: Rank) -> Tensor:
+        """Of all tokens, those that this rank calls its own."""
+        places_T = torch.arange(total, device=rank.device)
+        mine_T = cut(places_T, rank, -1)
+        return torch.isin(places_T, mine_T)
+
+    def forward_backward(
+        self, model: Decoder, case: Case, batch: Batch, targets: Tensor, rank: Rank, emit: Emit
+    ) -> Tensor:
+        def of_own(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+            if tokens is None:
+                emit(key, tensor)
+            else:
+                own = self.own(len(tokens), rank)
+                emit(key, tensor[own], tokens[own])
+
+        return super().forward_backward(model, case, batch, targets, rank, of_own)
+
+
+class AllToAllForShow(ComputesAll):
+    """The same, and zeros are exchanged."""
+
+    name = "all-to-all-for-show"
+
+    def show(self, q_LNH: Tensor, rank: Rank) -> None:
+        zeros = q_LNH.new_zeros(rank.sp.size())
+        dist.all_to_all_single(torch.empty_like(zeros), zeros, group=rank.sp)
+
+
+class KeysSummedForShow(ComputesAll):
+    """The same, and all ranks sum up what none of them needs, flat as gradients are."""
+
+    name = "sums-for-show"
+
+    def show(self, q_LNH: Tensor, rank: Rank) -> None:
+        dist.all_reduce(q_LNH.detach().clone().flatten(), group=rank.sp)
+
+
+class OneHoldsAll(ComputesAll):
+    """The first rank does everything, and its peers have nothing to do."""
+
+    name = "one-holds-all"
+
+    def own(self, total: int, rank: Rank) -> Tensor:
+        return torch.full((total,), rank.sp_index == 0, device=rank.device)
+
+
+COMPUTES_ALL = ComputesAll()
+ALL_TO_ALL_FOR_SHOW = AllToAllForShow()
+SUMS_FOR_SHOW = KeysSummedForShow()
+ONE_HOLDS_ALL = OneHoldsAll()
