@@ -1,6 +1,6 @@
 """Sequences shared in other ways than by heads, and tokens held in other ways than evenly.
 
-Nobody pads: a rank holds as many tokens as its layout gives it, or none.
+But for one of them nobody pads: a rank holds as many tokens as its layout gives it, or none.
 
 Legend: T tokens of the stream, L tokens on this rank, X tokens of one rank, N heads, K kv heads, M
 and C of them on this rank, H head dim.
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 from torch.distributed import ProcessGroup
+from torch.distributed import _functional_collectives as functional
 
 from harness.candidates import Rank
 from harness.candidates.bank import benign
@@ -22,6 +23,11 @@ from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.ulysses import Shard, Stream
 from harness.case import Case
 from harness.reference.decoder import at_least_fp32
+
+# It has another name since torch 2.13.
+ALL_GATHER: Any = getattr(
+    functional, "all_gather_single_autograd", functional.all_gather_tensor_autograd
+)
 
 
 class Held(LocalDialect):
@@ -167,6 +173,52 @@ class Striped(KeysGathered):
         return [torch.arange(total)[r::sp] for r in range(sp)]
 
 
+@benign("keys-gathered", looks_like="no all-to-all at all")
+class KeysGatheredEvenly(LocalDialect):
+    """Keys and values of all ranks, padding included, come by torch's functional collectives."""
+
+    def attend(
+        self,
+        q_LNH: Tensor,
+        k_LKH: Tensor,
+        v_LKH: Tensor,
+        segments: Segments,
+        case: Case,  # noqa: ARG002 - one kernel for all
+        rank: Rank,
+    ) -> Tensor:
+        k_TKH, v_TKH = (ALL_GATHER(x.contiguous(), 0, rank.sp) for x in (k_LKH, v_LKH))
+        allowed_LT = segments.allowed_TT.chunk(rank.sp.size())[rank.sp_index]
+        return merged([partial_of(q_LNH, k_TKH, v_TKH, allowed_LT)], q_LNH)
+
+
+@benign("queries-gathered", looks_like="keys that never meet the queries of other ranks")
+class QueriesGathered(Held):
+    """Queries of all ranks come to each rank's keys, and what they find there goes back."""
+
+    def places(self, total: int, sp: int) -> list[Tensor]:
+        return list(torch.arange(total).tensor_split(sp))
+
+    def attend(
+        self,
+        q_LNH: Tensor,
+        k_LKH: Tensor,
+        v_LKH: Tensor,
+        segments: Segments,
+        case: Case,  # noqa: ARG002 - one kernel for all
+        rank: Rank,
+    ) -> Tensor:
+        places = self.places(segments.total, rank.sp.size())
+        lengths = list(map(len, places))
+        q_TNH = apply(Gathered, q_LNH, lengths, rank.sp)
+        allowed_TL = segments.allowed_TT[:, places[rank.sp_index]]
+        sums, totals, highest = partial_of(q_TNH, k_LKH, v_LKH, allowed_TL)
+        top = highest.clone()
+        dist.all_reduce(top, dist.ReduceOp.MAX, group=rank.sp)
+        found = torch.cat((sums, totals), -1) * (highest - top).exp()
+        own = apply(SummedUp, found.transpose(0, 1), lengths, rank.sp)
+        return (own[..., :-1] / own[..., -1:]).to(q_LNH.dtype)
+
+
 class Passed(torch.autograd.Function):
     """What the neighbour on one side has; gradients go back to the other side."""
 
@@ -238,6 +290,15 @@ class Ring(Held):
         places = self.places(segments.total, sp)
         ring = list(range(sp))
         return around(q_LNH, k_LKH, v_LKH, places, segments.allowed_TT, ring, rank.sp)
+
+
+@benign("ring-zigzag", looks_like="a ring in which keys meet queries out of order")
+class RingZigzag(Ring):
+    """The same, where each rank holds a piece of the front and its mirror at the back."""
+
+    def places(self, total: int, sp: int) -> list[Tensor]:
+        pieces = torch.arange(total).tensor_split(2 * sp)
+        return [torch.cat((pieces[r], pieces[-1 - r])) for r in range(sp)]
 
 
 @benign("head-parallel", looks_like="every rank computes on all tokens")
