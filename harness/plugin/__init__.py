@@ -1,14 +1,15 @@
 """The pytest plugin: a pool of ranks for the session, and a word about it at the end.
 
-    def test_my_path(harness_evaluate):
-        comparison = harness_evaluate(case)
-        assert comparison.verdict.passed, explain(comparison)
+    @given(data=st.data())
+    def test_my_step_is_plain_training(harness_cases, harness_prove, data):
+        harness_prove(data.draw(harness_cases(sps=(2, 4))), "mine.py:MINE")
 
 Under pytest-xdist every worker has a pool of its own.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,12 +18,20 @@ from harness.plugin import failures, needs
 from harness.plugin.failures import LAST
 
 if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
     from harness.case import Case
     from harness.compare import Comparison
     from harness.ranks.pool import RankPool
 
 Evaluate = Callable[..., "Comparison"]
+Prove = Callable[..., None]
+Cases = Callable[..., "SearchStrategy[Case]"]
 COUNTED = pytest.StashKey[Counter[str]]()
+# By reason.
+REFUSED = pytest.StashKey[Counter[str]]()
+# With the names under which a worker of xdist hands them over.
+COUNTERS = (COUNTED, "harness"), (REFUSED, "harness-refused")
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -50,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[COUNTED] = Counter()
+    config.stash[COUNTED], config.stash[REFUSED] = Counter(), Counter()
 
 
 @pytest.fixture(scope="session")
@@ -100,19 +109,58 @@ def harness_evaluate(
     return judge
 
 
+@pytest.fixture(scope="session")
+def harness_prove(harness_evaluate: Evaluate, pytestconfig: pytest.Config) -> Prove:
+    """Judge a case, and fail with the explanation if it does not pass.
+
+    What the candidate does not support is counted and told at the end: it skips a test, and under
+    Hypothesis another case is drawn.
+    """
+    from hypothesis import currently_in_test_context, reject
+
+    from harness.compare import Verdict
+    from harness.report import explain
+
+    refused = pytestconfig.stash[REFUSED]
+
+    def prove(case: "Case", *candidate: str) -> None:
+        comparison = harness_evaluate(case, *candidate)
+        if comparison.verdict is not Verdict.UNSUPPORTED:
+            if not comparison.verdict.passed:
+                pytest.fail(explain(comparison), pytrace=False)
+            return
+        refused[comparison.reason] += 1
+        if currently_in_test_context():
+            reject()
+        pytest.skip(f"{comparison.candidate} does not support it: {comparison.reason}")
+
+    return prove
+
+
+@pytest.fixture(scope="session")
+def harness_cases(pytestconfig: pytest.Config) -> Cases:
+    """A strategy for cases that fit the pool: `harness_cases(sps=(2, 4))`, as `cases` takes it."""
+    from harness.generation import cases
+
+    return partial(cases, max_ranks=pytestconfig.getoption("--harness-ranks"))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker of xdist hands what it counted to the controller."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        counted = session.config.stash[COUNTED]
-        output["harness"] = dict(counted)
+        for key, name in COUNTERS:
+            counted = session.config.stash[key]
+            output[name] = dict(counted)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """The controller of xdist takes it in."""
-    counted: Counter[str] = node.config.stash[COUNTED]
-    counted.update(getattr(node, "workeroutput", {}).get("harness", {}))
+    told: dict[str, dict[str, int]] = getattr(node, "workeroutput", {})
+    for key, name in COUNTERS:
+        counted: Counter[str] = node.config.stash[key]
+        counted.update(told.get(name, {}))
 
 
 def pytest_terminal_summary(
@@ -127,3 +175,5 @@ def pytest_terminal_summary(
         f"{counted['cases']} cases judged in {counted['launches']} launches, "
         f"{counted['elements']:,} elements examined: {counts}"
     )
+    for reason, count in config.stash[REFUSED].most_common():
+        terminalreporter.write_line(f"{count} UNSUPPORTED: {reason}")

@@ -1,21 +1,28 @@
-"""How Hypothesis makes a failing example again: a decorator that it names when it is told to."""
+"""Hypothesis in a test of ours: it waits for ranks, and names what makes a failure again."""
 
 import re
 from typing import Any
 
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 # Where Hypothesis, its own pytest plugin as well, looks for the settings of a test.
 _SETTINGS = "_hypothesis_internal_use_settings"
 _DECORATOR = re.compile(r"@reproduce_failure\('[^']*', b'[^']*'\)")
 
 
-def ask_for_blob(test: Any) -> None:
-    """Have Hypothesis name it should this test fail; nothing for a test that is not its own."""
+def make_ready(test: Any) -> None:
+    """For a test of Hypothesis that judges cases; nothing for any other."""
     if is_hypothesis_test(test):
         function = getattr(test, "__func__", test)
-        chosen = getattr(function, _SETTINGS, settings.default)
-        setattr(function, _SETTINGS, settings(chosen, print_blob=True))
+        chosen: settings = getattr(function, _SETTINGS, None) or settings()
+        ready = settings(
+            chosen,
+            print_blob=True,
+            # The pool has deadlines of its own, and a case takes as long as its ranks need.
+            deadline=None,
+            suppress_health_check={*chosen.suppress_health_check, HealthCheck.too_slow},
+        )
+        setattr(function, _SETTINGS, ready)
 
 
 def blob_of(error: BaseException) -> str:

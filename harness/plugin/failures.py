@@ -19,10 +19,10 @@ LAST: pytest.StashKey["tuple[Comparison, RankPool] | None"] = pytest.StashKey()
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.config.stash[LAST] = None
-    if "harness_evaluate" in getattr(item, "fixturenames", ()):
-        from harness.plugin.blob import ask_for_blob
+    if "harness_pool" in getattr(item, "fixturenames", ()):
+        from harness.plugin.blob import make_ready
 
-        ask_for_blob(getattr(item, "obj", None))
+        make_ready(getattr(item, "obj", None))
 
 
 @pytest.hookimpl(wrapper=True)

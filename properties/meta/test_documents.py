@@ -18,7 +18,7 @@ from harness.ranks.pool import RankPool
 from properties.helpers.places import ROOT
 from properties.planted.mistakes import tutorial
 
-pytest_plugins = ["properties.helpers.own_pool"]
+pytest_plugins = ["properties.helpers.own_pool", "pytester"]
 
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
@@ -83,8 +83,18 @@ def test_the_tutorial_candidate_is_short_and_passes(harness_pool: RankPool) -> N
     assert tally.cases == 20
 
 
-@pytest.mark.usefixtures("own_pool")
+def test_the_test_that_is_shown_runs_in_an_empty_folder(pytester: pytest.Pytester) -> None:
+    (shown,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    pytester.makepyfile(mine=tutorial(), test_mine=shown)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["* cases judged in 1 launches, *", "* UNSUPPORTED: one token-mean*"]
+    )
+
+
 @pytest.mark.parametrize("bug", sorted(BUGS))
+@pytest.mark.usefixtures("own_pool")
 def test_the_tutorial_candidate_with_a_bug_is_found_shrunk_explained_and_shown_again(
     bug: str, harness_pool: RankPool, capsys: pytest.CaptureFixture[str]
 ) -> None:

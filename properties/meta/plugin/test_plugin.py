@@ -60,6 +60,36 @@ def test_that_fails_without_a_comparison(harness_evaluate):
 """
 
 
+PROVES = """
+import pytest
+from hypothesis import given, strategies as st
+from harness.case import parse
+
+@given(data=st.data())
+def test_of_a_mutant(harness_cases, harness_prove, data):
+    harness_prove(data.draw(harness_cases(sps=(2,), losses=("token-mean",))), "mutants.B14")
+
+def test_of_what_cannot_run(harness_prove):
+    harness_prove(parse("case/1 rows=2:11 kernel=flash"))
+"""
+
+
+def test_who_proves_is_told_why_it_failed_and_what_was_not_supported(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(PROVES)
+    result = pytester.runpytest_inprocess(*OPTIONS)
+    result.assert_outcomes(failed=1, skipped=1)
+    result.stdout.fnmatch_lines(
+        [
+            "DIVERGED  candidate mutants.B14",
+            "  looks   label-rolled-locally: *",
+            "  replay  python -m harness repro * --candidate mutants.B14",
+            "1 UNSUPPORTED: kernel=flash*",
+        ]
+    )
+
+
 def test_a_worker_of_xdist_tells_what_it_judged_and_could_not_run_and_the_smallest_failure(
     pytester: pytest.Pytester,
 ) -> None:
