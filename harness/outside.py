@@ -65,21 +65,26 @@ def _cleaned(value: Any) -> Any:
 
 def fits(value: object, hint: Any) -> bool:
     """Whether it is what its annotation says, all of it: a document may hold anything."""
+    kind, inner = get_origin(hint), get_args(hint)
     if is_dataclass(hint):
         # What is not compared is in no document.
-        return all(fits(getattr(value, f.name), f.type) for f in fields(hint) if f.compare)
-    kind, inner = get_origin(hint), get_args(hint)
-    if kind is Literal:
-        return type(value) is str and value in inner
-    if isinstance(value, dict):
+        good = all(fits(getattr(value, f.name), f.type) for f in fields(hint) if f.compare)
+    elif hint is Any:
+        good = True
+    elif kind is Literal:
+        good = type(value) is str and value in inner
+    elif isinstance(value, dict):
         # A counter has the kind of its keys only.
-        key, its = inner if kind is dict else (*inner, int)
-        return all(fits(k, key) and fits(v, its) for k, v in value.items())
-    if isinstance(value, (list, tuple)):
-        return kind is type(value) and all(fits(each, inner[0]) for each in value)
-    if hint is float:
-        return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
-    return type(value) is hint or hint is Any
+        key, its = (*inner, int)[:2]
+        good = all(fits(k, key) and fits(v, its) for k, v in value.items())
+    elif isinstance(value, (list, tuple)):
+        good = kind is type(value) and all(fits(each, inner[0]) for each in value)
+    elif hint is float:
+        good = isinstance(value, (int, float)) and math.isfinite(value)
+        good = good and not isinstance(value, bool)
+    else:
+        good = type(value) is hint
+    return good
 
 
 def harmless(text: str) -> str:

@@ -14,7 +14,7 @@ from harness.verdict import Verdict
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
-FORMAT = 3
+FORMAT = 4
 INTERRUPTED: Final = "interrupted"
 LIMIT: Final = "limit"
 Ended = Literal["", "interrupted", "limit"]
@@ -54,6 +54,8 @@ class Tally:
     """What was seen of one candidate."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
+    # How many cases the candidate does not support, by its reason.
+    refused: Counter[str] = field(default_factory=Counter)
     elements: int = 0
     # Cases in which plain training was asked again, and what it then said decided for a pass.
     asked_again: int = 0
@@ -67,6 +69,8 @@ class Tally:
     def add(self, comparison: "Comparison") -> None:
         self.verdicts[comparison.verdict.name] += 1
         self.elements += comparison.elements
+        if comparison.verdict is Verdict.UNSUPPORTED:
+            self.refused[comparison.reason] += 1
         if comparison.verdict.passed:
             self.asked_again += comparison.asked_again
             # What equals plain training bit by bit adds nothing to plain training's own error.
@@ -78,9 +82,9 @@ class Tally:
         for dtype, histogram in other.used.items():
             used[dtype] = used.get(dtype, Histogram()) + histogram
         failures = sorted([*self.failures, *other.failures], key=_size)
-        verdicts = self.verdicts + other.verdicts
         return Tally(
-            verdicts,
+            self.verdicts + other.verdicts,
+            self.refused + other.refused,
             self.elements + other.elements,
             self.asked_again + other.asked_again,
             used,
@@ -108,6 +112,7 @@ class Tally:
             "verdict": self.verdict,
             "cases": self.cases,
             "verdicts": dict(self.verdicts),
+            "refused": dict(self.refused),
             "elements": self.elements,
             "asked_again": self.asked_again,
             "used": self.most,
@@ -119,14 +124,16 @@ class Tally:
     def from_record(cls, record: dict[str, Any]) -> "Tally":
         used = {dtype: Histogram(**each) for dtype, each in record["histogram"].items()}
         failures = sorted(record["failures"], key=_size)
-        verdicts = Counter(record["verdicts"])
-        return cls(verdicts, record["elements"], record["asked_again"], used, failures)
+        verdicts, refused = Counter(record["verdicts"]), Counter(record["refused"])
+        return cls(verdicts, refused, record["elements"], record["asked_again"], used, failures)
 
     def is_sound(self) -> bool:
         """Whether every case that passed is in a histogram, and every failure explained."""
         counted = [count for histogram in self.used.values() for count in histogram.counts]
         return (
             min(self.elements, self.asked_again, *self.verdicts.values(), *counted, 0) == 0
+            and min(self.refused.values(), default=1) > 0
+            and self.refused.total() == self.verdicts["UNSUPPORTED"]
             and len(counted) == len(BUCKETS) * len(self.used)
             and sum(counted) == sum(self.verdicts[name] for name in PASSING)
             and all(type(failure[name]) is str for failure in self.failures for name in TOLD)

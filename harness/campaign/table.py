@@ -8,7 +8,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.campaign.summary import BUCKETS, INTERRUPTED, LIMIT, OUTCOMES, PLACE, Summary
+from harness.campaign.summary import (
+    BUCKETS,
+    INTERRUPTED,
+    LIMIT,
+    OUTCOMES,
+    PASSING,
+    PLACE,
+    Summary,
+    Tally,
+    worst,
+)
 
 ENDED = {
     INTERRUPTED: "interrupted before all cases were judged; this is no pass",
@@ -16,12 +26,18 @@ ENDED = {
 }
 # Between two columns of situations.
 GAP = 4
+MOST_REASONS = 10
+# Columns, for what has as much room as it wants.
+ENDLESS = 10_000
 
 
 def show(summary: Summary, console: Console) -> None:
     """The closing tables."""
-    console.print(_verdicts(summary))
-    console.print(_errors(summary))
+    put(console, _verdicts(summary))
+    put(console, _errors(summary))
+    for candidate, tally in summary.tallies.items():
+        if tally.refused:
+            say(console, _refused(candidate, tally))
     console.print(_situations(summary, console.width))
     if summary.placement:
         say(console, f"\n{_place(dict(summary.placement))}")
@@ -50,6 +66,46 @@ def show_failures(summary: Summary, console: Console) -> None:
             say(console, f"\n{failure['explanation']}")
         for failure in tally.failures[1:]:
             say(console, f"  also    {failure['verdict']}  {failure['replay']}")
+
+
+def closing(summary: Summary, status: int) -> str:
+    """What the exit status says, in words."""
+    why = [each for name, tally in summary.tallies.items() if (each := _why(name, tally))]
+    if summary.missing:
+        why.append("shards are missing")
+    if summary.ended == INTERRUPTED:
+        why.append("interrupted")
+    return f"exit status {status}: {'; '.join(why) or 'every case passed'}"
+
+
+def _why(candidate: str, tally: Tally) -> str:
+    """Why a candidate did not pass, or nothing."""
+    refused = tally.verdicts["UNSUPPORTED"]
+    if tally.verdict in PASSING:
+        return ""
+    if not tally.cases:
+        return f"{candidate} was given no case"
+    if tally.failures:
+        kinds = {failure["verdict"] for failure in tally.failures}
+        return f"{candidate} is {worst(kinds)} on {tally.failures[0]['case']}"
+    return (
+        f"{candidate} does not support {refused} of {tally.cases} cases, and a pass needs more "
+        "than half of them; draw what it supports, see check --help"
+    )
+
+
+def put(console: Console, table: Table) -> None:
+    """A table where there is room for all of it; else a line for each row, because none is cut."""
+    endless = console.options.update(width=ENDLESS)
+    if console.measure(table, options=endless).maximum <= console.width:
+        console.print(table)
+        return
+    heads = [str(column.header) for column in table.columns]
+    say(console, f"\n{table.title}")
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        first, *others = map(str, row)
+        told = (f"{head} {cell}" for head, cell in zip(heads[1:], others, strict=True))
+        say(console, f"  {first}: {', '.join(each for each in told if not each.endswith('·'))}")
 
 
 def say(console: Console, text: str) -> None:
@@ -88,7 +144,7 @@ def _verdicts(summary: Summary) -> Table:
         title += f", {_shards(summary.shards)} of {summary.of}"
     table = titled(title)
     columns = [name for name in OUTCOMES if name != "KNOWN"]
-    table.add_column("candidate", min_width=13, overflow="fold")
+    table.add_column("candidate", min_width=13, no_wrap=True)
     for name in (*columns, "elements", "used"):
         table.add_column(name.lower(), justify="right", no_wrap=True)
     for candidate, tally in summary.tallies.items():
@@ -99,9 +155,17 @@ def _verdicts(summary: Summary) -> Table:
     return table
 
 
+def _refused(candidate: str, tally: Tally) -> str:
+    reasons = tally.refused.most_common(MOST_REASONS)
+    others = tally.refused.total() - sum(count for _, count in reasons)
+    rows = [*reasons, ("for other reasons", others)] if others else reasons
+    told = "".join(f"\n{count:5}  {reason}" for reason, count in rows)
+    return f"\n{candidate} does not support, of {tally.cases} cases{told}"
+
+
 def _errors(summary: Summary) -> Table:
     table = titled("cases that passed, by their largest error as a share of what was allowed")
-    table.add_column("candidate", min_width=13, overflow="fold")
+    table.add_column("candidate", min_width=13, no_wrap=True)
     table.add_column("dtype", no_wrap=True)
     for bound in BUCKETS:
         table.add_column(f"≤{bound:g}", justify="right", no_wrap=True)

@@ -55,9 +55,13 @@ def run(options: argparse.Namespace) -> int:
 
     from harness.campaign.check import check
     from harness.campaign.summary import INTERRUPTED
+    from harness.campaign.table import closing, say
 
+    console = Console(stderr=options.json)
     with open_pool(options, ranks, request.candidates) as pool:
-        summary = check(request, pool, Console(stderr=options.json), part, options.limit)
+        summary = check(request, pool, console, part, options.limit)
+    status = STOPPED if summary.ended == INTERRUPTED else status_of(summary.verdict)
+    say(console, f"\n{closing(summary, status)}")
     if options.json:
         print_json(summary.record())
-    return STOPPED if summary.ended == INTERRUPTED else status_of(summary.verdict)
+    return status

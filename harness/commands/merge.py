@@ -18,12 +18,14 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from harness.campaign.merge import merge, read_document
-    from harness.campaign.table import show, show_failures
+    from harness.campaign.table import closing, say, show, show_failures
 
     summary = merge([(name, read_document(name)) for name in options.documents])
     console = Console(stderr=options.json)
     show(summary, console)
     show_failures(summary, console)
+    status = status_of(summary.verdict)
+    say(console, f"\n{closing(summary, status)}")
     if options.json:
         print_json(summary.record())
-    return status_of(summary.verdict)
+    return status

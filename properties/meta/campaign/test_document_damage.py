@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -10,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from harness.campaign.merge import BadDocument, merge, read_document
-from harness.campaign.summary import Tally
 from harness.campaign.table import show, show_failures
 from properties.helpers.fuzzing import fuzz, mutate, one_value_else
 from properties.meta.campaign.test_merge import CASE, summary
@@ -28,9 +28,7 @@ def document() -> str:
         "explanation": "so it was\nindeed",
         "replay": "harness repro",
     }
-    found.tallies["b"] = Tally(
-        found.tallies["b"].verdicts, 3, 0, found.tallies["b"].used, [failed]
-    )
+    found.tallies["b"] = replace(found.tallies["b"], elements=3, failures=[failed])
     return json.dumps(found.record())
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rich.console import Console
 from harness.campaign.merge import merge
 from harness.campaign.request import Request
 from harness.campaign.summary import Summary, Tally
-from harness.campaign.table import show
+from harness.campaign.table import closing, show
 from harness.case import parse
 from harness.cli import main
 from harness.compare import Comparison, KeyResult, Verdict
@@ -169,8 +170,8 @@ def test_a_shard_that_is_there_twice_is_refused(
         ("[" * 100_000, "is not JSON"),
         ("[]", "was not written by check --json"),
         ('{"versions": {}}', "was not written by check --json"),
-        ('{"format": 1}', "has format 1; this version reads 3"),
-        ('{"format": 3}', "is damaged"),
+        ('{"format": 1}', "has format 1; this version reads 4"),
+        ('{"format": 4}', "is damaged"),
     ],
 )
 def test_what_is_no_document_is_refused(
@@ -253,6 +254,52 @@ def test_situations_stand_side_by_side_where_there_is_room_and_the_unmet_stand_o
     assert row.split() == ["never", "situation", "0", "18", "situation", "18"]
     assert sum(" situation " in line for line in wide) == 18
     assert sum(" situation " in line for line in narrow) == 36
+
+
+def test_where_a_table_has_no_room_there_is_a_line_for_each_row_and_nothing_is_cut() -> None:
+    found, long = summary(1, 1), "deepspeed.engine-zero2-all-the-way@0.19.8"
+    found.tallies[long] = found.tallies.pop("b")
+    narrow = printed(found, width=80).splitlines()
+    assert f"  {long}: within 1, elements 1, used 0" in narrow
+    assert f"  {long}: dtype fp64, ≤0.001 1, most 0" in narrow
+    assert f" {long}      ·       1 " in printed(found, width=120)
+
+
+FAILED = {"verdict": "DIVERGED", "case": str(CASE)}
+MOSTLY = ", and a pass needs more than half of them; draw what it supports, see check --help"
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        ({}, 0, "every case passed"),
+        ({"missing": (2,)}, 3, "shards are missing"),
+        ({"ended": "interrupted"}, 130, "interrupted"),
+        ({"tallies": {"a": Tally()}}, 3, "a was given no case"),
+        (
+            {"tallies": {"a": Tally(Counter(UNSUPPORTED=2, EQUAL=1), Counter(windows=2))}},
+            3,
+            f"a does not support 2 of 3 cases{MOSTLY}",
+        ),
+        (
+            {"tallies": {"a": Tally(Counter(DIVERGED=1), failures=[FAILED])}},
+            1,
+            f"a is DIVERGED on {CASE}",
+        ),
+    ],
+)
+def test_the_last_line_says_in_words_what_the_exit_status_means(
+    change: dict[str, Any], status: int, said: str
+) -> None:
+    assert closing(replace(summary(1, 1), **change), status) == f"exit status {status}: {said}"
+
+
+def test_what_is_not_supported_is_told_by_reason() -> None:
+    refused = Counter(windows=3) + Counter(f"reason {n}" for n in range(12))
+    tally = Tally(Counter(UNSUPPORTED=15), refused)
+    told = printed(replace(summary(1, 1), tallies={"a": tally}))
+    assert "a does not support, of 15 cases\n    3  windows\n    1  reason 0\n" in told
+    assert "    3  for other reasons\n" in told
 
 
 def test_errors_are_shown_by_candidate_and_dtype() -> None:
