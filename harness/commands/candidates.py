@@ -38,8 +38,8 @@ def run(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     from rich.console import Console
-    from rich.table import Table
 
+    from harness.campaign.table import put, titled
     from harness.candidates.published.environment import Environment, others_of
     from harness.candidates.published.library import libraries
 
@@ -59,12 +59,15 @@ def show(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"candidates": wired})
         return PASSED
-    table = Table("name", "release", "installed", "candidates", box=None)
+    table = titled("published candidates")
+    for name in ("candidate", "release", "installed"):
+        table.add_column(name, no_wrap=True)
     for each in wired:
         here = ["yes" if each["installed"] else "no", *each["others"]]
         release = f"{each['distribution']} {each['version']}"
-        table.add_row(each["name"], release, ", ".join(here), "\n".join(each["candidates"]))
-    Console().print(table)
+        for candidate in each["candidates"]:
+            table.add_row(candidate, release, ", ".join(here))
+    put(Console(), table)
     return PASSED
 
 
