@@ -85,6 +85,8 @@ class Comparison:
     differing: tuple[Differing, ...] = field(default=(), repr=False, compare=False)
     # The end of what each rank printed, of a run that was looked at closely.
     logs: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
+    # Those of the command that runs it again, where ranks would not run so by themselves.
+    options: tuple[str, ...] = field(default=(), compare=False)
     # What the same ranks must have run before, for it to come out like this.
     before: tuple[Case, ...] = ()
 

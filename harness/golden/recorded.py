@@ -95,4 +95,4 @@ def _run(case: Case, candidate: str, pool: RankPool) -> tuple[Comparison, Trace]
         for key in outcome.trace:
             # Which rank held a row is not for keeping.
             trace.put(key, replace(outcome.trace[key], owners=None))
-    return judge(run, pool.computes_on), trace
+    return judge(run), trace

@@ -13,6 +13,7 @@ from harness.case import Case
 from harness.compare import Comparison, Look, Verdict, faulted, unsupported
 from harness.diagnosis import name_divergence, name_fault
 from harness.judge import blame
+from harness.ranks.device import options_for
 from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference
 from harness.trace import Fault, Kind, Outcome, Trace, Unsupported
@@ -27,14 +28,14 @@ class Run:
 
     case: Case
     candidate: str
-    _pool: RankPool
+    pool: RankPool
     # Nothing as long as the ranks have it.
     _outcome: Outcome | None = None
 
     def outcome(self) -> Outcome:
         """Wait for it; of several runs the oldest has to be asked first."""
         if self._outcome is None:
-            self._outcome = self._pool.collect()
+            self._outcome = self.pool.collect()
         return self._outcome
 
 
@@ -45,7 +46,7 @@ def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on everything that a candidate emits, also where it does not diverge."""
-    comparison = judge(begin(case, candidate, pool, traced=True), pool.computes_on, traced=True)
+    comparison = judge(begin(case, candidate, pool, traced=True), traced=True)
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
     comparison = replace(comparison, logs=pool.logs())
@@ -61,7 +62,7 @@ def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on the required keys alone: what shrinking asks hundreds of times."""
-    return judge(begin(case, candidate, pool), pool.computes_on)
+    return judge(begin(case, candidate, pool))
 
 
 def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[Comparison]:
@@ -74,7 +75,7 @@ def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[C
                 under_way.append(begin(case, candidate, pool))
             if not under_way:
                 return
-            comparison = judge(under_way.popleft(), pool.computes_on)
+            comparison = judge(under_way.popleft())
             if comparison.verdict is Verdict.DIVERGED:
                 # What is under way must be in before the ranks can be asked again about this one.
                 for later in under_way:
@@ -107,11 +108,14 @@ def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -
     return Run(case, candidate, pool)
 
 
-def judge(run: Run, device: str, *, traced: bool = False) -> Comparison:
-    """Compare an outcome with plain training, computed here and now.
+def judge(run: Run, *, traced: bool = False) -> Comparison:
+    """Compare an outcome with plain training, computed here and now."""
+    pool = run.pool
+    options = options_for(pool.placement, pool.size, pool.deadlines.case)
+    return replace(_judged(run, traced=traced), options=options)
 
-    `device` is what the ranks computed on; before a candidate is blamed, it is asked as well.
-    """
+
+def _judged(run: Run, *, traced: bool) -> Comparison:
     case, candidate = run.case, run.candidate
     # The references come first, while the ranks work.
     oracle, baseline = reference_traces(case, traced=traced)
@@ -120,6 +124,8 @@ def judge(run: Run, device: str, *, traced: bool = False) -> Comparison:
         return unsupported(case, candidate, outcome.reason)
     if isinstance(outcome, Fault):
         return replace(_named(faulted(case, candidate, outcome)), logs=outcome.logs)
+    # Before a candidate is blamed, the device that it ran on is asked as well.
+    device = run.pool.computes_on
     comparison = blame.judged(case, candidate, oracle, baseline, outcome, device)
     if comparison.verdict is Verdict.DIVERGED and traced:
         return comparison.named(*name_divergence(comparison, oracle, outcome.trace))

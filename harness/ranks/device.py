@@ -1,11 +1,12 @@
 """Which devices the ranks of a pool use, and what carries their collectives."""
 
 import math
+from functools import cache
 
 import torch
 from torch import distributed as dist
 
-from harness.ranks.placement import PRETEND, Placement
+from harness.ranks.placement import DEADLINE, PRETEND, Placement
 from harness.ranks.shared_gpu import why_not
 
 # Every accelerator we know, and what carries collectives between ranks that have one each.
@@ -66,6 +67,20 @@ def choose(
             shared = ", ".join(placement.devices)
             raise NoPlace("transport", "nccl", f"{ranks} ranks share {shared}, {why}; use gloo")
     return placement
+
+
+@cache
+def options_for(placement: Placement, ranks: int, deadline: float) -> tuple[str, ...]:
+    """Those with which a command has its ranks run so, where it would not by itself."""
+    device, transport = placement.device, placement.transport
+    words: list[str] = []
+    if device != choose("auto", "auto", ranks).device:
+        words += ["--device", device]
+    if transport != choose(device, "auto", ranks).transport:
+        words += ["--transport", transport]
+    if deadline != DEADLINE:
+        words += ["--deadline", f"{deadline:g}"]
+    return tuple(words)
 
 
 def _carrier(device: str, transport: str, ranks: int, devices: int) -> str:

@@ -11,6 +11,8 @@ from harness.ranks.dial import split
 if TYPE_CHECKING:
     import torch
 
+# Seconds that a case may take.
+DEADLINE = 20.0
 # Where ranks are told their devices, and where they meet.
 PLACEMENT, MEETING = "HARNESS_PLACEMENT", "HARNESS_MEETING"
 # A GPU that is not there, computed on the CPU; only its ranks know it as cuda:0.

@@ -27,13 +27,12 @@ from harness.ranks.collectives import first_disagreement
 from harness.ranks.crew import Crew, Deadlines
 from harness.ranks.launch import Launch
 from harness.ranks.nodes import Nodes
-from harness.ranks.placement import Placement
+from harness.ranks.placement import DEADLINE, Placement
 from harness.ranks.ticket import Ticket, disagreed
 from harness.trace import Assembly, Fault, Outcome, Unsupported, assemble
 
 # Of one rank, whatever the mesh.
 ANY = parse("case/1 rows=1:1 sp=1")
-DEADLINE = 20.0
 START_DEADLINE = 180.0
 
 

@@ -47,7 +47,8 @@ def replay(comparison: Comparison) -> str:
     """The command that shows it again."""
     candidate = shlex.quote(comparison.candidate)
     cases = " ".join(f'"{case}"' for case in (*comparison.before, comparison.case))
-    return f"python -m harness repro {cases} --candidate {candidate}"
+    words = ("python -m harness repro", cases, "--candidate", candidate, *comparison.options)
+    return " ".join(words)
 
 
 def _divergence_lines(comparison: Comparison) -> list[str]:

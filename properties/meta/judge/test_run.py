@@ -83,7 +83,7 @@ def test_whether_a_run_is_traced_changes_no_verdict(sp: int, harness_pool: RankP
     found = {}
     for traced in (False, True):
         run = begin(case, "mutants.B134", harness_pool, traced=traced)
-        comparison = judge(run, "cpu", traced=traced)
+        comparison = judge(run, traced=traced)
         found[traced] = {
             (result.key, result.wrong, result.used)
             for result in comparison.keys

@@ -4,6 +4,7 @@ Nothing of it has been tried on an accelerator.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,8 @@ from harness.cli import build_parser, main
 from harness.doctor import examine
 from harness.plugin import needs
 from harness.ranks import device as devices
-from harness.ranks.device import TRANSPORTS, NoPlace, choose, share
+from harness.ranks.device import TRANSPORTS, NoPlace, choose, options_for, share
+from harness.ranks.placement import DEADLINE
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("no_rank")
@@ -144,6 +146,18 @@ def test_a_workers_ranks_stay_on_its_devices(machine: Machine) -> None:
     assert str(choose("cuda", "auto", 4, worker=3, workers=4)) == "cuda:6,cuda:7 gloo 2"
     machine("cuda", 2)
     assert str(choose("cuda", "auto", 4, worker=4, workers=5)) == "cuda:0 gloo 12"
+
+
+def test_a_command_is_told_what_it_would_not_choose_by_itself(machine: Machine) -> None:
+    options_for.cache_clear()
+    machine("cuda", 4)
+    on_gpus = choose("auto", "auto", 4)
+    assert options_for(on_gpus, 4, DEADLINE) == ()
+    on_cpu = choose("cpu", "auto", 4)
+    assert options_for(on_cpu, 4, 60.0) == ("--device", "cpu", "--deadline", "60")
+    over_gloo = replace(on_gpus, transport="gloo")
+    assert options_for(over_gloo, 4, DEADLINE) == ("--transport", "gloo")
+    options_for.cache_clear()
 
 
 def test_every_device_can_be_asked_for_by_name() -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from harness.case import parse
 from harness.compare import Comparison, Divergence, KeyResult, Scale, Verdict, faulted
 from harness.report import explain
@@ -5,6 +7,7 @@ from harness.trace import Fault, Kind, Misfit, MisfitKind
 
 CASE = parse("case/1 rows=5:11111,2:11 heads=2 dim=2 sp=2")
 LINE = "case/1 rows=5:11111,2:11 heads=2/2 layers=1 vocab=32 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
+AGAIN = f'python -m harness repro "{LINE}" --candidate'
 NLL = "nll differs at 1 of 5 supervised tokens"
 
 
@@ -82,7 +85,8 @@ def test_a_fault_is_explained_by_rank_key_and_stack() -> None:
         stacks={0: "the other rank", 1: "line one\nline two\n"},
         log="W a warning",
     )
-    assert explain(faulted(CASE, "my file.py:STEP", fault)).splitlines() == [
+    comparison = replace(faulted(CASE, "my file.py:STEP", fault), options=("--device", "cpu"))
+    assert explain(comparison).splitlines() == [
         "FAULT     candidate my file.py:STEP",
         f"  case    {LINE}",
         "  fault   raised: rank 1 raised ValueError: no",
@@ -93,5 +97,5 @@ def test_a_fault_is_explained_by_rank_key_and_stack() -> None:
         "          line one",
         "          line two",
         "  log     W a warning",
-        f"""  replay  python -m harness repro "{LINE}" --candidate 'my file.py:STEP'""",
+        f"""  replay  {AGAIN} 'my file.py:STEP' --device cpu""",
     ]
