@@ -3,7 +3,8 @@
 
 Run it as `.venv/bin/python ci/chaos.py SEED MINUTES`. Of each fault it asks: is its kind right,
 and the rank that is blamed; was it told in time; is the next case right; is anything left. It
-prints a table, and fails at the first fault of which something is not as it should be.
+prints a table, and fails at the first fault of which something is not as it should be. With
+`--keep` the table goes into docs/faults.md.
 """
 
 import contextlib
@@ -22,12 +23,13 @@ from statistics import median
 
 from project import ROOT
 
-from harness.campaign.markdown import table
+from harness.campaign.markdown import marked, table
 from harness.case import parse
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
 from properties.helpers.alive import address_of, left_behind
 
+PAGE = ROOT / "docs" / "faults.md"
 FAULTY = ROOT / "properties" / "planted" / "faulty.py"
 RIGHT = "native-local"
 CASES = [
@@ -130,8 +132,14 @@ def main() -> None:
         (name, *(f"{len(at[m])} x {median(at[m]):.1f}" if at[m] else "" for m in MOMENTS))
         for name, at in sorted(seconds.items())
     )
-    print(table(("fault", *MOMENTS), rows))
-    print(f"{count} faults of {len(every)} kinds in {minutes:g} minutes, and no miss")
+    seen = sum(len(at) for at in seconds.values())
+    said = (
+        f"{count} faults in a row from seed {seed}, of {seen} kinds, and no miss. How often each, "
+        "and the median of the seconds until it was told:\n\n"
+    ) + table(("fault", *MOMENTS), rows)
+    print(said)
+    if "--keep" in sys.argv:
+        PAGE.write_text(marked(PAGE.read_text(), "chaos", said))
 
 
 def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[float | None, str]:
