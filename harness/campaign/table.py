@@ -75,7 +75,8 @@ def closing(summary: Summary, status: int) -> str:
         why.append("shards are missing")
     if summary.ended == INTERRUPTED:
         why.append("interrupted")
-    return f"exit status {status}: {'; '.join(why) or 'every case passed'}"
+    passed = "every case that was judged passed" if summary.ended else "every case passed"
+    return f"exit status {status}: {'; '.join(why) or passed}"
 
 
 def _why(candidate: str, tally: Tally) -> str:

@@ -68,11 +68,12 @@ def members(group: str) -> set[int]:
 def sent_since(moment_ns: int, flat_from: float) -> int | None:
     """Bytes of activations that were given to collectives since a moment of `time.time_ns()`.
 
-    What has one dim counts from so many numbers on. Nothing if the log is too short to tell.
+    What has one dim counts from so many numbers on. Nothing if the log cannot tell: it is too
+    short, or some backend keeps none, because ranks wait for each other before every case.
     """
     entries = recorded()
     recent = [entry for entry in entries if entry["time_created_ns"] >= moment_ns]
-    if len(recent) == len(entries) >= BUFFER:
+    if not entries or len(recent) == len(entries) >= BUFFER:
         return None
     return sum(_sent(entry, flat_from) for entry in recent if not _group(entry).startswith(GATE))
 
