@@ -83,6 +83,7 @@ def _judge(share: list[Case], summary: Summary, pool: RankPool, live: Live, unti
             tally.add(comparison)
             if comparison.verdict.failed:
                 tally.failure = comparison
+                live.found(comparison)
             # Once for all candidates, and not where none of them could run the case.
             if comparison.verdict is not Verdict.UNSUPPORTED and comparison.case is not met:
                 met = comparison.case

@@ -1,13 +1,18 @@
-"""What `check` shows while it runs."""
+"""What `check` shows while it runs: a line that moves, or in a log one line a minute."""
 
 import time
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from harness.compare import Comparison
+
+# Seconds between two lines of a log.
+EVERY = 60.0
+
 
 class Live(Progress):
-    """A progress line: cases done, rate, situations seen, time left."""
+    """Cases done, rate, situations seen, time left; and each failure when it is found."""
 
     def __init__(self, console: Console, total: int, situations: int) -> None:
         super().__init__(
@@ -20,11 +25,23 @@ class Live(Progress):
             console=console,
             transient=True,
         )
-        self._situations, self._started = situations, time.monotonic()
+        self._total, self._situations = total, situations
+        self._started = self._told = time.monotonic()
         self._checking = self.add_task("checking", total=total, rate="-", seen="-")
 
+    def found(self, failure: Comparison) -> None:
+        """It may be long until it is shrunk and explained."""
+        self.say(f"{failure.verdict.name}  {failure.candidate}  {failure.case}")
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def tell(self, done: int, seen: int, doing: str = "checking") -> None:
-        elapsed = max(time.monotonic() - self._started, 1e-6)
+        now = time.monotonic()
+        elapsed = max(now - self._started, 1e-6)
+        if not self.console.is_terminal and now - self._told > EVERY:
+            self._told = now
+            self.say(f"{doing}: {done} of {self._total} cases in {elapsed:.0f} s")
         self.update(
             self._checking,
             completed=done,
