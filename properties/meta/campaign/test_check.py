@@ -54,14 +54,12 @@ def test_a_log_has_progress_and_each_failure_before_any_is_explained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("harness.campaign.live.EVERY", 0.0)
-    mutants = ("--candidate", "mutants.B119", "--candidate", "mutants.B101")
-    assert main(["check", "--cases", "4", *SMALL, *mutants]) == 1
+    assert main(["check", "--cases", "4", *SMALL, "--candidate", "mutants.B101"]) == 1
     said = capsys.readouterr().out
     assert "\nchecking: 1 of 4 cases in " in said
     first = said.index("\nDIVERGED  candidate ")
-    for name in ("mutants.B119", "mutants.B101"):
-        assert said.index(f"\nDIVERGED  {name}  case/1 ") < first
-        assert f"{name} is DIVERGED on case/1 " in said.splitlines()[-1]
+    assert said.index("\nDIVERGED  mutants.B101  case/1 ") < first
+    assert said.splitlines()[-1].startswith("exit status 1: mutants.B101 is DIVERGED on case/1 ")
 
 
 FUSSY = """
