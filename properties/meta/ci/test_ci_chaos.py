@@ -1,10 +1,11 @@
 """Faults at random are of many kinds, and a fault that is told wrongly is a miss."""
 
+import re
 from dataclasses import replace
 from random import Random
 
 import pytest
-from chaos import CLOSING, DEADLINE, IDLE, IN_A_CASE, suffered, troubles, wrongly_told
+from chaos import CLOSING, DEADLINE, IDLE, IN_A_CASE, PAGE, suffered, troubles, wrongly_told
 
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
@@ -43,3 +44,10 @@ def test_a_fault_is_suffered_and_a_candidate_that_is_right_is_a_miss(
         late = replace(closing, number="")
         monkeypatch.setattr("chaos.MARGIN", -DEADLINE)
         assert "told after" in suffered(late, pool, Random(0))[1]
+
+
+def test_the_table_that_is_shown_has_every_kind_and_was_written_by_the_script() -> None:
+    shown = PAGE.read_text()
+    names = set(re.findall(r"^\| ([A-Z]\S*(?: to \w+(?: \d)?)?) \|", shown, re.MULTILINE))
+    assert names == {trouble.name for trouble in TROUBLES.values()}
+    assert re.search(r"\n\d{3,} faults in a row from seed \d+, of \d+ kinds, and no miss\.", shown)
