@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -19,19 +20,25 @@ from harness.campaign.live import Live
 from harness.campaign.request import WHOLE, Part, Request, origin
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary, Tally
 from harness.campaign.table import say, show
-from harness.case import Case, Row
+from harness.case import Case, InvalidCase, Row
 from harness.compare import Verdict
 from harness.failure.bundle.keep import keep
 from harness.failure.shrink import SHRINK_SECONDS, worth_shrinking
 from harness.failure.smallest import smallest
 from harness.generation import cases, generate
 from harness.generation.situations import SITUATIONS, situations_of
+from harness.generation.stated import read_stated
 from harness.judge import evaluate_all
 from harness.judge.known import recognised
+from harness.outside import BadInput
 from harness.plan import plan
 from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
 from harness.report.text import explain
+
+
+class NothingToDraw(BadInput):
+    """What is stated of fields leaves no case."""
 
 
 def check(
@@ -130,9 +137,19 @@ def _keep(summary: Summary, pool: RankPool, console: Console, part: Part) -> Non
 
 def draw(request: Request, ranks: int) -> list[Case]:
     """All cases of a campaign, no two of them equal; the notebook's batch is the first."""
-    first = notebook_case(request, ranks)
-    drawn = generate(_strategy(request, ranks), request.count - 1, request.seed)
-    return list(dict.fromkeys([first, *drawn]))
+    first = _as_stated(notebook_case(request, ranks), request)
+    drawn = generate(_strategy(request, ranks), request.count - len(first), request.seed)
+    if not first and not drawn:
+        raise NothingToDraw(f"--set={','.join(request.stated)}: no case is like this")
+    return list(dict.fromkeys([*first, *drawn]))
+
+
+def _as_stated(case: Case, request: Request) -> list[Case]:
+    """The same with what is stated of its fields; nothing where that cannot be."""
+    try:
+        return [replace(case, **{n: values[0] for n, values in map(read_stated, request.stated)})]
+    except InvalidCase:
+        return []
 
 
 def _strategy(request: Request, ranks: int) -> SearchStrategy[Case]:
@@ -143,6 +160,7 @@ def _strategy(request: Request, ranks: int) -> SearchStrategy[Case]:
         losses=request.losses,
         kernels=request.kernels,
         wrappers=request.wrappers,
+        stated=request.stated,
         max_ranks=ranks,
     )
 

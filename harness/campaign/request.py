@@ -27,6 +27,8 @@ class Request:
     seed: int
     kernels: tuple[Kernel, ...] = ("eager", "sdpa")
     wrappers: tuple[Wrapper, ...] = ("none",)
+    # Fields of a case that are not drawn, as `read_stated` reads them.
+    stated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

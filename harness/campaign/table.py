@@ -91,7 +91,7 @@ def _why(candidate: str, tally: Tally) -> str:
         return f"{candidate} is {worst(kinds)} on {tally.failures[0]['case']}"
     return (
         f"{candidate} does not support {refused} of {tally.cases} cases, and a pass needs more "
-        "than half of them; draw what it supports, see check --help"
+        "than half of them; leave others out with --loss, --dtype, --sp, --kernel and --set"
     )
 
 

@@ -40,7 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     pool_options(parser, ranks=4, deadline=10.0)
     # Some mutants change masks, which other kernels do not take, or the reduction, which a wrapper
     # does itself.
-    parser.set_defaults(candidate=None, kernel="eager,sdpa", wrapper="none")
+    parser.set_defaults(candidate=None, kernel="eager,sdpa", wrapper="none", set=[])
 
 
 def run(options: argparse.Namespace) -> int:

@@ -77,6 +77,14 @@ def step_options(parser: argparse.ArgumentParser) -> None:
         help="who sums gradients over ranks: none (the step itself), ddp, fsdp; with ddp and "
         "fsdp, `sync` is drawn too, and `mixed` in half precision; default: none",
     )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=LIST",
+        help="any other field of a case, instead of what is drawn: window=none, layers=1,2, "
+        "model=qwen2,qwen3, steps=1; you may repeat it",
+    )
 
 
 def pool_options(
@@ -159,7 +167,15 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         seed=options.seed,
         kernels=kernels,
         wrappers=wrappers,
+        stated=tuple(options.set),
     )
+    for text in request.stated:
+        from harness.generation.stated import BadField, read_stated
+
+        try:
+            read_stated(text)
+        except BadField as error:
+            raise UsageError(f"--set={error}") from None
     return request, ranks
 
 

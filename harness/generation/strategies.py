@@ -19,11 +19,23 @@ from functools import cache
 from itertools import product
 from typing import Any, get_args
 
+from hypothesis import reject, target
 from hypothesis import strategies as st
-from hypothesis import target
 
-from harness.case import Case, Dtype, Kernel, LossContract, Model, Row, Side, Sync, Wrapper
+from harness.case import (
+    Case,
+    Dtype,
+    InvalidCase,
+    Kernel,
+    LossContract,
+    Model,
+    Row,
+    Side,
+    Sync,
+    Wrapper,
+)
 from harness.generation.situations import situations_of
+from harness.generation.stated import read_stated
 from harness.plan import plan
 
 DTYPES: tuple[Dtype, ...] = ("fp64",)
@@ -78,6 +90,7 @@ def cases(
     kernels: Sequence[Kernel] = KERNELS,
     wrappers: Sequence[Wrapper] = WRAPPERS,
     architectures: Sequence[Model] = MODELS,
+    stated: Sequence[str] = (),
     max_rows: int = 4,
     max_length: int = 12,
     max_layers: int = 2,
@@ -85,7 +98,8 @@ def cases(
 ) -> Case:
     """Any case within the bounds; `max_rows` is for one replica.
 
-    With other `wrappers` than none also `sync` is drawn, and `mixed` in half precision.
+    With other `wrappers` than none also `sync` is drawn, and `mixed` in half precision. A field
+    that is `stated`, as in "window=none" or "layers=1,2", has one of these values.
     """
     sp, dp = draw(_meshes(tuple(sps), tuple(dps), max_ranks))
     per_replica = draw(_whole(1, max_rows))
@@ -115,6 +129,8 @@ def cases(
         **fields,
         **extras,
     )
+    if stated:
+        case = draw(_with(case, tuple(stated)))
     return with_twins(case) if twins else case
 
 
@@ -137,6 +153,16 @@ def with_twins(case: Case) -> Case:
         rows=tuple(case.rows[row] for row in origins),
         ids=tuple(case.ids_of(row) for row in origins),
     )
+
+
+@st.composite
+def _with(draw: st.DrawFn, case: Case, stated: tuple[str, ...]) -> Case:
+    # Not cached: one is as good as true to a cache, and not to a case.
+    fields = {name: draw(st.sampled_from(values)) for name, values in map(read_stated, stated)}
+    try:
+        return replace(case, **fields)
+    except InvalidCase:
+        reject()
 
 
 @cache

@@ -106,6 +106,10 @@ def test_what_is_no_candidate_is_refused(
         ("--shard 1/8 --cases 7", "--shard=1/8: --cases=7 are too few for 8 shards"),
         ("--dtype fp8", "--dtype=fp8: use one of fp64, "),
         ("--dtype fp64,,fp32", "--dtype=: use one of fp64, "),
+        ("--set windw=3", "--set=windw=3: a case has no such field to be stated; near: window, "),
+        ("--set sp=2", "--set=sp=2: a case has no such field to be stated; near: "),
+        ("--set layers=", "--set=layers=: layers=nothing: use a whole number"),
+        ("--set window=3,0", "--set=window=0: window=0: use a whole number of tokens"),
         ("--wrapper deepspeed", "--wrapper=deepspeed: use one of none, ddp, fsdp"),
     ],
 )

@@ -21,6 +21,18 @@ from harness.plan import plan
 SIMPLEST = "case/1 vocab=16 sp=2 dim=4"
 
 
+@given(case=cases(stated=("window=none", "layers=3,1", "model=qwen3", "steps=1", "tied=0")))
+def test_what_is_stated_of_a_field_is_not_drawn(case: Case) -> None:
+    assert (case.window, case.model, case.steps, case.tied) == (None, "qwen3", 1, False)
+    assert case.layers in (1, 3)
+
+
+def test_of_what_cannot_be_no_case_is_drawn() -> None:
+    assert generate(cases(stated=("steps=1",)), 3, seed=0)
+    assert generate(cases(stated=("mixed=1",), dtypes=("fp64",)), 3, seed=0) == []
+    assert generate(cases(stated=("mixed=1",), dtypes=("bf16",)), 3, seed=0)
+
+
 @given(
     case=cases(
         sps=(2, 8),
