@@ -84,7 +84,7 @@ def test_who_fills_the_disk_is_told_so_and_nothing_is_left(tmp_path: Path) -> No
     done = ran("unshare", "--mount", "sh", "-c", script, cwd=tmp_path)
     if done.returncode == 99 or "unshare failed" in done.stderr:
         pytest.skip(f"nothing can be mounted on this machine: {done.stderr}")
-    assert "raised OSError: [Errno 28] No space left on device" in done.stdout
+    assert "OSError: [Errno 28] No space left on device" in done.stdout, done.stdout
     # Nor is there a file in it.
     assert done.stdout.endswith("--candidate mine.py:MINE\n")
 

@@ -241,12 +241,14 @@ def swapped(
     """Send to one neighbour in a ring of a group's ranks, and receive from the other."""
     me, step = ring.index(group.rank()), 1 if ahead else -1
     to, of = ring[(me + step) % len(ring)], ring[(me - step) % len(ring)]
-    received = x_X.new_empty(length, *x_X.shape[1:])
-    sent = dist.P2POp(dist.isend, x_X.contiguous(), group=group, group_peer=to)
+    # gloo carries no messages between devices.
+    here = "cpu" if dist.get_backend(group) == "gloo" else x_X.device
+    received = x_X.new_empty(length, *x_X.shape[1:], device=here)
+    sent = dist.P2POp(dist.isend, x_X.to(here).contiguous(), group=group, group_peer=to)
     got = dist.P2POp(dist.irecv, received, group=group, group_peer=of)
     for work in dist.batch_isend_irecv([sent, got]):
         work.wait()
-    return received
+    return received.to(x_X.device)
 
 
 def around(
