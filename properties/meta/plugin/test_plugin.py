@@ -62,9 +62,10 @@ def test_that_fails_without_a_comparison(harness_evaluate):
 
 PROVES = """
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 from harness.case import parse
 
+@settings(max_examples=20, database=None, derandomize=True, phases=[Phase.generate])
 @given(data=st.data())
 def test_of_a_mutant(harness_cases, harness_prove, data):
     harness_prove(data.draw(harness_cases(sps=(2,), losses=("token-mean",))), "mutants.B14")

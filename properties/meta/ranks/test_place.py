@@ -70,18 +70,20 @@ from harness.candidates.own.native import LocalDialect
 class Mine(LocalDialect):
     def run(self, case, rank, emit):
         with Path(tempfile.gettempdir(), "all").open("wb", buffering=0) as file:
-            while True:
+            for _ in range(1000):
                 file.write(bytes(4096))
 
 MINE = Mine()
 """
 
 
-def test_who_fills_the_disk_is_told_so_and_nothing_is_left(tmp_path: Path) -> None:
-    (tmp_path / "small").mkdir()
-    (tmp_path / "mine.py").write_text(FILLS)
-    script = SMALL.format(python=sys.executable, case=CASE)
-    done = ran("unshare", "--mount", "sh", "-c", script, cwd=tmp_path)
+def test_who_fills_the_disk_is_told_so_and_nothing_is_left() -> None:
+    # Where names are longer, ranks keep their files elsewhere.
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "small").mkdir()
+        (Path(folder) / "mine.py").write_text(FILLS)
+        script = SMALL.format(python=sys.executable, case=CASE)
+        done = ran("unshare", "--mount", "sh", "-c", script, cwd=Path(folder))
     if done.returncode == 99 or "unshare failed" in done.stderr:
         pytest.skip(f"nothing can be mounted on this machine: {done.stderr}")
     assert "OSError: [Errno 28] No space left on device" in done.stdout, done.stdout
