@@ -34,10 +34,10 @@ class Exchanges:
         """Bytes so far, of what can be had at no cost."""
         return self._sent.copy()
 
-    def since(self, before: Counter[str], moment_ns: int, case: Case) -> int | None:
+    def since(self, before: Counter[str], moment_ns: int, case: Case, replica: int) -> int | None:
         """Bytes since `sent` was `before`; nothing if the log has forgotten some of them."""
         sent = self._sent - before
-        if case.sp == 1 or sent.total() * case.sp >= enough(case):
+        if case.sp == 1 or sent.total() * case.sp >= enough(case, replica):
             return sent.total()
         # A sharded model travels flat; of what is flat otherwise, losses and labels are least.
         flat_from = math.inf if case.wrapper == "fsdp" else 2 * case.tokens + 1
@@ -67,7 +67,8 @@ def size(tensors: Any) -> int:
     return sum(piece.numel() * piece.element_size() for piece in pieces)
 
 
-def enough(case: Case) -> int:
-    """More than attention over any rows of a replica needs to cross, whoever holds them."""
+def enough(case: Case, replica: int) -> int:
+    """More than attention over the rows of a replica needs to cross, whoever holds them."""
     of_a_token = 2 * case.heads * case.head_dim * (8 if case.dtype == "fp64" else 4)
-    return case.layers * case.tokens * of_a_token
+    tokens = sum(len(row) for row in case.rows[replica :: case.dp])
+    return case.layers * tokens * of_a_token

@@ -205,7 +205,7 @@ def main() -> None:
                 fragments=items,
                 refusal=refusal,
                 idle=idle,
-                sent=exchanges.since(sent, started, case),
+                sent=exchanges.since(sent, started, case, seat.rank.dp_index),
                 log=told(log(started)) if traced else [],
                 stood_in=sorted(STOOD_IN),
             )
