@@ -80,8 +80,8 @@ def fits(value: object, hint: Any) -> bool:
     elif isinstance(value, (list, tuple)):
         good = kind is type(value) and all(fits(each, inner[0]) for each in value)
     elif hint is float:
-        good = isinstance(value, (int, float)) and math.isfinite(value)
-        good = good and not isinstance(value, bool)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        good = number and math.isfinite(value)  # type: ignore[arg-type]
     else:
         good = type(value) is hint
     return good

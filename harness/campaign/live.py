@@ -5,6 +5,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from harness.campaign.table import say
 from harness.compare import Comparison
 
 # Seconds between two lines of a log.
@@ -31,17 +32,14 @@ class Live(Progress):
 
     def found(self, failure: Comparison) -> None:
         """It may be long until it is shrunk and explained."""
-        self.say(f"{failure.verdict.name}  {failure.candidate}  {failure.case}")
-
-    def say(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(self.console, f"{failure.verdict.name}  {failure.candidate}  {failure.case}")
 
     def tell(self, done: int, seen: int, doing: str = "checking") -> None:
         now = time.monotonic()
         elapsed = max(now - self._started, 1e-6)
         if not self.console.is_terminal and now - self._told > EVERY:
             self._told = now
-            self.say(f"{doing}: {done} of {self._total} cases in {elapsed:.0f} s")
+            say(self.console, f"{doing}: {done} of {self._total} cases in {elapsed:.0f} s")
         self.update(
             self._checking,
             completed=done,

@@ -93,7 +93,7 @@ def compare(
         keys=tuple(results),
         scale=fit_scale(case, gradients) if gradients_differ else None,
         fault=fault if verdict is Verdict.FAULT else None,
-        silent=case.sp > 1 and not any(sent is None or sent for sent in assembly.sent),
+        silent=case.sp > 1 and assembly.silent,
         stood_in=assembly.stood_in,
         loss=(float(oracle["loss"].values), float(trace["loss"].values)),
         differing=tuple(kept.tensors),

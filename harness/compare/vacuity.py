@@ -67,12 +67,12 @@ def _not_parallel(case: Case, assembly: Assembly) -> str:
         holder = holder_of_all(case, replica, nll)
         if holder is not None:
             return f"rank {holder} of replica {replica} holds all {tokens} tokens"
-        sent, least = assembly.sent[peers], least_sent(case, replica, nll)
-        if None not in sent and sum(filter(None, sent)) < least:
+        known = [sent for sent in assembly.sent[peers] if sent is not None]
+        least = least_sent(case, replica, nll)
+        if len(known) == case.sp and sum(known) < least:
             return (
-                f"the ranks of replica {replica} sent {sum(filter(None, sent))} bytes, and "
-                f"attention over the rows that are cut between them needs {least}: each computes "
-                "what others hold"
+                f"the ranks of replica {replica} sent {sum(known)} bytes, and attention over the "
+                f"rows that are cut between them needs {least}: each computes what others hold"
             )
     return ""
 

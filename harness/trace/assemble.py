@@ -48,6 +48,11 @@ class Assembly:
     # Where ranks of a traced run part in what they entered, though none of them hung; or nothing.
     out_of_step: str = ""
 
+    @property
+    def silent(self) -> bool:
+        """Whether no rank sent anything to another, as far as anybody can tell."""
+        return not any(sent is None or sent for sent in self.sent)
+
 
 def assemble(case: Case, ranks: Sequence[Sequence[Fragment]]) -> Assembly | Fault:
     """The candidate's trace; a `Fault` where a fragment is missing or malformed."""

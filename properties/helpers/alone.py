@@ -73,7 +73,7 @@ def _unfit(pool: RankPool, candidate: str, case: Case) -> bool:
 
 
 def _alone(case: Case, outcome: Assembly) -> bool:
-    return case.sp > 1 and not any(outcome.sent)
+    return case.sp > 1 and outcome.silent
 
 
 def _related(relation: Relation) -> Alone:

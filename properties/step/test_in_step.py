@@ -19,7 +19,7 @@ CASE = parse("case/1 rows=5:11111,3:101 heads=4/2 vocab=16 sp=2 dp=2")
 def parted(case: Case, candidate: str, pool: RankPool, *, traced: bool = True) -> str:
     """Where ranks part in what they enter, or nothing."""
     (assembly,) = ask(pool, [(case, candidate)], traced=traced)
-    assert case.sp == 1 or any(assembly.sent)
+    assert case.sp == 1 or not assembly.silent
     return assembly.out_of_step
 
 

@@ -150,7 +150,7 @@ def test_a_check_that_is_stopped_tells_what_it_judged(tmp_path: Path) -> None:
             assert time.monotonic() < until
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        document = json.loads(process.communicate(timeout=PATIENCE)[0])
+        document = json.loads(process.communicate(timeout=30)[0])
     assert process.returncode == 130
     assert (document["ended"], document["verdict"]) == ("interrupted", "FAULT")
     tally = document["candidates"]["tells.py:TELLS"]
