@@ -15,8 +15,10 @@ from harness.plugin import Evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Assembly
+from properties.helpers.places import ROOT
 
 DIALECTS = ("native-gather", "native-local")
+WATCHED = f"{ROOT / 'properties' / 'planted' / 'around.py'}:WATCHED"
 
 
 @pytest.mark.parametrize("candidate", DIALECTS)
@@ -63,18 +65,21 @@ def test_a_kernel_that_cannot_run_here_is_unsupported_and_not_passed(
 
 
 @pytest.mark.parametrize(
-    ("again", "times"),
+    ("again", "ways"),
     # Forward and backward; what is recomputed is exchanged again.
     [("checkpoint=0", 2), ("checkpoint=1", 3)],
 )
-def test_queries_keys_values_and_outputs_are_exchanged_once_and_nothing_else_is(
-    harness_pool: RankPool, again: str, times: int
+def test_exchanging_q_k_and_v_takes_one_collective_and_the_way_back_another(
+    harness_pool: RankPool, again: str, ways: int
 ) -> None:
     case = parse(f"case/1 rows=5:11111 heads=4/4 layers=3 sp=2 {again}")
-    outcome = harness_pool.run(case, "native-local")
+    outcome = harness_pool.run(case, WATCHED, traced=True)
     assert isinstance(outcome, Assembly)
+    exchanges = outcome.trace["all_to_all in Double"].values
+    assert exchanges == 2 * case.layers * ways
+    # Nor is anything sent that is not queries, keys, values or outputs.
     padded_tokens, of_a_token = 6, 4 * case.heads * case.head_dim * 8
-    assert sum(filter(None, outcome.sent)) == padded_tokens * of_a_token * case.layers * times
+    assert sum(filter(None, outcome.sent)) == padded_tokens * of_a_token * case.layers * ways
 
 
 def test_the_notebooks_batch_is_rolled_padded_and_cut_as_the_notebook_says(

@@ -18,6 +18,8 @@ DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 
 # The harness's own group, in which ranks wait for each other before a case.
 GATE = "gate"
+# Those over which a wrapper shares a model.
+MODELS = ("world of", "dp of")
 # Peers may give these different sizes, and no two ranks share the number of a message.
 UNEVEN = ("all_to_all", "gather", "scatter")
 # To these, only the root need give anything.
@@ -65,36 +67,35 @@ def members(group: str) -> set[int]:
     return set(map(int, listed[1].split(","))) if listed else set()
 
 
-def sent_since(moment_ns: int, flat_from: float) -> int | None:
+def sent_since(moment_ns: int, flat_from: int, *, wrapped: bool) -> int | None:
     """Bytes of activations that were given to collectives since a moment of `time.time_ns()`.
 
-    What has one dim counts from so many numbers on. Nothing if the log cannot tell: it is too
-    short, or some backend keeps none, because ranks wait for each other before every case.
+    What has one dim counts from so many numbers on. What is `wrapped`, in DDP or FSDP, shares
+    parameters over the world. Nothing if the log cannot tell: it is too short, or some backend
+    keeps none, because ranks wait for each other before every case.
     """
     entries = recorded()
     recent = [entry for entry in entries if entry["time_created_ns"] >= moment_ns]
     if not entries or len(recent) == len(entries) >= BUFFER:
         return None
-    return sum(_sent(entry, flat_from) for entry in recent if not _group(entry).startswith(GATE))
+    return sum(_sent(entry, flat_from, wrapped=wrapped) for entry in recent)
 
 
-def _sent(entry: dict[str, Any], flat_from: float) -> int:
+def _sent(entry: dict[str, Any], flat_from: int, *, wrapped: bool) -> int:
+    kind, group = _kind(entry), _group(entry)
+    if kind.startswith(MESSAGES) or group.startswith(GATE):
+        # Messages are counted where they are sent.
+        return 0
+    of_a_model = kind.startswith("all_reduce") or (wrapped and group.startswith(MODELS))
     given = zip(entry.get("input_sizes", []), entry.get("input_dtypes", []), strict=False)
     return sum(
         prod(shape) * SIZES.get(dtype, 0)
         for shape, dtype in given
-        if _is_of_tokens(_kind(entry), shape, flat_from)
+        # Parameters and their gradients have two dims; flat are losses and labels of tokens.
+        if len(shape) > 2
+        or kind.startswith("all_to_all")
+        or (not of_a_model and (len(shape) == 2 or prod(shape) >= flat_from))
     )
-
-
-def _is_of_tokens(kind: str, shape: list[int], flat_from: float) -> bool:
-    """Not what all ranks sum up or share of a model, nor a number or two for each token."""
-    if kind.startswith(("all_to_all", *MESSAGES)):
-        # Messages are counted where they are sent.
-        return kind.startswith("all_to_all")
-    if kind.startswith("all_reduce"):
-        return len(shape) > 2
-    return len(shape) > 1 or prod(shape) >= flat_from
 
 
 def log(moment_ns: int = 0) -> list[Collective]:

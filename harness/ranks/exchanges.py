@@ -1,6 +1,5 @@
 """How much this rank sends to others, measured at no cost where it can be had at none."""
 
-import math
 from collections import Counter
 from functools import wraps
 from typing import Any
@@ -39,9 +38,9 @@ class Exchanges:
         sent = self._sent - before
         if case.sp == 1 or sent.total() * case.sp >= enough(case, replica):
             return sent.total()
-        # A sharded model travels flat; of what is flat otherwise, losses and labels are least.
-        flat_from = math.inf if case.wrapper == "fsdp" else 2 * case.tokens + 1
-        logged = sent_since(moment_ns, flat_from)
+        # What is flat and smaller may be losses and labels.
+        flat_from, wrapped = 2 * case.tokens + 1, case.wrapper != "none"
+        logged = sent_since(moment_ns, flat_from, wrapped=wrapped)
         return None if logged is None else logged + sent[MESSAGES]
 
     def _measure(self, owner: Any, name: str, kind: str) -> None:

@@ -71,7 +71,7 @@ class FirstLayerForAll(LocalDialect):
 
 
 class Watched(LocalDialect):
-    """Right, and tells how often it reduced and gathered, in what, and what was compiled."""
+    """Right, and tells how often it reduced, gathered and exchanged, and what was compiled."""
 
     name = "watched"
 
@@ -83,7 +83,7 @@ class Watched(LocalDialect):
         with config.patch(recompile_limit=2):
             super().run(case, rank, emit)
         emit("graphs", torch.tensor(counters["stats"]["unique_graphs"] - before))
-        for kind in ("reduce", "gather"):
+        for kind in ("reduce", "gather", "all_to_all"):
             entered = [entry.dtype for entry in log(began) if kind in entry.kind]
             for dtype in set(entered):
                 emit(f"{kind} in {dtype}", torch.tensor(entered.count(dtype)))

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 
 from harness.case import parse
+from harness.compare import compare
 from harness.compare.crossing import holder_of_all, least_sent
 from harness.judge import evaluate
 from harness.ranks.pool import RankPool
-from harness.trace import Assembly, Entry, Kind
+from harness.reference import reference
+from harness.trace import Assembly, Entry, Kind, Trace
 from harness.verdict import Verdict
 from properties.helpers.places import ROOT
 from properties.meta.compare.test_layouts import BENIGN
@@ -53,6 +56,38 @@ def test_every_layer_attends_and_every_replica_for_itself() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sent", "verdict"),
+    [
+        ((3 * KEY, 0), Verdict.EQUAL),
+        ((KEY, 2 * KEY), Verdict.EQUAL),
+        ((3 * KEY - 1, 0), Verdict.FAULT),
+        ((0, 0), Verdict.FAULT),
+        # Nobody can say that it was too little.
+        ((0, None), Verdict.EQUAL),
+    ],
+)
+def test_one_byte_less_than_attention_needs_is_a_fault(
+    sent: tuple[int | None, ...], verdict: Verdict
+) -> None:
+    case = parse(f"case/1 rows=6:111111 sp=2 {MODEL}")
+    truth = reference(case, torch.float64)
+    trace = Trace()
+    for key in truth:
+        entry = truth[key]
+        trace.put(key, entry if entry.tokens is None else of_all_tokens(entry, 6))
+    assembly = Assembly(trace, local_rows=(3, 3), sent=sent)
+    comparison = compare(case, "planted", truth, [truth], assembly)
+    assert comparison.verdict is verdict
+
+
+def of_all_tokens(entry: Entry, count: int) -> Entry:
+    """As ranks have it, the first half of it on one and the second on the other."""
+    values = np.zeros((count, *entry.values.shape[1:]), entry.values.dtype)
+    values[entry.tokens] = entry.values
+    return Entry(values, np.arange(count), np.arange(count) * 2 // count)
+
+
+@pytest.mark.parametrize(
     ("rows", "owners", "holder"),
     [
         ("rows=4:1111", (0, 0, 0, 0), 0),
@@ -77,10 +112,11 @@ def test_one_rank_that_holds_all_shares_nothing(
         ("ONE_HOLDS_ALL", "rank 0 of replica 0 holds all 8 tokens"),
     ],
 )
+@pytest.mark.parametrize("wrapper", ["none", "ddp", "fsdp"])
 def test_a_step_that_computes_everything_everywhere_is_vacuous(
-    name: str, said: str, harness_pool: RankPool
+    name: str, said: str, wrapper: str, harness_pool: RankPool
 ) -> None:
-    case = parse("case/1 rows=8:11111111 sp=2 layers=2")
+    case = parse(f"case/1 rows=8:11111111 sp=2 layers=2 wrapper={wrapper}")
     comparison = evaluate(case, f"{VACUOUS}:{name}", harness_pool)
     assert comparison.verdict is Verdict.FAULT
     assert comparison.fault
