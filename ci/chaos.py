@@ -74,6 +74,8 @@ PLANTED = {
     "LEAVES_WITH_A_LONG_WORD": {Kind.RAISED},
     "TALKS_GARBAGE": {Kind.PROTOCOL},
 }
+# Where several ranks wait for each other, or none has connected, nobody can say for whom.
+BLAME_NOBODY = (Kind.START, Kind.HUNG, Kind.LAUNCHER)
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,8 @@ def wrongly_told(trouble: Trouble, outcome: object) -> str:
         return f"nobody noticed: {type(outcome).__name__}"
     if outcome.kind not in trouble.kinds:
         return f"told as {outcome.kind}: {outcome.summary}"
-    if trouble.rank is not None and outcome.rank not in (trouble.rank, None):
+    unnamed = outcome.rank is None and outcome.kind in BLAME_NOBODY
+    if trouble.rank is not None and outcome.rank != trouble.rank and not unnamed:
         return f"rank {outcome.rank} is blamed: {outcome.summary}"
     return ""
 

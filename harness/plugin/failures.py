@@ -20,7 +20,7 @@ LAST: pytest.StashKey["tuple[Comparison, RankPool] | None"] = pytest.StashKey()
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.config.stash[LAST] = None
     if "harness_pool" in getattr(item, "fixturenames", ()):
-        from harness.plugin.blob import make_ready
+        from harness.plugin.examples import make_ready
 
         make_ready(getattr(item, "obj", None))
 
@@ -34,7 +34,7 @@ def pytest_runtest_makereport(
     if last and call.excinfo and report.failed and report.when != "teardown":
         from harness.failure.bundle import DEFAULT_FOLDER
         from harness.failure.bundle.keep import keep
-        from harness.plugin.blob import blob_of
+        from harness.plugin.examples import blob_of
         from harness.report import replay
 
         folder = item.config.invocation_params.dir / DEFAULT_FOLDER

@@ -5,22 +5,22 @@ from dataclasses import replace
 from torch import Tensor
 
 from harness.candidates import Candidate, Rank
-from harness.candidates.own.benign import sharing
+from harness.candidates.own.benign import held, rings
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.ulysses import Shard, Stream, Ulysses
 from harness.case import Case
 
 LAYOUTS: tuple[type[Ulysses], ...] = (
-    sharing.Uneven,
-    sharing.FrontLoaded,
-    sharing.ZigzagUneven,
-    sharing.Striped,
-    sharing.KeysGatheredEvenly,
-    sharing.QueriesGathered,
-    sharing.Ring,
-    sharing.RingZigzag,
-    sharing.HeadParallel,
-    sharing.RingOfPairs,
+    held.Uneven,
+    held.FrontLoaded,
+    held.ZigzagUneven,
+    held.Striped,
+    held.KeysGatheredEvenly,
+    held.QueriesGathered,
+    rings.Ring,
+    rings.RingZigzag,
+    held.HeadParallel,
+    rings.RingOfPairs,
 )
 
 

@@ -21,7 +21,7 @@ def test_there_are_many_kinds_and_each_has_a_name() -> None:
     ("outcome", "miss"),
     [
         (Fault(kind=Kind.DIED, summary="", rank=1), ""),
-        (Fault(kind=Kind.DIED, summary=""), ""),
+        (Fault(kind=Kind.DIED, summary="someone died"), "rank None is blamed: someone died"),
         (Fault(kind=Kind.HUNG, summary="it hung", rank=1), "told as hung: it hung"),
         (Fault(kind=Kind.DIED, summary="it died", rank=0), "rank 0 is blamed: it died"),
         (Assembly(), "nobody noticed: Assembly"),

@@ -5,12 +5,13 @@ from harness.candidates.own.benign import (
     attention,
     exchange,
     gradients,
+    held,
     labels,
     layout,
     loss,
     padding,
+    rings,
     scale,
-    sharing,
 )
 
 BANK = BENIGN
@@ -20,10 +21,11 @@ __all__ = [
     "attention",
     "exchange",
     "gradients",
+    "held",
     "labels",
     "layout",
     "loss",
     "padding",
+    "rings",
     "scale",
-    "sharing",
 ]
