@@ -60,6 +60,7 @@ PLANTED = {
     "SPINS": {Kind.HUNG},
     "DEAF": {Kind.HUNG},
     "LEAVES_A_DAEMON": {Kind.HUNG},
+    "LEAVES_A_DAEMON_AND_DIES": {Kind.DIED},
     "DIES": {Kind.DIED},
     "VANISHES": {Kind.DIED},
     "CLOSES_SOCKETS": {Kind.DIED},

@@ -93,14 +93,16 @@ def _tell(pid: int, code: int) -> None:
 
 def _tell_of_the_dead() -> None:
     """How each rank ended, in order. torchrun says it of one, and not before the last is gone."""
-    told = 0
+    told: set[int] = set()
     while True:
         with contextlib.suppress(ChildProcessError):
-            # It stays, for torchrun to wait for.
+            # It stays, for torchrun to wait for. What ranks have left comes after them.
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-            if ended and ended.si_pid != told:
-                told = ended.si_pid
-                _tell(told, ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1))
+            if ended and ended.si_pid not in told:
+                told.add(ended.si_pid)
+                _tell(
+                    ended.si_pid, ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1)
+                )
         time.sleep(0.01)
 
 
@@ -123,11 +125,15 @@ def main() -> None:
     # Somebody may have stopped us by the time that the controller is gone.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
     place.hold(Path(address).parent)
+    adopt_orphans()
     # Before anything is imported that keeps the old one.
     _tell_what_is_waited_for()
     threading.Thread(target=_tell_of_the_dead, daemon=True).start()
     threading.Thread(target=_watch, args=(controller, address), daemon=True).start()
-    torchrun()
+    try:
+        torchrun()
+    finally:
+        kill_below([os.getpid()])
 
 
 def torchrun(words: Sequence[str] | None = None) -> None:

@@ -15,7 +15,7 @@ from harness.outside import printable
 from harness.ranks import place, worker
 from harness.ranks.collectives import ENVIRONMENT
 from harness.ranks.endings import ending_of
-from harness.ranks.leash import ADDRESS, CONTROLLER, sweep
+from harness.ranks.leash import ADDRESS, CONTROLLER, kill_below, sweep
 from harness.ranks.placement import MEETING, PLACEMENT, Placement
 from harness.ranks.wire import Frame
 from harness.ranks.worker import ENDPOINT, FIRST, TOKEN, WORLD
@@ -192,6 +192,8 @@ class Torchrun:
     def kill(self) -> None:
         """End every process and remove the folder."""
         if self.process.returncode is None:
+            # What ranks left behind has come to it.
+            kill_below([self.process.pid])
             kill_group(self.process.pid)
         # Those that left their session as well.
         sweep(self.address)

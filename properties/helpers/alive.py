@@ -26,10 +26,16 @@ def left_behind(address: str) -> list[str]:
 
 
 def _members(address: str) -> list[str]:
-    return _files_in(Path(address).parent) + [
-        f"{entry.name}: {_read(entry / 'cmdline').replace(bytes(1), b' ').decode()}"
+    processes = {
+        entry: _read(entry / "cmdline").replace(bytes(1), b" ").decode()
         for entry in Path("/proc").iterdir()
-        if entry.name.isdigit() and address in _addresses(entry)
+        if entry.name.isdigit()
+    }
+    return _files_in(Path(address).parent) + [
+        f"{entry.name}: {command}"
+        for entry, command in processes.items()
+        # Planted ones without an environment say in their command whose they are.
+        if address in command or address in _addresses(entry)
     ]
 
 

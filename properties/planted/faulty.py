@@ -29,6 +29,7 @@ from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LOCAL, LocalDialect
 from harness.candidates.own.native.rows import Sample
 from harness.case import Case
+from harness.ranks.leash import ADDRESS
 from harness.ranks.wire import encode
 
 FOR_EVER = 10**6
@@ -85,17 +86,24 @@ def raise_as_planned(_rank: Rank, _emit: Emit) -> None:
     raise ValueError("as planned")
 
 
-# Nobody else sleeps that long.
-DAEMON = ["sleep", "987654321"]
-
-
-def leave_a_daemon(_rank: Rank, _emit: Emit) -> None:
+def leave_a_daemon(_rank: Rank, emit: Emit) -> None:
     """Of another session and another parent, and nothing in its environment says whose it is."""
+    command = [f"daemon of {os.environ[ADDRESS]}", str(FOR_EVER)]
     if os.fork() == 0:
-        subprocess.Popen(DAEMON, env={"PATH": os.environ["PATH"]}, start_new_session=True)
+        subprocess.Popen(command, executable="/bin/sleep", env={}, start_new_session=True)
         os._exit(0)
     os.wait()
+    emit("daemon", torch.ones(()))
+
+
+def leave_a_daemon_and_sleep(rank: Rank, emit: Emit) -> None:
+    leave_a_daemon(rank, emit)
     time.sleep(FOR_EVER)
+
+
+def leave_a_daemon_and_die(rank: Rank, emit: Emit) -> None:
+    leave_a_daemon(rank, emit)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def leave_with_a_long_word(_rank: Rank, _emit: Emit) -> None:
@@ -269,7 +277,8 @@ SKIPS_LAST = SkipsLast()
 BAD_TOKENS = Faulty("bad-tokens", 1, before=say_bad_tokens)
 PEERS_DIFFER = PeersDiffer()
 TALKS_GARBAGE = Faulty("talks-garbage", 1, before=talk_garbage)
-LEAVES_A_DAEMON = Faulty("leaves-a-daemon", 1, before=leave_a_daemon)
+LEAVES_A_DAEMON = Faulty("leaves-a-daemon", 1, before=leave_a_daemon_and_sleep)
+LEAVES_A_DAEMON_AND_DIES = Faulty("leaves-a-daemon-and-dies", 1, before=leave_a_daemon_and_die)
 LEAVES_WITH_A_LONG_WORD = Faulty("leaves-with-a-long-word", 1, before=leave_with_a_long_word)
 LEAVES = Faulty("leaves", 1, before=leave)
 VANISHES = Faulty("vanishes", 1, before=vanish)

@@ -153,6 +153,14 @@ def test_a_death_is_seen_at_once_even_if_children_live_on(fault_of: Expect) -> N
     assert fault.ranks[1].startswith("rank 1: gone")
 
 
+def test_a_rank_that_dies_by_itself_leaves_no_daemon_without_an_environment(
+    fault_of: Expect,
+) -> None:
+    fault = fault_of(faulty("LEAVES_A_DAEMON_AND_DIES"))
+    assert (fault.kind, fault.rank) == (Kind.DIED, 1)
+    assert fault.last_key == "daemon"
+
+
 def test_a_child_that_talks_on_does_not_keep_the_controller_from_a_death(
     fault_of: Expect,
 ) -> None:
