@@ -41,12 +41,12 @@ def main() -> None:
         used, passed = candidate["used"], sum(map(candidate["verdicts"].get, PASSED, (0, 0)))
         near = candidate["histogram"]["fp64"]["counts"][-1]
         print(
-            f"soak: {name} passed {passed} cases of {candidate['cases']} and used at most "
+            f"soak: {name} passed {passed} cases of {candidate['judged']} and used at most "
             f"{used:.3g} of what is allowed; {near} used more than half, and in "
             f"{candidate['asked_again']} plain training was asked again"
         )
-        if passed < candidate["cases"]:
-            wrong.append(f"{name} passed {passed} cases of {candidate['cases']}")
+        if passed < candidate["judged"]:
+            wrong.append(f"{name} passed {passed} cases of {candidate['judged']}")
         if used >= LIMIT:
             wrong.append(f"{name} used {used:.3g} of what is allowed; the limit is {LIMIT}")
     for who, sizes in zip(PROCESSES, zip(*memory, strict=True), strict=True):

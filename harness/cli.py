@@ -36,8 +36,8 @@ COMMANDS = {
 }
 
 STATUS = (
-    "exit status: 0 all passed; 1 something diverged; 2 bad input; 3 a fault, also if more than "
-    "half of a candidate's cases are unsupported; 4 a golden is missing or damaged; "
+    "exit status: 0 all passed; 1 something diverged; 2 bad input; 3 a fault, also if a candidate "
+    "supports too few cases to be judged; 4 a golden is missing or damaged; "
     "130 stopped by Ctrl-C or SIGTERM"
 )
 

@@ -8,37 +8,33 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.metadata import version
+from itertools import chain
 from typing import Any
 
-from hypothesis.strategies import SearchStrategy
 from rich.console import Console
 
 import harness
 from harness.campaign.live import Live
 from harness.campaign.request import WHOLE, Part, Request, origin
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary, Tally
+from harness.campaign.supply import Supply
 from harness.campaign.table import say, show
-from harness.case import Case, InvalidCase, Row
+from harness.case import Case
 from harness.compare import Verdict
 from harness.failure.bundle.keep import keep
 from harness.failure.shrink import SHRINK_SECONDS, worth_shrinking
 from harness.failure.smallest import smallest
-from harness.generation import cases, generate
 from harness.generation.situations import SITUATIONS, situations_of
-from harness.generation.stated import read_stated
 from harness.judge import evaluate_all
 from harness.judge.known import recognised
-from harness.outside import BadInput
 from harness.plan import plan
 from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
 from harness.report.text import explain
 
-
-class NothingToDraw(BadInput):
-    """What is stated of fields leaves no case."""
+# Those whose rows are padded and cut as the first case is shown.
+OURS = ("native-", "mutants.", "benign.")
 
 
 def check(
@@ -56,20 +52,21 @@ def check(
     started = time.monotonic()
     until = started + limit
     pool.start()
-    batch = draw(request, pool.size)
-    share = part.share(batch)
-    if part.number == 1:
-        console.print(notebook_text(batch[0]), markup=False, highlight=False)
-    summary = _nothing_yet(request, part, batch, pool.size, pool.placement.unseen)
-    with Live(console, len(share), len(SITUATIONS)) as live:
+    supply = Supply(request, pool.size, part)
+    if part.number == 1 and any(name.startswith(OURS) for name in request.candidates):
+        console.print(notebook_text(supply.batch[0]), markup=False, highlight=False)
+    summary = _nothing_yet(request, part, supply.batch, pool.size, pool.placement.unseen)
+    with Live(console, len(supply.share), len(SITUATIONS)) as live:
         try:
-            _judge(share, summary, pool, live, until)
+            _judge(supply, summary, pool, live, until)
             for tally in summary.tallies.values():
                 if tally.failure is not None and worth_shrinking(tally.failure):
-                    live.tell(summary.cases, _met(summary), f"shrinking {tally.failure.candidate}")
+                    live.tell(
+                        _judged(summary), _met(summary), f"shrinking {tally.failure.candidate}"
+                    )
                     seconds = min(SHRINK_SECONDS, until - time.monotonic())
                     # Of the cases before this one its ranks ran those of this shard.
-                    earlier = share[: share.index(tally.failure.case)]
+                    earlier = supply.given[: supply.given.index(tally.failure.case)]
                     tally.failure = smallest(tally.failure, pool, earlier, seconds).smallest
         except KeyboardInterrupt:
             summary.ended = INTERRUPTED
@@ -80,9 +77,10 @@ def check(
     return summary
 
 
-def _judge(share: list[Case], summary: Summary, pool: RankPool, live: Live, until: float) -> None:
-    met: Case | None = None
-    for comparison in map(recognised, evaluate_all(_jobs(share, summary, until), pool)):
+def _judge(supply: Supply, summary: Summary, pool: RankPool, live: Live, until: float) -> None:
+    case, counted = supply.share[0], set[bool]()
+    jobs = _jobs(supply, summary, until)
+    for comparison in map(recognised, chain.from_iterable(evaluate_all(j, pool) for j in jobs)):
         tally = summary.tallies[comparison.candidate]
         if tally.failure is not None:
             continue
@@ -91,12 +89,15 @@ def _judge(share: list[Case], summary: Summary, pool: RankPool, live: Live, unti
             if comparison.verdict.failed:
                 tally.failure = comparison
                 live.found(comparison)
-            # Once for all candidates, and not where none of them could run the case.
-            if comparison.verdict is not Verdict.UNSUPPORTED and comparison.case is not met:
-                met = comparison.case
-                summary.situations.update(situations_of(met))
-            summary.cases = max(tally.cases for tally in summary.tallies.values())
-        live.tell(summary.cases, _met(summary))
+            # Once for all candidates.
+            if comparison.case is not case:
+                case, counted = comparison.case, set()
+            refused = comparison.verdict is Verdict.UNSUPPORTED
+            if refused not in counted:
+                counted.add(refused)
+                (summary.refused if refused else summary.situations).update(situations_of(case))
+                summary.cases += not refused
+        live.tell(_judged(summary), _met(summary))
 
 
 @contextmanager
@@ -135,36 +136,6 @@ def _keep(summary: Summary, pool: RankPool, console: Console, part: Part) -> Non
         tally.failures.append({**comparison_record(failure), "bundle": told[same]})
 
 
-def draw(request: Request, ranks: int) -> list[Case]:
-    """All cases of a campaign, no two of them equal; the notebook's batch is the first."""
-    first = _as_stated(notebook_case(request, ranks), request)
-    drawn = generate(_strategy(request, ranks), request.count - len(first), request.seed)
-    if not first and not drawn:
-        raise NothingToDraw(f"--set={','.join(request.stated)}: no case is like this")
-    return list(dict.fromkeys([*first, *drawn]))
-
-
-def _as_stated(case: Case, request: Request) -> list[Case]:
-    """The same with what is stated of its fields; nothing where that cannot be."""
-    try:
-        return [replace(case, **{n: values[0] for n, values in map(read_stated, request.stated)})]
-    except InvalidCase:
-        return []
-
-
-def _strategy(request: Request, ranks: int) -> SearchStrategy[Case]:
-    return cases(
-        sps=request.sps,
-        dps=request.dps,
-        dtypes=request.dtypes,
-        losses=request.losses,
-        kernels=request.kernels,
-        wrappers=request.wrappers,
-        stated=request.stated,
-        max_ranks=ranks,
-    )
-
-
 def _nothing_yet(
     request: Request, part: Part, batch: list[Case], ranks: int, unseen: str
 ) -> Summary:
@@ -185,36 +156,32 @@ def _nothing_yet(
     )
 
 
-def _jobs(share: list[Case], summary: Summary, until: float) -> Iterator[tuple[Case, str]]:
-    for number, case in enumerate(share):
-        going = [name for name, tally in summary.tallies.items() if tally.failure is None]
-        if not going:
+def _jobs(supply: Supply, summary: Summary, until: float) -> Iterator[Iterator[tuple[Case, str]]]:
+    """One round after the other: how many there are shows in what became of those before."""
+    for jobs in supply.rounds(summary.tallies):
+        yield _while_it_is_time(jobs, summary, until)
+        if summary.ended:
             return
-        # The first case is always judged: a run of nothing would tell nothing.
-        if number and time.monotonic() > until:
+
+
+def _while_it_is_time(
+    jobs: list[tuple[Case, str]], summary: Summary, until: float
+) -> Iterator[tuple[Case, str]]:
+    for case, candidate in jobs:
+        # The first case is always tried: a run of nothing would tell nothing.
+        if (case is not jobs[0][0] or summary.cases) and time.monotonic() > until:
             summary.ended = LIMIT
             return
-        yield from ((case, candidate) for candidate in going)
+        if summary.tallies[candidate].failure is None:
+            yield case, candidate
+
+
+def _judged(summary: Summary) -> int:
+    return max(tally.judged for tally in summary.tallies.values())
 
 
 def _met(summary: Summary) -> int:
     return sum(1 for count in summary.situations.values() if count)
-
-
-def notebook_case(request: Request, ranks: int) -> Case:
-    """The batch that this project started from, on four ranks where there are four."""
-    sp = max((sp for sp in request.sps if sp <= min(ranks, 4)), default=min(request.sps))
-    heads = 4 if 4 % sp == 0 else sp
-    return Case(
-        rows=(Row("1111"), Row("111")),
-        ids=((1, 2, 3, 4), (5, 6, 7)),
-        heads=heads,
-        kv_heads=heads,
-        vocab=10,
-        sp=sp,
-        loss=request.losses[0],
-        dtype=request.dtypes[0],
-    )
 
 
 def notebook_text(case: Case) -> str:

@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.campaign.check import draw
-from harness.campaign.request import Request
+from harness.campaign.request import WHOLE, Request
 from harness.campaign.summary import Tally, worst
+from harness.campaign.supply import Supply
 from harness.failure.replay import Shown
 from harness.failure.smallest import smallest
 from harness.judge import evaluate_all
@@ -20,7 +20,7 @@ class Passed:
     cases: int
 
     def text(self) -> str:
-        refused = ", but most were refused" if self.verdict == "FAULT" else ""
+        refused = ", and that is too few" if self.verdict == "FAULT" else ""
         return f"{self.verdict}  none of {self.cases} cases fails{refused}"
 
     @property
@@ -34,15 +34,16 @@ class Passed:
 def look_for(request: Request, pool: RankPool, *, shrink: bool) -> Shown | Passed:
     """The first failure of a campaign, drawn and shrunk as `check` does; kept."""
     pool.start()
-    batch = draw(request, pool.size)
+    supply = Supply(request, pool.size, WHOLE)
     tallies = {candidate: Tally() for candidate in request.candidates}
-    jobs = ((case, candidate) for case in batch for candidate in request.candidates)
-    for comparison in evaluate_all(jobs, pool):
-        tallies[comparison.candidate].add(comparison)
-        if comparison.verdict.failed:
-            shown = Shown(comparison)
-            if shrink and shown.failed:
-                earlier = batch[: batch.index(comparison.case)]
-                shown = Shown(smallest(comparison, pool, earlier).smallest)
-            return shown
-    return Passed(worst(tally.verdict for tally in tallies.values()), len(batch))
+    for jobs in supply.rounds(tallies):
+        for comparison in evaluate_all(jobs, pool):
+            tallies[comparison.candidate].add(comparison)
+            if comparison.verdict.failed:
+                shown = Shown(comparison)
+                if shrink and shown.failed:
+                    earlier = supply.given[: supply.given.index(comparison.case)]
+                    shown = Shown(smallest(comparison, pool, earlier).smallest)
+                return shown
+    judged = max(tally.judged for tally in tallies.values())
+    return Passed(worst(tally.verdict for tally in tallies.values()), judged)

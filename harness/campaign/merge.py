@@ -68,6 +68,7 @@ def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
             name: sum((part.tallies[name] for part in parts), Tally()) for name in first.tallies
         },
         situations=situations,
+        refused=sum((part.refused for part in parts), Counter()),
         cases=sum(part.cases for part in parts),
         seconds=round(sum(part.seconds for part in parts), 3),
         placement={

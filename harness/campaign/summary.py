@@ -14,7 +14,7 @@ from harness.verdict import Verdict
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
-FORMAT = 4
+FORMAT = 5
 INTERRUPTED: Final = "interrupted"
 LIMIT: Final = "limit"
 Ended = Literal["", "interrupted", "limit"]
@@ -56,6 +56,8 @@ class Tally:
     verdicts: Counter[str] = field(default_factory=Counter)
     # How many cases the candidate does not support, by its reason.
     refused: Counter[str] = field(default_factory=Counter)
+    # On how many cases fewer than was asked for it was judged: it does not support the others.
+    lacking: int = 0
     elements: int = 0
     # Cases in which plain training was asked again, and what it then said decided for a pass.
     asked_again: int = 0
@@ -85,6 +87,7 @@ class Tally:
         return Tally(
             self.verdicts + other.verdicts,
             self.refused + other.refused,
+            self.lacking + other.lacking,
             self.elements + other.elements,
             self.asked_again + other.asked_again,
             used,
@@ -92,8 +95,8 @@ class Tally:
         )
 
     @property
-    def cases(self) -> int:
-        return self.verdicts.total()
+    def judged(self) -> int:
+        return self.verdicts.total() - self.verdicts["UNSUPPORTED"]
 
     @property
     def most(self) -> float:
@@ -102,17 +105,17 @@ class Tally:
 
     @property
     def verdict(self) -> str:
-        """The worst; what the candidate declared unsupported counts only if it is most of it."""
+        """The worst; what the candidate does not support counts where too little is left."""
         seen = worst(name for name in self.verdicts if name != "UNSUPPORTED")
-        mostly_refused = 2 * self.verdicts["UNSUPPORTED"] > self.cases
-        return worst([seen, "FAULT"]) if mostly_refused else seen
+        return worst([seen, "FAULT"]) if self.lacking else seen
 
     def record(self) -> dict[str, Any]:
         return {
             "verdict": self.verdict,
-            "cases": self.cases,
+            "judged": self.judged,
             "verdicts": dict(self.verdicts),
             "refused": dict(self.refused),
+            "lacking": self.lacking,
             "elements": self.elements,
             "asked_again": self.asked_again,
             "used": self.most,
@@ -124,14 +127,24 @@ class Tally:
     def from_record(cls, record: dict[str, Any]) -> "Tally":
         used = {dtype: Histogram(**each) for dtype, each in record["histogram"].items()}
         failures = sorted(record["failures"], key=_size)
-        verdicts, refused = Counter(record["verdicts"]), Counter(record["refused"])
-        return cls(verdicts, refused, record["elements"], record["asked_again"], used, failures)
+        return cls(
+            Counter(record["verdicts"]),
+            Counter(record["refused"]),
+            record["lacking"],
+            record["elements"],
+            record["asked_again"],
+            used,
+            failures,
+        )
 
     def is_sound(self) -> bool:
         """Whether every case that passed is in a histogram, and every failure explained."""
         counted = [count for histogram in self.used.values() for count in histogram.counts]
         return (
-            min(self.elements, self.asked_again, *self.verdicts.values(), *counted, 0) == 0
+            min(
+                self.lacking, self.elements, self.asked_again, *self.verdicts.values(), *counted, 0
+            )
+            == 0
             and min(self.refused.values(), default=1) > 0
             and self.refused.total() == self.verdicts["UNSUPPORTED"]
             and len(counted) == len(BUCKETS) * len(self.used)
@@ -161,6 +174,8 @@ class Summary:
     tallies: dict[str, Tally]
     # Zeros as well: what was never met tells as much.
     situations: Counter[str]
+    # Of cases that some candidate does not support.
+    refused: Counter[str] = field(default_factory=Counter)
     cases: int = 0
     seconds: float = 0.0
     # Where ranks ran, and on what.
@@ -193,6 +208,7 @@ class Summary:
             "cases": self.cases,
             "seconds": self.seconds,
             "situations": dict(self.situations),
+            "refused": dict(self.refused),
             "buckets": list(BUCKETS),
             "candidates": {name: tally.record() for name, tally in self.tallies.items()},
         }
@@ -217,6 +233,7 @@ class Summary:
             missing=tuple(shards["missing"]),
             tallies={name: Tally.from_record(t) for name, t in record["candidates"].items()},
             situations=Counter(record["situations"]),
+            refused=Counter(record["refused"]),
             cases=record["cases"],
             seconds=record["seconds"],
             placement=dict(record["placement"]),
@@ -228,22 +245,29 @@ class Summary:
 
     def _is_sound(self) -> bool:
         shards = {*self.shards, *self.missing}
-        examined = [tally.cases for tally in self.tallies.values()]
+        judged = [tally.judged for tally in self.tallies.values()]
         return (
             fits(self, Summary)
             and min(self.cases, self.seconds, *self.situations.values(), 0) == 0
+            and min(self.refused.values(), default=1) > 0
+            and self.refused.keys() <= self.situations.keys()
             and 1 <= self.of <= self.size <= self.request.count
             and len(self.shards) > 0
             and all(1 <= shard <= self.of for shard in shards)
             and len(shards) == len(self.shards) + len(self.missing)
             and self.tallies.keys() == set(self.request.candidates)
             and all(tally.is_sound() for tally in self.tallies.values())
-            and max(examined) <= self.cases <= self._share()
+            and max(judged) <= min(self.cases, self._share())
+            and self.cases <= sum(judged)
             and max(self.situations.values(), default=0) <= self.cases
             and not (self.placement and set(PLACE) - self.placement.keys())
-            # Only a candidate that failed is spared the rest of its cases, and who was stopped.
+            # Spared the rest of its cases is a candidate that failed, who was stopped, and one for
+            # which there are no more that it supports.
             and all(
-                self.ended or tally.failures or tally.cases >= self._share()
+                self.ended
+                or tally.failures
+                or (tally.refused and not tally.lacking)
+                or tally.judged + tally.lacking >= self._share()
                 for tally in self.tallies.values()
             )
         )

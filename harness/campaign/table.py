@@ -24,6 +24,8 @@ ENDED = {
     INTERRUPTED: "interrupted before all cases were judged; this is no pass",
     LIMIT: "--limit ended the run",
 }
+# How often a situation was met in which no case was; those that were refused may have been in it.
+NEVER = "never"
 # Between two columns of situations.
 GAP = 4
 MOST_REASONS = 10
@@ -81,17 +83,19 @@ def closing(summary: Summary, status: int) -> str:
 
 def _why(candidate: str, tally: Tally) -> str:
     """Why a candidate did not pass, or nothing."""
-    refused = tally.verdicts["UNSUPPORTED"]
     if tally.verdict in PASSING:
         return ""
-    if not tally.cases:
+    if not tally.verdicts:
         return f"{candidate} was given no case"
     if tally.failures:
         kinds = {failure["verdict"] for failure in tally.failures}
         return f"{candidate} is {worst(kinds)} on {tally.failures[0]['case']}"
+    drawn, (reason, count) = tally.verdicts.total(), tally.refused.most_common(1)[0]
+    wanted = tally.judged + tally.lacking
     return (
-        f"{candidate} does not support {refused} of {tally.cases} cases, and a pass needs more "
-        "than half of them; leave others out with --loss, --dtype, --sp, --kernel and --set"
+        f"{candidate} supports {tally.judged or 'none'} of {drawn} cases that were drawn"
+        f"{f', too few to be judged on {wanted}' if tally.lacking else ''}; {count} times because "
+        f"of '{reason}': leave such cases out with --loss, --dtype, --sp, --dp, --kernel and --set"
     )
 
 
@@ -161,7 +165,9 @@ def _refused(candidate: str, tally: Tally) -> str:
     others = tally.refused.total() - sum(count for _, count in reasons)
     rows = [*reasons, ("for other reasons", others)] if others else reasons
     told = "".join(f"\n{count:5}  {reason}" for reason, count in rows)
-    return f"\n{candidate} does not support, of {tally.cases} cases{told}"
+    return (
+        f"\n{candidate} does not support, of {tally.verdicts.total()} cases that were drawn{told}"
+    )
 
 
 def _errors(summary: Summary) -> Table:
@@ -182,8 +188,8 @@ def _situations(summary: Summary, width: int) -> Table:
     """In two columns where the console is wide enough."""
     counts = summary.situations
     met = sum(1 for count in counts.values() if count)
-    number = max((len(str(count)) for count in counts.values()), default=0)
-    number = max(number, len(_count(0)))
+    told = {name: _count(count, summary.refused[name]) for name, count in counts.items()}
+    number = max(map(len, (*told.values(), NEVER)))
     name = max(map(len, counts), default=0)
     sides = 2 if 2 * (number + 1 + name) + GAP <= width else 1
     table = Table(
@@ -198,7 +204,7 @@ def _situations(summary: Summary, width: int) -> Table:
         table.add_column(justify="right", no_wrap=True, min_width=number + (GAP - 1) * side)
         table.add_column(no_wrap=sides == 2)
     cells = [
-        (Text(_count(count), "" if count else "bold yellow"), Text(name))
+        (Text(told[name], "" if count else "bold yellow"), Text(name))
         for name, count in counts.items()
     ]
     height = -(-len(cells) // sides)
@@ -208,6 +214,6 @@ def _situations(summary: Summary, width: int) -> Table:
     return table
 
 
-def _count(count: int) -> str:
-    """A situation that no case was in is a warning: the run did not test it."""
-    return str(count) if count else "never"
+def _count(count: int, refused: int) -> str:
+    """A situation that was not met is a warning: the run did not test it."""
+    return str(count) if count else "refused" if refused else NEVER

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from harness.campaign.check import draw
+    from harness.campaign.supply import draw
     from harness.candidates.bank import STAGES
     from harness.candidates.own import benign, mutants
     from harness.detection import Watch, measure, show

@@ -1,6 +1,6 @@
 """Cases: how they are drawn, and the situations that they must reach."""
 
-from harness.generation.drawing import generate
+from harness.generation.drawing import drawn, generate
 from harness.generation.strategies import cases, steer
 
-__all__ = ["cases", "generate", "steer"]
+__all__ = ["cases", "drawn", "generate", "steer"]

@@ -1,7 +1,8 @@
 """Draw the cases of a campaign: the same ones in the same order for a seed, everywhere."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from random import Random
 
 from hypothesis import given, settings
@@ -18,24 +19,29 @@ BYTES = 1 << 12
 PATIENCE = 200
 
 
-def generate(strategy: SearchStrategy[Case], count: int, seed: int) -> list[Case]:
-    """The first `count` distinct cases of a seed; fewer only where there are no more.
+def drawn(strategy: SearchStrategy[Case], seed: int) -> Iterator[Case]:
+    """The distinct cases of a seed, as many as there are.
 
-    No rank is needed to draw them, so they come first. Hypothesis reads each from random bytes,
-    and so from nothing else: not from its database, nor from what other modules are loaded.
+    No rank is needed to draw them. Hypothesis reads each from random bytes, and so from nothing
+    else: not from its database, nor from what other modules are loaded.
     """
     source, draw = Random(seed), _reader(strategy)  # noqa: S311 - nothing is secret here
-    chosen: dict[Case, None] = {}
+    chosen: set[Case] = set()
     met: Counter[str] = Counter()
     in_vain = 0
-    while len(chosen) < count and in_vain < PATIENCE:
+    while in_vain < PATIENCE:
         fresh = [case for case in draw(source) if case not in chosen]
         in_vain = 0 if fresh else in_vain + 1
         if fresh:
             rarest = max(fresh, key=lambda case: _rarity(case, met))
             met.update(situations_of(rarest))
-            chosen[rarest] = None
-    return list(chosen)
+            chosen.add(rarest)
+            yield rarest
+
+
+def generate(strategy: SearchStrategy[Case], count: int, seed: int) -> list[Case]:
+    """The first `count` of them; fewer only where there are no more."""
+    return list(islice(drawn(strategy, seed), count))
 
 
 def _rarity(case: Case, met: Counter[str]) -> float:

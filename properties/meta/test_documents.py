@@ -80,7 +80,7 @@ def test_the_tutorial_candidate_is_short_and_passes(harness_pool: RankPool) -> N
     assert len(tutorial().splitlines()) < MAX_CANDIDATE_LINES
     verdict, tally, output = run_check(harness_pool, tutorial())
     assert verdict in PASSING, output
-    assert tally.cases == 20
+    assert tally.judged == 20
 
 
 def test_the_test_that_is_shown_runs_in_an_empty_folder(pytester: pytest.Pytester) -> None:

@@ -14,7 +14,7 @@ LINT = Path(sys.executable).with_name("lint-imports")
 PLANTED = {
     "a room knows only the rooms below it": (
         "failure/shrink.py",
-        "def late():\n    from harness.campaign.check import draw",
+        "def late():\n    from harness.campaign.supply import draw",
     ),
     "no import goes in a circle inside a room": (
         "case/row.py",

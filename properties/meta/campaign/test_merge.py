@@ -84,7 +84,7 @@ def test_documents_read_back_are_what_was_written_and_add_up_in_any_order(
         assert Summary.from_record(json.loads(json.dumps(each.record()))) == each
     random.shuffle(parts)
     assert merge(parts) == whole
-    assert whole.cases == whole.tallies["a"].cases == len(errors)
+    assert whole.cases == whole.tallies["a"].judged == len(errors)
     assert whole.tallies["a"].most == max(errors)
     assert whole.missing == ()
     assert merge([("", merge(parts[:1])), *parts[1:]]) == whole
@@ -170,8 +170,8 @@ def test_a_shard_that_is_there_twice_is_refused(
         ("[" * 100_000, "is not JSON"),
         ("[]", "was not written by check --json"),
         ('{"versions": {}}', "was not written by check --json"),
-        ('{"format": 1}', "has format 1; this version reads 4"),
-        ('{"format": 4}', "is damaged"),
+        ('{"format": 1}', "has format 1; this version reads 5"),
+        ('{"format": 5}', "is damaged"),
     ],
 )
 def test_what_is_no_document_is_refused(
@@ -266,9 +266,9 @@ def test_where_a_table_has_no_room_there_is_a_line_for_each_row_and_nothing_is_c
 
 
 FAILED = {"verdict": "DIVERGED", "case": str(CASE)}
-MOSTLY = (
-    ", and a pass needs more than half of them; leave others out with --loss, --dtype, --sp, "
-    "--kernel and --set"
+LACKS = (
+    "a supports 1 of 3 cases that were drawn, too few to be judged on 5; 2 times because of "
+    "'windows': leave such cases out with --loss, --dtype, --sp, --dp, --kernel and --set"
 )
 
 
@@ -280,9 +280,9 @@ MOSTLY = (
         ({"ended": "interrupted"}, 130, "interrupted"),
         ({"tallies": {"a": Tally()}}, 3, "a was given no case"),
         (
-            {"tallies": {"a": Tally(Counter(UNSUPPORTED=2, EQUAL=1), Counter(windows=2))}},
+            {"tallies": {"a": Tally(Counter(UNSUPPORTED=2, EQUAL=1), Counter(windows=2), 4)}},
             3,
-            f"a does not support 2 of 3 cases{MOSTLY}",
+            LACKS,
         ),
         (
             {"tallies": {"a": Tally(Counter(DIVERGED=1), failures=[FAILED])}},
@@ -301,7 +301,10 @@ def test_what_is_not_supported_is_told_by_reason() -> None:
     refused = Counter(windows=3) + Counter(f"reason {n}" for n in range(12))
     tally = Tally(Counter(UNSUPPORTED=15), refused)
     told = printed(replace(summary(1, 1), tallies={"a": tally}))
-    assert "a does not support, of 15 cases\n    3  windows\n    1  reason 0\n" in told
+    assert (
+        "a does not support, of 15 cases that were drawn\n    3  windows\n    1  reason 0\n"
+        in told
+    )
     assert "    3  for other reasons\n" in told
 
 

@@ -88,7 +88,7 @@ def test_a_case_is_counted_whole_or_not_at_all_whenever_somebody_stops_it(
     add = Tally.add
 
     def stopped(tally: Tally, comparison: Comparison) -> None:
-        if tally.cases == 2:
+        if tally.judged == 2:
             os.kill(os.getpid(), signal.SIGINT)
         add(tally, comparison)
 
@@ -103,7 +103,7 @@ def test_a_case_is_counted_whole_or_not_at_all_whenever_somebody_stops_it(
     finally:
         signal.signal(signal.SIGINT, inherited)
     assert found.ended == "interrupted"
-    assert max(tally.cases for tally in found.tallies.values()) == found.cases == 3
+    assert max(tally.judged for tally in found.tallies.values()) == found.cases == 3
 
 
 @pytest.fixture

@@ -32,16 +32,16 @@ def test_what_is_equal_bit_by_bit_used_nothing_and_what_failed_is_not_counted() 
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "worst_of_all"),
+    ("verdicts", "lacking", "worst_of_all"),
     [
-        ({"UNSUPPORTED": 1, "WITHIN": 1}, "WITHIN"),
-        ({"UNSUPPORTED": 2, "WITHIN": 1}, "FAULT"),
-        ({"UNSUPPORTED": 3, "DIVERGED": 1}, "DIVERGED"),
-        ({"UNSUPPORTED": 3}, "FAULT"),
-        ({}, "FAULT"),
+        ({"UNSUPPORTED": 9, "WITHIN": 1}, 0, "WITHIN"),
+        ({"UNSUPPORTED": 9, "WITHIN": 1}, 1, "FAULT"),
+        ({"UNSUPPORTED": 3, "DIVERGED": 1}, 1, "DIVERGED"),
+        ({"UNSUPPORTED": 3}, 0, "FAULT"),
+        ({}, 0, "FAULT"),
     ],
 )
-def test_refusing_most_cases_is_no_pass_and_hides_no_divergence(
-    verdicts: dict[str, int], worst_of_all: str
+def test_being_judged_on_too_few_cases_is_no_pass_and_hides_no_divergence(
+    verdicts: dict[str, int], lacking: int, worst_of_all: str
 ) -> None:
-    assert Tally(verdicts=Counter(verdicts)).verdict == worst_of_all
+    assert Tally(verdicts=Counter(verdicts), lacking=lacking).verdict == worst_of_all

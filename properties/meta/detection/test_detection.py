@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.campaign.check import draw
 from harness.campaign.request import Request
+from harness.campaign.supply import draw
 from harness.candidates.bank import Benign
 from harness.candidates.own.benign import BANK as VARIANTS
 from harness.candidates.own.mutants import BANK

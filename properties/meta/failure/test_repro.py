@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.campaign.check import draw
 from harness.campaign.request import Request
+from harness.campaign.supply import draw
 from harness.case import Case, parse
 from harness.cli import main
 from harness.commands.options import DIVERGED, PASSED, USAGE

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from harness.campaign.check import draw
+from harness.campaign.supply import draw
 from harness.case import Case, parse
 from harness.cli import build_parser
 from harness.commands.options import read_request

@@ -1,0 +1,113 @@
+"""The cases of a campaign, and more in the place of those that a candidate does not support."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+
+from harness.campaign.request import Part, Request
+from harness.campaign.summary import Tally
+from harness.case import Case, InvalidCase, Row
+from harness.generation import cases, drawn
+from harness.generation.stated import read_stated
+from harness.outside import BadInput
+
+# A candidate that supports none of so many cases is given no more; nor one that does not support
+# so many for each that it was to be judged on.
+NONE_OF, TIMES = 200, 20
+
+
+class NothingToDraw(BadInput):
+    """What is stated of fields leaves no case."""
+
+
+class Supply:
+    """Each candidate is to be judged on as many cases as were asked for."""
+
+    def __init__(self, request: Request, ranks: int, part: Part) -> None:
+        every = _drawn(request, ranks)
+        self.batch = _first(every, request)
+        # What of it this part has.
+        self.share = part.share(self.batch)
+        self.given: list[Case] = []
+        self._more = islice(every, part.number - 1, None, part.of)
+
+    def rounds(self, tallies: Mapping[str, Tally]) -> Iterator[list[tuple[Case, str]]]:
+        """Cases and who is to be judged on them, until each was on enough, or lacks some."""
+        missing = dict.fromkeys(tallies, len(self.share))
+        coming = self.share
+        while coming:
+            self.given += coming
+            yield [
+                (case, name)
+                for number, case in enumerate(coming)
+                for name, count in missing.items()
+                if number < count
+            ]
+            missing = dict(self._missing(tallies))
+            coming = list(islice(self._more, max(missing.values(), default=0)))
+
+    def _missing(self, tallies: Mapping[str, Tally]) -> Iterator[tuple[str, int]]:
+        for name, tally in tallies.items():
+            missing = len(self.share) - tally.judged
+            if tally.failure is None and missing:
+                if self._is_in_vain(tally):
+                    tally.lacking = missing
+                else:
+                    yield name, missing
+
+    def _is_in_vain(self, tally: Tally) -> bool:
+        refused = tally.refused.total()
+        return refused >= (TIMES * len(self.share) + NONE_OF if tally.judged else NONE_OF)
+
+
+def draw(request: Request, ranks: int) -> list[Case]:
+    """The campaign, should its candidates support all cases."""
+    return _first(_drawn(request, ranks), request)
+
+
+def _first(every: Iterator[Case], request: Request) -> list[Case]:
+    batch = list(islice(every, request.count))
+    if not batch:
+        raise NothingToDraw(f"--set={','.join(request.stated)}: no case is like this")
+    return batch
+
+
+def _drawn(request: Request, ranks: int) -> Iterator[Case]:
+    """All cases that a request describes, no two of them equal; the notebook's batch is first."""
+    first = _as_stated(notebook_case(request, ranks), request)
+    yield from first
+    strategy = cases(
+        sps=request.sps,
+        dps=request.dps,
+        dtypes=request.dtypes,
+        losses=request.losses,
+        kernels=request.kernels,
+        wrappers=request.wrappers,
+        stated=request.stated,
+        max_ranks=ranks,
+    )
+    yield from (case for case in drawn(strategy, request.seed) if case not in first)
+
+
+def _as_stated(case: Case, request: Request) -> list[Case]:
+    """The same with what is stated of its fields; nothing where that cannot be."""
+    try:
+        return [replace(case, **{n: values[0] for n, values in map(read_stated, request.stated)})]
+    except InvalidCase:
+        return []
+
+
+def notebook_case(request: Request, ranks: int) -> Case:
+    """The batch that this project started from, on four ranks where there are four."""
+    sp = max((sp for sp in request.sps if sp <= min(ranks, 4)), default=min(request.sps))
+    heads = 4 if 4 % sp == 0 else sp
+    return Case(
+        rows=(Row("1111"), Row("111")),
+        ids=((1, 2, 3, 4), (5, 6, 7)),
+        heads=heads,
+        kv_heads=heads,
+        vocab=10,
+        sp=sp,
+        loss=request.losses[0],
+        dtype=request.dtypes[0],
+    )

@@ -1,0 +1,108 @@
+"""A candidate is judged on as many cases as were asked for, whatever it does not support."""
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.campaign import supply
+from harness.campaign.request import WHOLE, Part, Request
+from harness.campaign.summary import Tally
+from harness.campaign.supply import NONE_OF, TIMES, Supply, draw
+from harness.case import Case
+from harness.compare import Comparison, Verdict
+
+REQUEST = Request(
+    candidates=("a", "b"),
+    sps=(2,),
+    dps=(1,),
+    dtypes=("fp64",),
+    losses=("token-mean", "micro-mean", "row-mean"),
+    count=12,
+    seed=0,
+)
+
+
+def judged(campaign: Supply, *supports: Callable[[Case], bool]) -> tuple[list[Tally], list[Case]]:
+    """What becomes of candidates of which each supports some cases."""
+    asked = {does.__name__: does for does in supports}
+    tallies, cases = {name: Tally() for name in asked}, []
+    for jobs in campaign.rounds(tallies):
+        for case, name in jobs:
+            verdict = Verdict.EQUAL if asked[name](case) else Verdict.UNSUPPORTED
+            comparison = Comparison(case=case, candidate=name, verdict=verdict, reason="it says")
+            tallies[name].add(comparison)
+            cases += [case] if verdict.passed else []
+    return list(tallies.values()), cases
+
+
+def everything(_case: Case) -> bool:
+    return True
+
+
+def nothing(_case: Case) -> bool:
+    return False
+
+
+def the_notebooks_batch(case: Case) -> bool:
+    return case.vocab == 10
+
+
+def of_token_mean(case: Case) -> bool:
+    return case.loss == "token-mean"
+
+
+def test_who_supports_all_cases_is_given_those_of_the_campaign_and_no_more() -> None:
+    campaign = Supply(REQUEST, 2, WHOLE)
+    (tally,), cases = judged(campaign, everything)
+    assert cases == campaign.given == campaign.batch == draw(REQUEST, 2)
+    assert (tally.judged, tally.lacking) == (12, 0)
+
+
+def test_who_supports_some_is_given_others_until_it_was_judged_on_as_many() -> None:
+    tallies, cases = judged(Supply(REQUEST, 2, WHOLE), everything, of_token_mean)
+    assert [tally.judged for tally in tallies] == [12, 12]
+    assert [tally.lacking for tally in tallies] == [0, 0]
+    # No two are equal, and who had enough was given none of what came later.
+    mine = [case for case in cases if of_token_mean(case)]
+    assert tallies[0].verdicts.total() == 12
+    assert len(set(mine)) == 12
+
+
+@pytest.mark.parametrize(
+    ("does", "refused", "lacking"),
+    [
+        (nothing, NONE_OF, 12),
+        (the_notebooks_batch, TIMES * 12 + NONE_OF, 11),
+    ],
+)
+def test_who_supports_next_to_nothing_is_given_up_and_lacks_cases(
+    does: Callable[[Case], bool], refused: int, lacking: int
+) -> None:
+    (tally,), _ = judged(Supply(REQUEST, 2, WHOLE), does)
+    assert tally.lacking == lacking
+    assert refused <= tally.refused.total() < refused + 12
+    assert tally.verdict == "FAULT"
+
+
+def test_where_there_are_no_more_cases_nobody_lacks_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = draw(REQUEST, 2)[1:]
+    monkeypatch.setattr(supply, "drawn", lambda *_: iter(few))
+    (tally,), cases = judged(Supply(REQUEST, 2, WHOLE), of_token_mean)
+    assert 0 < tally.judged == len(cases) < 12
+    assert (tally.lacking, tally.verdict) == (0, "EQUAL")
+
+
+def test_no_two_shards_are_given_the_same_case() -> None:
+    seen: list[Case] = []
+    for number in (1, 2, 3):
+        (tally,), cases = judged(Supply(REQUEST, 2, Part(number, 3)), of_token_mean)
+        assert tally.judged == 4
+        seen += cases
+    assert len(set(seen)) == len(seen) == 12
+
+
+def test_who_failed_is_given_no_more() -> None:
+    campaign, tally = Supply(REQUEST, 2, WHOLE), Tally()
+    for jobs in campaign.rounds({"a": tally}):
+        tally.failure = Comparison(case=jobs[0][0], candidate="a", verdict=Verdict.DIVERGED)
+    assert campaign.given == campaign.batch
