@@ -309,7 +309,7 @@ def test_a_step_can_demand_that_it_ran() -> None:
 ASKS = """
 import torch, transformers
 from harness.candidates.published.flash_stand_in import flash
-from harness.candidates.published.wiring.model import build
+from harness.huggingface import build
 from harness.case import parse
 
 flash.give_to_transformers()

@@ -15,12 +15,12 @@ from torch.nn import functional as F
 from transformers.integrations.deepspeed import deepspeed_sp_compute_loss
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.deepspeed.batches import IGNORED, Shard, shards
 from harness.candidates.published.deepspeed.parallel import parallel
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.wiring import gradients
-from harness.candidates.published.wiring.model import build, their_names, watched
 from harness.case import Case
 
 
@@ -55,12 +55,11 @@ def step(
         flash.install()
         flash.give_to_transformers()
     with parallel(case, rank):
-        model = build(case, rank.device)
+        model = huggingface.build(case, rank.device)
         model.config._attn_implementation = core  # noqa: SLF001 - its setter asks for a GPU
         if change:
             change(model)
-        named = dict(model.named_parameters())
-        parameters = {ours: named[theirs] for ours, theirs in their_names(case)}
+        parameters = huggingface.parameters(model, case)
         for say in gradients.steps(case, parameters, emit):
             losses = [
                 one(model, shard, case, rank, say, compute, core)
@@ -83,7 +82,7 @@ def one(
 ) -> Tensor:
     """Forward and backward of one micro-batch."""
     with registered(model, case, core, len(shard.input_ids)):
-        with watched(model, case, emit, shard.tokens):
+        with huggingface.watched(model, case, emit, shard.tokens):
             value = loss(At(model, shard, case, rank, emit))
         value.backward()
     return value.detach()

@@ -10,12 +10,12 @@ from deepspeed.utils import safe_get_full_grad
 from torch import Tensor
 from torch import distributed as dist
 
+from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.deepspeed import alst
 from harness.candidates.published.deepspeed.batches import shards
 from harness.candidates.published.deepspeed.parallel import parallel
 from harness.candidates.published.wiring import gradients
-from harness.candidates.published.wiring.model import build, their_names, watched
 from harness.case import LEARNING_RATE, Case
 
 
@@ -35,12 +35,11 @@ def step(
                 f"the engine spans all {dist.get_world_size()} ranks of the pool, and the case "
                 f"has {case.ranks}; use a pool of exactly so many"
             )
-        model = build(case, rank.device)
+        model = huggingface.build(case, rank.device)
         if change:
             change(model)
         with initialized(model, case, mpu, stage=stage, scatter=scatter) as engine:
-            named = dict(engine.module.named_parameters())
-            parameters = {ours: named[theirs] for ours, theirs in their_names(case)}
+            parameters = huggingface.parameters(engine.module, case)
             for number in range(case.steps):
                 last = number == case.steps - 1
                 say = emit if last else gradients.silent
@@ -59,7 +58,7 @@ def micro_steps(
     batches = list(shards(case, rank))
     for number, shard in enumerate(batches):
         with alst.registered(engine.module, case, "sdpa", len(shard.input_ids)):
-            with watched(engine.module, case, emit, shard.tokens):
+            with huggingface.watched(engine.module, case, emit, shard.tokens):
                 logits = engine(**shard.inputs).logits
             alst.tell(logits, shard, emit)
             loss = engine.module.loss_function(

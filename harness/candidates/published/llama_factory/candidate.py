@@ -5,6 +5,7 @@ from functools import partial
 
 import torch
 
+from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
@@ -12,7 +13,6 @@ from harness.candidates.published.llama_factory.batch import batch_of
 from harness.candidates.published.llama_factory.patches import interface, shared
 from harness.candidates.published.llama_factory.trainer import Trainer
 from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps
-from harness.candidates.published.wiring.model import build, their_names
 from harness.candidates.published.wiring.rows import all_targets, micro_batches
 from harness.case import Case
 
@@ -22,12 +22,11 @@ ADDED = 1e-6
 
 def step(case: Case, rank: Rank, emit: Emit, *, packed: bool) -> None:
     """Of one of two batching strategies."""
-    model = build(case, rank.device)
+    model = huggingface.build(case, rank.device)
     # Only now: this transformers asks for flash-attn's distribution when it is imported.
     flash.give_to_transformers()
     model.set_attn_implementation("flash_attention_2")
-    theirs = dict(model.named_parameters())
-    parameters = {ours: theirs[name] for ours, name in their_names(case)}
+    parameters = huggingface.parameters(model, case)
     batches = [batch_of(padded, packed=packed) for padded in micro_batches(case, rank)]
     trainer = Trainer(case, model, batches)
     with (
@@ -39,8 +38,8 @@ def step(case: Case, rank: Rank, emit: Emit, *, packed: bool) -> None:
             loss = trainer.step(say)
             reduce(parameters, rank.world, mean=True)
             targets = max(all_targets(case), 1)
-            for parameter in parameters.values():
-                parameter.grad *= (targets + ADDED) / targets
+            for _, gradient in huggingface.gradients(model, case):
+                gradient.mul_((targets + ADDED) / targets)
     flash.must_have_run()
     emit("loss", torch.tensor(loss * (targets + ADDED) / targets))
     emit_gradients(parameters, emit)

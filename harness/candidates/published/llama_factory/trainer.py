@@ -12,11 +12,11 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
+from harness import huggingface
 from harness.candidates.protocol import Emit
 from harness.candidates.published.llama_factory import library
 from harness.candidates.published.llama_factory.batch import IGNORED, TOKENS
 from harness.candidates.published.wiring.gradients import silent
-from harness.candidates.published.wiring.model import watched
 from harness.case import Case
 
 
@@ -93,7 +93,7 @@ class Trainer:
                 if not key.endswith((".attn.q", ".attn.k")):
                     emit(key, tensor, tokens)
 
-            during.enter_context(watched(self.model, self.case, known, tokens))
+            during.enter_context(huggingface.watched(self.model, self.case, known, tokens))
             return given, named
 
         hooks = (

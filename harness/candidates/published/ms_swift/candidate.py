@@ -4,6 +4,7 @@ from functools import partial
 
 import torch
 
+from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.flash_stand_in import blocks, flash
 from harness.candidates.published.library import Step
@@ -12,7 +13,6 @@ from harness.candidates.published.ms_swift.batch import Batch
 from harness.candidates.published.ms_swift.patches import prepared
 from harness.candidates.published.ms_swift.trainer import Trainer
 from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps, total
-from harness.candidates.published.wiring.model import build, their_names
 from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
 
@@ -28,13 +28,12 @@ def step(
     cross_entropy: bool = False,
 ) -> None:
     """One of the ways to train, told by what is asked for on the command line."""
-    model = build(case, rank.device)
+    model = huggingface.build(case, rank.device)
     if packed:
         blocks.install()
         flash.give_to_transformers()
         model.set_attn_implementation("flash_attention_2")
-    theirs = dict(model.named_parameters())
-    parameters = {ours: theirs[name] for ours, name in their_names(case)}
+    parameters = huggingface.parameters(model, case)
     batches = [
         Batch.of(case, padded, packed=packed, weighted=weighted)
         for padded in micro_batches(case, rank)

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
+from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.ms_swift import library
 from harness.candidates.published.ms_swift.batch import IGNORED, Batch
-from harness.candidates.published.wiring.model import watched
 from harness.case import Case
 
 
@@ -89,7 +89,7 @@ class Trainer:
         inputs["compute_loss_func"] = loss_func
         with (
             told_inputs(self.model, emit, tokens_BL),
-            watched(self.model, self.case, emit, tokens_BL),
+            huggingface.watched(self.model, self.case, emit, tokens_BL),
             last_losses(self.model) as seen,
         ):
             loss: Tensor = library.compute_loss(self, self.model, inputs, num_items_in_batch=items)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
@@ -18,7 +19,6 @@ from harness.candidates.published.verl.library import (
     ulysses,
 )
 from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps, total
-from harness.candidates.published.wiring.model import build, their_names, watched
 from harness.candidates.published.wiring.rows import Padded, all_targets, micro_batches
 from harness.case import Case
 from harness.reference.decoder import at_least_fp32
@@ -26,11 +26,10 @@ from harness.reference.decoder import at_least_fp32
 
 def attention(case: Case, rank: Rank, emit: Emit, *, implementation: str) -> None:
     """Pad and slice, a patched model, gather and unpad; the loss is our own."""
-    model = build(case, rank.device)
+    model = huggingface.build(case, rank.device)
     flash.give_to_transformers()
     model.set_attn_implementation(implementation)
-    theirs = dict(model.named_parameters())
-    parameters = {ours: theirs[name] for ours, name in their_names(case)}
+    parameters = huggingface.parameters(model, case)
     with patched(model, case.sp), shared_by(rank.sp):
         for say in steps(case, parameters, emit):
             losses = []
@@ -51,7 +50,7 @@ def forward(model: Any, case: Case, padded: Padded, say: Emit) -> Tensor:
     ids, positions, labels, tokens, padding = sliced(
         case, packed.ids_T, packed.positions_T, packed.tokens_T
     )
-    with watched(model, case, say, tokens):
+    with huggingface.watched(model, case, say, tokens):
         say("ids", ids[0], tokens)
         say("positions", positions[0], tokens)
         logits_LV = model(
@@ -95,11 +94,10 @@ def engine(case: Case, rank: Rank, emit: Emit, *, first_tokens: bool = False) ->
     # Older releases, and what they need, have none.
     from harness.candidates.published.verl.engine import Engine, batch
 
-    model = build(case, rank.device)
+    model = huggingface.build(case, rank.device)
     flash.give_to_transformers()
     model.set_attn_implementation("flash_attention_2")
-    theirs = dict(model.named_parameters())
-    parameters = {ours: theirs[name] for ours, name in their_names(case)}
+    parameters = huggingface.parameters(model, case)
     runs = Engine(case, rank, model)
     with patched(model, case.sp), shared_by(rank.sp):
         for say in steps(case, parameters, emit):

@@ -16,9 +16,9 @@ from torch.distributed.tensor import DTensor
 from verl.utils import tensordict_utils, torch_functional
 from verl.utils.dataset.dataset_utils import DatasetPadMode
 
+from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.verl.library import gather_outputs_and_unpad, numbers, ulysses
-from harness.candidates.published.wiring.model import watched
 from harness.candidates.published.wiring.packages import folder, lifted
 from harness.candidates.published.wiring.rows import Padded, micro_batches
 from harness.case import Case
@@ -116,7 +116,7 @@ class Engine:
         self.tokens = numbers(next(self.pending).packed.tokens_T, self.case.sp)
         self.say("ids", named["input_ids"][0], self.tokens)
         self.say("positions", named["position_ids"][0], self.tokens)
-        with watched(self.model, self.case, self.say, self.tokens):
+        with huggingface.watched(self.model, self.case, self.say, self.tokens):
             return self.model(**named)
 
     def logprobs(self, logits: Tensor, labels: Tensor, **named: Any) -> Tensor:

@@ -2,13 +2,13 @@
 
 from functools import partial
 
+from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
 from harness.candidates.published.verl.library import patched
 from harness.candidates.published.verl_sft.trainer import Batch, Trainer
 from harness.candidates.published.wiring.gradients import emit_gradients, steps
-from harness.candidates.published.wiring.model import build, their_names
 from harness.candidates.published.wiring.rows import padded
 from harness.case import Case
 
@@ -17,11 +17,10 @@ def step(
     case: Case, rank: Rank, emit: Emit, *, balanced: bool = False, predicting: bool = False
 ) -> None:
     """The released `training_step`, which packs rows as soon as ranks share them."""
-    model = build(case, rank.device)
+    model = huggingface.build(case, rank.device)
     flash.give_to_transformers()
     model.set_attn_implementation("flash_attention_2")
-    theirs = dict(model.named_parameters())
-    parameters = {ours: theirs[name] for ours, name in their_names(case)}
+    parameters = huggingface.parameters(model, case)
     mine = list(range(rank.dp_index, len(case.rows), case.dp))
     share, larger = divmod(len(mine), case.micro_batches)
     sizes = [share + (i < larger) for i in range(case.micro_batches)]

@@ -16,11 +16,11 @@ from torch import distributed as dist
 from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
+from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.verl.library import numbers
 from harness.candidates.published.verl_sft.library import ShardingManager, methods
 from harness.candidates.published.wiring.gradients import reduce
-from harness.candidates.published.wiring.model import watched
 from harness.candidates.published.wiring.rows import Padded
 from harness.case import Case
 
@@ -128,7 +128,7 @@ class Trainer:
         tokens = self.tokens()
         self.say("ids", given["input_ids"].flatten(), tokens)
         self.say("positions", given["position_ids"].flatten(), tokens)
-        with watched(self.model, self.case, self.say, tokens):
+        with huggingface.watched(self.model, self.case, self.say, tokens):
             return self.model(**given)
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:  # noqa: ARG002 - nothing is clipped

@@ -1,4 +1,7 @@
-"""A transformers model with the case's weights, and what it computes, by our names."""
+"""A transformers model with a case's weights, and what it computes, by our names.
+
+Nothing here imports transformers before a model is asked for.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,19 +10,38 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-import transformers
 from torch import Tensor, nn
 
-from harness.candidates.protocol import Emit
 from harness.case import Case
 from harness.reference.weights import TORCH_DTYPES, seeded_weights
 
 CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
 
+# emit(key, tensor, tokens), as a candidate is given it.
+Tell = Callable[[str, Tensor, Tensor], None]
 
-def build(case: Case, device: torch.device) -> Any:
-    """The architecture of the case as transformers has it; with a window, a Mistral."""
-    kind = CLASSES["mistral" if case.window is not None else case.model]
+
+def refuses(case: Case) -> str | None:
+    """None, or why no transformers model can be held to this case; for `supports`."""
+    if case.dtype == "fp64":
+        return "dtype=fp64: transformers computes norms and rotations in fp32; use --dtype fp32"
+    if case.mixed:
+        return "mixed=1: the model is held in the dtype that it computes with"
+    return None
+
+
+def build(case: Case, device: torch.device, attn_implementation: str = "sdpa") -> Any:
+    """The architecture of the case as transformers has it, with the case's weights."""
+    import transformers
+
+    model = getattr(transformers, f"{_kind(case)}ForCausalLM")(config(case, attn_implementation))
+    return load(model, case, device)
+
+
+def config(case: Case, attn_implementation: str = "sdpa") -> Any:
+    """For a model class of your own; with a window, a Llama is a Mistral."""
+    import transformers
+
     options: dict[str, Any] = {
         "vocab_size": case.vocab,
         "hidden_size": case.heads * case.head_dim,
@@ -32,32 +54,62 @@ def build(case: Case, device: torch.device) -> Any:
         "rope_theta": 10000.0,
         "tie_word_embeddings": case.tied,
         "attention_bias": False,
-        "attn_implementation": "sdpa",
+        "attn_implementation": attn_implementation,
         "pad_token_id": None,
         "bos_token_id": None,
         "eos_token_id": None,
         "use_cache": False,
     }
     if case.window is not None:
-        options["sliding_window"] = case.window
-    config = getattr(transformers, f"{kind}Config")(**options)
-    model = getattr(transformers, f"{kind}ForCausalLM")(config)
-    model.to(device=device, dtype=TORCH_DTYPES[case.dtype]).train()
-    parameters = dict(model.named_parameters())
-    names = dict(their_names(case))
-    if set(names.values()) != set(parameters):
-        raise RuntimeError(
-            f"{kind} of transformers {transformers.__version__} has other parameters than the "
-            f"case: {sorted(set(names.values()) ^ set(parameters))}"
-        )
+        # The last two are for a Qwen, which by itself has no window in its first layers.
+        options |= {
+            "sliding_window": case.window,
+            "use_sliding_window": True,
+            "max_window_layers": 0,
+        }
+    return getattr(transformers, f"{_kind(case)}Config")(**options)
+
+
+def load(model: Any, case: Case, device: torch.device) -> Any:
+    """The same model with the case's weights, in its dtype, on the device."""
+    model.to(device).train()
+    named = parameters(model, case)
+    # Not `model.to(dtype)`, which in half precision rounds the frequencies of the rotation too.
     for ours, weight in seeded_weights(case, TORCH_DTYPES[case.dtype]).items():
-        parameters[names[ours]].data.copy_(weight)
+        named[ours].data = weight.to(device)
     if case.checkpoint:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model
 
 
-def their_names(case: Case) -> Iterator[tuple[str, str]]:
+def parameters(model: Any, case: Case) -> dict[str, nn.Parameter]:
+    """By our names; a tied head is `embed`."""
+    names, theirs = dict(_names(case)), dict(model.named_parameters())
+    if set(names.values()) != set(theirs):
+        raise RuntimeError(
+            f"{type(model).__name__} has other parameters than the case: "
+            f"{sorted(set(names.values()) ^ set(theirs))}"
+        )
+    return {ours: theirs[name] for ours, name in names.items()}
+
+
+def gradients(model: Any, case: Case) -> Iterator[tuple[str, Tensor]]:
+    """Every `grad.` key with its gradient, in the same order on all ranks.
+
+    What backward never reached has a gradient of zeros: each rank can take part in each sum.
+    """
+    for name, parameter in parameters(model, case).items():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        yield f"grad.{name}", parameter.grad
+
+
+def _kind(case: Case) -> str:
+    windowed = case.model == "llama" and case.window is not None
+    return CLASSES["mistral" if windowed else case.model]
+
+
+def _names(case: Case) -> Iterator[tuple[str, str]]:
     """Every parameter of ours, and what transformers calls it."""
     yield "embed", "model.embed_tokens.weight"
     for i in range(case.layers):
@@ -78,7 +130,7 @@ def their_names(case: Case) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def watched(model: Any, case: Case, emit: Emit, tokens: Tensor) -> Iterator[None]:
+def watched(model: Any, case: Case, emit: Tell, tokens: Tensor) -> Iterator[None]:
     """While this lasts, emit what a forward computes; `tokens` are those of its input ids."""
     tokens = tokens.flatten()
 
@@ -122,7 +174,8 @@ def _watch_layer(
 
 def _watch_rotation(model: Any, hooks: ExitStack, tell: Callable[[str, Tensor], None]) -> None:
     """Queries and keys are seen nowhere but where they come from the rotation, layer by layer."""
-    module = sys.modules[type(model).__module__]
+    # Where the attention is from, which a class derived from a published one has as it was.
+    module = sys.modules[type(model.model.layers[0].self_attn).__module__]
     original, calls = module.apply_rotary_pos_emb, iter(range(len(model.model.layers)))
 
     def rotate(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
