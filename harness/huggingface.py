@@ -78,7 +78,10 @@ def load(model: Any, case: Case, device: torch.device) -> Any:
     for ours, weight in seeded_weights(case, TORCH_DTYPES[case.dtype]).items():
         named[ours].data = weight.to(device)
     if case.checkpoint:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        # Of which older releases have only the second, and newer ones warn.
+        names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+        enable = next(getattr(model, name) for name in names if hasattr(model, name))
+        enable({"use_reentrant": False})
     return model
 
 

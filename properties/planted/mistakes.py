@@ -3,12 +3,10 @@
 On a CPU all of them pass.
 """
 
-import re
 from typing import NamedTuple
 
-from properties.helpers.places import ROOT
+from properties.helpers.shown import shown
 
-PAGE = ROOT / "docs" / "writing-a-candidate.md"
 TWO = "expected all tensors to be on the same device, but got cuda:0 and cpu"
 
 
@@ -55,10 +53,4 @@ MISTAKES = {
 
 def tutorial(*changes: tuple[str, str]) -> str:
     """Its code, right or wrong."""
-    found = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found
-    code = found[1]
-    for right, wrong in changes:
-        assert code.count(right) == 1, f"not exactly one {right!r} in {PAGE.name}"
-        code = code.replace(right, wrong)
-    return code
+    return shown("writing-a-candidate.md", *changes)

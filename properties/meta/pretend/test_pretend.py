@@ -25,6 +25,7 @@ from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.conftest import DIALECTS
 from properties.helpers.groups import group_of_one
+from properties.helpers.shown import shown
 from properties.planted.mistakes import MISTAKES, tutorial
 
 Write = Callable[[str], str]
@@ -96,6 +97,14 @@ def test_the_tutorials_candidate_keeps_to_its_device_which_ranks_know_as_cuda(
     for case in (PADDED, CASE, replace(CASE, dtype="fp32")):
         assert judged(case, [name], pool) == {}
     assert (pool.device, pool.transport) == ("pretend", "gloo")
+
+
+def test_so_does_a_transformers_model_put_together_as_the_page_shows(
+    pool: RankPool, mine: Write
+) -> None:
+    name = mine(shown("huggingface.md", ("HF = HuggingFace", "MINE = HuggingFace")))
+    for case in (PADDED, CASE):
+        assert judged(replace(case, dtype="fp32"), [name], pool) == {}
 
 
 def test_a_tensor_on_the_wrong_device_passes_on_a_cpu(harness_pool: RankPool, mine: Write) -> None:

@@ -1,0 +1,135 @@
+"""A model of transformers on a case: the page's step runs as it is shown, and can fail."""
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from harness import huggingface
+from harness.case import Case, Model, parse
+from harness.cli import main
+from harness.compare import Comparison, Verdict
+from harness.judge import evaluate_all
+from harness.ranks.pool import RankPool
+from harness.reference import seeded_weights
+from harness.report import explain
+from properties.helpers.places import ROOT
+from properties.helpers.shown import shown
+
+pytest_plugins = ["properties.helpers.own_pool"]
+
+PAGE = "huggingface.md"
+MAX_CODE_LINES = 60
+CPU = torch.device("cpu")
+
+# Two rows for each replica, with padding.
+BATCH = "case/1 rows=5:11011,4:1111,3:011,7:1111111 layers=2 vocab=11 sp=2 dp=2 dtype=fp32"
+CASES = [
+    parse(f"{BATCH} model={model} {fields}")
+    for model in get_args(Model)
+    for fields in ("heads=4/2 tied=1", "heads=4/1 window=3 checkpoint=1")
+]
+
+# By what it is called, a bug that somebody really had.
+BUGS = {
+    "label-rolled-locally": (
+        ("labels, counts = ids.roll(-1)", "labels, counts = ids"),
+        ("numbers = mine\n", "numbers = mine\n        labels = labels.roll(-1)\n"),
+    ),
+    "positions-restarted": (
+        ("positions[None])", "torch.arange(len(ids), device=rank.device)[None])"),
+    ),
+    "segment-leak": (("(row[:, None] == row) & ", ""),),
+    "window-ignored": (("sliding_window or len(row)", "len(row)"),),
+    "replica-split": (("(gradient, group=rank.world)", "(gradient, group=rank.sp)"),),
+    "kv-repeat": (
+        (
+            "x.repeat_interleave(layer.num_key_value_groups, 1)",
+            "x.repeat(1, len(q[0]) // len(x[0]), 1, 1)",
+        ),
+    ),
+}
+
+
+def judged(pool: RankPool, cases: list[Case], *changes: tuple[str, str]) -> list[Comparison]:
+    """The page's code, right or wrong, as a file in the current folder."""
+    Path("hf.py").write_text(shown(PAGE, *changes))
+    return list(evaluate_all(((case, "hf.py:HF") for case in cases), pool))
+
+
+@pytest.mark.usefixtures("own_pool")
+def test_the_step_is_short_and_passes_on_every_model_and_in_a_campaign(
+    harness_pool: RankPool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sum(bool(line.strip()) for line in shown(PAGE).splitlines()) <= MAX_CODE_LINES
+    for comparison in judged(harness_pool, CASES):
+        assert comparison.verdict.passed, explain(comparison)
+    page = (ROOT / "docs" / PAGE).read_text()
+    (line,) = re.findall(r"^python -m harness (.*)", page, re.MULTILINE)
+    assert main([*line.split(), "--sp=1,2", "--dp=1,2", "--cases=16", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["candidates"].values()
+    assert set(told["refused"]) == {"one token-mean step only"}
+
+
+@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.usefixtures("own_pool")
+def test_a_bug_in_the_step_is_found_and_named(name: str, harness_pool: RankPool) -> None:
+    compared = judged(harness_pool, CASES[:2], *BUGS[name])
+    found = [comparison for comparison in compared if not comparison.verdict.passed]
+    assert found
+    for comparison in found:
+        assert comparison.verdict is Verdict.DIVERGED, explain(comparison)
+        assert comparison.looks[0].name == name
+
+
+@pytest.mark.usefixtures("own_pool")
+def test_what_is_refused_would_diverge_though_the_step_is_right(harness_pool: RankPool) -> None:
+    case = replace(CASES[0], dtype="fp64")
+    assert "--dtype fp32" in str(huggingface.refuses(case))
+    (comparison,) = judged(harness_pool, [case], ("huggingface.refuses(case) if", "None if"))
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.looks[0].name == "low-precision"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_backward_has_not_reached_has_gradients_of_zeros_by_our_names(case: Case) -> None:
+    found = dict(huggingface.gradients(huggingface.build(case, CPU), case))
+    weights = seeded_weights(case, torch.float32)
+    assert set(found) == {f"grad.{name}" for name in weights}
+    for name, weight in weights.items():
+        assert torch.equal(found[f"grad.{name}"], torch.zeros_like(weight))
+
+
+def test_a_model_in_half_precision_rotates_by_the_angles_of_one_in_fp32() -> None:
+    whole = huggingface.build(CASES[0], CPU)
+    half = huggingface.build(replace(CASES[0], dtype="bf16"), CPU)
+    assert half.lm_head.weight.dtype == torch.bfloat16
+    assert torch.equal(half.model.rotary_emb.inv_freq, whole.model.rotary_emb.inv_freq)
+
+
+class Own(LlamaForCausalLM):  # type: ignore[no-untyped-call]
+    """As a user derives it."""
+
+
+def test_a_class_of_ones_own_is_loaded_and_watched_like_the_one_it_comes_from() -> None:
+    case, ids = CASES[0], torch.arange(4)[None]
+    own = huggingface.load(Own(huggingface.config(case)), case, CPU)
+    seen: dict[str, list[torch.Tensor]] = defaultdict(list)
+    for model in (huggingface.build(case, CPU), own):
+        with huggingface.watched(model, case, lambda key, x, _: seen[key].append(x), ids):
+            model(input_ids=ids)
+    assert len(seen) == 2 + 5 * case.layers
+    for theirs, ours in seen.values():
+        assert torch.equal(theirs, ours)
+
+
+def test_a_model_of_other_parameters_is_refused_with_their_names() -> None:
+    model = huggingface.build(replace(CASES[0], tied=False), CPU)
+    with pytest.raises(RuntimeError, match=r"LlamaForCausalLM .*: \['lm_head.weight'\]"):
+        huggingface.load(model, CASES[0], CPU)
