@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from harness.case import Case
 from harness.reference.weights import TORCH_DTYPES, seeded_weights
 
-CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
-
 # emit(key, tensor, tokens), as a candidate is given it.
 Tell = Callable[[str, Tensor, Tensor], None]
 
@@ -31,7 +29,7 @@ def refuses(case: Case) -> str | None:
 
 
 def build(case: Case, device: torch.device, attn_implementation: str = "sdpa") -> Any:
-    """The architecture of the case as transformers has it, with the case's weights."""
+    """The model of the case as transformers has it, with the case's weights."""
     import transformers
 
     model = getattr(transformers, f"{_kind(case)}ForCausalLM")(config(case, attn_implementation))
@@ -39,7 +37,7 @@ def build(case: Case, device: torch.device, attn_implementation: str = "sdpa") -
 
 
 def config(case: Case, attn_implementation: str = "sdpa") -> Any:
-    """For a model class of your own; with a window, a Llama is a Mistral."""
+    """The architecture of the case, for a model class of your own."""
     import transformers
 
     options: dict[str, Any] = {
@@ -78,7 +76,7 @@ def load(model: Any, case: Case, device: torch.device) -> Any:
     for ours, weight in seeded_weights(case, TORCH_DTYPES[case.dtype]).items():
         named[ours].data = weight.to(device)
     if case.checkpoint:
-        # Of which older releases have only the second, and newer ones warn.
+        # Of the two older releases have only the second, of which newer ones warn.
         names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
         enable = next(getattr(model, name) for name in names if hasattr(model, name))
         enable({"use_reentrant": False})
@@ -108,8 +106,9 @@ def gradients(model: Any, case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _kind(case: Case) -> str:
+    """How names of classes begin; transformers gives a Llama with a window another one."""
     windowed = case.model == "llama" and case.window is not None
-    return CLASSES["mistral" if windowed else case.model]
+    return "Mistral" if windowed else case.model.capitalize()
 
 
 def _names(case: Case) -> Iterator[tuple[str, str]]:
