@@ -29,6 +29,8 @@ class Request:
     wrappers: tuple[Wrapper, ...] = ("none",)
     # Fields of a case that are not drawn, as `read_stated` reads them.
     stated: tuple[str, ...] = ()
+    # Our model with the case's weights, or the candidate's own step at sp 1.
+    against: str = "plain"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,9 @@ ENDED = {
 }
 # How often a situation was met in which no case was; those that were refused may have been in it.
 NEVER = "never"
+AGAINST_ITSELF = (
+    "compared with its own step at sp 1: what is wrong there as well does not show here"
+)
 # Between two columns of situations.
 GAP = 4
 MOST_REASONS = 10
@@ -50,6 +53,8 @@ def show(summary: Summary, console: Console) -> None:
         console.print(Text(f"\n{ENDED[summary.ended]}; {judged}", "bold"))
     if summary.unseen:
         say(console, f"\n{summary.unseen}")
+    if summary.request.against != "plain":
+        say(console, f"\n{AGAINST_ITSELF}")
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))

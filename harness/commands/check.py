@@ -6,6 +6,7 @@ import math
 from harness.commands.options import (
     STOPPED,
     UsageError,
+    against_option,
     campaign_options,
     open_pool,
     pool_options,
@@ -42,6 +43,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     campaign_options(parser, cases=100)
     step_options(parser)
+    against_option(parser, "plain")
     pool_options(parser)
 
 

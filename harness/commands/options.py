@@ -87,6 +87,17 @@ def step_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def against_option(parser: argparse.ArgumentParser, default: str | None) -> None:
+    parser.add_argument(
+        "--against",
+        choices=("plain", "self"),
+        default=default,
+        help="plain: compare with plain training of the harness's model; self: with the "
+        "candidate's own step at sp 1, whatever its model is; default: plain"
+        + ("" if default else ", or that of the bundle"),
+    )
+
+
 def pool_options(
     parser: argparse.ArgumentParser, *, ranks: int | None = None, deadline: float = 20.0
 ) -> None:
@@ -141,6 +152,11 @@ def json_option(parser: argparse.ArgumentParser) -> None:
 def read_request(options: argparse.Namespace) -> tuple[Request, int]:
     """What `check` or `mutants` was asked to examine, and on how many ranks."""
     sps, dps = read_numbers("--sp", options.sp), read_numbers("--dp", options.dp)
+    against = getattr(options, "against", None) or "plain"
+    if against == "self":
+        sps = tuple(sp for sp in sps if sp > 1)
+        if not sps:
+            raise UsageError("--sp=1: is what --against self compares with; ask for a larger one")
     for option, numbers in (("--sp", sps), ("--dp", dps)):
         if max(numbers) > 1024:
             raise UsageError(f"{option}={max(numbers)}: use numbers of at most 1024")
@@ -168,6 +184,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         kernels=kernels,
         wrappers=wrappers,
         stated=tuple(options.set),
+        against=against,
     )
     for text in request.stated:
         from harness.generation.stated import BadField, read_stated
@@ -275,7 +292,12 @@ def open_pool(
         print(f"harness: run on every other host\n  {nodes.command}", file=sys.stderr)  # noqa: T201
     try:
         with RankPool(
-            ranks, placement, home=where, nodes=nodes, deadline=options.deadline
+            ranks,
+            placement,
+            home=where,
+            nodes=nodes,
+            deadline=options.deadline,
+            against=getattr(options, "against", None) or "plain",
         ) as pool:
             for candidate in candidates:
                 pool.load(candidate)

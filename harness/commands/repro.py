@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from harness.case import Case, InvalidCase, parse
 from harness.commands.options import (
     UsageError,
+    against_option,
     campaign_options,
     open_pool,
     pool_options,
@@ -54,6 +55,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     campaign_options(parser, cases=100, seed=None)
     step_options(parser)
+    against_option(parser, None)
     pool_options(parser)
     usual = {name: parser.get_default(name) for name in CAMPAIGN}
     parser.set_defaults(refuse=parser.error, usual=usual)
@@ -72,6 +74,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _case(options: argparse.Namespace) -> int:
     cases, candidate, bundle = _read(options.lines, options.candidate)
+    if options.against is None and bundle is not None:
+        options.against = bundle.origin.against
     needed, mesh = max((case.ranks, f"sp*dp={case.sp}*{case.dp}") for case in cases)
     ranks = needed if options.ranks is None else options.ranks
     if ranks < needed:

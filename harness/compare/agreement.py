@@ -8,14 +8,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from harness.case import Dtype
 from harness.compare.budget import CONDITIONING
 from harness.compare.elementwise import judge, measure_noise
 from harness.trace import Trace
 from harness.trace.trace import Entry, Tokens
 
 
-def agree(one: Trace, other: Trace, *, times: float = 1.0) -> str:
-    """Equal but for rounding: `times` the fp64 budget of every element, as `one` makes it."""
+def agree(one: Trace, other: Trace, *, times: float = 1.0, dtype: Dtype = "fp64") -> str:
+    """Equal but for rounding: `times` the dtype's budget of every element, as `one` makes it."""
     why = unlike(one, other)
     if why:
         return why
@@ -26,7 +27,7 @@ def agree(one: Trace, other: Trace, *, times: float = 1.0) -> str:
     noise = measure_noise({key: (one[key].values, [one[key].values]) for key in one})
     for key in one:
         values = one[key].values
-        judged = judge(key, "fp64", values, [values], other[key].values, noise)
+        judged = judge(key, dtype, values, [values], other[key].values, noise)
         # Not `error > ...`: what is not a number must be wrong.
         wrong = np.flatnonzero(~(judged.error <= times * judged.allowed))
         if wrong.size:
@@ -34,9 +35,9 @@ def agree(one: Trace, other: Trace, *, times: float = 1.0) -> str:
     return ""
 
 
-def doubt(oracle: Trace, witness: Trace) -> str:
-    """Why two fp64 references cannot both be right."""
-    return agree(oracle, witness, times=CONDITIONING)
+def doubt(oracle: Trace, witness: Trace, dtype: Dtype = "fp64") -> str:
+    """Why two references of a dtype cannot both be right."""
+    return agree(oracle, witness, times=CONDITIONING, dtype=dtype)
 
 
 def identical(one: Trace, other: Trace) -> str:

@@ -28,6 +28,8 @@ def compare(
     oracle: Trace,
     baselines: Sequence[Trace],
     assembly: Assembly,
+    *,
+    of_our_model: bool = True,
 ) -> Comparison:
     """EQUAL, WITHIN or DIVERGED; FAULT where the run cannot be judged.
 
@@ -76,7 +78,8 @@ def compare(
             first = _locate(case, key, expected, values, judged, got, got_rows, trace["nll"])
         kept.add(key, expected, values, judged.wrong, _tokens(oracle[key], rows))
     gradients_differ = any(r.wrong for r in results if r.key.startswith(GRADIENT))
-    fault = _not_a_pass(vacuity(case, results, oracle["nll"], assembly), assembly.out_of_step)
+    vacuous = vacuity(case, results, oracle["nll"], assembly, of_our_model=of_our_model)
+    fault = _not_a_pass(vacuous, assembly.out_of_step)
     if first is not None or assembly.misfits:
         verdict = Verdict.DIVERGED
     elif fault:

@@ -75,6 +75,8 @@ class Comparison:
     # The root first; empty where nothing failed, or nobody has looked yet.
     looks: tuple[Look, ...] = ()
     fault: Fault | None = None
+    # What it was compared with, where that is not plain training.
+    against: str = ""
     # Whether any rank was seen to send anything to another.
     silent: bool = False
     # Packages that ranks had in plain torch instead.

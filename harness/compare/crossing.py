@@ -13,8 +13,11 @@ from harness.trace import Entry
 BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 
 
-def least_sent(case: Case, replica: int, nll: Entry) -> int:
-    """How many bytes the ranks of a replica must send, given who reported which token."""
+def least_sent(case: Case, replica: int, nll: Entry, *, of_our_model: bool = True) -> int:
+    """How many bytes the ranks of a replica must send, given who reported which token.
+
+    Of another model only so much is known that at least a number goes with each token.
+    """
     if nll.owners is None or len(nll.owners) < case.tokens:
         return 0
     keys = queries = 0
@@ -34,10 +37,12 @@ def least_sent(case: Case, replica: int, nll: Entry) -> int:
         # The nearest token of another rank, before it and after it.
         queries += int(((begin > 0) & (index - begin + 1 < window)).sum())
         keys += int(((end < length) & (end - index < window)).sum())
+    size = 2 if case.mixed else BYTES[case.dtype]
+    if not of_our_model:
+        return size * min(keys, queries)
     hidden = case.heads * case.head_dim
     # Instead of keys and values, what they are made from may come.
     of_a_key, of_a_query = min(2 * case.kv_heads * case.head_dim, hidden), 2 * hidden
-    size = 2 if case.mixed else BYTES[case.dtype]
     return case.layers * size * min(keys * of_a_key, queries * of_a_query)
 
 

@@ -14,14 +14,19 @@ from harness.trace.trace import Tokens
 
 
 def vacuity(
-    case: Case, results: Sequence[KeyResult], oracle_nll: Entry, assembly: Assembly
+    case: Case,
+    results: Sequence[KeyResult],
+    oracle_nll: Entry,
+    assembly: Assembly,
+    *,
+    of_our_model: bool,
 ) -> str:
     """Why this run proves nothing, or an empty text."""
     return (
         _nothing_examined(results)
         or _weak(results)
         or _elsewhere(assembly)
-        or _not_parallel(case, assembly)
+        or _not_parallel(case, assembly, of_our_model=of_our_model)
         or _boundary_unseen(case, oracle_nll, assembly.trace["nll"])
     )
 
@@ -54,7 +59,7 @@ def _elsewhere(assembly: Assembly) -> str:
     return f"no tensor was made on the device of rank {ranks}: the step computed elsewhere"
 
 
-def _not_parallel(case: Case, assembly: Assembly) -> str:
+def _not_parallel(case: Case, assembly: Assembly, *, of_our_model: bool) -> str:
     if case.sp == 1:
         return ""
     nll = assembly.trace["nll"]
@@ -68,7 +73,7 @@ def _not_parallel(case: Case, assembly: Assembly) -> str:
         if holder is not None:
             return f"rank {holder} of replica {replica} holds all {tokens} tokens"
         known = [sent for sent in assembly.sent[peers] if sent is not None]
-        least = least_sent(case, replica, nll)
+        least = least_sent(case, replica, nll, of_our_model=of_our_model)
         if len(known) == case.sp and sum(known) < least:
             return (
                 f"the ranks of replica {replica} sent {sum(known)} bytes, and attention over the "

@@ -50,6 +50,8 @@ def is_coarse(expected: Values, got: Values) -> bool:
 
 
 def _only_padding(evidence: Evidence) -> bool:
+    if f"{GRADIENT}embed" not in evidence.oracle:
+        return False
     expected, got = (trace[f"{GRADIENT}embed"].values for trace in (evidence.oracle, evidence.got))
     other = np.arange(len(expected)) != evidence.case.pad_id
     return bool(

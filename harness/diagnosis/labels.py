@@ -38,8 +38,9 @@ def labels_from_losses(evidence: Evidence) -> tuple[Tokens, Tokens] | None:
 
     A candidate need not show its labels; -loss must be some id's log-probability.
     """
-    logits, nll, oracle = evidence.oracle["logits"], evidence.got["nll"], evidence.oracle["nll"]
-    if oracle.tokens is None or nll.tokens is None or logits.values.ndim != 2:
+    logits = evidence.oracle.get("logits")
+    nll, oracle = evidence.got["nll"], evidence.oracle["nll"]
+    if logits is None or logits.values.ndim != 2 or oracle.tokens is None or nll.tokens is None:
         return None
     tokens = np.intersect1d(oracle.tokens, nll.tokens)
     losses = evidence.spread(nll.values, nll.tokens, np.nan)[tokens]

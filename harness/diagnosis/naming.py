@@ -107,6 +107,8 @@ def _attended(evidence: Evidence, tensor: Tensor) -> Look:
     if tensor.is_coarse:
         return _unknown(evidence, tensor)
     layer = tensor.key.removesuffix("out")
+    if any(layer + part not in evidence.oracle for part in "qkv"):
+        return _unknown(evidence, tensor)
     q_nNH, k_nKH, v_nKH = (evidence.oracle[layer + part].values for part in "qkv")
     return name_attention(evidence, Heads(q_nNH, k_nKH, v_nKH, tensor.expected_n, tensor.got_n))
 

@@ -1,7 +1,7 @@
 """From a case to a comparison: the one place where all parts meet."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -10,13 +10,13 @@ import torch
 
 from harness.candidates import locate
 from harness.case import Case
-from harness.compare import Comparison, Look, Verdict, faulted, unsupported
+from harness.compare import Comparison, Look, Verdict, compare, faulted, unsupported
 from harness.diagnosis import name_divergence, name_fault
-from harness.judge import blame
+from harness.judge import blame, own
 from harness.ranks.device import options_for
-from harness.ranks.pool import RankPool
+from harness.ranks.pool import ITSELF, RankPool
 from harness.reference import TORCH_DTYPES, reference
-from harness.trace import Fault, Kind, Outcome, Trace, Unsupported
+from harness.trace import Assembly, Fault, Kind, Outcome, Trace, Unsupported
 
 # How many cases the ranks may have in hand while the controller computes references.
 AHEAD = 4
@@ -31,9 +31,13 @@ class Run:
     pool: RankPool
     # Nothing as long as the ranks have it.
     _outcome: Outcome | None = None
+    # Of the same step at sp 1, where that is the reference.
+    alone: tuple["Run", ...] = ()
 
     def outcome(self) -> Outcome:
         """Wait for it; of several runs the oldest has to be asked first."""
+        for run in self.alone:
+            run.outcome()
         if self._outcome is None:
             self._outcome = self.pool.collect()
         return self._outcome
@@ -102,31 +106,49 @@ def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]
 def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Run:
     """Have the ranks run a case; the outcomes of several come in the order they were begun."""
     reason = pool.placement.refuses(case)
+    if pool.against == ITSELF and case.sp == 1:
+        reason = "sp 1 is what it is compared with"
     if reason is not None:
         return Run(case, candidate, pool, Unsupported(reason))
-    pool.submit(case, locate(candidate).full, traced=traced)
-    return Run(case, candidate, pool)
+    alone = own.references_of(case) if pool.against == ITSELF else []
+    for each in (*alone, case):
+        pool.submit(each, locate(candidate).full, traced=traced)
+    return Run(case, candidate, pool, alone=tuple(Run(each, candidate, pool) for each in alone))
 
 
 def judge(run: Run, *, traced: bool = False) -> Comparison:
     """Compare an outcome with plain training, computed here and now."""
     pool = run.pool
     options = options_for(pool.placement, pool.size, pool.deadlines.case)
+    if pool.against == ITSELF:
+        options = (*options, "--against", ITSELF)
+        return replace(_judged(run, traced=traced), against=own.NAME, options=options)
     return replace(_judged(run, traced=traced), options=options)
 
 
 def _judged(run: Run, *, traced: bool) -> Comparison:
-    case, candidate = run.case, run.candidate
-    # The references come first, while the ranks work.
-    oracle, baseline = reference_traces(case, traced=traced)
+    case, candidate, itself = run.case, run.candidate, run.pool.against == ITSELF
+    # What plain training says comes first, while the ranks work.
+    references: Sequence[Trace] = () if itself else reference_traces(case, traced=traced)
     outcome = run.outcome()
+    if itself and isinstance(outcome, Assembly):
+        found = own.references(case, [each.outcome() for each in run.alone])
+        if isinstance(found, list):
+            references = found
+        else:
+            outcome = found
     if isinstance(outcome, Unsupported):
         return unsupported(case, candidate, outcome.reason)
     if isinstance(outcome, Fault):
         return replace(_named(faulted(case, candidate, outcome)), logs=outcome.logs)
-    # Before a candidate is blamed, the device that it ran on is asked as well.
-    device = run.pool.computes_on
-    comparison = blame.judged(case, candidate, oracle, baseline, outcome, device)
+    oracle, *baselines = references
+    if itself:
+        baselines = baselines or [oracle]
+        comparison = compare(case, candidate, oracle, baselines, outcome, of_our_model=False)
+    else:
+        # Before a candidate is blamed, the device that it ran on is asked as well.
+        device = run.pool.computes_on
+        comparison = blame.judged(case, candidate, oracle, baselines[0], outcome, device)
     if comparison.verdict is Verdict.DIVERGED and traced:
         return comparison.named(*name_divergence(comparison, oracle, outcome.trace))
     return _named(comparison)

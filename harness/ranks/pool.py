@@ -34,6 +34,8 @@ from harness.trace import Assembly, Fault, Outcome, Unsupported, assemble
 # Of one rank, whatever the mesh.
 ANY = parse("case/1 rows=1:1 sp=1")
 START_DEADLINE = 180.0
+# What a candidate is compared with: our model with the case's weights, or its own step at sp 1.
+PLAIN, ITSELF = "plain", "self"
 
 
 class TooFewRanks(BadInput):
@@ -67,10 +69,13 @@ class RankPool:
         nodes: Nodes | None = None,
         deadline: float = DEADLINE,
         start_deadline: float = START_DEADLINE,
+        against: str = PLAIN,
     ) -> None:
         self.size, self.placement, self.home = size, placement or Placement(), home
         self.device, self.transport = self.placement.device, self.placement.transport
         self.computes_on = self.placement.computes_on
+        # Asked by whoever judges what these ranks do.
+        self.against = against
         self.deadlines = Deadlines(deadline, start_deadline)
         self._nodes = nodes
         self.launches = 0
@@ -208,6 +213,7 @@ class RankPool:
             home=self.home,
             deadline=self.deadlines.case,
             start_deadline=self.deadlines.start,
+            against=self.against,
         ) as pool:
             pool.computes_on = self.computes_on
             yield pool

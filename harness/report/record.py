@@ -17,6 +17,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "before": [str(case) for case in comparison.before],
         "id": comparison.case.id,
         "candidate": comparison.candidate,
+        "against": comparison.against,
         "verdict": comparison.verdict.name,
         "reason": comparison.reason,
         "elements": comparison.elements,

@@ -14,6 +14,8 @@ def explain(comparison: Comparison) -> str:
     """Who, doing what, where, expected, got, and what to do next."""
     lines = [f"{comparison.verdict.name:<9} candidate {comparison.candidate}"]
     lines.append(f"  case    {comparison.case}")
+    if comparison.against:
+        lines.append(f"  against {comparison.against}: what is wrong there as well does not show")
     if comparison.fault:
         lines += _fault_lines(comparison.fault)
     elif comparison.verdict is Verdict.UNSUPPORTED:

@@ -28,6 +28,7 @@ def keep(
         device=pool.device,
         transport=pool.transport,
         ranks=pool.size,
+        against=pool.against,
         campaign=campaign,
         test=test,
         blob=blob,

@@ -28,6 +28,8 @@ class Origin:
     device: str = ""
     transport: str = ""
     ranks: int = 0
+    # What the candidate was compared with, as `--against` has it.
+    against: str = "plain"
     # Where `check` found it: what it was asked for, and which part of it this was.
     campaign: dict[str, Any] | None = None
     # Where a test found it: which one, and how Hypothesis makes its example again.

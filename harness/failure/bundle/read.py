@@ -25,7 +25,7 @@ from harness.failure.sameness import Mark
 from harness.outside import BadInput, read_file, read_json
 from harness.verdict import Verdict
 
-FORMAT = 2
+FORMAT = 3
 MOST_BYTES = 4 << 20
 RECORD, EXPLANATION = "failure.json", "explanation.txt"
 TENSORS, RANKS = "tensors.safetensors", "ranks.txt"
@@ -38,6 +38,7 @@ _KINDS: dict[str, Any] = {
     "before": list,
     "id": str,
     "candidate": str,
+    "against": str,
     "verdict": str,
     "format": int,
     "mark": dict,
@@ -63,6 +64,7 @@ _ORIGIN: dict[str, Any] = {
     "device": str,
     "transport": str,
     "ranks": int,
+    "against": str,
     "campaign": dict | NoneType,
     "test": str,
     "blob": str,

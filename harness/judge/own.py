@@ -1,0 +1,118 @@
+"""The candidate's own step at sp 1, as the reference of the same step at a larger sp.
+
+No model of ours is needed for it, and no mapping of weights. What it cannot see is what is wrong
+at sp 1 as well; of that one thing shows without any reference: the loss is made of the losses of
+tokens as the case says.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from harness.case import Case, Row
+from harness.compare import doubt
+from harness.trace import Assembly, Entry, Fault, Kind, Outcome, Trace, Unsupported
+from harness.trace.trace import Tokens
+
+# What stands there at a token that predicts no target is arbitrary.
+OF_TARGETS = ("nll", "weight")
+NAME = "its own step at sp 1"
+AT_SP_1 = "at sp 1, with which it is compared"
+
+
+def references_of(case: Case) -> list[Case]:
+    """What the candidate has to run: the oracle, then baselines in the case's own dtype."""
+    alone = replace(case, sp=1)
+    oracle = replace(alone, dtype="fp64", mixed=False)
+    if case.dtype == "fp64":
+        return [oracle]
+    baselines = [alone]
+    if case.loss != "micro-mean" and (case.dp, case.micro_batches) != (1, 1):
+        # Mathematically the same; added up in another order it shows more of the rounding.
+        baselines.append(replace(alone, dp=1, micro_batches=1))
+    return [oracle, *baselines]
+
+
+def references(case: Case, alone: Sequence[Outcome]) -> list[Trace] | Fault | Unsupported:
+    """The oracle and the baselines that were run, or why these are none."""
+    for each in alone:
+        if isinstance(each, Unsupported):
+            return Unsupported(f"{AT_SP_1}: {each.reason}")
+        if isinstance(each, Fault):
+            return replace(each, summary=f"{AT_SP_1}: {each.summary}")
+    traces = [each for each in alone if isinstance(each, Assembly)]
+    found = [f"{misfit.key}: {misfit.kind}" for each in traces for misfit in each.misfits]
+    why = found[0] if found else _no_reference(case, traces[0].trace)
+    if why:
+        return Fault(kind=Kind.REFERENCE, summary=f"{AT_SP_1}: {why}")
+    return [reference_of(case, each.trace) for each in traces]
+
+
+def reference_of(case: Case, trace: Trace) -> Trace:
+    """As plain training would give it: without owners, and without what is arbitrary."""
+    kept = dict.fromkeys(OF_TARGETS, predicting(case, lambda row: row.supervised()))
+    # A row's last token has no next one.
+    kept["labels"] = predicting(case, lambda row: range(1, len(row)))
+    reference = Trace()
+    for key in trace:
+        entry = trace[key]
+        if entry.tokens is not None:
+            rows = np.isin(entry.tokens, kept[key]) if key in kept else ...
+            entry = Entry(entry.values[rows], entry.tokens[rows])
+        reference.put(key, entry)
+    return reference
+
+
+def predicting(case: Case, successors: Callable[[Row], Iterable[int]]) -> Tokens:
+    """Numbers of the tokens before these positions of each row."""
+    numbers = [
+        offset + position - 1
+        for offset, row in zip(case.offsets, case.rows, strict=False)
+        for position in successors(row)
+    ]
+    return np.array(numbers, np.int64)
+
+
+def _no_reference(case: Case, oracle: Trace) -> str:
+    """Why the step at sp 1 is nothing to compare with, or nothing."""
+    for key in ("nll", "loss"):
+        if key not in oracle:
+            return f"key {key!r} was never emitted"
+    expected = Trace()
+    expected.put("loss", Entry(np.array(loss_of(case, oracle["nll"]))))
+    # Many a library computes losses in fp32, whatever its model has.
+    in_fp32 = any(oracle[key].values.dtype == np.float32 for key in ("nll", "loss"))
+    why = doubt(expected, oracle.only(["loss"]), "fp32" if in_fp32 else "fp64")
+    if not why:
+        return ""
+    got, wanted = float(oracle["loss"].values), float(expected["loss"].values)
+    return f"loss {got:.6g} is not the {case.loss} of its nll, which is {wanted:.6g}"
+
+
+def loss_of(case: Case, nll: Entry) -> float:
+    """What the case's loss contract makes of the losses of tokens."""
+    by_token = np.zeros(case.tokens)
+    by_token[nll.tokens] = nll.values
+    means = [
+        float(np.mean(by_token[terms])) if terms else 0.0
+        for terms in (
+            [case.offsets[row] + p - 1 for row in rows for p in case.rows[row].supervised()]
+            for rows in averaged(case)
+        )
+    ]
+    return sum(means) / len(means)
+
+
+def averaged(case: Case) -> list[list[int]]:
+    """Sets of rows; the loss is the mean of their means."""
+    rows = list(range(len(case.rows)))
+    if case.loss == "token-mean":
+        return [rows]
+    if case.loss == "row-mean":
+        return [[row] for row in rows]
+    return [
+        [int(row) for row in part]
+        for replica in range(case.dp)
+        for part in np.array_split(np.array(rows[replica :: case.dp]), case.micro_batches)
+    ]

@@ -1,0 +1,107 @@
+"""Against its own step at sp 1 a right step passes, and what sharing breaks is found."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+
+from harness.candidates.own.mutants import BANK
+from harness.case import Case, parse
+from harness.cli import main
+from harness.compare import Verdict
+from harness.failure.bundle import read_bundle
+from harness.generation import cases, generate
+from harness.judge import evaluate, own
+from harness.ranks.pool import ITSELF, RankPool
+from harness.reference import reference
+from harness.report import explain
+from harness.trace import Kind
+from properties.helpers.places import PLANTED
+from properties.meta.compare.test_crossing import VACUOUS
+
+ALONE = f"{PLANTED / 'alone.py'}"
+CASE = parse("case/1 rows=8:11111111,5:10111 heads=4/2 layers=2 sp=2 dp=2 micro=1")
+# Wrong in another way each: labels, attention, rows, gradients.
+FOUND = ("B26", "B30", "B61", "B101", "B105", "B119")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(4, against=ITSELF) as pool:
+        yield pool
+
+
+@given(cases(losses=("token-mean", "micro-mean", "row-mean"), max_steps=1))
+def test_the_loss_is_what_the_contract_makes_of_the_losses_of_tokens(case: Case) -> None:
+    oracle = reference(case, torch.float64)
+    assert own.loss_of(case, oracle["nll"]) == pytest.approx(float(oracle["loss"].values))
+
+
+@pytest.mark.parametrize("candidate", ["native-local", "native-gather", "benign.uneven"])
+def test_a_right_step_is_what_it_is_at_sp_1(candidate: str, pool: RankPool) -> None:
+    drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("fp64", "fp32", "bf16")), 12, 0)
+    for case in (CASE, *drawn):
+        comparison = evaluate(case, candidate, pool)
+        assert comparison.verdict.passed, explain(comparison)
+        assert comparison.elements > 0
+
+
+@pytest.mark.parametrize("key", FOUND)
+def test_what_sharing_a_sequence_breaks_is_found(key: str, pool: RankPool) -> None:
+    for case in generate(cases(sps=(2, 4), dps=(1,), max_ranks=4), 40, 0):
+        comparison = evaluate(case, f"mutants.{key}", pool)
+        if comparison.verdict.failed:
+            assert comparison.verdict is Verdict.DIVERGED
+            assert comparison.called == BANK[key].anomaly
+            assert "  against its own step at sp 1: what is wrong there as" in explain(comparison)
+            assert explain(comparison).splitlines()[-1].endswith(" --against self")
+            return
+    pytest.fail(f"{key} was not found")
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "said"),
+    [
+        ("REFUSES", Verdict.UNSUPPORTED, "at sp 1, with which it is compared: two ranks or more"),
+        ("RAISES", Verdict.FAULT, "at sp 1, with which it is compared: rank 0 raised ValueError"),
+        ("TWICE_THE_LOSS", Verdict.FAULT, "is not the token-mean of its nll, which is"),
+        # What is wrong at sp 1 as well does not show: this is what the explanation says.
+        ("TWICE_EVERYTHING", Verdict.WITHIN, ""),
+    ],
+)
+def test_a_step_that_is_no_reference_is_told_as_such(
+    name: str, verdict: Verdict, said: str, pool: RankPool
+) -> None:
+    comparison = evaluate(CASE, f"{ALONE}:{name}", pool)
+    assert comparison.verdict is verdict
+    assert said in (comparison.fault.summary if comparison.fault else comparison.reason)
+
+
+def test_a_case_at_sp_1_has_nothing_to_be_compared_with(pool: RankPool) -> None:
+    comparison = evaluate(parse("case/1 rows=3:111 sp=1"), "native-local", pool)
+    assert comparison.verdict is Verdict.UNSUPPORTED
+    assert comparison.reason == "sp 1 is what it is compared with"
+
+
+@pytest.mark.parametrize("name", ["COMPUTES_ALL", "ONE_HOLDS_ALL"])
+def test_a_step_that_shares_nothing_is_vacuous_here_too(name: str, pool: RankPool) -> None:
+    comparison = evaluate(CASE, f"{VACUOUS}:{name}", pool)
+    assert comparison.fault
+    assert comparison.fault.kind is Kind.VACUOUS
+
+
+def test_a_bundle_knows_what_was_compared_and_repro_does_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["check", "--against", "self", "--candidate", "mutants.B14", "--cases", "5"]
+    assert main([*command, "--sp", "1,2", "--dp", "1", "--dtype", "fp64"]) == 1
+    assert "at sp 1: what is wrong there as well does not show" in capsys.readouterr().out
+    (bundle,) = (tmp_path / ".harness" / "failures").iterdir()
+    assert read_bundle(bundle).origin.against == "self"
+    assert main(["repro", str(bundle)]) == 1
+    assert "same" in capsys.readouterr().out
+    assert main(["check", "--against", "self", "--sp", "1"]) == 2
+    assert "--sp=1: is what --against self compares with" in capsys.readouterr().err

@@ -1,0 +1,71 @@
+"""Steps of which something is to be said at sp 1, where nobody shares a sequence."""
+
+from torch import Tensor
+
+from harness.candidates import Emit, Rank
+from harness.candidates.own.native import LOCAL, LocalDialect
+from harness.case import Case
+
+
+class Alone(LocalDialect):
+    """Native, and at sp 1 it does something else."""
+
+    def supports(self, case: Case) -> str | None:
+        return self.why(case) if case.sp == 1 else super().supports(case)
+
+    def why(self, case: Case) -> str | None:
+        return super().supports(case)
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        LOCAL.run(case, rank, self.otherwise(emit) if case.sp == 1 else emit)
+
+    def otherwise(self, emit: Emit) -> Emit:
+        return emit
+
+
+class Refuses(Alone):
+    """It does not do without peers."""
+
+    name = "refuses"
+
+    def why(self, case: Case) -> str | None:  # noqa: ARG002 - whatever the case
+        return "two ranks or more"
+
+
+class Raises(Alone):
+    """It fails without peers."""
+
+    name = "raises"
+
+    def otherwise(self, emit: Emit) -> Emit:  # noqa: ARG002 - none is used
+        raise ValueError("no peers")
+
+
+class TwiceTheLoss(LocalDialect):
+    """Its log shows twice the loss, whatever sp is."""
+
+    name = "twice-the-loss"
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        def doubled(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+            emit(key, 2 * tensor if key == "loss" else tensor, tokens)
+
+        super().run(case, rank, doubled)
+
+
+class TwiceEverything(LocalDialect):
+    """Gradients are twice what they should be, whatever sp is."""
+
+    name = "twice-everything"
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        def doubled(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+            emit(key, 2 * tensor if key.startswith("grad.") else tensor, tokens)
+
+        super().run(case, rank, doubled)
+
+
+REFUSES = Refuses()
+RAISES = Raises()
+TWICE_THE_LOSS = TwiceTheLoss()
+TWICE_EVERYTHING = TwiceEverything()
