@@ -58,6 +58,8 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
     # On how many cases fewer than was asked for it was judged: it does not support the others.
     lacking: int = 0
+    # How many cases failed as is listed of the candidate, by the bug's key and link.
+    known: Counter[str] = field(default_factory=Counter)
     elements: int = 0
     # Cases in which plain training was asked again, and what it then said decided for a pass.
     asked_again: int = 0
@@ -73,6 +75,8 @@ class Tally:
         self.elements += comparison.elements
         if comparison.verdict is Verdict.UNSUPPORTED:
             self.refused[comparison.reason] += 1
+        if comparison.verdict is Verdict.KNOWN:
+            self.known[comparison.reason] += 1
         if comparison.verdict.passed:
             self.asked_again += comparison.asked_again
             # What equals plain training bit by bit adds nothing to plain training's own error.
@@ -88,6 +92,7 @@ class Tally:
             self.verdicts + other.verdicts,
             self.refused + other.refused,
             self.lacking + other.lacking,
+            self.known + other.known,
             self.elements + other.elements,
             self.asked_again + other.asked_again,
             used,
@@ -97,6 +102,10 @@ class Tally:
     @property
     def judged(self) -> int:
         return self.verdicts.total() - self.verdicts["UNSUPPORTED"]
+
+    @property
+    def passed(self) -> int:
+        return sum(self.verdicts[name] for name in PASSING)
 
     @property
     def most(self) -> float:
@@ -116,6 +125,7 @@ class Tally:
             "verdicts": dict(self.verdicts),
             "refused": dict(self.refused),
             "lacking": self.lacking,
+            "known": dict(self.known),
             "elements": self.elements,
             "asked_again": self.asked_again,
             "used": self.most,
@@ -131,6 +141,7 @@ class Tally:
             Counter(record["verdicts"]),
             Counter(record["refused"]),
             record["lacking"],
+            Counter(record["known"]),
             record["elements"],
             record["asked_again"],
             used,
@@ -147,8 +158,10 @@ class Tally:
             == 0
             and min(self.refused.values(), default=1) > 0
             and self.refused.total() == self.verdicts["UNSUPPORTED"]
+            and min(self.known.values(), default=1) > 0
+            and self.known.total() == self.verdicts["KNOWN"]
             and len(counted) == len(BUCKETS) * len(self.used)
-            and sum(counted) == sum(self.verdicts[name] for name in PASSING)
+            and sum(counted) == self.passed
             and all(type(failure[name]) is str for failure in self.failures for name in TOLD)
         )
 

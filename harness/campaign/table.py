@@ -1,5 +1,6 @@
 """What `check` and `merge` show when they are done. Needs no torch."""
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby, zip_longest
 
@@ -42,7 +43,10 @@ def show(summary: Summary, console: Console) -> None:
     put(console, _errors(summary))
     for candidate, tally in summary.tallies.items():
         if tally.refused:
-            say(console, _refused(candidate, tally))
+            drawn = f"of {tally.verdicts.total()} cases that were drawn"
+            say(console, _by_reason(f"{candidate} does not support, {drawn}", tally.refused))
+        if tally.known:
+            say(console, _by_reason(f"{candidate} fails as is listed of it", tally.known))
     console.print(_situations(summary, console.width))
     if summary.placement:
         say(console, f"\n{_place(dict(summary.placement))}")
@@ -78,6 +82,8 @@ def show_failures(summary: Summary, console: Console) -> None:
 def closing(summary: Summary, status: int) -> str:
     """What the exit status says, in words."""
     why = [each for name, tally in summary.tallies.items() if (each := _why(name, tally))]
+    if status == 0 and why:
+        return "exit status 0: every case passed, but for what is listed as known"
     if summary.missing:
         why.append("shards are missing")
     if summary.ended == INTERRUPTED:
@@ -95,6 +101,9 @@ def _why(candidate: str, tally: Tally) -> str:
     if tally.failures:
         kinds = {failure["verdict"] for failure in tally.failures}
         return f"{candidate} is {worst(kinds)} on {tally.failures[0]['case']}"
+    if not tally.lacking and tally.known:
+        forgiven = "which passes with --known pass" if tally.passed else "and passes nothing"
+        return f"{candidate} fails as is listed of it, {forgiven}"
     drawn, (reason, count) = tally.verdicts.total(), tally.refused.most_common(1)[0]
     wanted = tally.judged + tally.lacking
     return (
@@ -153,7 +162,8 @@ def _verdicts(summary: Summary) -> Table:
     if summary.of > 1:
         title += f", {_shards(summary.shards)} of {summary.of}"
     table = titled(title)
-    columns = [name for name in OUTCOMES if name != "KNOWN"]
+    seen = {name for tally in summary.tallies.values() for name in tally.verdicts}
+    columns = [name for name in OUTCOMES if name != "KNOWN" or name in seen]
     table.add_column("candidate", min_width=13, no_wrap=True)
     for name in (*columns, "elements", "used"):
         table.add_column(name.lower(), justify="right", no_wrap=True)
@@ -165,14 +175,11 @@ def _verdicts(summary: Summary) -> Table:
     return table
 
 
-def _refused(candidate: str, tally: Tally) -> str:
-    reasons = tally.refused.most_common(MOST_REASONS)
-    others = tally.refused.total() - sum(count for _, count in reasons)
+def _by_reason(title: str, counts: Counter[str]) -> str:
+    reasons = counts.most_common(MOST_REASONS)
+    others = counts.total() - sum(count for _, count in reasons)
     rows = [*reasons, ("for other reasons", others)] if others else reasons
-    told = "".join(f"\n{count:5}  {reason}" for reason, count in rows)
-    return (
-        f"\n{candidate} does not support, of {tally.verdicts.total()} cases that were drawn{told}"
-    )
+    return f"\n{title}" + "".join(f"\n{count:5}  {reason}" for reason, count in rows)
 
 
 def _errors(summary: Summary) -> Table:

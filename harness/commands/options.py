@@ -98,6 +98,15 @@ def against_option(parser: argparse.ArgumentParser, default: str | None) -> None
     )
 
 
+def known_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--known",
+        choices=("pass", "fail"),
+        default="fail",
+        help="what a bug comes to that is listed of a published package; default: fail",
+    )
+
+
 def pool_options(
     parser: argparse.ArgumentParser, *, ranks: int | None = None, deadline: float = 20.0
 ) -> None:
@@ -306,9 +315,10 @@ def open_pool(
         raise NoRanks(explain_no_start(error.fault), error.fault.summary) from None
 
 
-def status_of(verdict: str) -> int:
+def status_of(verdict: str, known: str = "fail") -> int:
     """The exit status that a verdict stands for."""
-    return {"EQUAL": PASSED, "WITHIN": PASSED, "DIVERGED": DIVERGED, "KNOWN": DIVERGED}.get(
+    listed = PASSED if known == "pass" else DIVERGED
+    return {"EQUAL": PASSED, "WITHIN": PASSED, "DIVERGED": DIVERGED, "KNOWN": listed}.get(
         verdict, FAULT
     )
 

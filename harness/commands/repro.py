@@ -13,6 +13,7 @@ from harness.commands.options import (
     UsageError,
     against_option,
     campaign_options,
+    known_option,
     open_pool,
     pool_options,
     print_json,
@@ -55,6 +56,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     campaign_options(parser, cases=100, seed=None)
     step_options(parser)
+    known_option(parser)
     against_option(parser, None)
     pool_options(parser)
     usual = {name: parser.get_default(name) for name in CAMPAIGN}
@@ -123,7 +125,7 @@ def _answer(shown: "Shown | Passed", options: argparse.Namespace, pool: "RankPoo
         print(shown.text())  # noqa: T201 - the answer
     if options.script is not None:
         _write_script(options.script, shown.comparison, pool)
-    return status_of(shown.verdict)
+    return status_of(shown.verdict, options.known)
 
 
 def _read(texts: list[str], candidate: str | None) -> tuple[list[Case], str, "Bundle | None"]:

@@ -13,6 +13,7 @@ from harness.failure.sameness import Mark, mark_of
 from harness.failure.shrink import worth_shrinking
 from harness.failure.smallest import fewest_layers, smallest
 from harness.judge import evaluate_traced
+from harness.judge.known import recognised
 from harness.ranks.pool import RankPool
 from harness.report import comparison_record, explain
 
@@ -94,7 +95,7 @@ def look(cases: Sequence[Case], candidate: str, pool: RankPool) -> Shown:
     """The last of these, fully traced, on ranks that ran the others."""
     *before, case = cases
     run_before(before, candidate, pool)
-    seen = evaluate_traced(case, candidate, pool)
+    seen = recognised(evaluate_traced(case, candidate, pool))
     return Shown(replace(seen, before=tuple(before)))
 
 

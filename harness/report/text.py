@@ -16,11 +16,13 @@ def explain(comparison: Comparison) -> str:
     lines.append(f"  case    {comparison.case}")
     if comparison.against:
         lines.append(f"  against {comparison.against}: what is wrong there as well does not show")
+    if comparison.verdict is Verdict.KNOWN:
+        lines.append(f"  listed  {comparison.reason}")
     if comparison.fault:
         lines += _fault_lines(comparison.fault)
     elif comparison.verdict is Verdict.UNSUPPORTED:
         lines.append(f"  why     {comparison.reason}")
-    elif comparison.verdict is Verdict.DIVERGED:
+    elif comparison.verdict in (Verdict.DIVERGED, Verdict.KNOWN):
         lines += _divergence_lines(comparison)
     else:
         lines.append(

@@ -217,6 +217,39 @@ def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage
         assert ended.verdicts == {"FAULT": 1}
 
 
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(("known", "status"), [("fail", 1), ("pass", 0)])
+def test_what_is_listed_is_counted_by_its_key_and_is_no_pass_unless_asked_for(
+    known: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--candidate", "toy.step", "--sp", "1,2", "--dp", "1", "--cases", "6"]
+    assert main(["check", *asked, "--loss", "token-mean", "--known", known]) == status
+    said = capsys.readouterr().out
+    assert re.search(r"\n  toy.step: (equal \d, )?within \d, known \d, elements ", said)
+    assert re.search(
+        r"\ntoy.step fails as is listed of it\n +\d  scaled https://example.org/toy/1\n", said
+    )
+    closing = {
+        "fail": "toy.step fails as is listed of it, which passes with --known pass",
+        "pass": "every case passed, but for what is listed as known",
+    }
+    assert said.endswith(f"\nexit status {status}: {closing[known]}\n")
+    assert main(["repro", SMALL, "--candidate", "toy.step", "--known", known]) == status
+    said = capsys.readouterr().out
+    assert said.startswith("KNOWN     candidate toy.step\n")
+    assert "\n  listed  scaled https://example.org/toy/1\n  first   grad." in said
+
+
+@pytest.mark.usefixtures("installed")
+def test_where_nothing_else_passed_nothing_is_forgiven(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["--candidate", "toy.step", "--sp", "2", "--dp", "1", "--cases", "3"]
+    assert main(["check", *asked, "--loss", "token-mean", "--known", "pass"]) == 1
+    closing = "exit status 1: toy.step fails as is listed of it, and passes nothing\n"
+    assert capsys.readouterr().out.endswith(closing)
+
+
 def looks(record: dict[str, Any]) -> dict[str, str]:
     return {key: each["looks"] for key, each in record["listed"].items()}
 
