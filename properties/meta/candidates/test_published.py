@@ -222,12 +222,12 @@ def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage
 def test_what_is_listed_is_counted_by_its_key_and_is_no_pass_unless_asked_for(
     known: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["--candidate", "toy.step", "--sp", "1,2", "--dp", "1", "--cases", "6"]
+    asked = ["--candidate", "toy.step", "--sp", "1,2", "--dp", "1", "--cases", "20"]
     assert main(["check", *asked, "--loss", "token-mean", "--known", known]) == status
     said = capsys.readouterr().out
-    assert re.search(r"\n  toy.step: (equal \d, )?within \d, known \d, elements ", said)
+    assert re.search(r"\n  toy.step: .*within \d+, known \d+, elements ", said)
     assert re.search(
-        r"\ntoy.step fails as is listed of it\n +\d  scaled https://example.org/toy/1\n", said
+        r"\ntoy.step fails as is listed of it\n +\d+  scaled https://example.org/toy/1\n", said
     )
     closing = {
         "fail": "toy.step fails as is listed of it, which passes with --known pass",
@@ -237,7 +237,7 @@ def test_what_is_listed_is_counted_by_its_key_and_is_no_pass_unless_asked_for(
     assert main(["repro", SMALL, "--candidate", "toy.step", "--known", known]) == status
     said = capsys.readouterr().out
     assert said.startswith("KNOWN     candidate toy.step\n")
-    assert "\n  listed  scaled https://example.org/toy/1\n  first   grad." in said
+    assert "\n  listed  scaled https://example.org/toy/1\n  first   " in said
 
 
 @pytest.mark.usefixtures("installed")
