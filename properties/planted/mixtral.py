@@ -1,0 +1,84 @@
+"""A mixture of experts under Ulysses, right, and with faults that sp 1 does not have."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from transformers import MixtralConfig, MixtralForCausalLM
+
+from harness.candidates import Rank
+from harness.case import Case
+from properties.planted.stranger import Stranger, Tokens, named
+
+
+class Mixtral(Stranger):
+    def model(self, case: Case) -> Any:
+        config = MixtralConfig(
+            vocab_size=case.vocab,
+            hidden_size=case.heads * case.head_dim,
+            intermediate_size=2 * case.heads * case.head_dim,
+            num_hidden_layers=case.layers,
+            num_attention_heads=case.heads,
+            num_key_value_heads=case.kv_heads,
+            head_dim=case.head_dim,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            tie_word_embeddings=case.tied,
+            bos_token_id=None,
+            eos_token_id=None,
+            use_cache=False,
+        )
+        return MixtralForCausalLM(config)
+
+
+class LabelsRolledLocally(Mixtral):
+    """Labels are shifted after the cut."""
+
+    def shard(self, stream: Tokens, rank: Rank) -> Tokens:
+        mine = super().shard(stream, rank)
+        return mine._replace(labels=mine.ids.roll(-1))
+
+
+class RowsCountedLocally(Mixtral):
+    """Rows are numbered after the cut, so that tokens of several rows have the same number."""
+
+    def rows(self, positions_T: Tensor, rank: Rank) -> Tensor:
+        shards = positions_T.chunk(rank.sp.size())
+        return torch.cat([super(RowsCountedLocally, self).rows(x_L, rank) for x_L in shards])
+
+
+class KeyValueHeadsRepeatedInTurn(Mixtral):
+    """Where several ranks share a sequence, key-value heads are repeated 0 1 0 1, not 0 0 1 1."""
+
+    def repeated(self, x: Tensor, times: int, rank: Rank) -> Tensor:
+        return x.repeat(1, times, 1, 1) if rank.sp.size() > 1 else super().repeated(x, times, rank)
+
+
+class RouterLeftLocal(Mixtral):
+    """The gradients of routers are reduced over replicas only."""
+
+    def reduced(self, name: str, gradient: Tensor, rank: Rank) -> Tensor:
+        if not name.endswith(".gate.weight"):
+            return super().reduced(name, gradient, rank)
+        dist.all_reduce(gradient, group=rank.dp)
+        return gradient
+
+
+class ExpertsAveraged(Mixtral):
+    """Over the ranks that share a sequence, the gradients of experts are a mean."""
+
+    def reduced(self, name: str, gradient: Tensor, rank: Rank) -> Tensor:
+        ranks = rank.sp.size() if ".experts." in name else 1
+        return super().reduced(name, gradient, rank) / ranks
+
+
+MIXTRAL = Mixtral("mixtral")
+MIXTRAL_FAULTS = named(
+    LabelsRolledLocally,
+    RowsCountedLocally,
+    KeyValueHeadsRepeatedInTurn,
+    RouterLeftLocal,
+    ExpertsAveraged,
+)
+globals().update(MIXTRAL_FAULTS)

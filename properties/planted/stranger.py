@@ -1,0 +1,182 @@
+"""A stranger's step: a transformers model with weights of its own, cut by Ulysses.
+
+Each replica packs its rows into one stream. The loss is the mean over the targets of all replicas.
+What faults get wrong are methods of their own.
+
+In names of tensors: T tokens of the stream, L of this rank.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.distributed import ProcessGroup
+from torch.distributed.nn.functional import all_to_all_single
+from torch.nn import functional as F
+from transformers import AttentionInterface
+
+from harness.candidates import Emit, Rank
+from harness.case import Case
+
+ULYSSES = "ulysses"
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
+# What the step does, by the fields of a case.
+DOES: dict[str, tuple[object, ...]] = {
+    "dtype": tuple(DTYPES),
+    "loss": ("token-mean",),
+    "steps": (1,),
+    "nudge": (0.0,),
+    "window": (None,),
+    "kernel": ("eager", "sdpa"),
+    "wrapper": ("none",),
+    "checkpoint": (False,),
+    "compiled": (False,),
+}
+# At a usual initialisation attention is uniform and experts tie.
+GAIN = 1.5
+
+
+class Tokens(NamedTuple):
+    """Those of a stream, or of a rank; `counts` tells whether the label is a target."""
+
+    ids: Tensor
+    positions: Tensor
+    labels: Tensor
+    counts: Tensor
+    numbers: Tensor
+
+
+class Stranger:
+    """Right, for any model that `transformers` has; a subclass says which."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def model(self, case: Case) -> Any:
+        """With any weights."""
+        raise NotImplementedError
+
+    def supports(self, case: Case) -> str | None:
+        for field, values in DOES.items():
+            value = getattr(case, field)
+            if value not in values:
+                return f"{field}={value}: this step has {' or '.join(map(str, values))} only"
+        return None
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        stream = self.stream(case, rank)
+        mine = self.shard(stream, rank)
+        rows_T = self.rows(stream.positions, rank)
+        causal_TT = torch.ones(len(rows_T), len(rows_T), device=rank.device).tril().bool()
+        allowed_TT = causal_TT & (rows_T[:, None] == rows_T)
+        AttentionInterface.register(ULYSSES, partial(self.attention, rank, allowed_TT))
+        model = self.weighted(case).to(rank.device).train()
+
+        logits = model(input_ids=mine.ids[None], position_ids=mine.positions[None]).logits[0]
+        nll_L = F.cross_entropy(logits, mine.labels, reduction="none")
+        emit("nll", nll_L, mine.numbers)
+        loss = (nll_L * mine.counts).sum() / self.terms(case, mine, rank)
+        loss.backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            emit(f"grad.{name}", self.reduced(name, parameter.grad, rank))
+        loss = loss.detach()
+        dist.all_reduce(loss, group=rank.world)
+        emit("loss", loss)
+
+    def weighted(self, case: Case) -> Any:
+        """The model with the weights of the case: in fp32 those of fp64, rounded."""
+        model, dtype = self.model(case), DTYPES[case.dtype]
+        model.set_attn_implementation(ULYSSES)
+        # The usual one multiplies no fp64.
+        model.set_experts_implementation("eager")
+        generator = torch.Generator().manual_seed(case.seed)
+        for parameter in model.parameters():
+            drawn = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
+            is_norm = drawn.dim() == 1
+            weight = 1 + 0.2 * drawn if is_norm else GAIN * drawn / drawn.shape[-1] ** 0.5
+            parameter.data = weight.to(dtype)
+        return model
+
+    def stream(self, case: Case, rank: Rank) -> Tokens:
+        """This replica's rows, end to end; each pad at the end is a row."""
+        rows = range(rank.dp_index, len(case.rows), case.dp)
+        columns = torch.tensor(
+            [
+                (token, t, case.offsets[r] + t, t > 0 and case.rows[r].mask[t] == "1")
+                for r in rows
+                for t, token in enumerate(case.ids_of(r))
+            ],
+            device=rank.device,
+        )
+        pad = (0, -len(columns) % case.sp)
+        ids, positions, numbers, targets = columns.T
+        labels, counts = ids.roll(-1), targets.roll(-1)
+        return Tokens(
+            F.pad(ids, pad, value=case.pad_id),
+            F.pad(positions, pad),
+            F.pad(labels, pad, value=case.pad_id),
+            F.pad(counts, pad),
+            F.pad(numbers, pad, value=-1),
+        )
+
+    def shard(self, stream: Tokens, rank: Rank) -> Tokens:
+        sp = rank.sp.size()
+        return Tokens(*(column_T.chunk(sp)[rank.sp_index] for column_T in stream))
+
+    def rows(self, positions_T: Tensor, _rank: Rank) -> Tensor:
+        """Which row each token belongs to."""
+        return (positions_T == 0).cumsum(0)
+
+    def attention(
+        self,
+        rank: Rank,
+        allowed_TT: Tensor,
+        layer: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        _mask: Tensor | None,
+        scaling: float,
+        **_options: object,
+    ) -> tuple[Tensor, None]:
+        """Of all heads of this rank's tokens; they come as [1, heads, L, dim]."""
+        k, v = (self.repeated(x, layer.num_key_value_groups, rank) for x in (k, v))
+        q, k, v = self.exchanged(layer, q, k, v, rank)
+        out = F.scaled_dot_product_attention(q, k, v, allowed_TT, scale=scaling)
+        return exchange(out, 2, 1, rank.sp).transpose(1, 2), None
+
+    def repeated(self, x: Tensor, times: int, _rank: Rank) -> Tensor:
+        """A head of keys or values for each head of queries."""
+        return x.repeat_interleave(times, 1)
+
+    def exchanged(
+        self, _layer: Any, q: Tensor, k: Tensor, v: Tensor, rank: Rank
+    ) -> tuple[Tensor, ...]:
+        """All tokens, and of the heads only this rank's; dims of values may be others."""
+        return tuple(exchange(x, 1, 2, rank.sp) for x in (q, k, v))
+
+    def terms(self, case: Case, _mine: Tokens, _rank: Rank) -> int | Tensor:
+        """What the sum of this rank's losses is divided by."""
+        return max(sum(len(row.supervised()) for row in case.rows), 1)
+
+    def reduced(self, _name: str, gradient: Tensor, rank: Rank) -> Tensor:
+        """As the optimizer sees it."""
+        dist.all_reduce(gradient, group=rank.world)
+        return gradient
+
+
+def exchange(x: Tensor, scatter: int, gather: int, group: ProcessGroup) -> Tensor:
+    """Split dim `scatter` over the group and join what arrives along dim `gather`."""
+    pieces = torch.stack(x.chunk(group.size(), scatter))
+    received = all_to_all_single(torch.empty_like(pieces), pieces, group=group)
+    return torch.cat(tuple(received), gather)
+
+
+def named(*faults: Callable[[str], Stranger]) -> dict[str, Stranger]:
+    """Instances by the names of their classes."""
+    return {fault.__name__: fault(fault.__name__) for fault in faults}
