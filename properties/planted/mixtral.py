@@ -9,7 +9,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 from harness.candidates import Rank
 from harness.case import Case
-from properties.planted.stranger import Stranger, Tokens, named
+from properties.planted.stranger import Stranger, Tokens, planted
 
 
 class Mixtral(Stranger):
@@ -44,8 +44,9 @@ class RowsCountedLocally(Mixtral):
     """Rows are numbered after the cut, so that tokens of several rows have the same number."""
 
     def rows(self, positions_T: Tensor, rank: Rank) -> Tensor:
+        rows_of = super().rows
         shards = positions_T.chunk(rank.sp.size())
-        return torch.cat([super(RowsCountedLocally, self).rows(x_L, rank) for x_L in shards])
+        return torch.cat([rows_of(positions_L, rank) for positions_L in shards])
 
 
 class KeyValueHeadsRepeatedInTurn(Mixtral):
@@ -74,7 +75,7 @@ class ExpertsAveraged(Mixtral):
 
 
 MIXTRAL = Mixtral("mixtral")
-MIXTRAL_FAULTS = named(
+MIXTRAL_FAULTS = planted(
     LabelsRolledLocally,
     RowsCountedLocally,
     KeyValueHeadsRepeatedInTurn,

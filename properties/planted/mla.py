@@ -8,7 +8,7 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 from harness.candidates import Rank
 from harness.case import Case
-from properties.planted.stranger import Stranger, Tokens, named
+from properties.planted.stranger import Stranger, Tokens, planted
 
 EXPERTS = 8
 
@@ -44,6 +44,11 @@ class Mla(Stranger):
         for layer in model.model.layers[1:]:
             layer.mlp.gate.e_score_correction_bias.copy_(torch.linspace(-0.2, 0.2, EXPERTS))
         return model
+
+    def supports(self, case: Case) -> str | None:
+        if case.dtype == "fp64" and case.sp > 1:
+            return "dtype=fp64: routers choose in fp32, in which another sp rounds otherwise"
+        return super().supports(case)
 
 
 class PositionsRestarted(Mla):
@@ -96,7 +101,7 @@ class RotaryKeyOfOwnHeads(Mla):
 
 
 MLA = Mla("mla")
-MLA_FAULTS = named(
+MLA_FAULTS = planted(
     PositionsRestarted,
     SeesNeighbours,
     MeanOfOwnTokens,

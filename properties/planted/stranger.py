@@ -6,6 +6,7 @@ What faults get wrong are methods of their own.
 In names of tensors: T tokens of the stream, L of this rank.
 """
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -177,6 +178,7 @@ def exchange(x: Tensor, scatter: int, gather: int, group: ProcessGroup) -> Tenso
     return torch.cat(tuple(received), gather)
 
 
-def named(*faults: Callable[[str], Stranger]) -> dict[str, Stranger]:
-    """Instances by the names of their classes."""
-    return {fault.__name__: fault(fault.__name__) for fault in faults}
+def planted(*faults: Callable[[str], Stranger]) -> dict[str, Stranger]:
+    """One of each, by the name of its class as constants are written."""
+    names = [re.sub(r"\B(?=[A-Z])", "_", fault.__name__).upper() for fault in faults]
+    return {name: fault(name) for name, fault in zip(names, faults, strict=True)}
