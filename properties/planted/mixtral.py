@@ -41,7 +41,7 @@ class LabelsRolledLocally(Mixtral):
 
 
 class RowsCountedLocally(Mixtral):
-    """Rows are numbered after the cut, so that tokens of several rows have the same number."""
+    """Rows are numbered after the cut: several have one number, and a cut row has two."""
 
     def rows(self, positions_T: Tensor, rank: Rank) -> Tensor:
         rows_of = super().rows

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 from harness.candidates import Rank
@@ -68,11 +69,15 @@ class SeesNeighbours(Mla):
         return rows_T if rank.sp.size() == 1 else torch.zeros_like(rows_T)
 
 
-class MeanOfOwnTokens(Mla):
-    """The loss is a mean over ranks of the means over their own targets."""
+class MeanOfMeans(Mla):
+    """The mean of a replica is that of its ranks' means, however many targets each has."""
 
-    def terms(self, _case: Case, mine: Tokens, rank: Rank) -> Tensor:
-        return mine.counts.sum().clamp(min=1) * rank.world.size()
+    def terms(self, case: Case, mine: Tokens, rank: Rank) -> Tensor:
+        own = mine.counts.sum()
+        of_replica = own.clone()
+        dist.all_reduce(of_replica, group=rank.sp)
+        equally = own.clamp(min=1) * rank.sp.size() / of_replica.clamp(min=1)
+        return super().terms(case, mine, rank) * equally
 
 
 class ValueHeadsDealt(Mla):
@@ -104,7 +109,7 @@ MLA = Mla("mla")
 MLA_FAULTS = planted(
     PositionsRestarted,
     SeesNeighbours,
-    MeanOfOwnTokens,
+    MeanOfMeans,
     ValueHeadsDealt,
     RotaryKeyOfOwnHeads,
 )

@@ -78,6 +78,8 @@ class Stranger:
 
         logits = model(input_ids=mine.ids[None], position_ids=mine.positions[None]).logits[0]
         nll_L = F.cross_entropy(logits, mine.labels, reduction="none")
+        emit("positions", mine.positions, mine.numbers)
+        emit("labels", mine.labels, mine.numbers)
         emit("nll", nll_L, mine.numbers)
         loss = (nll_L * mine.counts).sum() / self.terms(case, mine, rank)
         loss.backward()
