@@ -75,6 +75,8 @@ class Comparison:
     # The root first; empty where nothing failed, or nobody has looked yet.
     looks: tuple[Look, ...] = ()
     fault: Fault | None = None
+    # Whether it diverged in fp64, and by no more than fp32 would.
+    as_in_fp32: bool = False
     # What it was compared with, where that is not plain training.
     against: str = ""
     # Whether any rank was seen to send anything to another.

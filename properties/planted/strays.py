@@ -1,9 +1,14 @@
-"""Candidates that are not as exact as plain training: one more than it may, one as it may."""
+"""Candidates that are not as exact as plain training: more than they may, or as they may."""
 
 from dataclasses import replace
+from unittest.mock import patch
+
+from torch import Tensor
+from torch.nn import functional as F
 
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LocalDialect
+from harness.candidates.own.native.rows import Batch
 from harness.case import Case
 from harness.reference.decoder import Decoder
 
@@ -20,6 +25,32 @@ class Strays(LocalDialect):
         gradient += 5e-12 * gradient.abs().max()
 
 
+class Single(LocalDialect):
+    """What leaves the embedding is rounded to fp32, as where norms are computed in it."""
+
+    name = "single"
+    least = 1
+
+    def forward_backward(
+        self, model: Decoder, case: Case, batch: Batch, targets: Tensor, rank: Rank, emit: Emit
+    ) -> Tensor:
+        plain = F.embedding
+
+        def rounded(ids: Tensor, weight: Tensor) -> Tensor:
+            return plain(ids, weight).float().to(weight.dtype)
+
+        rounds = case.sp >= self.least
+        with patch.object(F, "embedding", rounded if rounds else plain):
+            return super().forward_backward(model, case, batch, targets, rank, emit)
+
+
+class SingleAmongPeers(Single):
+    """The same, and only where ranks share a sequence."""
+
+    name = "single-among-peers"
+    least = 2
+
+
 class Fuses(LocalDialect):
     """As a library does that has fused attention, whatever a case has."""
 
@@ -30,3 +61,4 @@ class Fuses(LocalDialect):
 
 
 STRAYS, FUSES = Strays(), Fuses()
+SINGLE, SINGLE_AMONG_PEERS = Single(), SingleAmongPeers()

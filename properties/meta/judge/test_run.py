@@ -1,10 +1,12 @@
 """Before a candidate is blamed, plain training is asked again."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from harness.case import Case, parse
+from harness.case import Case, Dtype, parse
 from harness.compare import Verdict, doubt
 from harness.compare.elementwise import measure_noise
 from harness.judge import blame
@@ -130,3 +132,25 @@ def test_who_stops_listening_leaves_no_answers_behind(harness_pool: RankPool) ->
         assert comparison.verdict.passed
         break
     assert evaluate(CASE, "native-local", harness_pool).verdict.passed
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "verdict"),
+    [
+        ("SINGLE", "fp64", Verdict.UNSUPPORTED),
+        ("SINGLE", "fp32", Verdict.WITHIN),
+        # At sp 1 it is as exact as it should be: this is what sharing breaks.
+        ("SINGLE_AMONG_PEERS", "fp64", Verdict.DIVERGED),
+        # Of one gradient alone.
+        ("STRAYS", "fp64", Verdict.DIVERGED),
+    ],
+)
+def test_a_step_that_computes_in_fp32_is_not_held_to_fp64(
+    name: str, dtype: Dtype, verdict: Verdict, harness_pool: RankPool
+) -> None:
+    comparison = evaluate(replace(CASE, dtype=dtype), f"{FILE}:{name}", harness_pool)
+    assert comparison.verdict is verdict
+    if verdict is Verdict.UNSUPPORTED:
+        assert comparison.reason == (
+            "at sp 1 too it is only as exact as fp32 is: ask for --dtype fp32"
+        )

@@ -190,14 +190,19 @@ def test_what_has_not_come_up_in_time_is_told_and_who_joined_is_let_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HARNESS_TOKEN", TOKEN)
-    endpoint = one_host().endpoint
-    with running(*join(endpoint)) as right, running(*join(endpoint), token="a guess") as wrong:
-        with RankPool(3, nodes=Nodes(3, endpoint), start_deadline=5.0) as pool:
-            fault = pool.wait_until_ready()
-        said = [process.communicate(timeout=MARGIN)[1] for process in (right, wrong)]
-    assert isinstance(fault, Fault)
+    # On a busy machine a host may need longer to join.
+    for deadline in (5.0, 40.0):
+        endpoint = one_host().endpoint
+        with running(*join(endpoint)) as right, running(*join(endpoint), token="a guess") as wrong:
+            with RankPool(3, nodes=Nodes(3, endpoint), start_deadline=deadline) as pool:
+                fault = pool.wait_until_ready()
+            said = [process.communicate(timeout=MARGIN)[1] for process in (right, wrong)]
+        if fault and "only 1 of 3" not in fault.summary:
+            break
+    assert fault
     assert fault.kind is Kind.START
-    assert fault.summary == "not all ranks were up within 5 s: only 2 of 3 nodes joined"
+    within = f"not all ranks were up within {deadline:g} s"
+    assert fault.summary == f"{within}: only 2 of 3 nodes joined"
     assert said[0] == "harness: the controller is done; every rank here has ended\n"
     assert said[1].endswith("refused this host: the token differs, or all hosts have joined\n")
     assert (right.returncode, wrong.returncode) == (0, 2)

@@ -1,0 +1,67 @@
+"""A mixture of experts and latent attention, of which we have no model, judged by themselves."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.compare import Comparison, Verdict
+from harness.failure.smallest import smallest
+from harness.generation import cases, generate
+from harness.judge import evaluate_all
+from harness.ranks.pool import ITSELF, RankPool
+from harness.report import explain
+from properties.helpers.places import PLANTED
+from properties.planted.mixtral import MIXTRAL_FAULTS
+from properties.planted.mla import MLA_FAULTS
+
+RIGHT = (f"{PLANTED / 'mixtral.py'}:MIXTRAL", f"{PLANTED / 'mla.py'}:MLA")
+FAULTS = [
+    *(f"{PLANTED / 'mixtral.py'}:{name}" for name in MIXTRAL_FAULTS),
+    *(f"{PLANTED / 'mla.py'}:{name}" for name in MLA_FAULTS),
+]
+# What these steps do not do.
+STATED = ("window=none", "steps=1", "checkpoint=0")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(4, against=ITSELF) as pool:
+        yield pool
+
+
+def judged(candidate: str, count: int, pool: RankPool) -> Iterator[Comparison]:
+    drawn = cases(sps=(2, 4), max_ranks=4, dtypes=("fp32",), losses=("token-mean",), stated=STATED)
+    yield from evaluate_all(((case, candidate) for case in generate(drawn, count, 0)), pool)
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("candidate", RIGHT)
+def test_a_right_step_of_any_model_passes(candidate: str, count: int, pool: RankPool) -> None:
+    seen = list(judged(candidate, count, pool))
+    assert len(seen) == count
+    for comparison in seen:
+        assert comparison.verdict.passed, explain(comparison)
+
+
+def test_there_are_ten_faults() -> None:
+    assert len(set(FAULTS)) == 10
+
+
+@pytest.mark.parametrize("candidate", FAULTS)
+def test_what_is_wrong_in_it_is_found(candidate: str, pool: RankPool) -> None:
+    assert first_failure(candidate, pool).verdict is Verdict.DIVERGED
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("candidate", FAULTS)
+def test_and_shrinks_to_two_rows_of_a_token_or_two_for_each_rank(
+    candidate: str, pool: RankPool
+) -> None:
+    small = smallest(first_failure(candidate, pool), pool).smallest
+    assert small.verdict is Verdict.DIVERGED
+    assert len(small.case.rows) <= 2
+    assert small.case.tokens <= small.case.sp + 2
+
+
+def first_failure(candidate: str, pool: RankPool) -> Comparison:
+    return next(seen for seen in judged(candidate, 10, pool) if seen.verdict.failed)
