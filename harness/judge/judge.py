@@ -32,16 +32,20 @@ class Run:
     pool: RankPool
     # Nothing as long as the ranks have it.
     _outcome: Outcome | None = None
-    # Of the same step at sp 1, where that is the reference.
-    alone: tuple["Run", ...] = ()
+    # The same step at sp 1, where that is the reference, and what came of it.
+    alone: tuple[own.Alone, ...] = ()
+    _alone: tuple[Outcome, ...] = ()
 
     def outcome(self) -> Outcome:
         """Wait for it; of several runs the oldest has to be asked first."""
-        for run in self.alone:
-            run.outcome()
         if self._outcome is None:
+            self._alone = tuple(self.pool.collect() for _ in self.alone)
             self._outcome = self.pool.collect()
         return self._outcome
+
+    def references(self) -> list[Trace] | Fault | Unsupported:
+        """What came of it at sp 1."""
+        return own.references(self.case, self.alone, self._alone)
 
 
 def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
@@ -51,7 +55,9 @@ def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on everything that a candidate emits, also where it does not diverge."""
-    comparison = judge(begin(case, candidate, pool, traced=True), traced=True)
+    comparison = _asked_again(
+        judge(begin(case, candidate, pool, traced=True), traced=True), pool, traced=True
+    )
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
     comparison = replace(comparison, logs=pool.logs())
@@ -67,7 +73,7 @@ def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on the required keys alone: what shrinking asks hundreds of times."""
-    return judge(begin(case, candidate, pool))
+    return _asked_again(judge(begin(case, candidate, pool)), pool)
 
 
 def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[Comparison]:
@@ -85,7 +91,9 @@ def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[C
                 # What is under way must be in before the ranks can be asked again about this one.
                 for later in under_way:
                     later.outcome()
-                comparison = _closer(comparison, pool)
+                comparison = _asked_again(comparison, pool)
+                if comparison.verdict is Verdict.DIVERGED:
+                    comparison = _closer(comparison, pool)
             yield comparison
     except GeneratorExit:
         # Who has seen enough leaves no answers behind for the next one to take for theirs.
@@ -104,17 +112,19 @@ def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]
     return oracle, reference(case, TORCH_DTYPES[case.dtype], traced=traced)
 
 
-def begin(case: Case, candidate: str, pool: RankPool, *, traced: bool = False) -> Run:
+def begin(
+    case: Case, candidate: str, pool: RankPool, *, traced: bool = False, again: bool = False
+) -> Run:
     """Have the ranks run a case; the outcomes of several come in the order they were begun."""
     reason = pool.placement.refuses(case)
     if pool.against == ITSELF and case.sp == 1:
         reason = "sp 1 is what it is compared with"
     if reason is not None:
         return Run(case, candidate, pool, Unsupported(reason))
-    alone = own.references_of(case) if pool.against == ITSELF else []
-    for each in (*alone, case):
+    alone = own.references_of(case, again=again) if pool.against == ITSELF else []
+    for each in (*(one.case for one in alone), case):
         pool.submit(each, locate(candidate).full, traced=traced)
-    return Run(case, candidate, pool, alone=tuple(Run(each, candidate, pool) for each in alone))
+    return Run(case, candidate, pool, alone=tuple(alone))
 
 
 def judge(run: Run, *, traced: bool = False) -> Comparison:
@@ -133,7 +143,7 @@ def _judged(run: Run, *, traced: bool) -> Comparison:
     references: Sequence[Trace] = () if itself else reference_traces(case, traced=traced)
     outcome = run.outcome()
     if itself and isinstance(outcome, Assembly):
-        found = own.references(case, [each.outcome() for each in run.alone])
+        found = run.references()
         if isinstance(found, list):
             references = found
         else:
@@ -168,6 +178,14 @@ def _named(comparison: Comparison) -> Comparison:
     if fault is None or fault.kind is Kind.START:
         return comparison
     return comparison.named(name_fault(fault))
+
+
+def _asked_again(seen: Comparison, pool: RankPool, *, traced: bool = False) -> Comparison:
+    """Before a candidate is blamed, its step at sp 1 is asked again how far it strays itself."""
+    if pool.against != ITSELF or seen.verdict is not Verdict.DIVERGED or seen.case.dtype == "fp64":
+        return seen
+    run = begin(seen.case, seen.candidate, pool, traced=traced, again=True)
+    return replace(judge(run, traced=traced), asked_again=True)
 
 
 def _closer(seen: Comparison, pool: RankPool) -> Comparison:

@@ -5,8 +5,8 @@ at sp 1 as well; of that one thing shows without any reference: the loss is made
 tokens as the case says.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,32 +21,68 @@ NAME = "its own step at sp 1"
 AT_SP_1 = "at sp 1, with which it is compared"
 
 
-def references_of(case: Case) -> list[Case]:
-    """What the candidate has to run: the oracle, then baselines in the case's own dtype."""
-    alone = replace(case, sp=1)
-    oracle = replace(alone, dtype="fp64", mixed=False)
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What the candidate has to run at sp 1, and which of its tokens is which of the case's."""
+
+    case: Case
+    origins: Mapping[int, int]
+
+
+def references_of(case: Case, *, again: bool) -> list[Alone]:
+    """The oracle, then baselines in the case's own dtype; more of them to ask `again`."""
+    same = {token: token for token in range(case.tokens)}
+    oracle = Alone(replace(case, sp=1, dtype="fp64", mixed=False), same)
     if case.dtype == "fp64":
         return [oracle]
-    baselines = [alone]
-    if case.loss != "micro-mean" and (case.dp, case.micro_batches) != (1, 1):
-        # Mathematically the same; added up in another order it shows more of the rounding.
-        baselines.append(replace(alone, dp=1, micro_batches=1))
-    return [oracle, *baselines]
+    return [oracle, Alone(replace(case, sp=1), same), *(rearranged(case) if again else ())]
 
 
-def references(case: Case, alone: Sequence[Outcome]) -> list[Trace] | Fault | Unsupported:
-    """The oracle and the baselines that were run, or why these are none."""
-    for each in alone:
-        if isinstance(each, Unsupported):
-            return Unsupported(f"{AT_SP_1}: {each.reason}")
-        if isinstance(each, Fault):
-            return replace(each, summary=f"{AT_SP_1}: {each.summary}")
-    traces = [each for each in alone if isinstance(each, Assembly)]
-    found = [f"{misfit.key}: {misfit.kind}" for each in traces for misfit in each.misfits]
-    why = found[0] if found else _no_reference(case, traces[0].trace)
+def rearranged(case: Case) -> Iterator[Alone]:
+    """What comes to the same, added up otherwise: it shows more of the rounding.
+
+    Every row is there twice, in one order and in the other. A mean over micro-batches would be
+    another mean then.
+    """
+    if case.loss == "micro-mean":
+        return
+    rows = range(len(case.rows))
+    for first in (list(rows), list(reversed(rows))):
+        order = [*first, *rows]
+        other = replace(
+            case,
+            sp=1,
+            dp=1,
+            micro_batches=1,
+            rows=tuple(case.rows[row] for row in order),
+            ids=tuple(case.ids_of(row) for row in order),
+        )
+        origins = {
+            case.offsets[row] + position: other.offsets[place] + position
+            for place, row in enumerate(first)
+            for position in range(len(case.rows[row]))
+        }
+        yield Alone(other, origins)
+
+
+def references(
+    case: Case, alone: Sequence[Alone], outcomes: Sequence[Outcome]
+) -> list[Trace] | Fault | Unsupported:
+    """What came of these, or why it is no reference."""
+    for outcome in outcomes:
+        if isinstance(outcome, Unsupported):
+            return Unsupported(f"{AT_SP_1}: {outcome.reason}")
+        if isinstance(outcome, Fault):
+            return replace(outcome, summary=f"{AT_SP_1}: {outcome.summary}")
+    runs = [outcome for outcome in outcomes if isinstance(outcome, Assembly)]
+    found = [f"{misfit.key}: {misfit.kind}" for run in runs for misfit in run.misfits]
+    why = found[0] if found else _no_reference(case, runs[0].trace)
     if why:
         return Fault(kind=Kind.REFERENCE, summary=f"{AT_SP_1}: {why}")
-    return [reference_of(case, each.trace) for each in traces]
+    return [
+        reference_of(case, run.trace.renumbered(each.origins))
+        for each, run in zip(alone, runs, strict=True)
+    ]
 
 
 def reference_of(case: Case, trace: Trace) -> Trace:

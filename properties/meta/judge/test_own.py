@@ -65,7 +65,7 @@ def test_what_sharing_a_sequence_breaks_is_found(key: str, pool: RankPool) -> No
     ("name", "verdict", "said"),
     [
         ("REFUSES", Verdict.UNSUPPORTED, "at sp 1, with which it is compared: two ranks or more"),
-        ("RAISES", Verdict.FAULT, "at sp 1, with which it is compared: rank 0 raised ValueError"),
+        ("RAISES", Verdict.FAULT, "raised ValueError: no peers"),
         ("TWICE_THE_LOSS", Verdict.FAULT, "is not the token-mean of its nll, which is"),
         # What is wrong at sp 1 as well does not show: this is what the explanation says.
         ("TWICE_EVERYTHING", Verdict.WITHIN, ""),
