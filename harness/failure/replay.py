@@ -38,7 +38,7 @@ class Shown:
 
     @property
     def verdict(self) -> str:
-        return self.comparison.verdict.name
+        return recognised(self.comparison).verdict.name
 
     @property
     def failed(self) -> bool:
@@ -85,17 +85,17 @@ class Shown:
         self.fields[name] = value
 
     def text(self) -> str:
-        return "\n".join([explain(self.comparison), *self.lines])
+        return "\n".join([explain(recognised(self.comparison)), *self.lines])
 
     def record(self) -> dict[str, Any]:
-        return {**comparison_record(self.comparison), **self.fields}
+        return {**comparison_record(recognised(self.comparison)), **self.fields}
 
 
 def look(cases: Sequence[Case], candidate: str, pool: RankPool) -> Shown:
     """The last of these, fully traced, on ranks that ran the others."""
     *before, case = cases
     run_before(before, candidate, pool)
-    seen = recognised(evaluate_traced(case, candidate, pool))
+    seen = evaluate_traced(case, candidate, pool)
     return Shown(replace(seen, before=tuple(before)))
 
 

@@ -105,12 +105,13 @@ def harness_evaluate(
     counted = stash[COUNTED]
 
     def judge(case: "Case", candidate: str = harness_candidate) -> "Comparison":
-        comparison = recognised(evaluate(case, candidate, harness_pool))
+        seen = evaluate(case, candidate, harness_pool)
+        comparison = recognised(seen)
         counted["cases"] += 1
         counted["elements"] += comparison.elements
         counted[comparison.verdict.name] += 1
         if not comparison.verdict.passed:
-            stash[LAST] = comparison, harness_pool
+            stash[LAST] = seen, harness_pool
         return comparison
 
     return judge

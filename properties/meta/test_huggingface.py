@@ -89,12 +89,12 @@ def test_a_bug_in_the_step_is_found_and_named(name: str, harness_pool: RankPool)
 
 
 @pytest.mark.usefixtures("own_pool")
-def test_what_is_refused_would_diverge_though_the_step_is_right(harness_pool: RankPool) -> None:
+def test_what_is_refused_would_not_be_held_to_fp64_either(harness_pool: RankPool) -> None:
     case = replace(CASES[0], dtype="fp64")
     assert "--dtype fp32" in str(huggingface.refuses(case))
     (comparison,) = judged(harness_pool, [case], ("huggingface.refuses(case) if", "None if"))
-    assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.looks[0].name == "low-precision"
+    assert comparison.verdict is Verdict.UNSUPPORTED
+    assert comparison.reason.endswith("as fp32 is: ask for --dtype fp32")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

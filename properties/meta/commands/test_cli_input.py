@@ -122,7 +122,7 @@ def test_a_bad_option_of_check_is_refused(
 def test_more_shards_than_distinct_cases_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("harness.campaign.check.generate", lambda *_: [])
+    monkeypatch.setattr("harness.campaign.supply.drawn", lambda *_: iter(()))
     monkeypatch.setattr("harness.ranks.pool.RankPool.start", lambda _: None)
     said = refused(capsys, "check", "--cases", "9", "--shard", "2/3")
     assert said == "--shard=2/3: distinct cases=1 are too few for 3 shards"
