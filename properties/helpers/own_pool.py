@@ -19,13 +19,17 @@ def own_pool(harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("harness.failure.bundle.read.elsewhere", lambda: tmp_path / "elsewhere")
 
     @contextmanager
-    def opened(_options: Any, _ranks: int, candidates: Iterable[str] = ()) -> Iterator[RankPool]:
+    def opened(options: Any, _ranks: int, candidates: Iterable[str] = ()) -> Iterator[RankPool]:
         for candidate in candidates:
             harness_pool.load(candidate)
+        usual = harness_pool.deadlines.case
         try:
+            harness_pool.deadlines.case = options.deadline
             yield harness_pool
         except CannotStart as error:
             raise NoRanks(explain_no_start(error.fault), error.fault.summary) from None
+        finally:
+            harness_pool.deadlines.case = usual
 
     for command in ("check", "repro"):
         monkeypatch.setattr(f"harness.commands.{command}.open_pool", opened)

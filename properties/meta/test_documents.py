@@ -83,10 +83,18 @@ def test_the_tutorial_candidate_is_short_and_passes(harness_pool: RankPool) -> N
     assert tally.judged == 20
 
 
+FEW = """
+from hypothesis import settings
+
+settings.register_profile("few", max_examples=20)
+settings.load_profile("few")
+"""
+
+
 def test_the_test_that_is_shown_runs_in_an_empty_folder(pytester: pytest.Pytester) -> None:
     (shown,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    pytester.makepyfile(mine=tutorial(), test_mine=shown)
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    pytester.makepyfile(mine=tutorial(), test_mine=shown, few=FEW)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "few")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         ["* cases judged in 1 launches, *", "* UNSUPPORTED: one token-mean*"]

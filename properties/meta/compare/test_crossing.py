@@ -104,17 +104,18 @@ def test_one_rank_that_holds_all_shares_nothing(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "wrapper", "said"),
     [
-        ("COMPUTES_ALL", "sent 0 bytes, and attention over the rows that are cut"),
-        ("ALL_TO_ALL_FOR_SHOW", "sent 64 bytes, and attention over the rows that are cut"),
-        ("SUMS_FOR_SHOW", "sent 0 bytes, and attention over the rows that are cut"),
-        ("ONE_HOLDS_ALL", "rank 0 of replica 0 holds all 8 tokens"),
+        ("COMPUTES_ALL", "none", "sent 0 bytes, and attention over the rows that are cut"),
+        ("COMPUTES_ALL", "ddp", "sent 0 bytes, and attention over the rows that are cut"),
+        ("COMPUTES_ALL", "fsdp", "sent 0 bytes, and attention over the rows that are cut"),
+        ("ALL_TO_ALL_FOR_SHOW", "none", "sent 64 bytes, and attention over the rows that are cut"),
+        ("SUMS_FOR_SHOW", "none", "sent 0 bytes, and attention over the rows that are cut"),
+        ("ONE_HOLDS_ALL", "none", "rank 0 of replica 0 holds all 8 tokens"),
     ],
 )
-@pytest.mark.parametrize("wrapper", ["none", "ddp", "fsdp"])
 def test_a_step_that_computes_everything_everywhere_is_vacuous(
-    name: str, said: str, wrapper: str, harness_pool: RankPool
+    name: str, wrapper: str, said: str, harness_pool: RankPool
 ) -> None:
     case = parse(f"case/1 rows=8:11111111 sp=2 layers=2 wrapper={wrapper}")
     comparison = evaluate(case, f"{VACUOUS}:{name}", harness_pool)

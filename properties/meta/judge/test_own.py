@@ -39,9 +39,9 @@ def test_the_loss_is_what_the_contract_makes_of_the_losses_of_tokens(case: Case)
     assert own.loss_of(case, oracle["nll"]) == pytest.approx(float(oracle["loss"].values))
 
 
-@pytest.mark.parametrize("candidate", ["native-local", "native-gather", "benign.uneven"])
+@pytest.mark.parametrize("candidate", ["native-gather", "benign.uneven"])
 def test_a_right_step_is_what_it_is_at_sp_1(candidate: str, pool: RankPool) -> None:
-    drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("fp64", "fp32", "bf16")), 12, 0)
+    drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("fp64", "fp32", "bf16")), 6, 0)
     for case in (CASE, *drawn):
         comparison = evaluate(case, candidate, pool)
         assert comparison.verdict.passed, explain(comparison)
