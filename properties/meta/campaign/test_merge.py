@@ -285,6 +285,11 @@ LACKS = (
             LACKS,
         ),
         (
+            {"tallies": {"a": Tally(Counter(KNOWN=1, EQUAL=1), known=Counter(key=1))}},
+            1,
+            "a fails as is listed of it, which passes with --known pass",
+        ),
+        (
             {"tallies": {"a": Tally(Counter(DIVERGED=1), failures=[FAILED])}},
             1,
             f"a is DIVERGED on {CASE}",

@@ -103,7 +103,12 @@ FORMS = {
         Form("HANG", 3, prints=r"a rank hung for 3 s and was killed(.|\n)+ in run\n"),
     )
 }
-RUN = [name for name, form in FORMS.items() if form.prints]
+SHORT = ("HANG", "NAN")
+RUN = [
+    name if name in SHORT else pytest.param(name, marks=pytest.mark.long)
+    for name, form in FORMS.items()
+    if form.prints
+]
 
 
 def run_script(file: Path) -> subprocess.CompletedProcess[str]:

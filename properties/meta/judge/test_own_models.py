@@ -47,7 +47,13 @@ def test_there_are_ten_faults() -> None:
     assert len(set(FAULTS)) == 10
 
 
-@pytest.mark.parametrize("candidate", FAULTS)
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        fault if number % 5 < 2 else pytest.param(fault, marks=pytest.mark.long)
+        for number, fault in enumerate(FAULTS)
+    ],
+)
 def test_what_is_wrong_in_it_is_found(candidate: str, pool: RankPool) -> None:
     assert first_failure(candidate, pool).verdict is Verdict.DIVERGED
 
