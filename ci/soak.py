@@ -16,6 +16,8 @@ from project import ROOT
 CASES, PASSED = 10_000, ("EQUAL", "WITHIN")
 # The largest share of a budget that rounding in fp64 may use.
 LIMIT = 0.5
+# Of so many cases, one may need plain training twice.
+ONE_OF = 1000
 PROCESSES = "the controller", "the largest rank"
 # Seconds between looks at memory.
 BETWEEN = 5.0
@@ -47,6 +49,8 @@ def main() -> None:
         )
         if passed < candidate["judged"]:
             wrong.append(f"{name} passed {passed} cases of {candidate['judged']}")
+        if candidate["asked_again"] > max(1, passed // ONE_OF):
+            wrong.append(f"{name} needed plain training twice in {candidate['asked_again']} cases")
         if used >= LIMIT:
             wrong.append(f"{name} used {used:.3g} of what is allowed; the limit is {LIMIT}")
     for who, sizes in zip(PROCESSES, zip(*memory, strict=True), strict=True):

@@ -20,7 +20,8 @@ from harness.commands import (
     mutants,
     repro,
 )
-from harness.commands.options import DIVERGED, FAULT, STOPPED, USAGE, NoRanks, print_json
+from harness.commands.options import DIVERGED, FAULT, STOPPED, USAGE, print_json
+from harness.commands.ranks import NoRanks
 from harness.outside import BadInput, printable
 
 COMMANDS = {

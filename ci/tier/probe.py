@@ -13,7 +13,8 @@ from rich.console import Console
 
 from harness.campaign.check import check
 from harness.cli import build_parser
-from harness.commands.options import open_pool, print_json, read_request, status_of
+from harness.commands.options import print_json, read_request, status_of
+from harness.commands.ranks import open_pool
 
 
 def main() -> int:

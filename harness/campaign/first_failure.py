@@ -9,6 +9,7 @@ from harness.campaign.supply import Supply
 from harness.failure.replay import Shown
 from harness.failure.smallest import smallest
 from harness.judge import evaluate_all
+from harness.judge.known import recognised
 from harness.ranks.pool import RankPool
 
 
@@ -37,7 +38,7 @@ def look_for(request: Request, pool: RankPool, *, shrink: bool) -> Shown | Passe
     supply = Supply(request, pool.size, WHOLE)
     tallies = {candidate: Tally() for candidate in request.candidates}
     for jobs in supply.rounds(tallies):
-        for comparison in evaluate_all(jobs, pool):
+        for comparison in map(recognised, evaluate_all(jobs, pool)):
             tallies[comparison.candidate].add(comparison)
             if comparison.verdict.failed:
                 shown = Shown(comparison)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from harness.against import PLAIN, Against
 from harness.case import Dtype, Kernel, LossContract, Wrapper
 from harness.outside import BadInput
 
@@ -29,8 +30,7 @@ class Request:
     wrappers: tuple[Wrapper, ...] = ("none",)
     # Fields of a case that are not drawn, as `read_stated` reads them.
     stated: tuple[str, ...] = ()
-    # Our model with the case's weights, or the candidate's own step at sp 1.
-    against: str = "plain"
+    against: Against = PLAIN
 
 
 @dataclass(frozen=True, slots=True)

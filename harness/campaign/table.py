@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.against import ITSELF
 from harness.campaign.summary import (
     BUCKETS,
     INTERRUPTED,
@@ -57,7 +58,7 @@ def show(summary: Summary, console: Console) -> None:
         console.print(Text(f"\n{ENDED[summary.ended]}; {judged}", "bold"))
     if summary.unseen:
         say(console, f"\n{summary.unseen}")
-    if summary.request.against != "plain":
+    if summary.request.against == ITSELF:
         say(console, f"\n{AGAINST_ITSELF}")
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"

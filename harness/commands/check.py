@@ -3,13 +3,13 @@
 import argparse
 import math
 
+from harness.against import PLAIN
 from harness.commands.options import (
     STOPPED,
     UsageError,
     against_option,
     campaign_options,
     known_option,
-    open_pool,
     pool_options,
     print_json,
     read_part,
@@ -17,6 +17,7 @@ from harness.commands.options import (
     status_of,
     step_options,
 )
+from harness.commands.ranks import open_pool
 
 HELP = "judge candidates on generated cases"
 
@@ -45,7 +46,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     campaign_options(parser, cases=100)
     step_options(parser)
     known_option(parser)
-    against_option(parser, "plain")
+    against_option(parser, PLAIN)
     pool_options(parser)
 
 

@@ -9,12 +9,12 @@ from harness.commands.options import (
     PASSED,
     UsageError,
     campaign_options,
-    open_pool,
     pool_options,
     print_json,
     read_keys,
     read_request,
 )
+from harness.commands.ranks import open_pool
 
 if TYPE_CHECKING:
     from harness.compare import Comparison

@@ -3,18 +3,14 @@
 import argparse
 import json
 import re
-import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
+from harness.against import ITSELF, PLAIN, Against
 from harness.campaign.request import Part, Request
 from harness.case import Dtype, Kernel, LossContract, Wrapper
 from harness.outside import BadInput
-
-if TYPE_CHECKING:
-    from harness.ranks.pool import RankPool
 
 PASSED, DIVERGED, USAGE, FAULT = 0, 1, 2, 3
 # As a shell has it of who was ended by Ctrl-C.
@@ -25,14 +21,6 @@ _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 class UsageError(BadInput):
     """Something on the command line that cannot be; the message names field and value."""
-
-
-class NoRanks(RuntimeError):
-    """A command that can say nothing without ranks has none; the text explains it."""
-
-    def __init__(self, text: str, summary: str) -> None:
-        super().__init__(text)
-        self.summary = summary
 
 
 def campaign_options(parser: argparse.ArgumentParser, *, cases: int, seed: int | None = 0) -> None:
@@ -90,7 +78,7 @@ def step_options(parser: argparse.ArgumentParser) -> None:
 def against_option(parser: argparse.ArgumentParser, default: str | None) -> None:
     parser.add_argument(
         "--against",
-        choices=("plain", "self"),
+        choices=get_args(Against),
         default=default,
         help="plain: compare with plain training of the harness's model; self: with the "
         "candidate's own step at sp 1, whatever its model is; default: plain"
@@ -161,8 +149,8 @@ def json_option(parser: argparse.ArgumentParser) -> None:
 def read_request(options: argparse.Namespace) -> tuple[Request, int]:
     """What `check` or `mutants` was asked to examine, and on how many ranks."""
     sps, dps = read_numbers("--sp", options.sp), read_numbers("--dp", options.dp)
-    against = getattr(options, "against", None) or "plain"
-    if against == "self":
+    against = against_of(options)
+    if against == ITSELF:
         sps = tuple(sp for sp in sps if sp > 1)
         if not sps:
             raise UsageError("--sp=1: is what --against self compares with; ask for a larger one")
@@ -203,6 +191,11 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         except BadField as error:
             raise UsageError(f"--set={error}") from None
     return request, ranks
+
+
+def against_of(options: argparse.Namespace) -> Against:
+    """What candidates are compared with; where nobody can say, with plain training."""
+    return ITSELF if getattr(options, "against", None) == ITSELF else PLAIN
 
 
 def read_keys(text: str, known: Mapping[str, Collection[str]]) -> list[str]:
@@ -250,69 +243,6 @@ def _words(option: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:
         if word not in known:
             raise UsageError(f"{option}={word}: use one of {', '.join(known)}")
     return tuple(text.split(","))
-
-
-def _refuse_pretence(options: argparse.Namespace) -> None:
-    from harness.ranks.placement import PRETEND, REAL, no_pretence
-
-    for option in ("wrapper", "kernel"):
-        for word in getattr(options, option, "").split(","):
-            if options.device == PRETEND and word in REAL[option]:
-                raise UsageError(f"--{no_pretence(option, word)}")
-
-
-@contextmanager
-def open_pool(
-    options: argparse.Namespace, ranks: int, candidates: Collection[str] = ()
-) -> Iterator["RankPool"]:
-    """As many ranks, on the device and with the patience that was asked for, to run these."""
-    from harness.candidates import interpreter, locate
-    from harness.ranks.device import NoPlace, choose
-    from harness.ranks.nodes import CannotListen, Nodes
-    from harness.ranks.pool import CannotStart, RankPool
-    from harness.report import explain_no_start
-
-    if not 0 < options.deadline < 1e6:
-        raise UsageError(f"--deadline={options.deadline:g}: use a number of seconds above zero")
-    if options.nodes < 1 or (options.nodes > 1) is (options.endpoint is None):
-        raise UsageError(
-            f"--nodes={options.nodes}: use at least 2, together with --endpoint HOST:PORT, or "
-            "leave both out"
-        )
-    if ranks % options.nodes:
-        raise UsageError(f"--ranks={ranks}: use a multiple of --nodes={options.nodes}")
-    _refuse_pretence(options)
-    homes = {each.home for each in map(locate, candidates)} - {""}
-    if len(homes) > 1:
-        raise UsageError(
-            f"--candidate={','.join(candidates)}: {' and '.join(sorted(homes))} each need an "
-            "environment of their own; ask for one at a time"
-        )
-    where = homes.pop() if homes else ""
-    interpreter(where)
-    try:
-        placement = choose(options.device, options.transport, ranks // options.nodes)
-        nodes = Nodes(options.nodes, options.endpoint) if options.nodes > 1 else None
-    except NoPlace as error:
-        raise UsageError(f"--{error}") from None
-    except CannotListen as error:
-        raise UsageError(f"--endpoint={error}") from None
-    if nodes:
-        print(f"harness: run on every other host\n  {nodes.command}", file=sys.stderr)  # noqa: T201
-    try:
-        with RankPool(
-            ranks,
-            placement,
-            home=where,
-            nodes=nodes,
-            deadline=options.deadline,
-            against=getattr(options, "against", None) or "plain",
-        ) as pool:
-            for candidate in candidates:
-                pool.load(candidate)
-            yield pool
-    except CannotStart as error:
-        raise NoRanks(explain_no_start(error.fault), error.fault.summary) from None
 
 
 def status_of(verdict: str, known: str = "fail") -> int:

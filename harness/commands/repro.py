@@ -14,13 +14,13 @@ from harness.commands.options import (
     against_option,
     campaign_options,
     known_option,
-    open_pool,
     pool_options,
     print_json,
     read_request,
     status_of,
     step_options,
 )
+from harness.commands.ranks import open_pool
 
 if TYPE_CHECKING:
     from harness.campaign.first_failure import Passed

@@ -10,6 +10,7 @@ from harness.compare.elementwise import alike
 from harness.compare.scale import Scale
 from harness.compare.slope import NUDGES, slope_misfit
 from harness.compare.strain import strain
+from harness.compare.vacuity import predicting
 from harness.verdict import Verdict
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "drift",
     "faulted",
     "identical",
+    "predicting",
     "slope_misfit",
     "strain",
     "total",

@@ -86,15 +86,15 @@ def _boundary_unseen(case: Case, oracle_nll: Entry, nll: Entry) -> str:
     """Labels at shard edges are where it breaks: if the case has some, some must be judged."""
     if nll.owners is None or nll.tokens is None or len(nll.tokens) < case.tokens:
         return ""
-    predicting = _predicting(case)
-    at_edge = predicting[nll.owners[predicting] != nll.owners[predicting + 1]]
+    tokens = predicting(case)
+    at_edge = tokens[nll.owners[tokens] != nll.owners[tokens + 1]]
     judged = () if oracle_nll.tokens is None else oracle_nll.tokens
     if at_edge.size and not np.isin(at_edge, judged).any():
         return "no supervised label at a shard edge was examined"
     return ""
 
 
-def _predicting(case: Case) -> Tokens:
+def predicting(case: Case) -> Tokens:
     """Numbers of the tokens whose successor is a supervised target, from the masks alone."""
     bits = np.frombuffer("".join(row.mask for row in case.rows).encode(), np.uint8) == ord("1")
     bits[list(case.offsets[:-1])] = False

@@ -8,13 +8,14 @@ from itertools import islice
 
 import torch
 
+from harness.against import ITSELF
 from harness.candidates import locate
 from harness.case import Case
 from harness.compare import Comparison, Look, Verdict, compare, faulted, unsupported
 from harness.diagnosis import name_divergence, name_fault
 from harness.judge import blame, own
 from harness.ranks.device import options_for
-from harness.ranks.pool import ITSELF, RankPool
+from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference
 from harness.trace import Assembly, Fault, Kind, Outcome, Trace, Unsupported
 
@@ -55,20 +56,7 @@ def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on everything that a candidate emits, also where it does not diverge."""
-    comparison = _asked_again(
-        judge(begin(case, candidate, pool, traced=True), traced=True), pool, traced=True
-    )
-    if comparison.verdict is not Verdict.DIVERGED:
-        return comparison
-    comparison = replace(comparison, logs=pool.logs())
-    if case.steps == 1:
-        return comparison
-    # After a wrong step everything is wrong: what went wrong shows in the first one.
-    alone = evaluate_traced(replace(case, steps=1), candidate, pool)
-    if not alone.verdict.passed:
-        return comparison.named(*alone.looks)
-    why = f"the first step alone is right, and after {case.steps - 1} more it is not"
-    return comparison.named(Look("stale-state", why))
+    return _held_to_its_own(_traced(case, candidate, pool), pool)
 
 
 def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
@@ -121,7 +109,7 @@ def begin(
         reason = "sp 1 is what it is compared with"
     if reason is not None:
         return Run(case, candidate, pool, Unsupported(reason))
-    alone = own.references_of(case, again=again) if pool.against == ITSELF else []
+    alone = own.runs_alone(case, again=again) if pool.against == ITSELF else []
     for each in (*(one.case for one in alone), case):
         pool.submit(each, locate(candidate).full, traced=traced)
     return Run(case, candidate, pool, alone=tuple(alone))
@@ -160,16 +148,21 @@ def _judged(run: Run, *, traced: bool) -> Comparison:
         # Before a candidate is blamed, the device that it ran on is asked as well.
         device = run.pool.computes_on
         comparison = blame.judged(case, candidate, oracle, baselines[0], outcome, device)
-        # One tensor alone that is a little off is no matter of a format.
-        mostly = 2 * sum(1 for key in comparison.keys if key.wrong) > len(comparison.keys)
-        if comparison.verdict is Verdict.DIVERGED and case.dtype == "fp64" and mostly:
-            single = replace(case, dtype="fp32")
-            known = [reference_traces(single, traced=traced)[1]]
-            passed = compare(single, candidate, oracle, known, outcome).verdict.passed
-            comparison = replace(comparison, as_in_fp32=passed)
+        if traced and comparison.verdict is Verdict.DIVERGED and case.dtype == "fp64":
+            within = _is_within_fp32(comparison, oracle, outcome)
+            comparison = replace(comparison, as_in_fp32=within)
     if comparison.verdict is Verdict.DIVERGED and traced:
         return comparison.named(*name_divergence(comparison, oracle, outcome.trace))
     return _named(comparison)
+
+
+def _is_within_fp32(seen: Comparison, oracle: Trace, outcome: Assembly) -> bool:
+    # One tensor alone that is a little off is no matter of a format.
+    if 2 * sum(1 for key in seen.keys if key.wrong) <= len(seen.keys):
+        return False
+    single = replace(seen.case, dtype="fp32")
+    baseline = reference(single, torch.float32, traced=True)
+    return compare(single, seen.candidate, oracle, [baseline], outcome).verdict.passed
 
 
 def _named(comparison: Comparison) -> Comparison:
@@ -188,18 +181,35 @@ def _asked_again(seen: Comparison, pool: RankPool, *, traced: bool = False) -> C
     return replace(judge(run, traced=traced), asked_again=True)
 
 
+def _traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
+    comparison = _asked_again(
+        judge(begin(case, candidate, pool, traced=True), traced=True), pool, traced=True
+    )
+    if comparison.verdict is not Verdict.DIVERGED:
+        return comparison
+    comparison = replace(comparison, logs=pool.logs())
+    if case.steps == 1:
+        return comparison
+    # After a wrong step everything is wrong: what went wrong shows in the first one.
+    alone = _traced(replace(case, steps=1), candidate, pool)
+    if not alone.verdict.passed:
+        return comparison.named(*alone.looks)
+    why = f"the first step alone is right, and after {case.steps - 1} more it is not"
+    return comparison.named(Look("stale-state", why))
+
+
 def _closer(seen: Comparison, pool: RankPool) -> Comparison:
     """The same case again, fully traced."""
     case, candidate = seen.case, seen.candidate
-    traced = evaluate_traced(case, candidate, pool)
+    traced = _traced(case, candidate, pool)
     if traced.verdict is not Verdict.DIVERGED:
         again = f"{traced.verdict.name}: {traced.reason}" if traced.reason else traced.verdict.name
         why = f"seen once; the same case run again with full tracing: {again}"
         return seen.rooted("stale-state", why)
     if repr(traced.loss) == repr(seen.loss):
-        return unsupported(case, candidate, IN_FP32) if _is_as_exact(traced, pool) else traced
+        return _held_to_its_own(traced, pool)
     # What ran before it was another case the first time, and itself since then.
-    settled = repr(evaluate_traced(case, candidate, pool).loss) == repr(traced.loss)
+    settled = repr(_traced(case, candidate, pool).loss) == repr(traced.loss)
     name, why = (
         ("stale-state", "run again, it comes out differently, and then the same each time")
         if settled
@@ -208,8 +218,9 @@ def _closer(seen: Comparison, pool: RankPool) -> Comparison:
     return traced.rooted(name, why)
 
 
-def _is_as_exact(seen: Comparison, pool: RankPool) -> bool:
-    """Whether the candidate computes in fp32 what it was to compute in fp64, alone as well."""
-    if not seen.as_in_fp32 or seen.case.sp == 1:
-        return seen.as_in_fp32
-    return verdict_only(replace(seen.case, sp=1), seen.candidate, pool).as_in_fp32
+def _held_to_its_own(seen: Comparison, pool: RankPool) -> Comparison:
+    """Nobody is blamed for a fp64 case that computes in fp32, alone as well as among peers."""
+    alone = seen
+    if seen.as_in_fp32 and seen.case.sp > 1:
+        alone = _traced(replace(seen.case, sp=1), seen.candidate, pool)
+    return unsupported(seen.case, seen.candidate, IN_FP32) if alone.as_in_fp32 else seen

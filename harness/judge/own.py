@@ -5,15 +5,14 @@ at sp 1 as well; of that one thing shows without any reference: the loss is made
 tokens as the case says.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.case import Case, Row
-from harness.compare import doubt
+from harness.case import Case
+from harness.compare import doubt, predicting
 from harness.trace import Assembly, Entry, Fault, Kind, Outcome, Trace, Unsupported
-from harness.trace.trace import Tokens
 
 # What stands there at a token that predicts no target is arbitrary.
 OF_TARGETS = ("nll", "weight")
@@ -29,7 +28,7 @@ class Alone:
     origins: Mapping[int, int]
 
 
-def references_of(case: Case, *, again: bool) -> list[Alone]:
+def runs_alone(case: Case, *, again: bool) -> list[Alone]:
     """The oracle, then baselines in the case's own dtype; more of them to ask `again`."""
     same = {token: token for token in range(case.tokens)}
     oracle = Alone(replace(case, sp=1, dtype="fp64", mixed=False), same)
@@ -87,9 +86,9 @@ def references(
 
 def reference_of(case: Case, trace: Trace) -> Trace:
     """As plain training would give it: without owners, and without what is arbitrary."""
-    kept = dict.fromkeys(OF_TARGETS, predicting(case, lambda row: row.supervised()))
+    kept = dict.fromkeys(OF_TARGETS, predicting(case))
     # A row's last token has no next one.
-    kept["labels"] = predicting(case, lambda row: range(1, len(row)))
+    kept["labels"] = np.setdiff1d(np.arange(case.tokens), np.array(case.offsets[1:]) - 1)
     reference = Trace()
     for key in trace:
         entry = trace[key]
@@ -98,16 +97,6 @@ def reference_of(case: Case, trace: Trace) -> Trace:
             entry = Entry(entry.values[rows], entry.tokens[rows])
         reference.put(key, entry)
     return reference
-
-
-def predicting(case: Case, successors: Callable[[Row], Iterable[int]]) -> Tokens:
-    """Numbers of the tokens before these positions of each row."""
-    numbers = [
-        offset + position - 1
-        for offset, row in zip(case.offsets, case.rows, strict=False)
-        for position in successors(row)
-    ]
-    return np.array(numbers, np.int64)
 
 
 def _no_reference(case: Case, oracle: Trace) -> str:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from harness.against import PLAIN, Against
 from harness.candidates import locate
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case, parse
@@ -34,8 +35,6 @@ from harness.trace import Assembly, Fault, Outcome, Unsupported, assemble
 # Of one rank, whatever the mesh.
 ANY = parse("case/1 rows=1:1 sp=1")
 START_DEADLINE = 180.0
-# What a candidate is compared with: our model with the case's weights, or its own step at sp 1.
-PLAIN, ITSELF = "plain", "self"
 
 
 class TooFewRanks(BadInput):
@@ -69,7 +68,7 @@ class RankPool:
         nodes: Nodes | None = None,
         deadline: float = DEADLINE,
         start_deadline: float = START_DEADLINE,
-        against: str = PLAIN,
+        against: Against = PLAIN,
     ) -> None:
         self.size, self.placement, self.home = size, placement or Placement(), home
         self.device, self.transport = self.placement.device, self.placement.transport

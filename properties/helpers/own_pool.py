@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.commands.options import NoRanks
+from harness.commands.ranks import NoRanks
 from harness.ranks.pool import CannotStart, RankPool
 from harness.report import explain_no_start
 

@@ -91,10 +91,14 @@ settings.load_profile("few")
 """
 
 
-def test_the_test_that_is_shown_runs_in_an_empty_folder(pytester: pytest.Pytester) -> None:
+# As it is shown it draws a hundred cases.
+@pytest.mark.parametrize("options", [("-p", "few"), pytest.param((), marks=pytest.mark.long)])
+def test_the_test_that_is_shown_runs_in_an_empty_folder(
+    options: tuple[str, ...], pytester: pytest.Pytester
+) -> None:
     (shown,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     pytester.makepyfile(mine=tutorial(), test_mine=shown, few=FEW)
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "few")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         ["* cases judged in 1 launches, *", "* UNSUPPORTED: one token-mean*"]

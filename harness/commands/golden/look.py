@@ -7,11 +7,11 @@ from harness.commands.golden.store import DAMAGED, console, described, store_of,
 from harness.commands.options import (
     DIVERGED,
     PASSED,
-    open_pool,
     print_json,
     read_numbers,
     status_of,
 )
+from harness.commands.ranks import open_pool
 
 
 def show(options: argparse.Namespace) -> int:

@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.commands.options import DIVERGED, PASSED, UsageError, open_pool, print_json
+from harness.commands.options import DIVERGED, PASSED, UsageError, print_json
+from harness.commands.ranks import open_pool
 
 if TYPE_CHECKING:
     from harness.golden import Golden

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 import harness
+from harness.against import PLAIN, Against
 
 PACKAGES = ("torch", "numpy", "hypothesis", "safetensors")
 
@@ -28,8 +29,7 @@ class Origin:
     device: str = ""
     transport: str = ""
     ranks: int = 0
-    # What the candidate was compared with, as `--against` has it.
-    against: str = "plain"
+    against: Against = PLAIN
     # Where `check` found it: what it was asked for, and which part of it this was.
     campaign: dict[str, Any] | None = None
     # Where a test found it: which one, and how Hypothesis makes its example again.

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
+from harness.against import Against
 from harness.case import Case, parse
 from harness.compare import Differing
 from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, listed
@@ -154,6 +155,8 @@ def _record(data: bytes) -> dict[str, Any]:
     mark, origin = record["mark"], record["origin"]
     _check(mark, dict.fromkeys(("verdict", "where", "root"), str), "mark.")
     _check(origin, _ORIGIN, "origin.")
+    if origin["against"] not in get_args(Against):
+        raise Malformed(f"origin.against={origin['against'][:20]!r}: is none of plain and self")
     for texts in (origin["versions"], dict(enumerate(record["left_out"]))):
         _check(texts, dict.fromkeys(texts, str), "")
     if record["format"] != FORMAT:

@@ -118,6 +118,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "another mark": (edit(mark__verdict="FAULT"), "verdict='DIVERGED': is none, or not that"),
     "a wrong mark": (edit(mark__root=None), "mark.root is missing"),
     "a wrong origin": (edit(origin__ranks="4"), "origin.ranks is missing"),
+    "another oracle": (edit(origin__against="neither"), "origin.against='neither': is none of"),
     "a wrong version": (edit(origin__versions={"torch": 2}), "torch is missing"),
     "a wrong sentence": (edit(left_out=[1]), "0 is missing"),
     "tensors of no key": (edit(tensors=[]), "4 tensors in it belong to no key"),

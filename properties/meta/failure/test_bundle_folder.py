@@ -69,7 +69,7 @@ print(found)
 """
 
 
-@pytest.mark.parametrize("times", [20, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("times", [40, pytest.param(100, marks=pytest.mark.long)])
 def test_a_writer_that_is_killed_leaves_a_whole_bundle_or_none(tmp_path: Path, times: int) -> None:
     told = ran(sys.executable, "-c", KILLED, tmp_path / "kept", str(times))
     assert told.returncode == 0, told.stderr

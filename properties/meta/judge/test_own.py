@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 
+from harness.against import ITSELF
 from harness.candidates.own.mutants import BANK
 from harness.case import Case, parse
 from harness.cli import main
@@ -14,7 +15,7 @@ from harness.compare import Verdict
 from harness.failure.bundle import read_bundle
 from harness.generation import cases, generate
 from harness.judge import evaluate, own
-from harness.ranks.pool import ITSELF, RankPool
+from harness.ranks.pool import RankPool
 from harness.reference import reference
 from harness.report import explain
 from harness.trace import Kind

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.against import ITSELF
 from harness.compare import Comparison, Verdict
 from harness.failure.smallest import smallest
 from harness.generation import cases, generate
 from harness.judge import evaluate_all
-from harness.ranks.pool import ITSELF, RankPool
+from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.helpers.places import PLANTED
 from properties.planted.mixtral import MIXTRAL_FAULTS

@@ -10,7 +10,7 @@ from harness.case import Case, Dtype, parse
 from harness.compare import Verdict, doubt
 from harness.compare.elementwise import measure_noise
 from harness.judge import blame
-from harness.judge.judge import begin, evaluate, evaluate_all, judge
+from harness.judge.judge import begin, evaluate, evaluate_all, evaluate_traced, judge
 from harness.ranks.pool import RankPool
 from harness.reference import reference, rowwise
 from harness.trace import Entry, Kind, Trace, is_required
@@ -148,9 +148,9 @@ def test_who_stops_listening_leaves_no_answers_behind(harness_pool: RankPool) ->
 def test_a_step_that_computes_in_fp32_is_not_held_to_fp64(
     name: str, dtype: Dtype, verdict: Verdict, harness_pool: RankPool
 ) -> None:
-    comparison = evaluate(replace(CASE, dtype=dtype), f"{FILE}:{name}", harness_pool)
-    assert comparison.verdict is verdict
-    if verdict is Verdict.UNSUPPORTED:
-        assert comparison.reason == (
-            "at sp 1 too it is only as exact as fp32 is: ask for --dtype fp32"
-        )
+    for judged in (evaluate, evaluate_traced):
+        comparison = judged(replace(CASE, dtype=dtype), f"{FILE}:{name}", harness_pool)
+        assert comparison.verdict is verdict
+        if verdict is Verdict.UNSUPPORTED:
+            said = "at sp 1 too it is only as exact as fp32 is: ask for --dtype fp32"
+            assert comparison.reason == said

@@ -1,6 +1,6 @@
 """From what backward left on each rank to what an optimizer sees."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -42,14 +42,10 @@ def reduce(
             parameter.grad /= group.size()
 
 
-def emit_gradients(
-    parameters: Mapping[str, nn.Parameter],
-    emit: Emit,
-    read: Callable[[nn.Parameter], Tensor | None] = lambda parameter: parameter.grad,
-) -> None:
+def emit_gradients(parameters: Mapping[str, nn.Parameter], emit: Emit) -> None:
     """Each by our name; what backward never reached has a gradient of zeros."""
     for name, parameter in parameters.items():
-        gradient = read(parameter)
+        gradient = parameter.grad
         emit(f"grad.{name}", torch.zeros_like(parameter) if gradient is None else gradient)
 
 
