@@ -161,7 +161,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         raise UsageError(f"--cases={options.cases}: at least one case must be examined")
     if not 0 <= options.seed < 1 << 63:
         raise UsageError(f"--seed={options.seed}: use a whole number from 0 to {(1 << 63) - 1}")
-    dtypes = _words("--dtype", options.dtype, get_args(Dtype))
+    dtypes = read_dtypes(options.dtype)
     losses = _words("--loss", options.loss, get_args(LossContract))
     wrappers = _words("--wrapper", options.wrapper, get_args(Wrapper))
     kernels = _words("--kernel", options.kernel, get_args(Kernel))
@@ -236,6 +236,11 @@ def read_numbers(option: str, text: str) -> tuple[int, ...]:
     if min(numbers) < 1:
         raise UsageError(f"{option}={text}: use numbers of at least 1")
     return numbers
+
+
+def read_dtypes(text: str) -> tuple[Dtype, ...]:
+    """What `--dtype` names."""
+    return _words("--dtype", text, get_args(Dtype))
 
 
 def _words(option: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:

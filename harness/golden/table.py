@@ -61,6 +61,9 @@ def show_verified(verified: Verified, doubted: Mapping[str, str], console: Conso
         say(console, f"{name}: {why}; see `golden diff`")
     for name, failure in verified.failures.items():
         say(console, f"golden {name}\n{explain(failure)}\n")
+    for verdict, reasons in (("KNOWN", verified.listed), ("UNSUPPORTED", verified.refused)):
+        for reason, count in reasons.items():
+            say(console, f"{verdict}: {count} x {reason}")
     counts = ", ".join(
         f"{count} {verdict}" for verdict, count in sorted(verified.verdicts.items())
     )

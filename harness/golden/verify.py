@@ -2,35 +2,68 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
 from typing import Any
 
-from harness.case import Case
-from harness.compare import Comparison, Verdict, faulted, unsupported
+from harness.candidates import locate
+from harness.case import Case, Dtype
+from harness.compare import Comparison, Verdict
 from harness.golden.contents import Golden
-from harness.judge import blame
-from harness.judge.judge import AHEAD, Run, begin, evaluate_traced
+from harness.judge.judge import AHEAD, Run, begin, evaluate_traced, judge
+from harness.judge.known import recognised
 from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
-from harness.trace import Fault, Trace, Unsupported
+from harness.trace import Trace
 
 Job = tuple[str, Case, str, Trace]
 
 
 def jobs(
-    goldens: Mapping[str, Golden], candidates: Sequence[str], sps: Sequence[int], ranks: int
+    goldens: Mapping[str, Golden],
+    candidates: Sequence[str],
+    sps: Sequence[int],
+    ranks: int,
+    dtypes: Sequence[Dtype] = ("fp64",),
 ) -> Iterator[Job]:
-    """Each golden with each candidate on each mesh that the ranks can form."""
+    """Each golden with each candidate in each dtype on each mesh that the ranks can form."""
     for name, golden in goldens.items():
         for case in golden.vector.meshes(sps):
             if case.ranks <= ranks:
-                for candidate in candidates:
-                    yield name, case, candidate, golden.stored.trace
+                for dtype, candidate in product(dtypes, candidates):
+                    yield name, replace(case, dtype=dtype), candidate, golden.stored.trace
+
+
+def verify(asked: Iterable[Job], goldens: int, pool: RankPool) -> "Verified":
+    """Run all; then what failed again, fully traced, to say what it looks like.
+
+    Of each golden until one failure is nobody's; all of a package of which bugs are listed.
+    """
+    verified = Verified(goldens=goldens)
+    failing = []
+    for name, comparison in judged(asked, pool):
+        if comparison.verdict.failed:
+            failing.append((name, comparison))
+        else:
+            verified.add(name, comparison)
+    for name, failure in failing:
+        may_be_listed = locate(failure.candidate).environment is not None
+        if may_be_listed or name not in verified.failures:
+            verified.add(name, recognised(_closer(failure, pool)))
+        else:
+            verified.add(name, failure)
+    return verified
+
+
+def _closer(failure: Comparison, pool: RankPool) -> Comparison:
+    if failure.verdict is not Verdict.DIVERGED:
+        return failure
+    traced = evaluate_traced(failure.case, failure.candidate, pool)
+    return failure if traced.verdict.passed else traced
 
 
 def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparison]]:
-    """Run and compare, in order; nothing is computed here unless somebody would be blamed."""
+    """Run and compare, in order; in fp64 nothing is computed here unless somebody is blamed."""
     coming = iter(asked)
     under_way: deque[tuple[Job, Run]] = deque()
     while True:
@@ -40,14 +73,9 @@ def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparis
         if not under_way:
             return
         (name, case, candidate, stored), run = under_way.popleft()
-        outcome = run.outcome()
-        if isinstance(outcome, Unsupported):
-            yield name, unsupported(case, candidate, outcome.reason)
-        elif isinstance(outcome, Fault):
-            yield name, faulted(case, candidate, outcome)
-        else:
-            told = case, candidate, stored, stored, outcome, pool.computes_on
-            yield name, blame.judged(*told, source="what is stored")
+        # A shorter format has weights of its own, rounded to it. What is stored shows there that
+        # the references are right, and they say what the candidate should have computed.
+        yield name, judge(run, stored=stored if case.dtype == "fp64" else None)
 
 
 @dataclass(kw_only=True)
@@ -58,22 +86,21 @@ class Verified:
     verdicts: Counter[str] = field(default_factory=Counter)
     # The first of each golden.
     failures: dict[str, Comparison] = field(default_factory=dict)
+    # Bugs that are listed upstream, by key and link; and why cases were refused.
+    listed: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
     elements: int = 0
     seconds: float = 0.0
 
     def add(self, name: str, comparison: Comparison) -> None:
         self.verdicts[comparison.verdict.name] += 1
         self.elements += comparison.elements
+        if comparison.verdict is Verdict.KNOWN:
+            self.listed[comparison.reason] += 1
+        if comparison.verdict is Verdict.UNSUPPORTED:
+            self.refused[comparison.reason] += 1
         if comparison.verdict.failed:
             self.failures.setdefault(name, comparison)
-
-    def look_closer(self, pool: RankPool) -> None:
-        """Run what failed again, fully traced, to say what it looks like."""
-        for name, failure in self.failures.items():
-            if failure.verdict is Verdict.DIVERGED:
-                traced = evaluate_traced(failure.case, failure.candidate, pool)
-                if traced.verdict is Verdict.DIVERGED:
-                    self.failures[name] = traced
 
     @property
     def verdict(self) -> Verdict:
@@ -86,6 +113,8 @@ class Verified:
             "goldens": self.goldens,
             "verdict": self.verdict.name,
             "verdicts": dict(self.verdicts),
+            "listed": dict(self.listed),
+            "refused": dict(self.refused),
             "elements": self.elements,
             "seconds": self.seconds,
             "failures": {name: comparison_record(each) for name, each in self.failures.items()},

@@ -34,7 +34,7 @@ def judged(
     answer: Assembly,
     device: str,
     *,
-    source: str = "the padded reference",
+    source: str,
 ) -> Comparison:
     """Compare; where that diverges, once more with all the error that plain training makes.
 

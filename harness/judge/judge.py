@@ -115,20 +115,24 @@ def begin(
     return Run(case, candidate, pool, alone=tuple(alone))
 
 
-def judge(run: Run, *, traced: bool = False) -> Comparison:
-    """Compare an outcome with plain training, computed here and now."""
+def judge(run: Run, *, traced: bool = False, stored: Trace | None = None) -> Comparison:
+    """Compare an outcome with plain training, computed here and now, or as it is `stored`."""
     pool = run.pool
     options = options_for(pool.placement, pool.size, pool.deadlines.case)
     if pool.against == ITSELF:
         options = (*options, "--against", ITSELF)
         return replace(_judged(run, traced=traced), against=own.NAME, options=options)
-    return replace(_judged(run, traced=traced), options=options)
+    return replace(_judged(run, traced=traced, stored=stored), options=options)
 
 
-def _judged(run: Run, *, traced: bool) -> Comparison:
+def _judged(run: Run, *, traced: bool, stored: Trace | None = None) -> Comparison:
     case, candidate, itself = run.case, run.candidate, run.pool.against == ITSELF
-    # What plain training says comes first, while the ranks work.
-    references: Sequence[Trace] = () if itself else reference_traces(case, traced=traced)
+    references: Sequence[Trace] = ()
+    if stored is not None:
+        references = stored, stored
+    elif not itself:
+        # What plain training says comes first, while the ranks work.
+        references = reference_traces(case, traced=traced)
     outcome = run.outcome()
     if itself and isinstance(outcome, Assembly):
         found = run.references()
@@ -147,7 +151,9 @@ def _judged(run: Run, *, traced: bool) -> Comparison:
     else:
         # Before a candidate is blamed, the device that it ran on is asked as well.
         device = run.pool.computes_on
-        comparison = blame.judged(case, candidate, oracle, baselines[0], outcome, device)
+        source = "what is stored" if stored is not None else "the padded reference"
+        told = case, candidate, oracle, baselines[0], outcome, device
+        comparison = blame.judged(*told, source=source)
         if traced and comparison.verdict is Verdict.DIVERGED and case.dtype == "fp64":
             within = _is_within_fp32(comparison, oracle, outcome)
             comparison = replace(comparison, as_in_fp32=within)

@@ -14,7 +14,7 @@ from harness.generation.situations import SITUATIONS
 from harness.golden import Golden, Store, examine
 from harness.golden.generate import unconfirmed
 from harness.golden.tensors import tensor_bytes
-from harness.golden.verify import Verified, jobs, judged
+from harness.golden.verify import jobs, judged, verify
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.helpers.stores import PLACE
@@ -41,11 +41,9 @@ def test_there_are_many_and_they_are_small(goldens: dict[str, Golden]) -> None:
 def test_both_dialects_agree_with_them_on_their_own_mesh_and_elsewhere(
     elsewhere: bool, goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:
-    verified = Verified(goldens=len(goldens))
     everywhere = jobs(goldens, ("native-gather", "native-local"), (1, 2, 4), harness_pool.size)
     asked = [job for job in everywhere if elsewhere or job[1] == goldens[job[0]].vector.case]
-    for name, comparison in judged(asked, harness_pool):
-        verified.add(name, comparison)
+    verified = verify(asked, len(goldens), harness_pool)
     assert [f"{name}\n{explain(each)}" for name, each in verified.failures.items()] == []
     assert set(verified.verdicts) <= {"EQUAL", "WITHIN"}
     # One golden needs more ranks; the others were there for both, mostly on several meshes.

@@ -5,7 +5,7 @@ import sys
 
 from harness.commands.golden import edit, look
 from harness.commands.golden.store import DAMAGED
-from harness.commands.options import json_option, pool_options
+from harness.commands.options import json_option, known_option, pool_options
 from harness.outside import printable
 
 HELP = "make, check and show the goldens"
@@ -49,6 +49,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="you may repeat it; default: native-gather and native-local",
     )
     verify.add_argument("--sp", default="1,2,4", metavar="LIST", help="default: 1,2,4")
+    verify.add_argument(
+        "--dtype", metavar="LIST", help="what candidates compute in; default: fp64"
+    )
+    known_option(verify)
     pool_options(verify, ranks=4)
     verify.set_defaults(do=look.verify)
 

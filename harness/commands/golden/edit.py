@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def add(options: argparse.Namespace) -> int:
-    from dataclasses import replace
     from difflib import get_close_matches
 
     from harness.candidates.own.mutants import BANK
@@ -33,7 +32,12 @@ def add(options: argparse.Namespace) -> int:
         if key not in BANK:
             near = ", ".join(get_close_matches(key, BANK, 3, 0.0))
             raise UsageError(f"--hunts={key}: there is no such mutant; near: {near}")
-    case = replace(parse(options.case), dtype="fp64")
+    case = parse(options.case)
+    if case.dtype != "fp64":
+        raise UsageError(
+            f"dtype={case.dtype}: a golden holds what plain training computes in fp64; leave it "
+            f"out, and run candidates with `golden verify --dtype {case.dtype}`"
+        )
     store = store_of(options)
 
     def others(files: "Files") -> "dict[str, Golden]":

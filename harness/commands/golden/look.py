@@ -7,7 +7,9 @@ from harness.commands.golden.store import DAMAGED, console, described, store_of,
 from harness.commands.options import (
     DIVERGED,
     PASSED,
+    UsageError,
     print_json,
+    read_dtypes,
     read_numbers,
     status_of,
 )
@@ -33,29 +35,29 @@ def verify(options: argparse.Namespace) -> int:
     from harness.golden.generate import unconfirmed
     from harness.golden.recorded import is_recorded
     from harness.golden.table import show_verified
-    from harness.golden.verify import Verified, jobs, judged
+    from harness.golden.verify import jobs, verify
 
     started = time.monotonic()
     candidates = options.candidate or ["native-gather", "native-local"]
-    sps = read_numbers("--sp", options.sp)
+    sps, dtypes = read_numbers("--sp", options.sp), read_dtypes(options.dtype or "fp64")
     goldens = whole(options, store_of(options).files())
     if goldens is None:
         return DAMAGED
     if any(map(is_recorded, goldens.values())):
+        if options.dtype:
+            raise UsageError(f"--dtype={options.dtype}: {options.store} was recorded in one dtype")
         return recorded.verify(options, goldens)
-    verified = Verified(goldens=len(goldens))
     with open_pool(options, options.ranks, candidates) as pool:
         pool.start()
         # While the ranks are coming up.
         doubted = dict(unconfirmed(goldens))
         pool.require_ready()
         place = pool.place
-        for name, comparison in judged(jobs(goldens, candidates, sps, pool.size), pool):
-            verified.add(name, comparison)
-        verified.look_closer(pool)
+        asked = jobs(goldens, candidates, sps, pool.size, dtypes)
+        verified = verify(asked, len(goldens), pool)
     verified.seconds = round(time.monotonic() - started, 3)
     if options.json:
         print_json({**verified.record(), "unconfirmed": doubted, "placement": place})
     else:
         show_verified(verified, doubted, console(options))
-    return DIVERGED if doubted else status_of(verified.verdict.name)
+    return DIVERGED if doubted else status_of(verified.verdict.name, options.known)

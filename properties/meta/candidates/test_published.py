@@ -240,6 +240,19 @@ def test_what_is_listed_is_counted_by_its_key_and_is_no_pass_unless_asked_for(
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_store_is_verified_in_the_dtype_asked_for_and_what_is_listed_is_no_news(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored_in(tmp_path / "golden")
+    asked = ["golden", "verify", "--store", str(tmp_path / "golden"), "--candidate", "toy.step"]
+    for known, status in (("pass", 0), ("fail", 1)):
+        assert main([*asked, "--dtype", "fp32,bf16", "--sp", "1,2", "--known", known]) == status
+        said = capsys.readouterr().out
+        assert "UNSUPPORTED: 8 x dtype=bf16: too coarse for a toy\n" in said
+        assert said.startswith("KNOWN: 4 x scaled https://example.org/toy/1\n")
+
+
+@pytest.mark.usefixtures("installed")
 def test_where_nothing_else_passed_nothing_is_forgiven(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -156,6 +156,10 @@ def test_what_is_added_is_listed_and_whole(
             "--hunts=B999: there is no such mutant; near: ",
         ),
         (["two-rows", CASES["two-rows"], "--comment", "x"], "NAME=two-rows: is there; replace"),
+        (
+            ["ok", "case/1 rows=2:11 sp=1 dtype=bf16", "--comment", "x"],
+            "dtype=bf16: a golden holds what plain training computes in fp64",
+        ),
     ],
 )
 def test_what_cannot_be_added_is_refused_and_nothing_is_written(
