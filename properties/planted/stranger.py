@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 from torch.distributed import ProcessGroup
-from torch.distributed.nn.functional import all_to_all_single
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
@@ -176,7 +176,7 @@ class Stranger:
 def exchange(x: Tensor, scatter: int, gather: int, group: ProcessGroup) -> Tensor:
     """Split dim `scatter` over the group and join what arrives along dim `gather`."""
     pieces = torch.stack(x.chunk(group.size(), scatter))
-    received = all_to_all_single(torch.empty_like(pieces), pieces, group=group)
+    received = all_to_all_single_autograd(pieces, None, None, group)
     return torch.cat(tuple(received), gather)
 
 
