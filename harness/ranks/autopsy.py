@@ -92,6 +92,9 @@ def _told_by_torchrun(launch: Launch, root: Trouble) -> Trouble:
     every = range(launch.order.nodes)
     until, of_those_told = time.monotonic() + PATIENCE, root
     while time.monotonic() < until:
+        if root.rank in launch.lost:
+            kind = Kind.LAUNCHER if root.kind is Kind.DIED else root.kind
+            return replace(root, kind=kind, text=launch.lost[root.rank], rank=None)
         if root.kind is Kind.START:
             for rank, how in filter(None, (_first_death(launch, node) for node in every)):
                 told = replace(root, rank=rank, text=f"died while starting, {how}")

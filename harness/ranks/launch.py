@@ -36,6 +36,8 @@ class Launch:
         self.links: dict[int, Link] = {}
         # The (dp, sp) whose process groups these ranks have.
         self.meshes: set[tuple[int, int]] = set()
+        # Of ranks that went with their host: what became of it.
+        self.lost: dict[int, str] = {}
         count, name = nodes.count if nodes else 1, secrets.token_hex(8)
         self.order = Order(
             ranks=size // count,
@@ -143,11 +145,13 @@ class Launch:
             return [Event(link, broken="died", died=True)]
         if link.node is None:
             return []
-        # Its ranks go with it, and are not the cause.
+        # Its ranks go with it, and are not the cause, though one of them may be noticed first.
+        left = f"node {link.node} ({link.host}) left"
         for rank in self.links.keys() & self.order.ranks_of(link.node):
+            self.lost[rank] = left
             if self.links[rank].heard:
                 self._drop(self.links[rank])
-        return [Event(None, broken=f"node {link.node} ({link.host}) left")]
+        return [Event(None, broken=left)]
 
     def _last_words(self, link: Link) -> list[Event]:
         """What a process that has ended sent before; a child of its may go on for ever."""

@@ -181,7 +181,13 @@ def test_a_death_on_another_host_is_named_and_the_host_goes_on_until_it_leaves(
         assert fault.ranks[3] == "rank 3: gone or not answering; last key reached: case received"
         assert set(fault.stacks) == {0, 1, 2}
         assert evaluate(CASE, "native-local", pool).verdict is Verdict.WITHIN
-        fault = fault_of(other.kill)
+
+        def with_its_host() -> None:
+            """That the rank is gone is heard first."""
+            os.kill(pool.pids()[4], signal.SIGKILL)
+            threading.Timer(0.2, other.kill).start()
+
+        fault = fault_of(with_its_host)
         assert (fault.kind, fault.summary) == (Kind.LAUNCHER, "node 1 (127.0.0.1) left")
         assert fault.ranks[3].endswith("last key reached: unknown, its host did not tell")
 
