@@ -69,12 +69,17 @@ class Tally:
     failures: list[dict[str, Any]] = field(default_factory=list)
     # That of this run; there is none where the tally was read or added up.
     failure: "Comparison | None" = field(default=None, compare=False)
+    # The candidate's limits, as soon as a case was outside them, and how many cases were.
+    limits: str = field(default="", compare=False)
+    beyond: int = field(default=0, compare=False)
 
     def add(self, comparison: "Comparison") -> None:
         self.verdicts[comparison.verdict.name] += 1
         self.elements += comparison.elements
         if comparison.verdict is Verdict.UNSUPPORTED:
             self.refused[comparison.reason] += 1
+            if comparison.limits:
+                self.limits, self.beyond = comparison.limits, self.beyond + 1
         if comparison.verdict is Verdict.KNOWN:
             self.known[comparison.reason] += 1
         if comparison.verdict.passed:

@@ -1,14 +1,16 @@
 """The cases of a campaign, and more in the place of those that a candidate does not support."""
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
+from typing import Any
 
 from harness.campaign.request import Part, Request
 from harness.campaign.summary import Tally
 from harness.case import Case, InvalidCase, Row
+from harness.case.stated import ASKED, read_stated
 from harness.generation import cases, drawn
-from harness.generation.stated import read_stated
 from harness.outside import BadInput
 
 # A candidate that supports none of so many cases is given no more; nor one that does not support
@@ -24,27 +26,46 @@ class Supply:
     """Each candidate is to be judged on as many cases as were asked for."""
 
     def __init__(self, request: Request, ranks: int, part: Part) -> None:
+        self._request, self._ranks, self._part = request, ranks, part
         every = _drawn(request, ranks)
         self.batch = _first(every, request)
         # What of it this part has.
         self.share = part.share(self.batch)
         self.given: list[Case] = []
-        self._more = islice(every, part.number - 1, None, part.of)
+        # What more there is, by the limits of those for whom it is drawn.
+        self._more = {"": self._of_this_part(every)}
 
     def rounds(self, tallies: Mapping[str, Tally]) -> Iterator[list[tuple[Case, str]]]:
         """Cases and who is to be judged on them, until each was on enough, or lacks some."""
-        missing = dict.fromkeys(tallies, len(self.share))
-        coming = self.share
-        while coming:
-            self.given += coming
-            yield [
-                (case, name)
-                for number, case in enumerate(coming)
-                for name, count in missing.items()
-                if number < count
-            ]
-            missing = dict(self._missing(tallies))
-            coming = list(islice(self._more, max(missing.values(), default=0)))
+        self.given += self.share
+        yield list(product(self.share, tallies))
+        while jobs := list(self._replacements(tallies)):
+            self.given += dict.fromkeys(case for case, _ in jobs)
+            yield jobs
+
+    def _replacements(self, tallies: Mapping[str, Tally]) -> Iterator[tuple[Case, str]]:
+        alike = defaultdict[str, dict[str, int]](dict)
+        for name, missing in self._missing(tallies):
+            alike[tallies[name].limits][name] = missing
+        for limits, missing_of in alike.items():
+            if limits not in self._more:
+                self._more[limits] = self._of_this_part(self._within(limits))
+            coming = islice(self._more[limits], max(missing_of.values()))
+            for number, case in enumerate(coming):
+                yield from ((case, name) for name, count in missing_of.items() if number < count)
+
+    def _within(self, limits: str) -> Iterator[Case]:
+        try:
+            request = within(self._request, limits)
+        except NothingToDraw:
+            return iter(())
+        if min(request.sps) * min(request.dps) > self._ranks:
+            return iter(())
+        known = {*self.batch, *self.given}
+        return (case for case in _drawn(request, self._ranks) if case not in known)
+
+    def _of_this_part(self, every: Iterator[Case]) -> Iterator[Case]:
+        return islice(every, self._part.number - 1, None, self._part.of)
 
     def _missing(self, tallies: Mapping[str, Tally]) -> Iterator[tuple[str, int]]:
         for name, tally in tallies.items():
@@ -56,8 +77,29 @@ class Supply:
                     yield name, missing
 
     def _is_in_vain(self, tally: Tally) -> bool:
-        refused = tally.refused.total()
+        refused = tally.refused.total() - tally.beyond
         return refused >= (TIMES * len(self.share) + NONE_OF if tally.judged else NONE_OF)
+
+
+def within(request: Request, limits: str) -> Request:
+    """What is left of a request for a candidate that has these limits."""
+    stated = {name: listed.split(",") for name, listed in _fields(request.stated)}
+    for name, listed in _fields(limits.split()):
+        values = listed.split(",")
+        if name not in ASKED:
+            stated[name] = [value for value in stated.get(name, values) if value in values]
+            left = len(stated[name])
+        else:
+            asked = getattr(request, ASKED[name])
+            both: dict[str, Any] = {ASKED[name]: tuple(v for v in asked if str(v) in values)}
+            request, left = replace(request, **both), len(both[ASKED[name]])
+        if not left:
+            raise NothingToDraw(f"limits={limits}: {name}={listed} is nothing that was asked for")
+    return replace(request, stated=tuple(f"{n}={','.join(v)}" for n, v in stated.items()))
+
+
+def _fields(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return ((name, listed) for name, _, listed in (word.partition("=") for word in words))
 
 
 def draw(request: Request, ranks: int) -> list[Case]:

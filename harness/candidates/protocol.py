@@ -50,6 +50,9 @@ class Candidate(Protocol):
     `run` builds the model from the case's seed, takes the step and emits `nll` (the losses of
     this rank's tokens, with their numbers), `loss`, and `grad.<parameter>` as its optimizer
     would see it. It never compares, catches or prints.
+
+    It may have `limits`, a text such as "loss=token-mean window=none": what it supports of single
+    fields, so that no other cases are drawn for it.
     """
 
     name: str

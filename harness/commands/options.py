@@ -184,7 +184,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         against=against,
     )
     for text in request.stated:
-        from harness.generation.stated import BadField, read_stated
+        from harness.case.stated import BadField, read_stated
 
         try:
             read_stated(text)

@@ -117,9 +117,11 @@ def faulted(case: Case, candidate: str, fault: Fault) -> Comparison:
     return Comparison(case=case, candidate=candidate, verdict=Verdict.FAULT, fault=fault)
 
 
-def unsupported(case: Case, candidate: str, reason: str) -> Comparison:
+def unsupported(case: Case, candidate: str, reason: str, limits: str = "") -> Comparison:
     """The candidate said beforehand that it cannot run this case."""
-    return Comparison(case=case, candidate=candidate, verdict=Verdict.UNSUPPORTED, reason=reason)
+    return Comparison(
+        case=case, candidate=candidate, verdict=Verdict.UNSUPPORTED, reason=reason, limits=limits
+    )
 
 
 def _missing(case: Case, candidate: str, key: str, what: str) -> Comparison:

@@ -64,6 +64,8 @@ class Comparison:
     candidate: str
     verdict: Verdict
     reason: str = ""
+    # All of the candidate's limits, where the case is outside them.
+    limits: str = ""
     # Whether plain training had to be asked again.
     asked_again: bool = False
     # Where it should have been asked before this divergence was told, and why it could not.

@@ -34,8 +34,8 @@ from harness.case import (
     Sync,
     Wrapper,
 )
+from harness.case.stated import read_stated
 from harness.generation.situations import situations_of
-from harness.generation.stated import read_stated
 from harness.plan import plan
 
 DTYPES: tuple[Dtype, ...] = ("fp64",)

@@ -141,7 +141,7 @@ def _judged(run: Run, *, traced: bool, stored: Trace | None = None) -> Compariso
         else:
             outcome = found
     if isinstance(outcome, Unsupported):
-        return unsupported(case, candidate, outcome.reason)
+        return unsupported(case, candidate, outcome.reason, outcome.limits)
     if isinstance(outcome, Fault):
         return replace(_named(faulted(case, candidate, outcome)), logs=outcome.logs)
     oracle, *baselines = references

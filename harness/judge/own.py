@@ -70,7 +70,7 @@ def references(
     """What came of these, or why it is no reference."""
     for outcome in outcomes:
         if isinstance(outcome, Unsupported):
-            return Unsupported(f"{AT_SP_1}: {outcome.reason}")
+            return Unsupported(f"{AT_SP_1}: {outcome.reason}", outcome.limits)
         if isinstance(outcome, Fault):
             return replace(outcome, summary=f"{AT_SP_1}: {outcome.summary}")
     runs = [outcome for outcome in outcomes if isinstance(outcome, Assembly)]

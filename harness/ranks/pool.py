@@ -179,7 +179,7 @@ class RankPool:
             return fault
         ranks = range(ticket.case.ranks)
         if len(ticket.refusals) == ticket.case.ranks:
-            return Unsupported(ticket.refusals[0])
+            return Unsupported(ticket.refusals[0], ticket.limits)
         if ticket.refusals:
             trouble = disagreed(ticket.refusals)
             summary = f"rank {trouble.rank} {trouble.text}"

@@ -26,13 +26,14 @@ class Ticket:
     # Zero until the ranks have it.
     run: int = 0
     fragments: dict[int, Sequence[Fragment]] = field(default_factory=dict)
-    # What rank 0 entered, by kind.
     # Bytes that each rank sent to others; nothing where it could not tell.
     sent: dict[int, int | None] = field(default_factory=dict)
     # What rank 0 has a stand-in for.
     stood_in: tuple[str, ...] = ()
     # Why each rank did not run it that did not.
     refusals: dict[int, str] = field(default_factory=dict)
+    # Those of the candidate, where the case is outside them.
+    limits: str = ""
     # Ranks on a device on which they computed nothing.
     idle: set[int] = field(default_factory=set)
     # What each rank entered, one by one, where it is traced.
@@ -101,7 +102,7 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
     log = _log(frame.header.get("log", []))
     ticket.fragments[rank] = unpack(frame.header.get("fragments"), frame.payload)
     if refusal := frame.text("refusal"):
-        ticket.refusals[rank] = refusal
+        ticket.refusals[rank], ticket.limits = refusal, frame.text("limits")
     if frame.header.get("idle") is True:
         ticket.idle.add(rank)
     ticket.sent[rank] = None if frame.header.get("sent") is None else frame.whole("sent")

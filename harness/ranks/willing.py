@@ -3,29 +3,32 @@
 from harness.candidates import Candidate, locate
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case
+from harness.case.stated import outside
 from harness.ranks.recorder import RECEIVED, Recorder
 
 # Where a rank is while it asks; a run that ends here has shown nothing of a step.
 ASKING = "supports()"
 
 
-def willing(name: str, case: Case, recorder: Recorder) -> tuple[Candidate | None, str]:
-    """The candidate, if it runs this case; or nothing, and why not."""
+def willing(name: str, case: Case, recorder: Recorder) -> tuple[Candidate | None, str, str]:
+    """The candidate, if it runs this case; or nothing, why not, and all limits if it is that."""
     recorder.reached(ASKING)
     candidate = locate(name).load()
-    reason = candidate.supports(case)
+    limits = getattr(candidate, "limits", "")
+    beyond = outside(case, limits)
+    reason = f"its limits are {beyond}" if beyond else candidate.supports(case)
     recorder.reached(RECEIVED)
     if reason is None:
-        return candidate, ""
+        return candidate, "", ""
     if not isinstance(reason, str) or not reason:
         raise TypeError(f"supports() returned {reason!r}; return None, or say in words why not")
-    return None, reason
+    return None, reason, limits if beyond else ""
 
 
-def loaded(name: str, _case: Case, _recorder: Recorder) -> tuple[None, str]:
+def loaded(name: str, _case: Case, _recorder: Recorder) -> tuple[None, str, str]:
     """Nothing that runs, and what is wrong with the code of the candidate."""
     try:
         locate(name).load()
     except UnknownCandidate as error:
-        return None, str(error)
-    return None, ""
+        return None, str(error), ""
+    return None, "", ""

@@ -172,7 +172,7 @@ def main() -> None:
         before = allocations(device)
         ask = loaded if frame.header["loads"] else willing
         try:
-            candidate, refusal = ask(frame.text("candidate"), case, recorder)
+            candidate, refusal, limits = ask(frame.text("candidate"), case, recorder)
             seat = meshes.seat(case.dp, case.sp)
             gate.wait()
             if candidate:
@@ -204,6 +204,7 @@ def main() -> None:
                 run=run,
                 fragments=items,
                 refusal=refusal,
+                limits=limits,
                 idle=idle,
                 sent=exchanges.since(sent, started, case, seat.rank.dp_index),
                 log=told(log(started)) if traced else [],

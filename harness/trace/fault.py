@@ -25,6 +25,8 @@ class Unsupported:
     """A case that was not run, and why: the candidate refused it, or the ranks it was for."""
 
     reason: str
+    # All that the candidate has, where the case is outside them.
+    limits: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

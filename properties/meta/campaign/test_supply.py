@@ -1,14 +1,16 @@
 """A candidate is judged on as many cases as were asked for, whatever it does not support."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from harness.campaign import supply
 from harness.campaign.request import WHOLE, Part, Request
 from harness.campaign.summary import Tally
-from harness.campaign.supply import NONE_OF, TIMES, Supply, draw
-from harness.case import Case
+from harness.campaign.supply import NONE_OF, TIMES, NothingToDraw, Supply, draw, within
+from harness.case import Case, LossContract
+from harness.case.stated import outside
 from harness.compare import Comparison, Verdict
 
 REQUEST = Request(
@@ -82,6 +84,43 @@ def test_who_supports_next_to_nothing_is_given_up_and_lacks_cases(
     assert tally.lacking == lacking
     assert refused <= tally.refused.total() < refused + 12
     assert tally.verdict == "FAULT"
+
+
+@pytest.mark.parametrize(
+    "limits", ["loss=token-mean layers=1 window=none,3", "model=qwen3 loss=micro-mean,row-mean"]
+)
+def test_who_states_its_limits_is_given_nothing_in_vain_after_the_first_cases(limits: str) -> None:
+    tallies, cases = {"a": Tally()}, []
+    for jobs in Supply(REQUEST, 2, WHOLE).rounds(tallies):
+        for case, name in jobs:
+            beyond = outside(case, limits)
+            verdict = Verdict.UNSUPPORTED if beyond else Verdict.EQUAL
+            comparison = Comparison(case=case, candidate=name, verdict=verdict, reason=beyond)
+            tallies[name].add(replace(comparison, limits=limits if beyond else ""))
+            cases += [] if beyond else [case]
+    assert len(set(cases)) == len(cases) == tallies["a"].judged == 12
+    assert tallies["a"].refused.total() <= 12
+
+
+@pytest.mark.parametrize(
+    ("limits", "loss", "stated"),
+    [
+        ("loss=token-mean", ("token-mean",), ("steps=1,2",)),
+        ("steps=2,3 layers=1", REQUEST.losses, ("steps=2", "layers=1")),
+        ("dtype=bf16", (), ()),
+        ("sp=4", (), ()),
+        ("steps=3", (), ()),
+    ],
+)
+def test_limits_narrow_what_is_asked_for_or_leave_nothing(
+    limits: str, loss: tuple[LossContract, ...], stated: tuple[str, ...]
+) -> None:
+    asked = replace(REQUEST, stated=("steps=1,2",))
+    if loss:
+        assert within(asked, limits) == replace(asked, losses=loss, stated=stated)
+        return
+    with pytest.raises(NothingToDraw, match=f"{limits} is nothing that was asked for"):
+        within(asked, limits)
 
 
 def test_where_there_are_no_more_cases_nobody_lacks_any(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,31 @@ def test_whatever_ends_a_process_is_a_fault_and_no_pass(
     assert said in written.out + written.err
 
 
+def test_limits_of_a_candidate_leave_out_what_is_outside_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("mine.py").write_text(
+        STEP.format(at_import="", in_supports="return None")
+        + "Mine.limits = 'model=qwen3 loss=token-mean'\n"
+    )
+    asked = ["--cases", "5", "--sp", "2", "--dp", "1", "--candidate", "mine.py:MINE"]
+    assert main(["check", *asked]) == 0
+    said = capsys.readouterr().out
+    assert "\nmine.py:MINE does not support, of 10 cases that were drawn\n" in said
+    assert "\n    5  its limits are model=qwen3\n" in said
+
+
+def test_a_limit_that_cannot_be_is_a_fault_in_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("mine.py").write_text(
+        STEP.format(at_import="", in_supports="return None") + "Mine.limits = 'windw=none'\n"
+    )
+    assert main(["repro", LINE, "--candidate", "mine.py:MINE"]) == FAULT
+    said = capsys.readouterr().out
+    assert "raised BadField: windw=none: a case has no such field to be stated; near: win" in said
+
+
 def test_what_a_case_is_refused_for_is_told_in_the_words_of_the_candidate(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -1,0 +1,71 @@
+"""Fields of a case that are stated instead of drawn: `window=none`, `layers=1,2`."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from harness.case.case import Case
+from harness.case.invalid import InvalidCase
+from harness.case.line import ALWAYS, UNLESS_DEFAULT
+from harness.case.text import parse
+from harness.outside import BadInput
+
+# As a line calls them, and their attributes.
+FIELDS = {**ALWAYS, **UNLESS_DEFAULT, "dtype": "dtype"}
+# Commands have options for these.
+ASKED = {
+    "sp": "sps",
+    "dp": "dps",
+    "dtype": "dtypes",
+    "loss": "losses",
+    "kernel": "kernels",
+    "wrapper": "wrappers",
+}
+# Some values are for half precisions only.
+LINES = ("case/1 rows=2:11,2:11", "case/1 rows=2:11,2:11 dtype=bf16")
+
+
+class BadField(BadInput):
+    """It cannot be stated so."""
+
+
+def read_stated(text: str) -> tuple[str, tuple[Any, ...]]:
+    """An attribute of a case, and the values that it may have."""
+    return _read(text, {name: each for name, each in FIELDS.items() if name not in ASKED})
+
+
+def read_limits(text: str) -> dict[str, tuple[Any, ...]]:
+    """The same of every field, also of those that have options: `loss=token-mean steps=1`."""
+    if not isinstance(text, str):
+        raise BadField(f"limits={text!r}: must be a text, such as 'loss=token-mean steps=1'")
+    return dict(_read(word, FIELDS) for word in text.split())
+
+
+def outside(case: Case, limits: str) -> str:
+    """The limit that leaves this case out, or nothing."""
+    read = zip(limits.split(), read_limits(limits).items(), strict=True)
+    return next((word for word, (name, each) in read if getattr(case, name) not in each), "")
+
+
+def _read(text: str, fields: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
+    name, _, listed = text.partition("=")
+    if name not in fields:
+        near = ", ".join(get_close_matches(name, fields, 3, 0.0))
+        raise BadField(f"{text}: a case has no such field to be stated; near: {near}")
+    attribute = fields[name]
+    return attribute, tuple(_value(name, attribute, each) for each in listed.split(","))
+
+
+def _value(name: str, attribute: str, text: str) -> object:
+    if (name, text) == ("window", "none"):
+        return None
+    if name in ("sp", "dp") and text.isdecimal():
+        # Not every size goes with the few heads and rows of those lines.
+        return int(text)
+    why = ""
+    for line in LINES:
+        try:
+            return getattr(parse(f"{line} {name}={text}"), attribute)
+        except InvalidCase as error:
+            why = str(error)
+    raise BadField(f"{name}={text}: {why}")
