@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from types import EllipsisType
 from typing import Literal
 
@@ -44,7 +45,9 @@ def compare(
     bitwise = True
     for key in oracle:
         if is_required(key) and key not in trace:
-            return _missing(case, candidate, key, "was never emitted")
+            unknown = get_close_matches(key, [each for each in trace if each not in oracle], 1)
+            near = "".join(f"; near: {each!r}, which nobody knows" for each in unknown)
+            return _missing(case, candidate, key, f"was never emitted{near}")
     noise = measure_noise(
         {
             key: (oracle[key].values, [b[key].values for b in baselines if key in b])

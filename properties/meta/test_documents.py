@@ -101,7 +101,7 @@ def test_the_test_that_is_shown_runs_in_an_empty_folder(
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["* cases judged in 1 launches, *", "* UNSUPPORTED: one token-mean*"]
+        ["* cases judged in 1 launches, *", "* UNSUPPORTED: its limits are*"]
     )
 
 

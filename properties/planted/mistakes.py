@@ -30,7 +30,7 @@ MISTAKES = {
     "loss mask": Mistake("counts.roll(-1)\n", "counts.roll(-1).cpu()\n", f"aten.mul: {TWO}"),
     "model": Mistake(", rank.device)\n", ")\n", f"aten.embedding: {TWO}"),
     "attention mask": Mistake(
-        "& (distance >= 0)",
+        "& (back >= 0)",
         "& torch.ones(len(row), len(row), dtype=torch.bool).tril()",
         f"aten.bitwise_and: {TWO}",
     ),

@@ -141,6 +141,17 @@ def test_a_required_key_that_is_missing_is_a_fault(key: str) -> None:
     assert comparison.fault.summary == f"key {key!r} was never emitted"
 
 
+def test_a_key_that_was_misspelt_is_told_where_it_is_missing() -> None:
+    misspelt = HEAD.replace("grad.", "grads.")
+    fragments = sent(CASE, oracle(), {})
+    comparison = judge(
+        [[replace(f, key=misspelt) if f.key == HEAD else f for f in of] for of in fragments]
+    )
+    assert comparison.fault is not None
+    near = f"near: {misspelt!r}, which nobody knows"
+    assert comparison.fault.summary == f"key {HEAD!r} was never emitted; {near}"
+
+
 @pytest.mark.parametrize("change", [np.ravel, lambda v: v[:1], lambda v: v.astype(int)])
 def test_a_tensor_of_another_shape_or_kind_is_a_fault(change: Change) -> None:
     comparison = judged({HEAD: change})
