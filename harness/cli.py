@@ -4,8 +4,6 @@ import argparse
 import os
 import signal
 import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
 
 import harness
@@ -22,6 +20,7 @@ from harness.commands import (
 )
 from harness.commands.options import DIVERGED, FAULT, STOPPED, USAGE, print_json
 from harness.commands.ranks import NoRanks
+from harness.commands.unexpected import told_in_full
 from harness.outside import BadInput, printable
 
 COMMANDS = {
@@ -88,18 +87,6 @@ def _answer(options: argparse.Namespace) -> int:
             print_json({"verdict": "FAULT", "fault": f"{type(error).__name__}: {error}"})
         return FAULT
     return status
-
-
-def told_in_full(error: Exception) -> str:
-    """What nobody expected, in one sentence; all of it is in a file."""
-    said = printable(" ".join(f"{type(error).__name__}: {error}".split()))
-    try:
-        number, name = tempfile.mkstemp(prefix="harness-error-", suffix=".txt")
-        with os.fdopen(number, "w") as file:
-            file.write("".join(traceback.format_exception(error)))
-    except OSError as other:
-        return f"nothing can be judged here: {said}; nor can it be told in full: {other}"
-    return f"nothing can be judged here: {said}; in full in {name}"
 
 
 def obey_signals() -> None:

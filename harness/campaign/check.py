@@ -43,11 +43,13 @@ def check(
     console: Console,
     part: Part = WHOLE,
     limit: float = math.inf,
+    *,
+    tables: bool = True,
 ) -> Summary:
     """Judge every candidate; each stops at its first failure, which is then shrunk and kept.
 
     After `limit` seconds no case is begun any more. A Ctrl-C ends it as well, and what was judged
-    until then is told all the same.
+    until then is told all the same. `tables` are left to who adds several parts up.
     """
     started = time.monotonic()
     until = started + limit
@@ -72,7 +74,8 @@ def check(
             summary.ended = INTERRUPTED
     summary.seconds = round(time.monotonic() - started, 3)
     summary.placement = pool.place
-    show(summary, console)
+    if tables:
+        show(summary, console)
     _keep(summary, pool, console, part)
     return summary
 

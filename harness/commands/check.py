@@ -2,8 +2,10 @@
 
 import argparse
 import math
+from typing import TYPE_CHECKING
 
 from harness.against import PLAIN
+from harness.campaign.request import WHOLE, Part, Request
 from harness.commands.options import (
     STOPPED,
     UsageError,
@@ -18,6 +20,12 @@ from harness.commands.options import (
     step_options,
 )
 from harness.commands.ranks import open_pool
+from harness.commands.side_by_side import pools_for, side_by_side
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.campaign.summary import Summary
 
 HELP = "judge candidates on generated cases"
 
@@ -37,6 +45,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="judge only part K of N; `merge` adds the parts up",
     )
     parser.add_argument(
+        "--pools",
+        default="1",
+        metavar="N",
+        help="judge on N pools of ranks at once; auto: as many as there are cores, or devices, "
+        "for; default: 1",
+    )
+    parser.add_argument(
         "--limit",
         type=float,
         default=math.inf,
@@ -50,21 +65,42 @@ def add(parser: argparse.ArgumentParser) -> None:
     pool_options(parser)
 
 
+def examine(
+    options: argparse.Namespace,
+    request: Request,
+    ranks: int,
+    part: Part,
+    console: "Console",
+    *,
+    alone: bool = False,
+) -> "Summary":
+    """Judge a part on ranks of its own, beside all others or alone."""
+    from harness.campaign.check import check
+
+    with open_pool(options, ranks, request.candidates, WHOLE if alone else part) as pool:
+        return check(request, pool, console, part, options.limit, tables=alone)
+
+
 def run(options: argparse.Namespace) -> int:
     request, ranks = read_request(options)
     part = read_part(options.shard, request.count)
+    pools = pools_for(options.pools, request, ranks)
+    if pools > 1 and (part.of > 1 or options.nodes > 1):
+        raise UsageError(f"--pools={pools}: use it on one host, and without --shard")
     if not options.limit > 0:
         raise UsageError(f"--limit={options.limit:g}: use a number of seconds above zero")
 
     from rich.console import Console
 
-    from harness.campaign.check import check
     from harness.campaign.summary import INTERRUPTED
-    from harness.campaign.table import closing, say
+    from harness.campaign.table import closing, say, show
 
     console = Console(stderr=options.json)
-    with open_pool(options, ranks, request.candidates) as pool:
-        summary = check(request, pool, console, part, options.limit)
+    if pools == 1:
+        summary = examine(options, request, ranks, part, console, alone=True)
+    else:
+        summary = side_by_side(options, request, ranks, pools, examine)
+        show(summary, console)
     # What is listed may be forgiven where something passed beside it.
     known = options.known if all(tally.passed for tally in summary.tallies.values()) else "fail"
     status = STOPPED if summary.ended == INTERRUPTED else status_of(summary.verdict, known)

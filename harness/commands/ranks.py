@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from harness.campaign.request import WHOLE, Part
 from harness.commands.options import UsageError, against_of
 
 if TYPE_CHECKING:
@@ -31,9 +32,15 @@ def _refuse_pretence(options: argparse.Namespace) -> None:
 
 @contextmanager
 def open_pool(
-    options: argparse.Namespace, ranks: int, candidates: Collection[str] = ()
+    options: argparse.Namespace,
+    ranks: int,
+    candidates: Collection[str] = (),
+    part: Part = WHOLE,
 ) -> Iterator["RankPool"]:
-    """As many ranks, on the device and with the patience that was asked for, to run these."""
+    """As many ranks, on the device and with the patience that was asked for, to run these.
+
+    Where several pools run at once, each has its part of the devices.
+    """
     from harness.candidates import interpreter, locate
     from harness.ranks.device import NoPlace, choose
     from harness.ranks.nodes import CannotListen, Nodes
@@ -59,7 +66,8 @@ def open_pool(
     where = homes.pop() if homes else ""
     interpreter(where)
     try:
-        placement = choose(options.device, options.transport, ranks // options.nodes)
+        here, worker = ranks // options.nodes, part.number - 1
+        placement = choose(options.device, options.transport, here, worker=worker, workers=part.of)
         nodes = Nodes(options.nodes, options.endpoint) if options.nodes > 1 else None
     except NoPlace as error:
         raise UsageError(f"--{error}") from None

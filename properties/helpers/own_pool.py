@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.campaign.request import WHOLE, Part
 from harness.commands.ranks import NoRanks
 from harness.ranks.pool import CannotStart, RankPool
 from harness.report import explain_no_start
@@ -19,7 +20,9 @@ def own_pool(harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("harness.failure.bundle.read.elsewhere", lambda: tmp_path / "elsewhere")
 
     @contextmanager
-    def opened(options: Any, _ranks: int, candidates: Iterable[str] = ()) -> Iterator[RankPool]:
+    def opened(
+        options: Any, _ranks: int, candidates: Iterable[str] = (), _part: Part = WHOLE
+    ) -> Iterator[RankPool]:
         for candidate in candidates:
             harness_pool.load(candidate)
         usual = harness_pool.deadlines.case
