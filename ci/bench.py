@@ -2,8 +2,8 @@
 """How much the harness costs beyond the forward and backward that it runs.
 
 Medians over alternating rounds within one run, because machines drift. With --rate it measures
-cases per second, and nothing else; with --length how seconds and memory grow with the tokens of a
-step. Run it as `.venv/bin/python ci/bench.py`.
+cases per second, and nothing else; with --pools 1,2,4 how they grow with pools; with --length how
+seconds and memory grow with the tokens of a step. Run it as `.venv/bin/python ci/bench.py`.
 """
 
 import argparse
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
     parser.add_argument("--draws", type=int, default=1000, help="cases drawn, default: 1000")
     parser.add_argument("--rate", action="store_true")
+    parser.add_argument("--pools", help="whole campaigns on so many pools", metavar="LIST")
     sizes = "of so many tokens, or of ever more"
     parser.add_argument("--length", type=int, nargs="?", const=0, help=sizes, metavar="TOKENS")
     place = "with --rate or --length, default: cpu"
@@ -58,6 +59,9 @@ def main() -> None:
     results: dict[str, Any]
     if options.length is not None:
         results = length.measured(options.device, options.length)
+    elif options.pools:
+        pools = [int(number) for number in options.pools.split(",")]
+        results = {"whole campaigns": side_by_side(pools, options.cases, options.rounds)}
     elif options.rate:
         batches = {f"sp {sp}": batch_for(sp, options.cases) for sp in SIZES}
         results = {sp: rates(of, options.rounds, options.device) for sp, of in batches.items()}
@@ -81,12 +85,13 @@ def batch_for(sp: int, count: int) -> list[Case]:
 def measure(sp: int, count: int, rounds: int) -> dict[str, Any]:
     """Every figure for one size, on CPUs."""
     batch = batch_for(sp, count)
-    starts, bare_starts, torchruns = [], [], []
+    starts, bare_starts, torchruns, verdicts = [], [], [], []
     for _ in range(3):
         with RankPool(sp) as pool:
             starts.append(seconds_of(partial(start, pool)))
         bare_starts.append(torchrun(sp, None)[0])
         torchruns.append(torchrun(sp, batch[0])[1])
+        verdicts.append(seconds_of(partial(checked, 1, sp)))
     found = rates(batch, rounds, "cpu")
     per_case = median(torchruns)
     return {
@@ -96,7 +101,31 @@ def measure(sp: int, count: int, rounds: int) -> dict[str, Any]:
         "pool start, seconds": median(starts),
         "bare torchrun start, seconds": median(bare_starts),
         "pool start / bare torchrun start": median(map(truediv, starts, bare_starts)),
+        "check of one case, seconds": median(verdicts),
+        "check of one case / torchrun for one": median(map(truediv, verdicts, torchruns)),
     }
+
+
+def side_by_side(pools: list[int], count: int, rounds: int) -> dict[str, Any]:
+    """Cases in a second of a whole `check`, by how many pools it has."""
+    times: dict[int, list[float]] = {number: [] for number in pools}
+    for _ in range(rounds):
+        for number in pools:
+            times[number].append(seconds_of(partial(checked, count, 2, "--pools", str(number))))
+    found = {f"{n} pools, cases/s": count / median(each) for n, each in times.items()}
+    first, *others = times.values()
+    grown = {
+        f"{n} pools / {pools[0]}": median(map(truediv, first, each))
+        for n, each in zip(pools[1:], others, strict=True)
+    }
+    return {**found, **grown}
+
+
+def checked(count: int, sp: int, *more: str) -> None:
+    """A command from its start to its end."""
+    words = ["--cases", str(count), "--sp", str(sp), "--dp", "1", "--candidate", DIALECTS[1]]
+    command = [sys.executable, "-m", "harness", "check", *words, *more]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def rates(batch: list[Case], rounds: int, device: str) -> dict[str, Any]:

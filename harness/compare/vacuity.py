@@ -77,7 +77,8 @@ def _not_parallel(case: Case, assembly: Assembly, *, of_our_model: bool) -> str:
         if len(known) == case.sp and sum(known) < least:
             return (
                 f"the ranks of replica {replica} sent {sum(known)} bytes, and attention over the "
-                f"rows that are cut between them needs {least}: each computes what others hold"
+                f"rows that are cut between them needs {least}: each computes what others hold, "
+                "or something that torch.distributed does not know carried it; then emit 'sent'"
             )
     return ""
 

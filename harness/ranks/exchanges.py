@@ -10,8 +10,8 @@ from torch import distributed as dist
 from harness.case import Case
 from harness.ranks.collectives import sent_since
 
-# All-to-alls by two names, and what gloo's log has none of.
-NAMED, MESSAGES = "all-to-all", "messages"
+# All-to-alls by two names, what gloo's log has none of, and what torch does not carry.
+NAMED, MESSAGES, UNKNOWN = "all-to-all", "messages", "unknown"
 
 
 class Exchanges:
@@ -33,15 +33,21 @@ class Exchanges:
         """Bytes so far, of what can be had at no cost."""
         return self._sent.copy()
 
-    def since(self, before: Counter[str], moment_ns: int, case: Case, replica: int) -> int | None:
-        """Bytes since `sent` was `before`; nothing if the log has forgotten some of them."""
+    def since(
+        self, before: Counter[str], moment_ns: int, case: Case, replica: int, said: int
+    ) -> int | None:
+        """Bytes since `sent` was `before`; nothing if the log has forgotten some of them.
+
+        With what the step `said` that it sent by means that torch does not know.
+        """
         sent = self._sent - before
+        sent[UNKNOWN] = said
         if case.sp == 1 or sent.total() * case.sp >= enough(case, replica):
             return sent.total()
         # What is flat and smaller may be losses and labels.
         flat_from, wrapped = 2 * case.tokens + 1, case.wrapper != "none"
         logged = sent_since(moment_ns, flat_from, wrapped=wrapped)
-        return None if logged is None else logged + sent[MESSAGES]
+        return None if logged is None else logged + sent[MESSAGES] + said
 
     def _measure(self, owner: Any, name: str, kind: str) -> None:
         function = getattr(owner, name)

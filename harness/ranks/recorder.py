@@ -9,6 +9,8 @@ from harness.trace import PAD_TOKEN, Fragment, digest, is_required, to_numpy
 from harness.trace.trace import Tokens, Values
 
 PROGRESS_BYTES = 128
+# The key under which a step says itself how many bytes it sent, where torch cannot know.
+SENT = "sent"
 # Where a rank is before its candidate has emitted anything.
 RECEIVED = "case received"
 
@@ -26,6 +28,8 @@ class Recorder:
         self.traced, self._progress = traced, progress
         self._kept: list[tuple[str, torch.Tensor, Tokens | None]] = []
         self._under_way = False
+        # Bytes, besides those that torch knows of.
+        self.sent = 0
         self.reached(RECEIVED)
 
     def reached(self, key: str) -> None:
@@ -39,6 +43,9 @@ class Recorder:
         if not isinstance(key, str) or not isinstance(tensor, torch.Tensor):
             raise BadFragment(f"emit({key!r}, ...): needs a text key and a tensor")
         self.reached(key)
+        if key == SENT:
+            self.sent += _bytes_in(tensor)
+            return
         if not (self.traced or is_required(key)):
             return
         if tensor.is_complex() or tensor.layout != torch.strided:
@@ -88,3 +95,9 @@ class Recorder:
         real = numbers != PAD_TOKEN
         pads = int(numbers.size - real.sum())
         return Fragment(key, values[real], numbers[real], pads=pads)
+
+
+def _bytes_in(tensor: torch.Tensor) -> int:
+    if tensor.shape or tensor.dtype not in (torch.int32, torch.int64) or tensor < 0:
+        raise BadFragment(f"key {SENT!r}: emit how many bytes this rank sent, as a whole number")
+    return int(tensor)

@@ -15,7 +15,7 @@ from harness.verdict import Verdict
 from properties.helpers.places import ROOT
 from properties.meta.compare.test_layouts import BENIGN
 
-VACUOUS = ROOT / "properties" / "planted" / "vacuous.py"
+VACUOUS, UNSEEN = (ROOT / "properties" / "planted" / f"{n}.py" for n in ("vacuous", "unseen"))
 # Two dims for each of two heads: four bytes by eight, times what crosses.
 MODEL = "heads=2/2 layers=1 dim=2"
 KEY = 4 * 8
@@ -123,6 +123,16 @@ def test_a_step_that_computes_everything_everywhere_is_vacuous(
     assert comparison.fault
     assert comparison.fault.kind is Kind.VACUOUS
     assert said in comparison.fault.summary
+
+
+def test_what_torch_does_not_carry_is_seen_where_the_step_says_so(harness_pool: RankPool) -> None:
+    for sp in (2, 4):
+        case = parse(f"case/1 rows=9:111111111,4:0111 sp={sp} layers=2")
+        assert evaluate(case, f"{UNSEEN}:SAYS_SO", harness_pool).verdict.passed
+        comparison = evaluate(case, f"{UNSEEN}:SILENT", harness_pool)
+        assert comparison.fault is not None
+        assert comparison.fault.kind is Kind.VACUOUS
+        assert comparison.fault.summary.endswith("does not know carried it; then emit 'sent'")
 
 
 @pytest.mark.parametrize("candidate", BENIGN)

@@ -25,6 +25,9 @@ from harness.ranks.recorder import BadFragment, Recorder
         (b"loss", torch.ones(()), None),
         ("loss", torch.ones((), dtype=torch.complex64), None),
         ("nll", torch.ones(2).to_sparse(), torch.arange(2)),
+        ("sent", torch.tensor(-1), None),
+        ("sent", torch.tensor(1.5), None),
+        ("sent", torch.tensor([1]), None),
     ],
 )
 def test_a_malformed_fragment_is_not_even_sent(
@@ -32,7 +35,7 @@ def test_a_malformed_fragment_is_not_even_sent(
 ) -> None:
     with (tmp_path / "progress").open("wb") as progress:
         recorder = Recorder(1, 7, traced=False, progress=progress.fileno())
-        with pytest.raises(BadFragment, match=r"loss|nll"):
+        with pytest.raises(BadFragment, match=r"loss|nll|sent"):
             recorder(key, tensor, tokens)
     assert recorder.fragments() == []
 
