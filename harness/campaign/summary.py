@@ -14,7 +14,9 @@ from harness.verdict import Verdict
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
-FORMAT = 5
+FORMAT = 6
+# So many cases may need nothing of other ranks; that no case of more does is no chance.
+FEW = 20
 INTERRUPTED: Final = "interrupted"
 LIMIT: Final = "limit"
 Ended = Literal["", "interrupted", "limit"]
@@ -63,6 +65,10 @@ class Tally:
     elements: int = 0
     # Cases in which plain training was asked again, and what it then said decided for a pass.
     asked_again: int = 0
+    # Cases that passed with several ranks to a sequence, and those of them without a word between
+    # ranks.
+    shared: int = 0
+    silent: int = 0
     # By dtype.
     used: dict[str, Histogram] = field(default_factory=dict)
     # Records of the first failure in each shard, shrunk; the smallest first.
@@ -84,6 +90,8 @@ class Tally:
             self.known[comparison.reason] += 1
         if comparison.verdict.passed:
             self.asked_again += comparison.asked_again
+            self.shared += comparison.case.sp > 1
+            self.silent += comparison.silent
             # What equals plain training bit by bit adds nothing to plain training's own error.
             used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
             self.used.setdefault(comparison.case.dtype, Histogram()).add(used)
@@ -100,6 +108,8 @@ class Tally:
             self.known + other.known,
             self.elements + other.elements,
             self.asked_again + other.asked_again,
+            self.shared + other.shared,
+            self.silent + other.silent,
             used,
             failures,
         )
@@ -119,9 +129,14 @@ class Tally:
 
     @property
     def verdict(self) -> str:
-        """The worst; what the candidate does not support counts where too little is left."""
+        """The worst; it counts, too, where too little is left of it or nothing was shared."""
         seen = worst(name for name in self.verdicts if name != "UNSUPPORTED")
-        return worst([seen, "FAULT"]) if self.lacking else seen
+        return worst([seen, "FAULT"]) if self.lacking or self.is_unshared else seen
+
+    @property
+    def is_unshared(self) -> bool:
+        """Whether sequences were never cut so that one rank needed anything of another."""
+        return self.silent == self.shared > FEW
 
     def record(self) -> dict[str, Any]:
         return {
@@ -133,6 +148,8 @@ class Tally:
             "known": dict(self.known),
             "elements": self.elements,
             "asked_again": self.asked_again,
+            "shared": self.shared,
+            "silent": self.silent,
             "used": self.most,
             "histogram": {dtype: asdict(histogram) for dtype, histogram in self.used.items()},
             "failures": self.failures,
@@ -149,6 +166,8 @@ class Tally:
             Counter(record["known"]),
             record["elements"],
             record["asked_again"],
+            record["shared"],
+            record["silent"],
             used,
             failures,
         )
@@ -167,6 +186,7 @@ class Tally:
             and self.known.total() == self.verdicts["KNOWN"]
             and len(counted) == len(BUCKETS) * len(self.used)
             and sum(counted) == self.passed
+            and 0 <= self.silent <= self.shared <= self.passed
             and all(type(failure[name]) is str for failure in self.failures for name in TOLD)
         )
 

@@ -102,6 +102,11 @@ def _why(candidate: str, tally: Tally) -> str:
     if tally.failures:
         kinds = {failure["verdict"] for failure in tally.failures}
         return f"{candidate} is {worst(kinds)} on {tally.failures[0]['case']}"
+    if tally.is_unshared:
+        return (
+            f"{candidate} shared nothing: in none of {tally.shared} cases at sp > 1 did one rank "
+            "need anything of another"
+        )
     if not tally.lacking and tally.known:
         forgiven = "which passes with --known pass" if tally.passed else "and passes nothing"
         return f"{candidate} fails as is listed of it, {forgiven}"

@@ -97,7 +97,27 @@ class OneHoldsAll(ComputesAll):
         return torch.full((total,), rank.sp_index == 0, device=rank.device)
 
 
+class RowsApart(ComputesAll):
+    """Each rank has whole rows, and what would have to be cut is refused."""
+
+    name = "rows-apart"
+    limits = "dp=1 micro=1 checkpoint=0"
+
+    def supports(self, case: Case) -> str | None:
+        return super().supports(case) or ("few rows" if len(case.rows) < case.sp else None)
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        self._rows = [row for row, its in enumerate(case.rows) for _ in range(len(its))]
+        super().run(case, rank, emit)
+
+    def own(self, total: int, rank: Rank) -> Tensor:
+        padding = [0] * (total - len(self._rows))
+        rows_T = torch.tensor([*self._rows, *padding], device=rank.device)
+        return rows_T % rank.sp.size() == rank.sp_index
+
+
 COMPUTES_ALL = ComputesAll()
 ALL_TO_ALL_FOR_SHOW = AllToAllForShow()
 SUMS_FOR_SHOW = KeysSummedForShow()
 ONE_HOLDS_ALL = OneHoldsAll()
+ROWS_APART = RowsApart()

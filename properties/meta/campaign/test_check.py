@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from harness.cli import main
-from properties.helpers.places import ROOT
+from properties.helpers.places import PLANTED, ROOT
 
 pytest_plugins = ["properties.helpers.own_pool"]
 
@@ -49,6 +49,16 @@ def test_a_fault_has_exit_status_3(capsys: pytest.CaptureFixture[str]) -> None:
     line = "case/1 rows=3:111 sp=2"
     assert main(["repro", line, "--candidate", "broken.py:BROKEN"]) == 3
     assert "raised ValueError: no" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("own_pool")
+def test_a_campaign_in_which_no_rank_needed_anything_of_another_is_no_pass(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    apart = f"{PLANTED / 'vacuous.py'}:ROWS_APART"
+    assert main(["check", "--cases", "24", *SMALL, "--sp", "2", "--candidate", apart]) == 3
+    closing = f"exit status 3: {apart} shared nothing: in none of 24 cases at sp > 1 did one rank "
+    assert closing in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("own_pool")

@@ -1,14 +1,17 @@
 """What is added up of a run: outcomes, and errors as shares of what was allowed."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.campaign.summary import BUCKETS, Histogram, Tally
+from harness.campaign.summary import BUCKETS, FEW, Histogram, Tally
 from harness.case import parse
 from harness.compare import Comparison, KeyResult, Verdict
+
+EQUAL = Comparison(case=parse("case/1 rows=2:11"), candidate="a", verdict=Verdict.EQUAL)
 
 
 @given(st.lists(st.floats(0, 1)))
@@ -45,3 +48,18 @@ def test_being_judged_on_too_few_cases_is_no_pass_and_hides_no_divergence(
     verdicts: dict[str, int], lacking: int, worst_of_all: str
 ) -> None:
     assert Tally(verdicts=Counter(verdicts), lacking=lacking).verdict == worst_of_all
+
+
+@pytest.mark.parametrize(
+    ("shared", "silent", "verdict"),
+    [(0, 0, "EQUAL"), (FEW, FEW, "EQUAL"), (FEW + 1, FEW + 1, "FAULT"), (FEW + 1, FEW, "EQUAL")],
+)
+def test_many_cases_in_which_ranks_needed_nothing_of_each_other_are_no_pass(
+    shared: int, silent: int, verdict: str
+) -> None:
+    made = Tally()
+    for number in range(FEW + 1):
+        case = parse(f"case/1 rows=2:11 sp={2 if number < shared else 1}")
+        said = replace(EQUAL, case=case, silent=number < silent)
+        made.add(said)
+    assert (made.shared, made.silent, made.verdict) == (shared, silent, verdict)
