@@ -34,17 +34,15 @@ def read_stated(text: str) -> tuple[str, tuple[Any, ...]]:
     return _read(text, {name: each for name, each in FIELDS.items() if name not in ASKED})
 
 
-def read_limits(text: str) -> dict[str, tuple[Any, ...]]:
-    """The same of every field, also of those that have options: `loss=token-mean steps=1`."""
-    if not isinstance(text, str):
-        raise BadField(f"limits={text!r}: must be a text, such as 'loss=token-mean steps=1'")
-    return dict(_read(word, FIELDS) for word in text.split())
-
-
 def outside(case: Case, limits: str) -> str:
-    """The limit that leaves this case out, or nothing."""
-    read = zip(limits.split(), read_limits(limits).items(), strict=True)
-    return next((word for word, (name, each) in read if getattr(case, name) not in each), "")
+    """The limit that leaves this case out, or nothing; each is read as above, of any field."""
+    if not isinstance(limits, str):
+        raise BadField(f"limits={limits!r}: must be a text, such as 'loss=token-mean steps=1'")
+    for limit in limits.split():
+        attribute, values = _read(limit, FIELDS)
+        if getattr(case, attribute) not in values:
+            return limit
+    return ""
 
 
 def _read(text: str, fields: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
