@@ -142,4 +142,6 @@ def _part(judge: Judge, asked: tuple[Any, ...], parent: int, connection: Connect
         return
     except Exception as error:  # noqa: BLE001 - it says nothing of the candidate
         told = NO_RANKS, f"harness: {told_in_full(error)}", f"{type(error).__name__}: {error}"
-    connection.send_bytes(json.dumps(told).encode())
+    # Nobody may be there any more to hear it.
+    with suppress(BrokenPipeError):
+        connection.send_bytes(json.dumps(told).encode())

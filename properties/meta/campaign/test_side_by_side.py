@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,121 +21,107 @@ from harness.ranks import device
 from properties.helpers.commands import ran
 from properties.helpers.places import ROOT
 
-SMALL = ("--sp", "2", "--dp", "1", "--json")
+pytest_plugins = ["properties.helpers.own_pool"]
+
+PARTS = (sys.executable, "-m", "properties.helpers.parts")
 # On a busy machine a process alone takes seconds to start.
 PATIENCE = 120.0
-SLOW = """
-import time
-from pathlib import Path
-from harness.candidates.own.native import LocalDialect
-
-class Slow(LocalDialect):
-    name = "slow"
-
-    def run(self, case, rank, emit):
-        with open("cases", "a") as file:
-            print(rank.index, file=file)
-        time.sleep(0.2)
-        super().run(case, rank, emit)
-
-SLOW = Slow()
-"""
 
 
-def checked(folder: Path, *words: str) -> tuple[int, dict[str, Any], str]:
-    run = ran(sys.executable, "-m", "harness", "check", *SMALL, *words, cwd=folder)
-    return run.returncode, json.loads(run.stdout), run.stderr
+@pytest.mark.usefixtures("own_pool")
+def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right, wrong = "native-local", "mutants.B48"
+    words = ["check", "--sp", "2", "--dp", "1", "--cases", "10", "--json"]
+    assert main([*words, "--candidate", right]) == 0
+    one = json.loads(capsys.readouterr().out)
+    asked = (*words, "--candidate", right, "--candidate", wrong, "--pools", "2")
+    run = ran(sys.executable, "-m", "harness", *asked, cwd=tmp_path)
+    two = json.loads(run.stdout)
+    assert (run.returncode, two["verdict"]) == (1, "DIVERGED")
+    for same in ("size", "drawn", "shards", "situations", "cases"):
+        assert two[same] == one[same]
+    assert two["candidates"][right] == one["candidates"][right]
+    # Each part tells of what it found itself, and nobody tells of it again.
+    failures = two["candidates"][wrong]["failures"]
+    assert failures
+    for failure in failures:
+        assert run.stderr.count(f"bundle  {failure['bundle']}\n") == 1
+    assert run.stderr.count("situations met: ") == 1
+    assert run.stderr.count(f"exit status 1: {wrong} is DIVERGED on case/1 ") == 1
 
 
 @contextmanager
-def under_way(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Two parts, both in the middle of their cases."""
-    (folder / "slow.py").write_text(SLOW)
-    words = [*SMALL, "--cases", "200", "--pools", "2", "--candidate", "slow.py:SLOW"]
+def under_way(folder: Path, parts: int) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """Parts that go on and on, and their processes."""
     with subprocess.Popen(
-        [sys.executable, "-m", "harness", "check", *words],
+        [*PARTS, "goes on", str(parts)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     ) as process:
-        until, cases = time.monotonic() + PATIENCE, folder / "cases"
-        while not cases.exists() or len(cases.read_text().splitlines()) < 40:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        files = [folder / f"part-{number}" for number in range(1, parts + 1)]
         try:
-            yield process
+            until = time.monotonic() + PATIENCE
+            while not all(file.exists() and file.read_text() for file in files):
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            yield process, [int(file.read_text()) for file in files]
         finally:
             process.kill()
 
 
-def parts_of(process: subprocess.Popen[str]) -> list[int]:
-    """Processes that judge, as the kernel knows them."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_text() for pid in children}
-    return [pid for pid, command in commands.items() if "spawn_main" in command]
-
-
-def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(tmp_path: Path) -> None:
-    told = {}
-    for pools in ("1", "2"):
-        status, told[pools], _ = checked(tmp_path, "--cases", "12", "--pools", pools)
-        assert status == 0
-        assert told[pools].pop("seconds") > 0
-    assert told["1"] == told["2"]
-
-
-def test_a_failure_is_found_shrunk_and_explained_by_the_part_that_has_it(
-    tmp_path: Path,
-) -> None:
-    words = ("--cases", "4", "--pools", "2", "--candidate", "mutants.B48", "--dtype", "fp64")
-    status, document, said = checked(tmp_path, *words)
-    assert (status, document["verdict"]) == (1, "DIVERGED")
-    failures = document["candidates"]["mutants.B48"]["failures"]
-    assert len(failures) >= 1
-    for failure in failures:
-        assert said.count(f"bundle  {failure['bundle']}\n") == 1
-    assert said.count("exit status 1: mutants.B48 is DIVERGED on case/1 ") == 1
+def test_what_all_parts_judged_is_told_as_one_campaign(tmp_path: Path) -> None:
+    run = ran(*PARTS, "passes", "3", cwd=tmp_path)
+    document = json.loads(run.stdout)
+    assert (document["verdict"], document["cases"], document["size"]) == ("EQUAL", 3, 3)
+    assert document["shards"] == {"of": 1, "examined": [1], "missing": []}
+    # By the clock, and not of all of them together.
+    assert 0 < document["seconds"] < PATIENCE
+    assert sorted(run.stderr.splitlines()) == ["part 1/3", "part 2/3", "part 3/3"]
 
 
 def test_who_is_stopped_tells_what_all_parts_judged_until_then(tmp_path: Path) -> None:
-    with under_way(tmp_path) as process:
+    with under_way(tmp_path, 2) as (process, _):
         process.send_signal(signal.SIGINT)
         document = json.loads(process.communicate(timeout=PATIENCE)[0])
-    assert process.returncode == 130
     assert (document["ended"], document["verdict"]) == ("interrupted", "FAULT")
-    assert 0 < document["candidates"]["slow.py:SLOW"]["judged"] < 200
+    assert document["shards"]["missing"] == []
 
 
 def test_a_part_that_is_gone_is_missing_and_nobody_passes(tmp_path: Path) -> None:
-    with under_way(tmp_path) as process:
-        one, other = parts_of(process)
-        os.kill(one, signal.SIGKILL)
-        os.kill(other, signal.SIGTERM)
+    with under_way(tmp_path, 3) as (process, parts):
+        os.kill(parts[1], signal.SIGKILL)
+        process.send_signal(signal.SIGTERM)
         document = json.loads(process.communicate(timeout=PATIENCE)[0])
-    assert process.returncode == 130
-    assert (document["shards"]["missing"], document["verdict"]) == ([1], "FAULT")
+    assert (document["shards"]["missing"], document["verdict"]) == ([2], "FAULT")
 
 
 def test_no_part_outlives_who_started_it(tmp_path: Path) -> None:
-    with under_way(tmp_path) as process:
-        parts = parts_of(process)
-        assert len(parts) == 2
+    with under_way(tmp_path, 2) as (process, parts):
         process.kill()
         until = time.monotonic() + PATIENCE
         while any(Path(f"/proc/{pid}").exists() for pid in parts):
             assert time.monotonic() < until
-            time.sleep(0.05)
+            time.sleep(0.02)
 
 
-def test_what_no_part_can_run_is_said_once(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("MINE = 1 +\n")
-    words = (*SMALL, "--pools", "2", "--candidate", "broken.py:MINE")
-    run = ran(sys.executable, "-m", "harness", "check", *words, cwd=tmp_path)
-    assert run.returncode == 2
-    assert run.stderr.count("broken.py does not import: SyntaxError") == 1
-    assert "Traceback" not in run.stderr
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("refuses", "BadInput: no such thing"),
+        ("has no ranks", "NoRanks: harness: they do not come up"),
+        ("breaks", "NoRanks: harness: nothing can be judged here: ZeroDivisionError: ; in full"),
+        ("vanishes", "RuntimeError: none of 2 processes came to its end"),
+    ],
+)
+def test_what_no_part_can_do_is_said_once(does: str, said: str, tmp_path: Path) -> None:
+    run = ran(*PARTS, does, "2", cwd=tmp_path)
+    assert json.loads(run.stdout).startswith(said)
+    assert sorted(run.stderr.splitlines()) in (["part 1/2", "part 2/2"], [])
 
 
 @pytest.mark.parametrize(
@@ -155,6 +140,10 @@ def test_pools_that_cannot_be_are_refused(
     assert said in capsys.readouterr().err
 
 
+def request(count: int) -> Request:
+    return read_request(build_parser().parse_args(["check", "--cases", str(count)]))[0]
+
+
 @pytest.mark.parametrize(
     ("there", "ranks", "count", "pools"),
     [
@@ -171,10 +160,6 @@ def test_auto_has_a_core_or_a_device_for_each_rank(
     monkeypatch.setattr(device, "at_hand", lambda: there)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     assert pools_for("auto", request(count), ranks) == pools
-
-
-def request(count: int) -> Request:
-    return read_request(build_parser().parse_args(["check", "--cases", str(count)]))[0]
 
 
 def test_each_part_has_its_share_of_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
