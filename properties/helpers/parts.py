@@ -1,7 +1,7 @@
 """Parts of a campaign that are judged by nobody, side by side: a program for tests.
 
-Run as `python -m properties.helpers.parts WHAT PARTS`, in a folder of its own. Every part leaves
-the number of its process there as soon as it has begun.
+Run as `python -m properties.helpers.parts WHAT PARTS`, in a folder of its own. Every part that
+comes so far leaves the number of its process there.
 """
 
 import argparse
@@ -38,7 +38,6 @@ def judge(
     what: argparse.Namespace, request: Request, ranks: int, part: Part, console: "Console"
 ) -> Summary:
     """One case that passed, or what was asked for."""
-    Path(f"part-{part.number}").write_text(str(os.getpid()))
     console.print(f"part {part}")
     summary = Summary(
         request=request,
@@ -62,6 +61,7 @@ def judge(
     if what.does == "vanishes":
         os._exit(1)
     try:
+        Path(f"part-{part.number}").write_text(str(os.getpid()))
         time.sleep(600 if what.does == "goes on" else 0)
     except KeyboardInterrupt:
         summary.ended = INTERRUPTED

@@ -114,7 +114,7 @@ def test_no_part_outlives_who_started_it(tmp_path: Path) -> None:
     [
         ("refuses", "BadInput: no such thing"),
         ("has no ranks", "NoRanks: harness: they do not come up"),
-        ("breaks", "NoRanks: harness: nothing can be judged here: ZeroDivisionError: ; in full"),
+        ("breaks", "NoRanks: harness: nothing can be judged here: ZeroDivisionError:; in full"),
         ("vanishes", "RuntimeError: none of 2 processes came to its end"),
     ],
 )
