@@ -7,6 +7,7 @@ processes of its own; and somebody has to remove the folder after the last of th
 
 import contextlib
 import ctypes
+import gc
 import os
 import select
 import shutil
@@ -140,8 +141,13 @@ def torchrun(words: Sequence[str] | None = None) -> None:
     """Be torchrun, by these words or by those of the command line."""
     # Its events name this host in full, for nobody; where no name server answers, for minutes.
     socket.getfqdn = lambda name="": name or socket.gethostname()
+    # An import makes many objects and no garbage. Those that ranks are forked with stay for ever:
+    # nobody need look through them again, and so copy the memory that they lie in.
+    gc.disable()
     from torch.distributed.run import main as run
 
+    gc.freeze()
+    gc.enable()
     run(words)
 
 
