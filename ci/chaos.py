@@ -25,8 +25,7 @@ from project import ROOT
 
 from harness.campaign.markdown import marked, table
 from harness.case import parse
-from harness.ranks.pool import START_DEADLINE as PATIENCE
-from harness.ranks.pool import RankPool
+from harness.ranks.pool import START_DEADLINE, RankPool
 from harness.trace import Assembly, Fault, Kind
 from properties.helpers.alive import address_of, left_behind
 
@@ -41,7 +40,8 @@ CASES = [
         "rows=6:110110 sp=2 heads=4/2 layers=2 dtype=bf16",
     )
 ]
-DEADLINE, START_DEADLINE, MARGIN = 3.0, 20.0, 10.0
+# Ranks that are kept from coming up are waited for no longer than that.
+DEADLINE, KEPT_FROM_STARTING, MARGIN = 3.0, 20.0, 10.0
 # Who is struck, by its place among the pool's processes; by what; and when.
 TARGETS = {"torchrun": 0, "rank 0": 1, "rank 1": 2}
 DEADLY = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS")
@@ -150,7 +150,7 @@ def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[flo
     """Seconds until it was told, or nothing where nobody was struck; and what went wrong."""
     if trouble.moment == STARTING:
         pool.close()
-        pool.deadlines.start = START_DEADLINE
+        pool.deadlines.start = KEPT_FROM_STARTING
         pool.start()
     elif fault := pool.wait_until_ready():
         return 0.0, f"no ranks: {fault.summary}"
@@ -175,7 +175,7 @@ def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[flo
         blow.join()
         if not hit:
             return None, ""
-    most = (START_DEADLINE if trouble.moment == STARTING else DEADLINE) + MARGIN
+    most = (KEPT_FROM_STARTING if trouble.moment == STARTING else DEADLINE) + MARGIN
     if took > most:
         wrong = wrong or f"told after {took:.1f} s"
     if trouble.moment == STARTING:
@@ -186,8 +186,8 @@ def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[flo
 
 def left_wrong(address: str, pool: RankPool) -> str:
     """What is not as it should be once a fault is told."""
-    # Ranks that are not kept from it come up, however busy the machine is.
-    pool.deadlines.start = PATIENCE
+    # From here on nobody keeps them, and a busy machine may take its time.
+    pool.deadlines.start = START_DEADLINE
     if left := left_behind(address):
         return f"it left {left[:3]}"
     after = pool.run(CASES[0], RIGHT)

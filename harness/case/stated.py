@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from harness.case.case import Case
@@ -54,6 +55,8 @@ def _read(text: str, fields: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
     return attribute, tuple(_value(name, attribute, each) for each in listed.split(","))
 
 
+# Ranks hold every case against the same few limits.
+@cache
 def _value(name: str, attribute: str, text: str) -> object:
     if (name, text) == ("window", "none"):
         return None

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 WORTH = 25
 # What a part may come to instead of a summary, followed by what is to be said of it.
 REFUSED, NO_RANKS = "refused", "no ranks"
+ENDS = (signal.SIGINT, signal.SIGTERM)
 # As the kernel's header has it.
 PR_SET_PDEATHSIG = 1
 
@@ -80,6 +82,10 @@ def _processes(judge: Judge, asked: tuple[Any, ...], pools: int) -> Iterator[Pro
     # What they import and start must be theirs alone.
     context = multiprocessing.get_context("spawn")
     processes: Processes = {}
+    # Begun beforehand, because it would unblock what is blocked here.
+    resource_tracker.ensure_running()
+    # A process that is told to end before it knows what to do then would say so in a traceback.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
         for number in range(1, pools + 1):
             ours, theirs = context.Pipe(duplex=False)
@@ -87,8 +93,10 @@ def _processes(judge: Judge, asked: tuple[Any, ...], pools: int) -> Iterator[Pro
             processes[ours] = context.Process(target=_part, args=words)
             processes[ours].start()
             theirs.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield processes
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for connection, process in processes.items():
             connection.close()
             if process.pid is not None:
@@ -124,7 +132,8 @@ def _part(judge: Judge, asked: tuple[Any, ...], parent: int, connection: Connect
 
     # A Ctrl-C at the terminal is for the one that started us; it then asks us to end in order.
     os.setsid()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in ENDS:
+        signal.signal(number, signal.default_int_handler)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         return
@@ -133,6 +142,7 @@ def _part(judge: Judge, asked: tuple[Any, ...], parent: int, connection: Connect
     console = Console(file=file, force_terminal=False)
     told: object
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
         told = judge(*asked, console).record()
     except BadInput as error:
         told = REFUSED, str(error), ""

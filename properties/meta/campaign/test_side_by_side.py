@@ -98,6 +98,27 @@ def test_who_is_stopped_tells_what_all_parts_judged_until_then(tmp_path: Path) -
     assert document["shards"]["missing"] == []
 
 
+def test_who_is_stopped_while_parts_still_start_ends_without_a_word(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*PARTS, "goes on", "2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        until = time.monotonic() + PATIENCE
+        # The first of them looks after what processes share; the others are parts.
+        while len(children.read_text().split()) < 2:
+            assert time.monotonic() < until
+        os.killpg(process.pid, signal.SIGINT)
+        told, said = process.communicate(timeout=PATIENCE)
+    assert "Traceback" not in said
+    assert '"ended": "interrupted"' in told or json.loads(told) == "KeyboardInterrupt"
+
+
 def test_a_part_that_is_gone_is_missing_and_nobody_passes(tmp_path: Path) -> None:
     with under_way(tmp_path, 3) as (process, parts):
         os.kill(parts[1], signal.SIGKILL)

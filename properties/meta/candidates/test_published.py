@@ -218,19 +218,25 @@ def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage
 
 
 @pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("known", "status"), [("pass", 0), pytest.param("fail", 1, marks=pytest.mark.long)]
+)
 def test_what_is_listed_is_counted_by_its_key_and_is_no_pass_unless_asked_for(
-    capsys: pytest.CaptureFixture[str],
+    known: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["--candidate", "toy.step", "--sp", "1,2", "--dp", "1", "--cases", "20"]
-    assert main(["check", *asked, "--loss", "token-mean", "--known", "pass"]) == 0
+    assert main(["check", *asked, "--loss", "token-mean", "--known", known]) == status
     said = capsys.readouterr().out
     assert re.search(r"\n  toy.step: .*within \d+, known \d+, elements ", said)
     assert re.search(
         r"\ntoy.step fails as is listed of it\n +\d+  scaled https://example.org/toy/1\n", said
     )
-    closing = "exit status 0: every case passed, but for what is listed as known\n"
-    assert said.endswith(closing)
-    assert main(["repro", SMALL, "--candidate", "toy.step"]) == 1
+    closing = {
+        "fail": "toy.step fails as is listed of it, which passes with --known pass",
+        "pass": "every case passed, but for what is listed as known",
+    }
+    assert said.endswith(f"\nexit status {status}: {closing[known]}\n")
+    assert main(["repro", SMALL, "--candidate", "toy.step", "--known", known]) == status
     said = capsys.readouterr().out
     assert said.startswith("KNOWN     candidate toy.step\n")
     assert "\n  listed  scaled https://example.org/toy/1\n  first   " in said
@@ -240,12 +246,15 @@ def test_what_is_listed_is_counted_by_its_key_and_is_no_pass_unless_asked_for(
 
 
 @pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("known", "status"), [("pass", 0), pytest.param("fail", 1, marks=pytest.mark.long)]
+)
 def test_a_store_is_verified_in_the_dtype_asked_for_and_what_is_listed_is_no_news(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    known: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stored_in(tmp_path / "golden")
     asked = ["golden", "verify", "--store", str(tmp_path / "golden"), "--candidate", "toy.step"]
-    assert main([*asked, "--dtype", "fp32,bf16", "--sp", "1,2", "--known", "pass"]) == 0
+    assert main([*asked, "--dtype", "fp32,bf16", "--sp", "1,2", "--known", known]) == status
     said = capsys.readouterr().out
     assert "UNSUPPORTED: 8 x dtype=bf16: too coarse for a toy\n" in said
     assert said.startswith("KNOWN: 4 x scaled https://example.org/toy/1\n")

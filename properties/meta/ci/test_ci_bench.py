@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import bare
+import bench
 import length
+import pytest
 
 from harness.case import parse
 from harness.judge import evaluate
@@ -50,3 +52,10 @@ def test_a_long_step_is_the_native_one_weighed(harness_pool: RankPool) -> None:
     comparison = evaluate(case, f"{length.__file__}:WEIGHED", harness_pool)
     assert comparison.verdict.passed, comparison
     assert length.peak_bytes(os.getpid()) > 1e6
+
+
+@pytest.mark.long
+def test_whole_campaigns_are_timed_by_their_pools() -> None:
+    found = bench.side_by_side([1, 2], 4, 1)
+    assert list(found) == ["1 pools, cases/s", "2 pools, cases/s", "2 pools / 1"]
+    assert min(found.values()) > 0

@@ -1,5 +1,7 @@
 """What must cross between ranks follows from who holds which token, and from nothing else."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,17 @@ from properties.helpers.places import ROOT
 from properties.meta.compare.test_layouts import BENIGN
 
 VACUOUS, UNSEEN = (ROOT / "properties" / "planted" / f"{n}.py" for n in ("vacuous", "unseen"))
+# What is said of each.
+SHARES_NOTHING = {
+    "COMPUTES_ALL": "sent 0 bytes, and attention over the rows that are cut",
+    "ALL_TO_ALL_FOR_SHOW": "sent 64 bytes, and attention over the rows that are cut",
+    "SUMS_FOR_SHOW": "sent 0 bytes, and attention over the rows that are cut",
+    "ONE_HOLDS_ALL": "rank 0 of replica 0 holds all 8 tokens",
+}
+SHORT = {
+    *product(SHARES_NOTHING, ("none",)),
+    *product(("COMPUTES_ALL",), ("ddp", "fsdp")),
+}
 # Two dims for each of two heads: four bytes by eight, times what crosses.
 MODEL = "heads=2/2 layers=1 dim=2"
 KEY = 4 * 8
@@ -104,25 +117,21 @@ def test_one_rank_that_holds_all_shares_nothing(
 
 
 @pytest.mark.parametrize(
-    ("name", "wrapper", "said"),
+    ("name", "wrapper"),
     [
-        ("COMPUTES_ALL", "none", "sent 0 bytes, and attention over the rows that are cut"),
-        ("COMPUTES_ALL", "ddp", "sent 0 bytes, and attention over the rows that are cut"),
-        ("COMPUTES_ALL", "fsdp", "sent 0 bytes, and attention over the rows that are cut"),
-        ("ALL_TO_ALL_FOR_SHOW", "none", "sent 64 bytes, and attention over the rows that are cut"),
-        ("SUMS_FOR_SHOW", "none", "sent 0 bytes, and attention over the rows that are cut"),
-        ("ONE_HOLDS_ALL", "none", "rank 0 of replica 0 holds all 8 tokens"),
+        each if each in SHORT else pytest.param(*each, marks=pytest.mark.long)
+        for each in product(SHARES_NOTHING, ("none", "ddp", "fsdp"))
     ],
 )
 def test_a_step_that_computes_everything_everywhere_is_vacuous(
-    name: str, wrapper: str, said: str, harness_pool: RankPool
+    name: str, wrapper: str, harness_pool: RankPool
 ) -> None:
     case = parse(f"case/1 rows=8:11111111 sp=2 layers=2 wrapper={wrapper}")
     comparison = evaluate(case, f"{VACUOUS}:{name}", harness_pool)
     assert comparison.verdict is Verdict.FAULT
     assert comparison.fault
     assert comparison.fault.kind is Kind.VACUOUS
-    assert said in comparison.fault.summary
+    assert SHARES_NOTHING[name] in comparison.fault.summary
 
 
 def test_what_torch_does_not_carry_is_seen_where_the_step_says_so(harness_pool: RankPool) -> None:

@@ -40,9 +40,13 @@ def test_the_loss_is_what_the_contract_makes_of_the_losses_of_tokens(case: Case)
     assert own.loss_of(case, oracle["nll"]) == pytest.approx(float(oracle["loss"].values))
 
 
-@pytest.mark.parametrize("candidate", ["native-gather", "benign.uneven"])
-def test_a_right_step_is_what_it_is_at_sp_1(candidate: str, pool: RankPool) -> None:
-    drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("fp64", "fp32", "bf16")), 6, 0)
+@pytest.mark.parametrize("count", [6, pytest.param(12, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "candidate",
+    ["native-gather", "benign.uneven", pytest.param("native-local", marks=pytest.mark.long)],
+)
+def test_a_right_step_is_what_it_is_at_sp_1(candidate: str, count: int, pool: RankPool) -> None:
+    drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("fp64", "fp32", "bf16")), count, 0)
     for case in (CASE, *drawn):
         comparison = evaluate(case, candidate, pool)
         assert comparison.verdict.passed, explain(comparison)
