@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 WORTH = 25
 # What a part may come to instead of a summary, followed by what is to be said of it.
 REFUSED, NO_RANKS = "refused", "no ranks"
-ENDS = (signal.SIGINT, signal.SIGTERM)
 # As the kernel's header has it.
 PR_SET_PDEATHSIG = 1
 
@@ -84,8 +83,8 @@ def _processes(judge: Judge, asked: tuple[Any, ...], pools: int) -> Iterator[Pro
     processes: Processes = {}
     # Begun beforehand, because it would unblock what is blocked here.
     resource_tracker.ensure_running()
-    # A process that is told to end before it knows what to do then would say so in a traceback.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    # A Ctrl-C at the terminal is for us alone; we ask them to end in order.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:
         for number in range(1, pools + 1):
             ours, theirs = context.Pipe(duplex=False)
@@ -130,10 +129,9 @@ def _part(judge: Judge, asked: tuple[Any, ...], parent: int, connection: Connect
     """One process: judge a part, tell what it came to, and end."""
     from rich.console import Console
 
-    # A Ctrl-C at the terminal is for the one that started us; it then asks us to end in order.
     os.setsid()
-    for number in ENDS:
-        signal.signal(number, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         return
@@ -142,7 +140,8 @@ def _part(judge: Judge, asked: tuple[Any, ...], parent: int, connection: Connect
     console = Console(file=file, force_terminal=False)
     told: object
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+        # Who is asked to end before this has nothing to tell.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         told = judge(*asked, console).record()
     except BadInput as error:
         told = REFUSED, str(error), ""
