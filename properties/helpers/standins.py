@@ -16,7 +16,6 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.nn.attention import varlen
 
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LocalDialect, kernels
@@ -147,6 +146,8 @@ def packed(
     return out_TMH
 
 
+# Where each is imported from, and as what.
+PACKAGES = {"flash_attn": "flash_attn_varlen_func", "torch.nn.attention.varlen": "varlen_attn"}
 # By name, the kernel of a case and what is called in its place.
 STANDINS: dict[str, tuple[Kernel, StandIn]] = {
     "varlen": ("varlen", varlen_attn),
@@ -158,18 +159,17 @@ STANDINS: dict[str, tuple[Kernel, StandIn]] = {
 @contextmanager
 def in_place(function: StandIn) -> Iterator[None]:
     """The native path calls this one, wherever its tokens are."""
-    package = ModuleType("flash_attn")
-    vars(package)["flash_attn_varlen_func"] = function
-    true, sys.modules["flash_attn"] = sys.modules.pop("flash_attn", None), package
+    true = {package: sys.modules.pop(package, None) for package in PACKAGES}
+    for package, name in PACKAGES.items():
+        sys.modules[package] = ModuleType(package)
+        vars(sys.modules[package])[name] = function
     try:
-        with (
-            patch.object(varlen, "varlen_attn", function),
-            patch.object(kernels, "only_rows_on_cuda"),
-        ):
+        with patch.object(kernels, "only_rows_on_cuda"):
             yield
     finally:
-        del sys.modules["flash_attn"]
-        sys.modules |= {"flash_attn": true} if true else {}
+        for package, module in true.items():
+            del sys.modules[package]
+            sys.modules |= {package: module} if module else {}
 
 
 class Anywhere(LocalDialect):

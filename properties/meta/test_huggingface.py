@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+import transformers
 
 from harness import huggingface
 from harness.case import Case, Model, parse
@@ -116,11 +116,10 @@ def test_a_model_in_half_precision_rotates_by_the_angles_of_one_in_fp32() -> Non
     assert torch.equal(half.model.rotary_emb.inv_freq, whole.model.rotary_emb.inv_freq)
 
 
-class Own(LlamaForCausalLM):  # type: ignore[no-untyped-call]
-    """As a user derives it."""
-
-
 def test_a_class_of_ones_own_is_loaded_and_watched_like_the_one_it_comes_from() -> None:
+    class Own(transformers.LlamaForCausalLM):  # type: ignore[no-untyped-call]
+        """As a user derives it."""
+
     case, ids = CASES[0], torch.arange(4)[None]
     own = huggingface.load(Own(huggingface.config(case)), case, CPU)
     seen: dict[str, list[torch.Tensor]] = defaultdict(list)

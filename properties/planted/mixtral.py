@@ -75,11 +75,12 @@ class ExpertsAveraged(Mixtral):
 
 
 MIXTRAL = Mixtral("mixtral")
-MIXTRAL_FAULTS = planted(
-    LabelsRolledLocally,
-    RowsCountedLocally,
-    KeyValueHeadsRepeatedInTurn,
-    RouterLeftLocal,
-    ExpertsAveraged,
+globals().update(
+    planted(
+        LabelsRolledLocally,
+        RowsCountedLocally,
+        KeyValueHeadsRepeatedInTurn,
+        RouterLeftLocal,
+        ExpertsAveraged,
+    )
 )
-globals().update(MIXTRAL_FAULTS)

@@ -106,11 +106,12 @@ class RotaryKeyOfOwnHeads(Mla):
 
 
 MLA = Mla("mla")
-MLA_FAULTS = planted(
-    PositionsRestarted,
-    SeesNeighbours,
-    MeanOfMeans,
-    ValueHeadsDealt,
-    RotaryKeyOfOwnHeads,
+globals().update(
+    planted(
+        PositionsRestarted,
+        SeesNeighbours,
+        MeanOfMeans,
+        ValueHeadsDealt,
+        RotaryKeyOfOwnHeads,
+    )
 )
-globals().update(MLA_FAULTS)

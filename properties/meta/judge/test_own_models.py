@@ -12,13 +12,30 @@ from harness.judge import evaluate_all
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.helpers.places import PLANTED
-from properties.planted.mixtral import MIXTRAL_FAULTS
-from properties.planted.mla import MLA_FAULTS
 
 RIGHT = (f"{PLANTED / 'mixtral.py'}:MIXTRAL", f"{PLANTED / 'mla.py'}:MLA")
+# As they are planted there: to import a model of transformers takes seconds.
 FAULTS = [
-    *(f"{PLANTED / 'mixtral.py'}:{name}" for name in MIXTRAL_FAULTS),
-    *(f"{PLANTED / 'mla.py'}:{name}" for name in MLA_FAULTS),
+    *(
+        f"{PLANTED / 'mixtral.py'}:{name}"
+        for name in (
+            "LABELS_ROLLED_LOCALLY",
+            "ROWS_COUNTED_LOCALLY",
+            "KEY_VALUE_HEADS_REPEATED_IN_TURN",
+            "ROUTER_LEFT_LOCAL",
+            "EXPERTS_AVERAGED",
+        )
+    ),
+    *(
+        f"{PLANTED / 'mla.py'}:{name}"
+        for name in (
+            "POSITIONS_RESTARTED",
+            "SEES_NEIGHBOURS",
+            "MEAN_OF_MEANS",
+            "VALUE_HEADS_DEALT",
+            "ROTARY_KEY_OF_OWN_HEADS",
+        )
+    ),
 ]
 # What these steps do not do.
 STATED = ("window=none", "steps=1", "checkpoint=0")

@@ -11,18 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from harness.case import Case, parse
 from harness.reference import reference, seeded_weights
@@ -64,13 +55,19 @@ def their_model(case: Case) -> torch.nn.Module:
     }
     model: torch.nn.Module
     if case.model == "qwen2":
-        model = Qwen2ForCausalLM(Qwen2Config(**options))
+        model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**options))
     elif case.model == "qwen3":
-        model = Qwen3ForCausalLM(Qwen3Config(attention_bias=False, **options))
+        model = transformers.Qwen3ForCausalLM(
+            transformers.Qwen3Config(attention_bias=False, **options)
+        )
     elif case.window is None:
-        model = LlamaForCausalLM(LlamaConfig(attention_bias=False, **options))
+        model = transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(attention_bias=False, **options)
+        )
     else:
-        model = MistralForCausalLM(MistralConfig(sliding_window=case.window, **options))
+        model = transformers.MistralForCausalLM(
+            transformers.MistralConfig(sliding_window=case.window, **options)
+        )
     weights = seeded_weights(case, torch.float32)
     state = {theirs: weights[ours] for ours, theirs in names(case)}
     if case.tied:
