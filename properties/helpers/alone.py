@@ -1,5 +1,6 @@
 """Which property, of those that ask no reference, kills a mutant."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
@@ -78,7 +79,7 @@ def _alone(case: Case, outcome: Assembly) -> bool:
 
 def _related(relation: Relation) -> Alone:
     def broken(pool: RankPool, candidate: str, drawn: Any) -> bool:
-        return bool(relation.holds(runner(pool, candidate), drawn))
+        return bool(relation.holds(runner(pool, candidate, Counter()), drawn))
 
     return Alone(relation.claim, relation.drawn, broken)
 

@@ -5,6 +5,7 @@ one thing changed that must not reach what is compared. A candidate that treats 
 is wrong, whatever is right.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from harness.candidates import locate
 from harness.case import Case
 from harness.compare import agree, identical
 from harness.ranks.pool import RankPool
-from harness.trace import Assembly, Trace
+from harness.trace import Assembly, Trace, Unsupported
 
 
 class Run(Protocol):
@@ -80,15 +81,20 @@ def twins_agree(run: Run, twins: Twins) -> str:
     return ""
 
 
-def runner(pool: RankPool, candidate: str) -> Run:
-    """A candidate on real ranks; a run that fails, or does not fit together, is no answer."""
+def runner(pool: RankPool, candidate: str, refused: Counter[str]) -> Run:
+    """A candidate on real ranks; a run that fails, or does not fit together, is no answer.
+
+    What it does not support is drawn anew, and counted by the reason that it gives.
+    """
 
     def run(*cases: Case) -> list[Trace]:
-        if any(locate(candidate).load().supports(case) for case in cases):
-            reject()
         for case in cases:
             pool.submit(case, locate(candidate).full)
         outcomes = [pool.collect() for _ in cases]
+        reasons = [outcome.reason for outcome in outcomes if isinstance(outcome, Unsupported)]
+        if reasons:
+            refused.update(reasons[:1])
+            reject()
         traces = []
         for case, outcome in zip(cases, outcomes, strict=True):
             assert isinstance(outcome, Assembly), f"{outcome}\n{case}"
