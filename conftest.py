@@ -6,6 +6,7 @@ seed that it prints. None is called `ci`: a profile of that name comes with Hypo
 
 import os
 import secrets
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from hypothesis.database import (
     MultiplexedDatabase,
     ReadOnlyDatabase,
 )
+
+from harness.importing import without_a_search_for_garbage
 
 SEED = pytest.StashKey[int]()
 
@@ -47,6 +50,12 @@ settings.load_profile("pr" if os.environ.get("CI") else "dev")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="also what takes long, as nightly does")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    with without_a_search_for_garbage():
+        return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,6 +21,7 @@ from harness.commands.options import (
 )
 from harness.commands.ranks import open_pool
 from harness.commands.side_by_side import pools_for, side_by_side
+from harness.importing import without_a_search_for_garbage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,7 +76,8 @@ def examine(
     alone: bool = False,
 ) -> "Summary":
     """Judge a part on ranks of its own, beside all others or alone."""
-    from harness.campaign.check import check
+    with without_a_search_for_garbage():
+        from harness.campaign.check import check
 
     with open_pool(options, ranks, request.candidates, WHOLE if alone else part) as pool:
         return check(request, pool, console, part, options.limit, tables=alone)

@@ -7,7 +7,6 @@ processes of its own; and somebody has to remove the folder after the last of th
 
 import contextlib
 import ctypes
-import gc
 import os
 import select
 import shutil
@@ -19,6 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from harness.importing import without_a_search_for_garbage
 from harness.ranks import place
 from harness.ranks.endings import ending_of
 
@@ -141,13 +141,8 @@ def torchrun(words: Sequence[str] | None = None) -> None:
     """Be torchrun, by these words or by those of the command line."""
     # Its events name this host in full, for nobody; where no name server answers, for minutes.
     socket.getfqdn = lambda name="": name or socket.gethostname()
-    # An import makes many objects and no garbage. Those that ranks are forked with stay for ever:
-    # nobody need look through them again, and so copy the memory that they lie in.
-    gc.disable()
-    from torch.distributed.run import main as run
-
-    gc.freeze()
-    gc.enable()
+    with without_a_search_for_garbage():
+        from torch.distributed.run import main as run
     run(words)
 
 
