@@ -9,7 +9,7 @@ from typing import Any
 from harness.campaign.request import Part, Request
 from harness.campaign.summary import Tally
 from harness.case import Case, InvalidCase, Row
-from harness.case.stated import ASKED, read_stated
+from harness.case.stated import ALL_RANKS, ASKED, read_stated
 from harness.generation import cases, drawn
 from harness.outside import BadInput
 
@@ -59,10 +59,12 @@ class Supply:
             request = within(self._request, limits)
         except NothingToDraw:
             return iter(())
-        if min(request.sps) * min(request.dps) > self._ranks:
+        least = self._ranks if ALL_RANKS in limits.split() else 1
+        meshes = product(request.sps, request.dps)
+        if not any(least <= sp * dp <= self._ranks for sp, dp in meshes):
             return iter(())
         known = {*self.batch, *self.given}
-        return (case for case in _drawn(request, self._ranks) if case not in known)
+        return (case for case in _drawn(request, self._ranks, least) if case not in known)
 
     def _of_this_part(self, every: Iterator[Case]) -> Iterator[Case]:
         return islice(every, self._part.number - 1, None, self._part.of)
@@ -84,7 +86,7 @@ class Supply:
 def within(request: Request, limits: str) -> Request:
     """What is left of a request for a candidate that has these limits."""
     stated = {name: listed.split(",") for name, listed in _fields(request.stated)}
-    for name, listed in _fields(limits.split()):
+    for name, listed in _fields(set(limits.split()) - {ALL_RANKS}):
         values = listed.split(",")
         if name not in ASKED:
             stated[name] = [value for value in stated.get(name, values) if value in values]
@@ -114,9 +116,10 @@ def _first(every: Iterator[Case], request: Request) -> list[Case]:
     return batch
 
 
-def _drawn(request: Request, ranks: int) -> Iterator[Case]:
+def _drawn(request: Request, ranks: int, least: int = 1) -> Iterator[Case]:
     """All cases that a request describes, no two of them equal; the notebook's batch is first."""
     first = _as_stated(notebook_case(request, ranks), request)
+    first = [case for case in first if case.ranks >= least]
     yield from first
     strategy = cases(
         sps=request.sps,
@@ -126,6 +129,7 @@ def _drawn(request: Request, ranks: int) -> Iterator[Case]:
         kernels=request.kernels,
         wrappers=request.wrappers,
         stated=request.stated,
+        min_ranks=least,
         max_ranks=ranks,
     )
     yield from (case for case in drawn(strategy, request.seed) if case not in first)

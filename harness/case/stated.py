@@ -22,6 +22,8 @@ ASKED = {
     "kernel": "kernels",
     "wrapper": "wrappers",
 }
+# Of a step with groups of its own over all ranks: a case must leave none of them idle.
+ALL_RANKS = "ranks=all"
 # Some values are for half precisions only.
 LINES = ("case/1 rows=2:11,2:11", "case/1 rows=2:11,2:11 dtype=bf16")
 
@@ -35,11 +37,18 @@ def read_stated(text: str) -> tuple[str, tuple[Any, ...]]:
     return _read(text, {name: each for name, each in FIELDS.items() if name not in ASKED})
 
 
-def outside(case: Case, limits: str) -> str:
-    """The limit that leaves this case out, or nothing; each is read as above, of any field."""
+def outside(case: Case, limits: str, ranks: int) -> str:
+    """The limit that leaves this case out where there are so many ranks, or nothing.
+
+    Each is read as above, of any field.
+    """
     if not isinstance(limits, str):
         raise BadField(f"limits={limits!r}: must be a text, such as 'loss=token-mean steps=1'")
     for limit in limits.split():
+        if limit == ALL_RANKS:
+            if case.ranks != ranks:
+                return f"{limit}, and there are {ranks}"
+            continue
         attribute, values = _read(limit, FIELDS)
         if getattr(case, attribute) not in values:
             return limit
@@ -48,6 +57,8 @@ def outside(case: Case, limits: str) -> str:
 
 def _read(text: str, fields: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
     name, _, listed = text.partition("=")
+    if name == "ranks":
+        raise BadField(f"{text}: of ranks, limits can say {ALL_RANKS} and nothing else")
     if name not in fields:
         near = ", ".join(get_close_matches(name, fields, 3, 0.0))
         raise BadField(f"{text}: a case has no such field to be stated; near: {near}")

@@ -13,6 +13,7 @@ What costs time is the number of draws, not their width: strategies are made onc
 that need not shrink apart from each other are one draw.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -68,7 +69,7 @@ def meshes(
     max_ranks: int | None = None,
 ) -> st.SearchStrategy[tuple[int, int]]:
     """(sp, dp) that fit a pool."""
-    return _meshes(tuple(sps), tuple(dps), max_ranks)
+    return _meshes(tuple(sps), tuple(dps), 1, max_ranks)
 
 
 def models(
@@ -84,6 +85,7 @@ def cases(
     *,
     sps: Sequence[int] = (2, 1, 3, 4),
     dps: Sequence[int] = (1, 2),
+    min_ranks: int = 1,
     max_ranks: int | None = None,
     dtypes: Sequence[Dtype] = DTYPES,
     losses: Sequence[LossContract] = LOSSES,
@@ -101,7 +103,7 @@ def cases(
     With other `wrappers` than none also `sync` is drawn, and `mixed` in half precision. A field
     that is `stated`, as in "window=none" or "layers=1,2", has one of these values.
     """
-    sp, dp = draw(_meshes(tuple(sps), tuple(dps), max_ranks))
+    sp, dp = draw(_meshes(tuple(sps), tuple(dps), min_ranks, max_ranks))
     per_replica = draw(_whole(1, max_rows))
     row = _rows(1, max_length)
     batch = tuple([draw(row) for _ in range(dp * per_replica)])
@@ -192,12 +194,15 @@ def _rows(min_length: int, max_length: int) -> st.SearchStrategy[Row]:
 
 @cache
 def _meshes(
-    sps: tuple[int, ...], dps: tuple[int, ...], max_ranks: int | None
+    sps: tuple[int, ...], dps: tuple[int, ...], min_ranks: int, max_ranks: int | None
 ) -> st.SearchStrategy[tuple[int, int]]:
     every = [(sp, dp) for dp in dps for sp in sps]
-    fitting = [mesh for mesh in every if max_ranks is None or mesh[0] * mesh[1] <= max_ranks]
+    most = max_ranks or math.inf
+    fitting = [(sp, dp) for sp, dp in every if min_ranks <= sp * dp <= most]
     if not fitting:
-        raise ValueError(f"max_ranks={max_ranks}: no mesh of sps={sps} and dps={dps} fits")
+        raise ValueError(
+            f"min_ranks={min_ranks} max_ranks={max_ranks}: no mesh of sps={sps} and dps={dps} fits"
+        )
     return st.sampled_from(fitting)
 
 

@@ -1,9 +1,12 @@
 """What a candidate says before it runs: code of its own, and so it is asked on ranks only."""
 
+from torch.distributed import get_world_size
+
 from harness.candidates import Candidate, locate
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case
 from harness.case.stated import outside
+from harness.importing import without_a_search_for_garbage
 from harness.ranks.recorder import RECEIVED, Recorder
 
 # Where a rank is while it asks; a run that ends here has shown nothing of a step.
@@ -13,9 +16,10 @@ ASKING = "supports()"
 def willing(name: str, case: Case, recorder: Recorder) -> tuple[Candidate | None, str, str]:
     """The candidate, if it runs this case; or nothing, why not, and all limits if it is that."""
     recorder.reached(ASKING)
-    candidate = locate(name).load()
+    with without_a_search_for_garbage():
+        candidate = locate(name).load()
     limits = getattr(candidate, "limits", "")
-    beyond = outside(case, limits)
+    beyond = outside(case, limits, get_world_size())
     reason = f"its limits are {beyond}" if beyond else candidate.supports(case)
     recorder.reached(RECEIVED)
     if reason is None:

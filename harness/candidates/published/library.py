@@ -1,7 +1,8 @@
 """Published implementations: a folder each, here or in a package that somebody else brings.
 
     candidate.py      STEPS: by key, a step(case, rank, emit); imports the library, only in ranks
-    limits.py         LIMITS: by key, what is refused, as arithmetic on a case; imports no library
+    limits.py         LIMITS: by key, what is refused, as arithmetic on a case; imports no library.
+                      OVER_ALL_RANKS: the keys of steps with groups of their own over all ranks
     known.toml        what is known to be wrong with it upstream
     requirements.txt  what its ranks run with, pinned; the first line is the library itself
     README.md         how it is wired
@@ -12,7 +13,7 @@
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -20,6 +21,8 @@ from pathlib import Path
 
 from harness.candidates.protocol import Emit, Rank
 from harness.case import Case
+from harness.case.stated import ALL_RANKS
+from harness.importing import without_a_search_for_garbage
 from harness.outside import BadInput
 
 GROUP = "harness.candidates"
@@ -72,9 +75,18 @@ class Library:
         return limits
 
     @property
+    def over_all_ranks(self) -> Collection[str]:
+        """Whose steps make groups of their own, over all ranks that there are."""
+        module = importlib.import_module(f"{self.module}.limits")
+        keys: Collection[str] = getattr(module, "OVER_ALL_RANKS", ())
+        return keys
+
+    @property
     def steps(self) -> Mapping[str, Step]:
         """What only its ranks can import."""
-        steps: Mapping[str, Step] = importlib.import_module(f"{self.module}.candidate").STEPS
+        with without_a_search_for_garbage():
+            module = importlib.import_module(f"{self.module}.candidate")
+        steps: Mapping[str, Step] = module.STEPS
         return steps
 
 
@@ -106,6 +118,10 @@ class Published:
     name: str
     library: Library
     key: str
+
+    @property
+    def limits(self) -> str:
+        return ALL_RANKS if self.key in self.library.over_all_ranks else ""
 
     def supports(self, case: Case) -> str | None:
         return self.library.limits[self.key](case)

@@ -9,10 +9,11 @@ from harness.campaign import supply
 from harness.campaign.request import WHOLE, Part, Request
 from harness.campaign.summary import Tally
 from harness.campaign.supply import NONE_OF, TIMES, NothingToDraw, Supply, draw, within
-from harness.case import Case, LossContract
-from harness.case.stated import outside
+from harness.case import Case, LossContract, parse
+from harness.case.stated import BadField, outside
 from harness.compare import Comparison, Verdict
 
+RANKS = 2
 REQUEST = Request(
     candidates=("a", "b"),
     sps=(2,),
@@ -87,13 +88,18 @@ def test_who_supports_next_to_nothing_is_given_up_and_lacks_cases(
 
 
 @pytest.mark.parametrize(
-    "limits", ["loss=token-mean layers=1 window=none,3", "model=qwen3 loss=micro-mean,row-mean"]
+    "limits",
+    [
+        "loss=token-mean layers=1 window=none,3",
+        "model=qwen3 loss=micro-mean,row-mean",
+        "ranks=all layers=1",
+    ],
 )
 def test_who_states_its_limits_is_given_nothing_in_vain_after_the_first_cases(limits: str) -> None:
     tallies, cases = {"a": Tally()}, []
-    for jobs in Supply(REQUEST, 2, WHOLE).rounds(tallies):
+    for jobs in Supply(replace(REQUEST, sps=(1, 2)), RANKS, WHOLE).rounds(tallies):
         for case, name in jobs:
-            beyond = outside(case, limits)
+            beyond = outside(case, limits, RANKS)
             verdict = Verdict.UNSUPPORTED if beyond else Verdict.EQUAL
             comparison = Comparison(case=case, candidate=name, verdict=verdict, reason=beyond)
             tallies[name].add(replace(comparison, limits=limits if beyond else ""))
@@ -121,6 +127,14 @@ def test_limits_narrow_what_is_asked_for_or_leave_nothing(
         return
     with pytest.raises(NothingToDraw, match=f"{limits} is nothing that was asked for"):
         within(asked, limits)
+
+
+def test_a_step_over_all_ranks_is_judged_on_cases_that_have_them_all() -> None:
+    assert outside(parse("case/1 rows=2:11,2:11 sp=2 dp=2"), "ranks=all", 4) == ""
+    beyond = outside(parse("case/1 rows=2:11 sp=2"), "layers=1 ranks=all", 4)
+    assert beyond == "ranks=all, and there are 4"
+    with pytest.raises(BadField, match="ranks=2: of ranks, limits can say ranks=all and nothing"):
+        outside(parse("case/1 rows=2:11"), "ranks=2", 2)
 
 
 def test_where_there_are_no_more_cases_nobody_lacks_any(monkeypatch: pytest.MonkeyPatch) -> None:

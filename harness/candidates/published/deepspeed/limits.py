@@ -77,3 +77,4 @@ LIMITS: dict[str, Limit] = {
     "tiled-fused-mean": alst,
     "tiled-fused-beside": alst,
 }
+OVER_ALL_RANKS = tuple(key for key in LIMITS if key.startswith("engine"))

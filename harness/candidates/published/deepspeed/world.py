@@ -6,9 +6,6 @@ from unittest.mock import patch
 
 import deepspeed
 import deepspeed.comm.torch
-from torch import distributed as dist
-
-from harness.case import Case
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 
@@ -19,12 +16,3 @@ def start() -> None:
         # Otherwise a kernel for shared memory is compiled, for a minute; gloo does without.
         with patch.object(sys.modules["deepspeed.comm.torch"], "build_shm_op", lambda: None):
             deepspeed.init_distributed(dist_backend="gloo", verbose=False)
-
-
-def alone(case: Case) -> None:
-    """What an engine builds, it builds over all ranks that there are."""
-    if dist.get_world_size() != case.ranks:
-        raise RuntimeError(
-            f"DeepSpeed's engine spans all {dist.get_world_size()} ranks of the pool, and the "
-            f"case has {case.ranks}; use a pool of exactly so many"
-        )

@@ -114,10 +114,6 @@ def step(case: Case, rank: Rank, emit: Emit, loss: Loss) -> None:
 
 def use(case: Case) -> parallel_state.ParallelState:
     """The library's own mesh over all ranks; it keeps one for each shape."""
-    if dist.get_world_size() != case.ranks:
-        raise RuntimeError(
-            f"veomni makes a mesh of all {dist.get_world_size()} ranks; the case has {case.ranks}"
-        )
     state = init_parallel_state(
         dp_size=case.dp,
         dp_shard_size=case.dp,

@@ -22,3 +22,4 @@ def gathered(case: Case) -> str | None:
 
 
 LIMITS: dict[str, Limit] = {"ulysses": trained, "gather": gathered}
+OVER_ALL_RANKS = tuple(LIMITS)

@@ -57,7 +57,7 @@ def asynchronous(case: Case, rank: Rank, emit: Emit) -> None:
     if case.sp == 1:
         step(case, rank, emit, flash_attn_func, "zigzag", degrees)
         return
-    groups.use(case, *degrees)
+    groups.use(*degrees)
     with patch("torch.cuda.Stream"):
         layer = AsyncLongContextAttention(ring_impl_type="zigzag")
 
@@ -75,7 +75,7 @@ def hybrid(case: Case, degrees: tuple[int, int], kernel: AttnType) -> Attention:
     if case.sp == 1:
         attention: Attention = flash_attn_func
         return attention
-    groups.use(case, *degrees)
+    groups.use(*degrees)
     return wide(LongContextAttention(ring_impl_type="zigzag", attn_type=kernel))
 
 

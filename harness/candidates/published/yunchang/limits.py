@@ -27,6 +27,7 @@ def usp(case: Case) -> str | None:
     )
 
 
+OVER_ALL_RANKS = ("zigzag", "zigzag-fa3", "usp", "async")
 LIMITS: dict[str, Limit] = {
     "ulysses": ulysses,
     "zigzag": zigzag,
