@@ -79,7 +79,8 @@ def _case(options: argparse.Namespace) -> int:
     if options.against is None and bundle is not None:
         options.against = bundle.origin.against
     needed, mesh = max((case.ranks, f"sp*dp={case.sp}*{case.dp}") for case in cases)
-    ranks = needed if options.ranks is None else options.ranks
+    seen = needed if bundle is None else max(needed, bundle.ranks)
+    ranks = seen if options.ranks is None else options.ranks
     if ranks < needed:
         raise UsageError(f"--ranks={ranks}: {mesh} needs {needed} ranks")
 
@@ -87,7 +88,7 @@ def _case(options: argparse.Namespace) -> int:
 
     _may_write(options.script, [candidate])
     with open_pool(options, ranks, [candidate]) as pool:
-        shown = look(cases, candidate, pool)
+        shown = look(cases, candidate, pool, ranks if ranks > needed else 0)
         if bundle is not None:
             shown.beside(bundle, pool.device)
         if options.bisect_layer and shown.failed:

@@ -95,6 +95,8 @@ class Comparison:
     options: tuple[str, ...] = field(default=(), compare=False)
     # What the same ranks must have run before, for it to come out like this.
     before: tuple[Case, ...] = ()
+    # How many ranks there must be, where that is not as many as the case needs.
+    ranks: int = 0
 
     @property
     def elements(self) -> int:

@@ -215,6 +215,12 @@ _ALL = (
         "something is kept that should be computed anew",
     ),
     Anomaly(
+        "ranks-beside",
+        "a case passes on as many ranks as it needs, and not where there are others beside them",
+        "a collective on torch's default group, or groups over all ranks: use those of `rank`, "
+        "or state `ranks=all` in `limits`",
+    ),
+    Anomaly(
         "collective-mismatch",
         "ranks wait in different collectives, or for a rank that never comes",
         "a branch that only some ranks take lies around a collective",

@@ -46,6 +46,13 @@ def with_what_it_needs(failure: Comparison, earlier: Sequence[Case], pool: RankP
     if failure.called == "not-repeatable":
         # What comes and goes by chance needs nothing.
         return failure
+    own = failure.case.ranks
+    if own < pool.size:
+        with pool.fresh(pool.size) as others:
+            again = evaluate(failure.case, failure.candidate, others)
+        if mark_of(again).same_kind(mark_of(failure)):
+            why = f"it passes where there are {own}, and not where there are {pool.size}"
+            return replace(again, ranks=pool.size).rooted("ranks-beside", why)
     for before in _suspects(earlier):
         again = on_fresh_ranks(failure.case, failure.candidate, pool, before)
         if mark_of(again).same_kind(mark_of(failure)):

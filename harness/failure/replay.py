@@ -91,12 +91,12 @@ class Shown:
         return {**comparison_record(recognised(self.comparison)), **self.fields}
 
 
-def look(cases: Sequence[Case], candidate: str, pool: RankPool) -> Shown:
-    """The last of these, fully traced, on ranks that ran the others."""
+def look(cases: Sequence[Case], candidate: str, pool: RankPool, ranks: int = 0) -> Shown:
+    """The last of these, fully traced, on ranks that ran the others; as many as were asked for."""
     *before, case = cases
     run_before(before, candidate, pool)
     seen = evaluate_traced(case, candidate, pool)
-    return Shown(replace(seen, before=tuple(before)))
+    return Shown(replace(seen, before=tuple(before), ranks=ranks))
 
 
 def again(bundle: Bundle, seen: Comparison, device: str) -> Again:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from harness.compare import Comparison
 
 # Said of how it comes and goes from run to run, in front of what its tensors look like.
-OF_RUNS = ("stale-state", "not-repeatable")
+OF_RUNS = ("stale-state", "not-repeatable", "ranks-beside")
 
 
 @dataclass(frozen=True, slots=True)

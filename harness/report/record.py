@@ -15,6 +15,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
     record = {
         "case": str(comparison.case),
         "before": [str(case) for case in comparison.before],
+        "ranks": comparison.ranks,
         "id": comparison.case.id,
         "candidate": comparison.candidate,
         "against": comparison.against,

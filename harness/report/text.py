@@ -51,7 +51,9 @@ def replay(comparison: Comparison) -> str:
     """The command that shows it again."""
     candidate = shlex.quote(comparison.candidate)
     cases = " ".join(f'"{case}"' for case in (*comparison.before, comparison.case))
-    words = ("python -m harness repro", cases, "--candidate", candidate, *comparison.options)
+    words = ["python -m harness repro", cases, "--candidate", candidate, *comparison.options]
+    if comparison.ranks:
+        words.append(f"--ranks {comparison.ranks}")
     return " ".join(words)
 
 

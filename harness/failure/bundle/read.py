@@ -26,17 +26,20 @@ from harness.failure.sameness import Mark
 from harness.outside import BadInput, read_file, read_json
 from harness.verdict import Verdict
 
-FORMAT = 3
+FORMAT = 4
 MOST_BYTES = 4 << 20
 RECORD, EXPLANATION = "failure.json", "explanation.txt"
 TENSORS, RANKS = "tensors.safetensors", "ranks.txt"
 # The case line of the largest batch with stated ids can still be read.
 MOST_READ = {RECORD: 1 << 28, TENSORS: MOST_BYTES}
 
+# As a case may have.
+MOST_RANKS = 1024
 _NUMBER = int | float
 _KINDS: dict[str, Any] = {
     "case": str,
     "before": list,
+    "ranks": int,
     "id": str,
     "candidate": str,
     "against": str,
@@ -86,6 +89,8 @@ class Bundle:
     candidate: str
     # What the same ranks must have run before.
     before: tuple[Case, ...]
+    # How many of them there must be; 0 where that is as many as the cases need.
+    ranks: int
     mark: Mark
     origin: Origin
     explanation: str
@@ -122,6 +127,7 @@ def read_bundle(place: Path) -> Bundle:
         case=parse(record["case"]),
         candidate=record["candidate"],
         before=tuple(map(parse, record["before"])),
+        ranks=record["ranks"],
         mark=Mark(**record["mark"]),
         origin=Origin(**record["origin"]),
         explanation=record["explanation"],
@@ -167,6 +173,8 @@ def _record(data: bytes) -> dict[str, Any]:
         raise Malformed(f"verdict={record['verdict'][:20]!r}: is none, or not that of its mark")
     for line in record["before"]:
         parse(line)
+    if not 0 <= record["ranks"] <= MOST_RANKS:
+        raise Malformed(f"ranks={record['ranks']}: is none of 0 to {MOST_RANKS}")
     return record
 
 

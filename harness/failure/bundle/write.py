@@ -18,7 +18,7 @@ from harness.report.record import comparison_record
 from harness.report.text import explain
 
 # What the failure is; of these nothing may be missing.
-NEVER_CUT = ("case", "before", "id", "candidate", "verdict")
+NEVER_CUT = ("case", "before", "ranks", "id", "candidate", "verdict")
 LONGEST_NAME = 100
 
 

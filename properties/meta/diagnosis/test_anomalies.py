@@ -167,12 +167,12 @@ def test_every_fault_has_a_name(kind: Kind) -> None:
     assert name_fault(Fault(kind=kind, summary="")).name in ANOMALIES
 
 
-def test_every_name_is_given_to_some_mutant_or_tried_here() -> None:
-    tried_here = {"positions-run-on", "gradient-over-dp", "unclassified"}
-    assert {mutant.anomaly for mutant in BANK.values()} | tried_here >= ANOMALIES.keys()
-
-
 def test_anomalies_say_what_they_look_like_and_what_causes_them() -> None:
     for anomaly in ANOMALIES.values():
         assert len(anomaly.looks) > 5
         assert len(anomaly.cause) > 15
+
+
+def test_every_name_is_given_to_some_mutant_or_tried_in_a_test() -> None:
+    tried = {"positions-run-on", "gradient-over-dp", "unclassified", "ranks-beside"}
+    assert {mutant.anomaly for mutant in BANK.values()} | tried >= ANOMALIES.keys()

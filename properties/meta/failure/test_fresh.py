@@ -1,16 +1,23 @@
 """A failure that needs what ran before it says so, and its command shows it again."""
 
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch import distributed as dist
 
-from harness.case import parse
+from harness.candidates import Emit, Rank
+from harness.candidates.own.native import LocalDialect
+from harness.case import Case, parse
 from harness.cli import main
-from harness.commands.options import DIVERGED, PASSED
+from harness.commands.options import DIVERGED, FAULT, PASSED
 from harness.compare import Comparison, Look, Verdict
 from harness.failure.bundle import read_bundle, write_bundle
 from harness.failure.confirm import on_fresh_ranks, with_what_it_needs
+from harness.failure.smallest import smallest
+from harness.judge import evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
 
@@ -18,6 +25,20 @@ from harness.report import explain
 REMEMBERS = "mutants.B48"
 EACH_OF_ITS_OWN = parse("case/1 rows=4:1111 heads=4/4 vocab=8 sp=1")
 TWO_OF_EACH = parse("case/1 rows=3:011,4:1111 heads=4/2 vocab=8 sp=1")
+
+
+class OverAllRanks(LocalDialect):
+    """It sends over torch's default group."""
+
+    name = "over-all-ranks"
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        if dist.get_world_size() != case.ranks:
+            raise RuntimeError("I waited for all")
+        super().run(case, rank, emit)
+
+
+OVER_ALL_RANKS = OverAllRanks()
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +66,24 @@ def test_what_the_first_case_left_behind_is_found(one_rank: RankPool, seen: Comp
 def test_what_nothing_brings_back_is_not_repeatable(one_rank: RankPool, seen: Comparison) -> None:
     said = with_what_it_needs(seen, [], one_rank)
     assert said.looks[0].name == "not-repeatable"
+
+
+def test_ranks_that_have_no_part_in_a_case_are_told_of_and_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    candidate = f"{__file__}:OVER_ALL_RANKS"
+    with RankPool(2) as pool:
+        failure = evaluate(TWO_OF_EACH, candidate, pool)
+        # What ran before is not to blame, though the ranks that it needed were those two.
+        said = smallest(failure, pool, [parse("case/1 rows=2:11 sp=2"), TWO_OF_EACH]).smallest
+    assert (said.called, said.before, said.ranks) == ("ranks-beside", (), 2)
+    assert "it passes where there are 1, and not where there are 2" in explain(said)
+    place = write_bundle(said, tmp_path)
+    assert main(["repro", str(place), "--candidate", candidate]) == FAULT
+    (words,) = re.findall("  replay  python -m harness (.*)", capsys.readouterr().out)
+    assert words.endswith(f"--candidate {candidate} --ranks 2")
+    assert main(shlex.split(words)) == FAULT
+    assert main(shlex.split(words.removesuffix(" --ranks 2"))) == PASSED
 
 
 def test_what_comes_by_chance_is_not_blamed_on_what_ran_before(one_rank: RankPool) -> None:
