@@ -11,6 +11,7 @@ import torch
 from harness.against import ITSELF
 from harness.candidates import locate
 from harness.case import Case
+from harness.case.stated import ALL_RANKS
 from harness.compare import Comparison, Look, Verdict, compare, faulted, unsupported
 from harness.diagnosis import name_divergence, name_fault
 from harness.judge import blame, own
@@ -36,13 +37,22 @@ class Run:
     # The same step at sp 1, where that is the reference, and what came of it.
     alone: tuple[own.Alone, ...] = ()
     _alone: tuple[Outcome, ...] = ()
+    traced: bool = False
 
     def outcome(self) -> Outcome:
         """Wait for it; of several runs the oldest has to be asked first."""
         if self._outcome is None:
-            self._alone = tuple(self.pool.collect() for _ in self.alone)
+            outcomes = [self.pool.collect() for _ in self.alone]
             self._outcome = self.pool.collect()
+            self._alone = tuple(map(self._without_others, self.alone, outcomes))
         return self._outcome
+
+    def _without_others(self, alone: own.Alone, outcome: Outcome) -> Outcome:
+        """At sp 1 a step over all ranks is asked where there are no more than it needs."""
+        if isinstance(outcome, Unsupported) and ALL_RANKS in outcome.limits.split():
+            ranks = self.pool.beside(alone.case.ranks)
+            return ranks.run(alone.case, locate(self.candidate).full, traced=self.traced)
+        return outcome
 
     def references(self) -> list[Trace] | Fault | Unsupported:
         """What came of it at sp 1."""
@@ -112,7 +122,7 @@ def begin(
     alone = own.runs_alone(case, again=again) if pool.against == ITSELF else []
     for each in (*(one.case for one in alone), case):
         pool.submit(each, locate(candidate).full, traced=traced)
-    return Run(case, candidate, pool, alone=tuple(alone))
+    return Run(case, candidate, pool, alone=tuple(alone), traced=traced)
 
 
 def judge(run: Run, *, traced: bool = False, stored: Trace | None = None) -> Comparison:

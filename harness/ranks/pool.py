@@ -77,6 +77,8 @@ class RankPool:
         self.against = against
         self.deadlines = Deadlines(deadline, start_deadline)
         self._nodes = nodes
+        # By how many there are of each.
+        self._beside: dict[int, RankPool] = {}
         self.launches = 0
         self._crew: Crew | None = None
         self._waiting: deque[Ticket] = deque()
@@ -206,19 +208,31 @@ class RankPool:
             self.close()
             yield self
             return
-        with RankPool(
+        with self._like_this(ranks) as pool:
+            yield pool
+
+    def beside(self, ranks: int) -> "RankPool":
+        """So many ranks and no more, for as long as these are there; on this host alone."""
+        if ranks not in self._beside:
+            self._beside[ranks] = self._like_this(ranks)
+        return self._beside[ranks]
+
+    def _like_this(self, ranks: int) -> "RankPool":
+        pool = RankPool(
             ranks,
             self.placement,
             home=self.home,
             deadline=self.deadlines.case,
             start_deadline=self.deadlines.start,
             against=self.against,
-        ) as pool:
-            pool.computes_on = self.computes_on
-            yield pool
+        )
+        pool.computes_on = self.computes_on
+        return pool
 
     def close(self) -> None:
         """Stop every rank. The pool can be used again; it then starts afresh."""
+        for pool in self._beside.values():
+            pool.close()
         launch = self._let_go()
         self._waiting.clear()
         self._failures_left, self._unable = 1, None

@@ -1,6 +1,7 @@
 """Steps of which something is to be said at sp 1, where nobody shares a sequence."""
 
 from torch import Tensor
+from torch import distributed as dist
 
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LOCAL, LocalDialect
@@ -65,7 +66,31 @@ class TwiceEverything(LocalDialect):
         super().run(case, rank, doubled)
 
 
+class OverAll(LocalDialect):
+    """It makes a group of its own over all ranks."""
+
+    name, limits = "over-all", "ranks=all"
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        assert dist.get_world_size() == case.ranks
+        super().run(case, rank, emit)
+
+
+class OverAllWrong(OverAll):
+    """And where a sequence is shared, its gradients are wrong."""
+
+    name = "over-all-wrong"
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        if case.sp > 1:
+            TWICE_EVERYTHING.run(case, rank, emit)
+        else:
+            super().run(case, rank, emit)
+
+
 REFUSES = Refuses()
 RAISES = Raises()
 TWICE_THE_LOSS = TwiceTheLoss()
 TWICE_EVERYTHING = TwiceEverything()
+OVER_ALL = OverAll()
+OVER_ALL_WRONG = OverAllWrong()

@@ -1,6 +1,7 @@
 """Against its own step at sp 1 a right step passes, and what sharing breaks is found."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,17 @@ def test_a_step_that_is_no_reference_is_told_as_such(
     comparison = evaluate(CASE, f"{ALONE}:{name}", pool)
     assert comparison.verdict is verdict
     assert said in (comparison.fault.summary if comparison.fault else comparison.reason)
+
+
+@pytest.mark.parametrize(("name", "passes"), [("OVER_ALL", True), ("OVER_ALL_WRONG", False)])
+def test_a_step_over_all_ranks_is_asked_at_sp_1_where_there_are_no_others(
+    name: str, passes: bool, pool: RankPool
+) -> None:
+    for case in (CASE, replace(CASE, dtype="fp32")):
+        comparison = evaluate(case, f"{ALONE}:{name}", pool)
+        assert comparison.verdict.passed is passes, explain(comparison)
+        assert comparison.verdict is not Verdict.UNSUPPORTED
+    assert evaluate(replace(CASE, dp=1), f"{ALONE}:{name}", pool).verdict is Verdict.UNSUPPORTED
 
 
 def test_a_case_at_sp_1_has_nothing_to_be_compared_with(pool: RankPool) -> None:
