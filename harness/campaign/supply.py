@@ -86,7 +86,7 @@ class Supply:
 def within(request: Request, limits: str) -> Request:
     """What is left of a request for a candidate that has these limits."""
     stated = {name: listed.split(",") for name, listed in _fields(request.stated)}
-    for name, listed in _fields(set(limits.split()) - {ALL_RANKS}):
+    for name, listed in _fields(limit for limit in limits.split() if limit != ALL_RANKS):
         values = listed.split(",")
         if name not in ASKED:
             stated[name] = [value for value in stated.get(name, values) if value in values]

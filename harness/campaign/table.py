@@ -115,7 +115,8 @@ def _why(candidate: str, tally: Tally) -> str:
     return (
         f"{candidate} supports {tally.judged or 'none'} of {drawn} cases that were drawn"
         f"{f', too few to be judged on {wanted}' if tally.lacking else ''}; {count} times because "
-        f"of '{reason}': leave such cases out with --loss, --dtype, --sp, --dp, --kernel and --set"
+        f"of '{reason}': leave such cases out with --loss, --dtype, --sp, --dp, --ranks, --kernel "
+        "and --set"
     )
 
 

@@ -47,7 +47,7 @@ def outside(case: Case, limits: str, ranks: int) -> str:
     for limit in limits.split():
         if limit == ALL_RANKS:
             if case.ranks != ranks:
-                return f"{limit}, and there are {ranks}"
+                return f"{limit}, of which there are {ranks}"
             continue
         attribute, values = _read(limit, FIELDS)
         if getattr(case, attribute) not in values:

@@ -95,7 +95,7 @@ class Comparison:
     options: tuple[str, ...] = field(default=(), compare=False)
     # What the same ranks must have run before, for it to come out like this.
     before: tuple[Case, ...] = ()
-    # How many ranks there must be, where that is not as many as the case needs.
+    # How many ranks there were, where that matters and is not as many as the cases need.
     ranks: int = 0
 
     @property

@@ -12,12 +12,15 @@ from harness.ranks.pool import RankPool
 
 
 def on_fresh_ranks(
-    case: Case, candidate: str, pool: RankPool, before: Sequence[Case] = ()
+    case: Case, candidate: str, pool: RankPool, before: Sequence[Case] = (), ranks: int = 0
 ) -> Comparison:
-    """Judge a case on ranks that ran nothing else, or nothing but these."""
-    with pool.fresh(max(each.ranks for each in (*before, case))) as others:
+    """Judge a case on ranks that ran nothing else, or nothing but these; on so many at least."""
+    needed = max(each.ranks for each in (*before, case))
+    with pool.fresh(max(needed, ranks)) as others:
         run_before(before, candidate, others)
-        return replace(evaluate(case, candidate, others), before=tuple(before))
+        seen = evaluate(case, candidate, others)
+        beside = others.size if others.size > needed else 0
+        return replace(seen, before=tuple(before), ranks=beside)
 
 
 def run_before(cases: Sequence[Case], candidate: str, pool: RankPool) -> None:
@@ -32,7 +35,7 @@ def confirmed(
     small: Case, failure: Comparison, pool: RankPool, before: Sequence[Case] = ()
 ) -> Comparison | None:
     """What fresh ranks show of a failure on a smaller case, where it is still that failure."""
-    again = on_fresh_ranks(small, failure.candidate, pool, before)
+    again = on_fresh_ranks(small, failure.candidate, pool, before, failure.ranks)
     if not mark_of(again).same_kind(mark_of(failure)):
         return None
     if again.called == failure.called:
@@ -46,13 +49,16 @@ def with_what_it_needs(failure: Comparison, earlier: Sequence[Case], pool: RankP
     if failure.called == "not-repeatable":
         # What comes and goes by chance needs nothing.
         return failure
+    alone = on_fresh_ranks(failure.case, failure.candidate, pool)
+    if mark_of(alone).same_kind(mark_of(failure)):
+        # It is the case's own, and only a smaller one did not show it.
+        return alone
     own = failure.case.ranks
-    if own < pool.size:
-        with pool.fresh(pool.size) as others:
-            again = evaluate(failure.case, failure.candidate, others)
+    if not alone.ranks and own < pool.size:
+        again = on_fresh_ranks(failure.case, failure.candidate, pool, ranks=pool.size)
         if mark_of(again).same_kind(mark_of(failure)):
             why = f"it passes where there are {own}, and not where there are {pool.size}"
-            return replace(again, ranks=pool.size).rooted("ranks-beside", why)
+            return again.rooted("ranks-beside", why)
     for before in _suspects(earlier):
         again = on_fresh_ranks(failure.case, failure.candidate, pool, before)
         if mark_of(again).same_kind(mark_of(failure)):

@@ -68,7 +68,8 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
     source = source_of(comparison.candidate)
     headline, _, says, *lines = explain(comparison).splitlines()
     told = [line[2:] for line in lines if line[2:9].strip() in TOLD]
-    ranks = max(case.ranks for case in (*comparison.before, comparison.case))
+    needed = max(case.ranks for case in (*comparison.before, comparison.case))
+    ranks = max(needed, comparison.ranks)
     needs = ", ".join((f"Needs ulysses-harness {harness.__version__}", *source.pins))
     head = HEAD.format(
         headline=headline.replace("\\", "/"),
@@ -98,6 +99,8 @@ def _literals(comparison: Comparison, says: str, placement: str, deadline: float
     yield "cases=["
     yield from (f"    {str(case)!r}," for case in (*comparison.before, comparison.case))
     yield "],"
+    if comparison.ranks:
+        yield f"ranks={comparison.ranks},"
     yield f"says={says!r},"
     if comparison.first:
         yield f"key={comparison.first.key!r},"

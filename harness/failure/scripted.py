@@ -37,6 +37,8 @@ class Scripted:
     candidate: str
     # The last is judged; the same ranks run the others before it.
     cases: Sequence[str]
+    # How many there are, where that is more than the cases need.
+    ranks: int = 0
     # How the harness says what is wrong first.
     says: str
     # The tensor that is wrong first, and how far each of these elements of it may be off.
@@ -67,7 +69,7 @@ class Scripted:
             os._exit(FAULT)
 
     def _launched(self, script: str, folder: Path) -> int:
-        ranks = max(parse(line).ranks for line in self.cases)
+        ranks = max(self.ranks, *(parse(line).ranks for line in self.cases))
         environment = Placement.read(self.placement).environment()
         order = Order(ranks=ranks, environment=environment, token="")
         os.environ |= {**order.environment, **order.meeting(folder), FOLDER: str(folder)}

@@ -197,7 +197,7 @@ def _meshes(
     sps: tuple[int, ...], dps: tuple[int, ...], min_ranks: int, max_ranks: int | None
 ) -> st.SearchStrategy[tuple[int, int]]:
     every = [(sp, dp) for dp in dps for sp in sps]
-    most = max_ranks or math.inf
+    most = math.inf if max_ranks is None else max_ranks
     fitting = [(sp, dp) for sp, dp in every if min_ranks <= sp * dp <= most]
     if not fitting:
         raise ValueError(

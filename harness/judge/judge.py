@@ -42,10 +42,14 @@ class Run:
     def outcome(self) -> Outcome:
         """Wait for it; of several runs the oldest has to be asked first."""
         if self._outcome is None:
-            outcomes = [self.pool.collect() for _ in self.alone]
+            self._alone = tuple(self.pool.collect() for _ in self.alone)
             self._outcome = self.pool.collect()
-            self._alone = tuple(map(self._without_others, self.alone, outcomes))
         return self._outcome
+
+    def references(self) -> list[Trace] | Fault | Unsupported:
+        """What came of it at sp 1."""
+        outcomes = tuple(map(self._without_others, self.alone, self._alone))
+        return own.references(self.case, self.alone, outcomes)
 
     def _without_others(self, alone: own.Alone, outcome: Outcome) -> Outcome:
         """At sp 1 a step over all ranks is asked where there are no more than it needs."""
@@ -53,10 +57,6 @@ class Run:
             ranks = self.pool.beside(alone.case.ranks)
             return ranks.run(alone.case, locate(self.candidate).full, traced=self.traced)
         return outcome
-
-    def references(self) -> list[Trace] | Fault | Unsupported:
-        """What came of it at sp 1."""
-        return own.references(self.case, self.alone, self._alone)
 
 
 def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
@@ -238,5 +238,8 @@ def _held_to_its_own(seen: Comparison, pool: RankPool) -> Comparison:
     """Nobody is blamed for a fp64 case that computes in fp32, alone as well as among peers."""
     alone = seen
     if seen.as_in_fp32 and seen.case.sp > 1:
-        alone = _traced(replace(seen.case, sp=1), seen.candidate, pool)
+        case = replace(seen.case, sp=1)
+        alone = _traced(case, seen.candidate, pool)
+        if ALL_RANKS in alone.limits.split():
+            alone = _traced(case, seen.candidate, pool.beside(case.ranks))
     return unsupported(seen.case, seen.candidate, IN_FP32) if alone.as_in_fp32 else seen

@@ -203,11 +203,14 @@ class RankPool:
 
     @contextmanager
     def fresh(self, ranks: int) -> Iterator["RankPool"]:
-        """Ranks that ran nothing yet: others beside these, where hosts and devices have room."""
-        if self._nodes or not self.placement.on_cpu:
+        """Ranks that ran nothing yet; where there are several hosts, as many as these are."""
+        if self._nodes:
             self.close()
             yield self
             return
+        if not self.placement.on_cpu:
+            # Devices may have no room for others beside these.
+            self.close()
         with self._like_this(ranks) as pool:
             yield pool
 
@@ -231,21 +234,27 @@ class RankPool:
 
     def close(self) -> None:
         """Stop every rank. The pool can be used again; it then starts afresh."""
-        for pool in self._beside.values():
-            pool.close()
         launch = self._let_go()
         self._waiting.clear()
         self._failures_left, self._unable = 1, None
-        if launch is not None:
-            launch.kill()
+        try:
+            if launch is not None:
+                launch.kill()
+        finally:
+            for pool in self._beside.values():
+                pool.close()
 
     def kill(self) -> None:
         """End every process at once; cases under way will go to a fresh launch."""
         launch = self._let_go()
         for ticket in self._waiting:
             ticket.take_back()
-        if launch is not None:
-            launch.kill()
+        try:
+            if launch is not None:
+                launch.kill()
+        finally:
+            for pool in self._beside.values():
+                pool.kill()
 
     def _let_go(self) -> Launch | None:
         crew, self._crew = self._crew, None

@@ -16,8 +16,7 @@ ASKING = "supports()"
 def willing(name: str, case: Case, recorder: Recorder) -> tuple[Candidate | None, str, str]:
     """The candidate, if it runs this case; or nothing, why not, and all limits if it is that."""
     recorder.reached(ASKING)
-    with without_a_search_for_garbage():
-        candidate = locate(name).load()
+    candidate = _load(name)
     limits = getattr(candidate, "limits", "")
     beyond = outside(case, limits, get_world_size())
     reason = f"its limits are {beyond}" if beyond else candidate.supports(case)
@@ -32,7 +31,12 @@ def willing(name: str, case: Case, recorder: Recorder) -> tuple[Candidate | None
 def loaded(name: str, _case: Case, _recorder: Recorder) -> tuple[None, str, str]:
     """Nothing that runs, and what is wrong with the code of the candidate."""
     try:
-        locate(name).load()
+        _load(name)
     except UnknownCandidate as error:
         return None, str(error), ""
     return None, "", ""
+
+
+def _load(name: str) -> Candidate:
+    with without_a_search_for_garbage():
+        return locate(name).load()

@@ -1,14 +1,18 @@
 """A step that supports some cases only is held to the relations on these."""
 
+from collections import Counter
+
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
 
 from harness.candidates.own.mutants.loss import TrainsOnTheSum
 from harness.candidates.own.native import LocalDialect
 from harness.case import LossContract, parse
 from harness.ranks.pool import RankPool
 from properties.metamorphic.relation import Relation, Twin, Twins, arranged, twins_agree
-from properties.metamorphic.trial import check
+from properties.metamorphic.trial import check, patient, unless_all_is_refused
 
 LIMITS = "loss=token-mean"
 
@@ -34,16 +38,30 @@ def relation(*losses: LossContract) -> Relation:
     return Relation("a batch twice is a batch", drawn, "B89", twins_agree)
 
 
-def test_it_can_pass_and_fail(harness_pool: RankPool) -> None:
+@patient
+@given(data=st.data())
+def tried(
+    subject: str, relation: Relation, pool: RankPool, refused: Counter[str], data: st.DataObject
+) -> None:
+    check(relation, pool, f"{__file__}:{subject}", data.draw(relation.drawn), refused)
+
+
+def test_it_can_pass_and_fail(harness_pool: RankPool, refused: Counter[str]) -> None:
     some = relation("row-mean", "token-mean")
-    check(some, harness_pool, f"{__file__}:RIGHT")
+    tried("RIGHT", some, harness_pool, refused)
     with pytest.raises(AssertionError, match="it is not true that a batch twice is a batch"):
-        check(some, harness_pool, f"{__file__}:WRONG")
+        tried("WRONG", some, harness_pool, refused)
 
 
 def test_a_relation_about_other_cases_is_skipped_with_what_limits_it(
-    harness_pool: RankPool,
+    harness_pool: RankPool, refused: Counter[str]
 ) -> None:
-    said = "supports nothing of what it is about: its limits are loss=token-mean"
-    with pytest.raises(pytest.skip.Exception, match=said):
-        check(relation("row-mean", "micro-mean"), harness_pool, f"{__file__}:RIGHT")
+    others = relation("row-mean", "micro-mean")
+    said = "of-one-loss supports nothing of what it is about: its limits are loss=token-mean"
+    with (
+        pytest.raises(pytest.skip.Exception, match=said),
+        unless_all_is_refused("of-one-loss", refused),
+    ):
+        tried("RIGHT", others, harness_pool, refused)
+    with pytest.raises(Unsatisfiable), unless_all_is_refused("of-one-loss", Counter()):
+        tried("RIGHT", others, harness_pool, refused)

@@ -1,9 +1,10 @@
 """The relation that needs more ranks than any other test, and so a pool of its own."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 
 from harness.case import Dtype
 from harness.generation import cases, generate
@@ -14,6 +15,7 @@ from harness.ranks.device import NoPlace
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.metamorphic.layout import RESHARDED
+from properties.metamorphic.relation import Twins
 from properties.metamorphic.trial import check, check_it_kills, patient
 
 RANKS = 8
@@ -30,8 +32,12 @@ def pool(pytestconfig: pytest.Config, harness_pool: RankPool) -> Iterator[RankPo
         yield pool
 
 
-def test_one_rank_or_eight_compute_the_same(pool: RankPool, subject: str) -> None:
-    check(RESHARDED, pool, subject, settings(patient, max_examples=patient.max_examples // 2))
+@settings(patient, max_examples=patient.max_examples // 2)
+@given(twins=RESHARDED.drawn)
+def test_one_rank_or_eight_compute_the_same(
+    pool: RankPool, subject: str, refused: Counter[str], twins: Twins
+) -> None:
+    check(RESHARDED, pool, subject, twins, refused)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -1,21 +1,31 @@
 """Properties that need no reference: a candidate against itself."""
 
+from collections import Counter
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.ranks.pool import RankPool
 from properties.metamorphic.content import CONTENT
 from properties.metamorphic.layout import LAYOUT
 from properties.metamorphic.relation import Relation
-from properties.metamorphic.trial import check, check_it_kills
+from properties.metamorphic.trial import check, check_it_kills, patient
 
 RELATIONS = (*LAYOUT, *CONTENT)
 
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=str)
+@patient
+@given(data=st.data())
 def test_a_candidate_agrees_with_itself(
-    harness_pool: RankPool, subject: str, relation: Relation
+    harness_pool: RankPool,
+    subject: str,
+    relation: Relation,
+    refused: Counter[str],
+    data: st.DataObject,
 ) -> None:
-    check(relation, harness_pool, subject)
+    check(relation, harness_pool, subject, data.draw(relation.drawn), refused)
 
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=lambda r: f"{r}-kills-{r.kills}")

@@ -1,11 +1,13 @@
 """A relation on trial: it holds for a candidate, and it kills what it says it kills."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.errors import Unsatisfiable
 
 from harness.ranks.pool import RankPool
@@ -19,29 +21,23 @@ patient = settings(
 determined = settings(max_examples=100, database=None, phases=[Phase.generate])
 
 
-def check(relation: Relation, pool: RankPool, subject: str, limits: settings = patient) -> None:
-    """It holds for whatever the subject supports of what is drawn."""
-    refused = Counter[str]()
+def check(
+    relation: Relation, pool: RankPool, subject: str, drawn: Any, refused: Counter[str]
+) -> None:
+    mismatch = relation.holds(runner(pool, subject, refused), drawn)
+    assert not mismatch, f"{subject}: it is not true that {relation.claim}: {mismatch}"
 
-    @limits
-    @given(drawn=relation.drawn)
-    def holds(drawn: Any) -> None:
-        check_on(drawn, relation, pool, subject, refused)
 
+@contextmanager
+def unless_all_is_refused(subject: str, refused: Counter[str]) -> Iterator[None]:
+    """Skip a relation if the subject supports nothing of what it is about, and say why."""
     try:
-        holds()
+        yield
     except Unsatisfiable:
         if not refused:
             raise
         ((reason, _),) = refused.most_common(1)
         pytest.skip(f"{subject} supports nothing of what it is about: {reason}")
-
-
-def check_on(
-    drawn: Any, relation: Relation, pool: RankPool, subject: str, refused: Counter[str]
-) -> None:
-    mismatch = relation.holds(runner(pool, subject, refused), drawn)
-    assert not mismatch, f"{subject}: it is not true that {relation.claim}: {mismatch}"
 
 
 def check_it_kills(relation: Relation, pool: RankPool) -> None:
@@ -55,5 +51,5 @@ def check_it_kills(relation: Relation, pool: RankPool) -> None:
         random=Random(0),
     )
     for subject in ("native-local", "native-gather"):
-        check_on(deadly, relation, pool, subject, refused)
+        check(relation, pool, subject, deadly, refused)
     assert not refused

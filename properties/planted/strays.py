@@ -51,6 +51,12 @@ class SingleAmongPeers(Single):
     least = 2
 
 
+class SingleOverAll(Single):
+    """The same, over all ranks that there are."""
+
+    name, limits = "single-over-all", "ranks=all"
+
+
 class Fuses(LocalDialect):
     """As a library does that has fused attention, whatever a case has."""
 
@@ -62,3 +68,4 @@ class Fuses(LocalDialect):
 
 STRAYS, FUSES = Strays(), Fuses()
 SINGLE, SINGLE_AMONG_PEERS = Single(), SingleAmongPeers()
+SINGLE_OVER_ALL = SingleOverAll()

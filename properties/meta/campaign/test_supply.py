@@ -113,6 +113,12 @@ def test_who_states_its_limits_is_given_nothing_in_vain_after_the_first_cases(li
     [
         ("loss=token-mean", ("token-mean",), ("steps=1,2",)),
         ("steps=2,3 layers=1", REQUEST.losses, ("steps=2", "layers=1")),
+        # In this order in every process: what is drawn depends on it.
+        (
+            "tied=0 ranks=all layers=1 vocab=9",
+            REQUEST.losses,
+            ("steps=1,2", "tied=0", "layers=1", "vocab=9"),
+        ),
         ("dtype=bf16", (), ()),
         ("sp=4", (), ()),
         ("steps=3", (), ()),
@@ -132,7 +138,7 @@ def test_limits_narrow_what_is_asked_for_or_leave_nothing(
 def test_a_step_over_all_ranks_is_judged_on_cases_that_have_them_all() -> None:
     assert outside(parse("case/1 rows=2:11,2:11 sp=2 dp=2"), "ranks=all", 4) == ""
     beyond = outside(parse("case/1 rows=2:11 sp=2"), "layers=1 ranks=all", 4)
-    assert beyond == "ranks=all, and there are 4"
+    assert beyond == "ranks=all, of which there are 4"
     with pytest.raises(BadField, match="ranks=2: of ranks, limits can say ranks=all and nothing"):
         outside(parse("case/1 rows=2:11"), "ranks=2", 2)
 

@@ -86,6 +86,14 @@ def test_ranks_that_have_no_part_in_a_case_are_told_of_and_replayed(
     assert main(shlex.split(words.removesuffix(" --ranks 2"))) == PASSED
 
 
+def test_a_failure_of_which_only_a_smaller_case_was_not_one_is_shown_as_it_was(
+    one_rank: RankPool,
+) -> None:
+    failure = evaluate(TWO_OF_EACH, "mutants.B17", one_rank)
+    said = with_what_it_needs(failure, [EACH_OF_ITS_OWN], one_rank)
+    assert (said.called, said.before, said.ranks) == (failure.called, (), 0)
+
+
 def test_what_comes_by_chance_is_not_blamed_on_what_ran_before(one_rank: RankPool) -> None:
     chance = Comparison(
         case=TWO_OF_EACH,

@@ -32,6 +32,8 @@ from __future__ import annotations
 import sys
 import time
 
+from torch import distributed as dist
+
 from harness.candidates.own.native import LocalDialect
 
 
@@ -52,7 +54,8 @@ class Mine(LocalDialect):
                 tensor = tensor + 1
             if self.way == "nan" and key == "loss":
                 tensor = tensor * float("nan")
-            if self.way == "half" and key.startswith("grad."):
+            beside = self.way == "beside" and dist.get_world_size() != case.ranks
+            if (self.way == "half" or beside) and key.startswith("grad."):
                 tensor = tensor * 2
             if self.way == "lost" and key == "nll" and rank.index == 1:
                 tensor, tokens = tensor[1:], tokens[1:]
@@ -68,6 +71,7 @@ class Mine(LocalDialect):
 
 LABEL, NAN, CRASH, HANG = Mine("label"), Mine("nan"), Mine("crash"), Mine("hang")
 LOST, STATE, HALF, RIGHT = Mine("lost"), Mine("state"), Mine("half"), Mine("right")
+BESIDE = Mine("beside")
 
 if __name__ == "__main__":
     sys.exit("not to be run")
@@ -82,6 +86,7 @@ class Form:
     status: int = 1
     line: str = SMALL
     before: tuple[str, ...] = ()
+    ranks: int = 0
     # Nothing, where the script is read and not run.
     prints: str = ""
 
@@ -91,6 +96,7 @@ FORMS = {
     for form in (
         Form("LABEL"),
         Form("HALF", line=f"{SMALL} dtype=bf16"),
+        Form("BESIDE", line="case/1 rows=2:11 sp=1", ranks=2, prints=r"expected .*, got "),
         Form("NAN", prints=r"loss \[\]: expected [\d.]+, got nan; it was nan"),
         Form("LOST", prints=r"nll: token lost, \(4,\)"),
         Form(
@@ -103,7 +109,7 @@ FORMS = {
         Form("HANG", 3, prints=r"a rank hung for 3 s and was killed(.|\n)+ in run\n"),
     )
 }
-SHORT = ("HANG", "NAN")
+SHORT = ("HANG", "NAN", "BESIDE")
 RUN = [
     name if name in SHORT else pytest.param(name, marks=pytest.mark.long)
     for name, form in FORMS.items()
@@ -128,7 +134,7 @@ def seen(mine: Path) -> Iterator[dict[str, Comparison]]:
     with RankPool(2, deadline=3) as pool:
         yield {
             name: look(
-                [*map(parse, form.before), parse(form.line)], f"{mine}:{name}", pool
+                [*map(parse, form.before), parse(form.line)], f"{mine}:{name}", pool, form.ranks
             ).comparison
             for name, form in FORMS.items()
         }

@@ -94,6 +94,12 @@ def test_a_step_over_all_ranks_is_asked_at_sp_1_where_there_are_no_others(
         assert comparison.verdict.passed is passes, explain(comparison)
         assert comparison.verdict is not Verdict.UNSUPPORTED
     assert evaluate(replace(CASE, dp=1), f"{ALONE}:{name}", pool).verdict is Verdict.UNSUPPORTED
+    assert pool.beside(2).pids()
+    if passes:
+        # Of what is refused, nobody asks for a reference.
+        assert not pool.beside(1).launches
+    pool.kill()
+    assert not pool.beside(2).pids()
 
 
 def test_a_case_at_sp_1_has_nothing_to_be_compared_with(pool: RankPool) -> None:

@@ -138,6 +138,7 @@ def test_who_stops_listening_leaves_no_answers_behind(harness_pool: RankPool) ->
     ("name", "dtype", "verdict"),
     [
         ("SINGLE", "fp64", Verdict.UNSUPPORTED),
+        ("SINGLE_OVER_ALL", "fp64", Verdict.UNSUPPORTED),
         ("SINGLE", "fp32", Verdict.WITHIN),
         # At sp 1 it is as exact as it should be: this is what sharing breaks.
         ("SINGLE_AMONG_PEERS", "fp64", Verdict.DIVERGED),
@@ -149,7 +150,9 @@ def test_a_step_that_computes_in_fp32_is_not_held_to_fp64(
     name: str, dtype: Dtype, verdict: Verdict, harness_pool: RankPool
 ) -> None:
     for judged in (evaluate, evaluate_traced):
-        comparison = judged(replace(CASE, dtype=dtype), f"{FILE}:{name}", harness_pool)
+        # As many ranks as there are.
+        case = replace(CASE, dtype=dtype, dp=harness_pool.size // CASE.sp)
+        comparison = judged(case, f"{FILE}:{name}", harness_pool)
         assert comparison.verdict is verdict
         if verdict is Verdict.UNSUPPORTED:
             said = "at sp 1 too it is only as exact as fp32 is: ask for --dtype fp32"
