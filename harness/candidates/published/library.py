@@ -2,7 +2,7 @@
 
     candidate.py      STEPS: by key, a step(case, rank, emit); imports the library, only in ranks
     limits.py         LIMITS: by key, what is refused, as arithmetic on a case; imports no library.
-                      OVER_ALL_RANKS: the keys of steps with groups of their own over all ranks
+                      STATED: by key, such as "dtype=fp32" or "ranks=all"; no others are drawn
     known.toml        what is known to be wrong with it upstream
     requirements.txt  what its ranks run with, pinned; the first line is the library itself
     README.md         how it is wired
@@ -13,7 +13,7 @@
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -21,7 +21,6 @@ from pathlib import Path
 
 from harness.candidates.protocol import Emit, Rank
 from harness.case import Case
-from harness.case.stated import ALL_RANKS
 from harness.importing import without_a_search_for_garbage
 from harness.outside import BadInput
 
@@ -75,11 +74,11 @@ class Library:
         return limits
 
     @property
-    def over_all_ranks(self) -> Collection[str]:
-        """Whose steps make groups of their own, over all ranks that there are."""
+    def stated(self) -> Mapping[str, str]:
+        """Of the limits what can be stated of single fields."""
         module = importlib.import_module(f"{self.module}.limits")
-        keys: Collection[str] = getattr(module, "OVER_ALL_RANKS", ())
-        return keys
+        stated: Mapping[str, str] = getattr(module, "STATED", {})
+        return stated
 
     @property
     def steps(self) -> Mapping[str, Step]:
@@ -121,7 +120,7 @@ class Published:
 
     @property
     def limits(self) -> str:
-        return ALL_RANKS if self.key in self.library.over_all_ranks else ""
+        return self.library.stated.get(self.key, "")
 
     def supports(self, case: Case) -> str | None:
         return self.library.limits[self.key](case)

@@ -3,6 +3,7 @@
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring.limits import decoder, first, transformers
 from harness.case import Case
+from harness.case.stated import ALL_RANKS
 
 
 def alst(case: Case) -> str | None:
@@ -77,4 +78,4 @@ LIMITS: dict[str, Limit] = {
     "tiled-fused-mean": alst,
     "tiled-fused-beside": alst,
 }
-OVER_ALL_RANKS = tuple(key for key in LIMITS if key.startswith("engine"))
+STATED = {key: ALL_RANKS for key in LIMITS if key.startswith("engine")}

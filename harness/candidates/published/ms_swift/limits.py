@@ -5,6 +5,7 @@ from math import gcd
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring import limits
 from harness.case import Case
+from harness.case.stated import ALL_RANKS
 
 
 def trainer(case: Case, dtype: str = "fp32") -> str | None:
@@ -83,8 +84,6 @@ def channel(case: Case) -> str | None:
     )
 
 
-# Its groups are those that the harness has, but for a mesh of rings.
-OVER_ALL_RANKS = ("ring",)
 LIMITS: dict[str, Limit] = {
     "padded": lambda case: plain(case) or padded(case),
     "packed": lambda case: plain(case) or packed(case),
@@ -97,3 +96,5 @@ LIMITS: dict[str, Limit] = {
     "channel": lambda case: channel(case) or padded(case),
     "packed-channel": lambda case: channel(case) or packed(case),
 }
+# Its groups are those that the harness has, but for a mesh of rings.
+STATED = {**dict.fromkeys(LIMITS, "dtype=fp32"), "ring": f"dtype=bf16 {ALL_RANKS}"}

@@ -3,6 +3,7 @@
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring.limits import all_have_targets, decoder, first
 from harness.case import Case
+from harness.case.stated import ALL_RANKS
 
 DTYPES = ("fp64", "fp32", "bf16")
 
@@ -22,4 +23,4 @@ def gathered(case: Case) -> str | None:
 
 
 LIMITS: dict[str, Limit] = {"ulysses": trained, "gather": gathered}
-OVER_ALL_RANKS = tuple(LIMITS)
+STATED = dict.fromkeys(LIMITS, ALL_RANKS)

@@ -3,6 +3,7 @@
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring.limits import decoder, first
 from harness.case import Case
+from harness.case.stated import ALL_RANKS
 
 # Rings add up in fp32 whatever they are given.
 RING = ("fp32", "bf16")
@@ -27,7 +28,6 @@ def usp(case: Case) -> str | None:
     )
 
 
-OVER_ALL_RANKS = ("zigzag", "zigzag-fa3", "usp", "async")
 LIMITS: dict[str, Limit] = {
     "ulysses": ulysses,
     "zigzag": zigzag,
@@ -35,3 +35,5 @@ LIMITS: dict[str, Limit] = {
     "usp": usp,
     "async": zigzag,
 }
+# It makes the groups of its rings over all ranks.
+STATED = dict.fromkeys(("zigzag", "zigzag-fa3", "usp", "async"), ALL_RANKS)
