@@ -7,6 +7,7 @@ processes of its own; and somebody has to remove the folder after the last of th
 
 import contextlib
 import ctypes
+import gc
 import os
 import select
 import shutil
@@ -143,6 +144,9 @@ def torchrun(words: Sequence[str] | None = None) -> None:
     socket.getfqdn = lambda name="": name or socket.gethostname()
     with without_a_search_for_garbage():
         from torch.distributed.run import main as run
+
+        # Ranks are forked with it. A search would copy the memory that all these objects lie in.
+        gc.freeze()
     run(words)
 
 

@@ -268,7 +268,7 @@ def test_where_a_table_has_no_room_there_is_a_line_for_each_row_and_nothing_is_c
 FAILED = {"verdict": "DIVERGED", "case": str(CASE)}
 LACKS = (
     "a supports 1 of 3 cases that were drawn, too few to be judged on 5; 2 times because of "
-    "'windows': leave such cases out with --loss, --dtype, --sp, --dp, --kernel and --set"
+    "'windows': leave such cases out with --loss, --dtype, --sp, --dp, --ranks, --kernel and --set"
 )
 
 

@@ -234,8 +234,9 @@ def test_what_shrinks_after_another_case_still_needs_it(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fresh(
-        case: Case, candidate: str, _: RankPool, before: tuple[Case, ...] = ()
+        case: Case, candidate: str, _: RankPool, before: tuple[Case, ...] = (), ranks: int = 0
     ) -> Comparison:
+        assert not ranks
         verdict = Verdict.DIVERGED if before == (CASE,) else Verdict.EQUAL
         return Comparison(case=case, candidate=candidate, verdict=verdict, before=before)
 
