@@ -9,7 +9,7 @@ from typing import Any
 from harness.campaign.request import Part, Request
 from harness.campaign.summary import Tally
 from harness.case import Case, InvalidCase, Row
-from harness.case.stated import ALL_RANKS, ASKED, read_stated
+from harness.case.stated import ALL_RANKS, ASKED, read_stated, spans_all_ranks
 from harness.generation import cases, drawn
 from harness.outside import BadInput
 
@@ -59,7 +59,7 @@ class Supply:
             request = within(self._request, limits)
         except NothingToDraw:
             return iter(())
-        least = self._ranks if ALL_RANKS in limits.split() else 1
+        least = self._ranks if spans_all_ranks(limits) else 1
         meshes = product(request.sps, request.dps)
         if not any(least <= sp * dp <= self._ranks for sp, dp in meshes):
             return iter(())

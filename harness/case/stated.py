@@ -55,6 +55,11 @@ def outside(case: Case, limits: str, ranks: int) -> str:
     return ""
 
 
+def spans_all_ranks(limits: str) -> bool:
+    """Whether no rank may be idle."""
+    return ALL_RANKS in limits.split()
+
+
 def _read(text: str, fields: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
     name, _, listed = text.partition("=")
     if name == "ranks":

@@ -11,7 +11,7 @@ import torch
 from harness.against import ITSELF
 from harness.candidates import locate
 from harness.case import Case
-from harness.case.stated import ALL_RANKS
+from harness.case.stated import spans_all_ranks
 from harness.compare import Comparison, Look, Verdict, compare, faulted, unsupported
 from harness.diagnosis import name_divergence, name_fault
 from harness.judge import blame, own
@@ -53,7 +53,7 @@ class Run:
 
     def _without_others(self, alone: own.Alone, outcome: Outcome) -> Outcome:
         """At sp 1 a step over all ranks is asked where there are no more than it needs."""
-        if isinstance(outcome, Unsupported) and ALL_RANKS in outcome.limits.split():
+        if isinstance(outcome, Unsupported) and spans_all_ranks(outcome.limits):
             ranks = self.pool.beside(alone.case.ranks)
             return ranks.run(alone.case, locate(self.candidate).full, traced=self.traced)
         return outcome
@@ -240,6 +240,6 @@ def _held_to_its_own(seen: Comparison, pool: RankPool) -> Comparison:
     if seen.as_in_fp32 and seen.case.sp > 1:
         case = replace(seen.case, sp=1)
         alone = _traced(case, seen.candidate, pool)
-        if ALL_RANKS in alone.limits.split():
+        if spans_all_ranks(alone.limits):
             alone = _traced(case, seen.candidate, pool.beside(case.ranks))
     return unsupported(seen.case, seen.candidate, IN_FP32) if alone.as_in_fp32 else seen

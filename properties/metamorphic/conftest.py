@@ -17,5 +17,8 @@ def refused() -> Counter[str]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     given = getattr(item, "funcargs", {})
-    with unless_all_is_refused(given.get("subject", ""), given.get("refused", Counter())):
+    if not {"subject", "refused"} <= given.keys():
+        return (yield)
+    pool = given.get("pool", given["harness_pool"])
+    with unless_all_is_refused(pool, given["subject"], given["refused"]):
         return (yield)

@@ -12,7 +12,7 @@ from harness.candidates.own.native import LocalDialect
 from harness.case import LossContract, parse
 from harness.ranks.pool import RankPool
 from properties.metamorphic.relation import Relation, Twin, Twins, arranged, twins_agree
-from properties.metamorphic.trial import check, patient, unless_all_is_refused
+from properties.metamorphic.trial import PROBES, check, patient, unless_all_is_refused
 
 LIMITS = "loss=token-mean"
 
@@ -25,7 +25,11 @@ class WrongOfOneLoss(TrainsOnTheSum):
     name, limits = "wrong-of-one-loss", LIMITS
 
 
-RIGHT, WRONG = OfOneLoss(), WrongOfOneLoss()
+class RefusesAll(LocalDialect):
+    name, limits = "refuses-all", "layers=9"
+
+
+RIGHT, WRONG, REFUSES_ALL = OfOneLoss(), WrongOfOneLoss(), RefusesAll()
 
 
 def twice(loss: LossContract) -> Twins:
@@ -57,11 +61,23 @@ def test_a_relation_about_other_cases_is_skipped_with_what_limits_it(
     harness_pool: RankPool, refused: Counter[str]
 ) -> None:
     others = relation("row-mean", "micro-mean")
-    said = "of-one-loss supports nothing of what it is about: its limits are loss=token-mean"
+    right = f"{__file__}:RIGHT"
+    said = "RIGHT supports nothing of what it is about: its limits are loss=token-mean"
     with (
         pytest.raises(pytest.skip.Exception, match=said),
-        unless_all_is_refused("of-one-loss", refused),
+        unless_all_is_refused(harness_pool, right, refused),
     ):
         tried("RIGHT", others, harness_pool, refused)
-    with pytest.raises(Unsatisfiable), unless_all_is_refused("of-one-loss", Counter()):
+    with pytest.raises(Unsatisfiable), unless_all_is_refused(harness_pool, right, Counter()):
         tried("RIGHT", others, harness_pool, refused)
+
+
+def test_who_supports_no_case_at_all_fails_where_all_would_be_skipped(
+    harness_pool: RankPool, refused: Counter[str]
+) -> None:
+    said = f"supports none of {PROBES} cases, and nothing is examined: its limits are layers=9"
+    with (
+        pytest.raises(pytest.fail.Exception, match=said),
+        unless_all_is_refused(harness_pool, f"{__file__}:REFUSES_ALL", refused),
+    ):
+        tried("REFUSES_ALL", relation("row-mean"), harness_pool, refused)

@@ -33,7 +33,7 @@ TENSORS, RANKS = "tensors.safetensors", "ranks.txt"
 # The case line of the largest batch with stated ids can still be read.
 MOST_READ = {RECORD: 1 << 28, TENSORS: MOST_BYTES}
 
-# As a case may have.
+# As many as a case may have to a sequence; who sent a bundle starts no more.
 MOST_RANKS = 1024
 _NUMBER = int | float
 _KINDS: dict[str, Any] = {

@@ -6,18 +6,22 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Library, libraries
+from harness.case import Dtype
+from harness.case.stated import outside
 from harness.compare import Comparison, Look, Verdict
 from harness.compare.comparison import Divergence, KeyResult
 from harness.compare.differing import Differing
 from harness.conformance import findings, page, read, write
 from harness.diagnosis import ANOMALIES
 from harness.failure.script import script
+from harness.generation import cases, generate
 from harness.generation.situations.needs import lacking
 from harness.golden.vector import parse_vector
 from properties.helpers.places import ROOT
@@ -45,6 +49,15 @@ def test_a_folder_holds_what_it_should(library: Library) -> None:
     assert steps(library) == set(library.limits)
     told = (library.folder / "README.md").read_text()
     assert [key for key in library.limits if f"`{key}`" not in told] == []
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+def test_what_is_stated_leaves_out_nothing_that_a_step_supports(library: Library) -> None:
+    assert library.stated.keys() <= library.limits.keys()
+    for key, limits in library.stated.items():
+        for case in generate(cases(dtypes=get_args(Dtype)), 100, 0):
+            if outside(case, limits, case.ranks):
+                assert library.limits[key](case) is not None, f"{key}, {limits}: {case}"
 
 
 def test_every_library_that_the_readme_names_has_a_folder() -> None:

@@ -237,6 +237,8 @@ def test_what_is_listed_is_counted_by_its_key_and_is_no_pass_unless_asked_for(
     }
     assert said.endswith(f"\nexit status {status}: {closing[known]}\n")
     assert main(["repro", SMALL, "--candidate", "toy.step", "--known", known]) == status
+    capsys.readouterr()
+    assert main(["repro", SMALL, "--candidate", "toy.step"]) == 1
     said = capsys.readouterr().out
     assert said.startswith("KNOWN     candidate toy.step\n")
     assert "\n  listed  scaled https://example.org/toy/1\n  first   " in said
@@ -246,9 +248,7 @@ def test_what_is_listed_is_counted_by_its_key_and_is_no_pass_unless_asked_for(
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(
-    ("known", "status"), [("pass", 0), pytest.param("fail", 1, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("known", "status"), [("pass", 0), ("fail", 1)])
 def test_a_store_is_verified_in_the_dtype_asked_for_and_what_is_listed_is_no_news(
     known: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
