@@ -124,6 +124,8 @@ def first_death(said: str, connected: dict[int, int], of_node: range) -> tuple[i
     When one has died, torchrun tells the others to leave; these may be the only ones that ever
     connected, and on a busy machine be seen first.
     """
+    begun = map(int, re.findall(r"^process (\d+) began$", said, re.MULTILINE))
+    connected = dict(zip(begun, of_node, strict=False)) | connected
     silent = [rank for rank in of_node if rank not in connected.values()]
     deaths = [
         (connected[pid] if pid in connected else silent[0], how)
@@ -133,10 +135,11 @@ def first_death(said: str, connected: dict[int, int], of_node: range) -> tuple[i
     culprit = next((death for death in deaths if death[1] != TOLD_TO_LEAVE), None)
     if culprit:
         return culprit
-    # Of several that never connected torchrun knows the first, and takes its time to say so.
-    first = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: ", said)
-    if first:
-        return of_node[int(first[2])], ending(int(first[1]))
+    # Of several that nobody knows torchrun knows one, and takes its time to say so; where all were
+    # told to leave it is any of them.
+    found = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: ", said)
+    if found and (not deaths or ending(int(found[1])) != TOLD_TO_LEAVE):
+        return of_node[int(found[2])], ending(int(found[1]))
     return deaths[0] if deaths else None
 
 

@@ -89,8 +89,8 @@ def _watch(controller: int, address: str) -> None:
     os._exit(1)
 
 
-def _tell(pid: int, code: int) -> None:
-    print(f"process {pid} ended with {code}", file=sys.stderr, flush=True)  # noqa: T201 - the controller reads it
+def _tell(pid: int, what: str) -> None:
+    print(f"process {pid} {what}", file=sys.stderr, flush=True)  # noqa: T201 - the controller reads it
 
 
 def _tell_of_the_dead() -> None:
@@ -102,9 +102,8 @@ def _tell_of_the_dead() -> None:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             if ended and ended.si_pid not in told:
                 told.add(ended.si_pid)
-                _tell(
-                    ended.si_pid, ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1)
-                )
+                code = ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1)
+                _tell(ended.si_pid, f"ended with {code}")
         time.sleep(0.01)
 
 
@@ -116,10 +115,23 @@ def _tell_what_is_waited_for() -> None:
         ended, status = wait(pid, options)
         # Not of what a rank that was forked from here waits for.
         if ended and os.getpid() == here:
-            _tell(ended, os.waitstatus_to_exitcode(status))
+            _tell(ended, f"ended with {os.waitstatus_to_exitcode(status)}")
         return ended, status
 
     os.waitpid = waitpid
+
+
+def _tell_who_begins() -> None:
+    """Which process is which rank: torchrun forks them in their order."""
+    fork, here = os.fork, os.getpid()
+
+    def told() -> int:
+        pid = fork()
+        if pid and os.getpid() == here:
+            _tell(pid, "began")
+        return pid
+
+    os.fork = told
 
 
 def main() -> None:
@@ -130,6 +142,7 @@ def main() -> None:
     adopt_orphans()
     # Before anything is imported that keeps the old one.
     _tell_what_is_waited_for()
+    _tell_who_begins()
     threading.Thread(target=_tell_of_the_dead, daemon=True).start()
     threading.Thread(target=_watch, args=(controller, address), daemon=True).start()
     try:

@@ -59,6 +59,10 @@ def test_a_crash_is_told_by_the_main_thread_and_then_by_the_one_that_crashed(
 
 LEFT_WHEN_TOLD, EXITED = "process 70 ended with -15\n", "process 71 ended with 3\n"
 TOLD_BY_TORCHRUN = "failed (exitcode: 3) local_rank: 1 (pid: 71) of binary: python\n"
+BOTH_BEGAN = "process 70 began\nprocess 71 began\n"
+# Whoever sent it the signal: then its peer was told to leave.
+STRUCK = "process 71 ended with -15\n"
+ONE_OF_THEM = "failed (exitcode: -15) local_rank: 0 (pid: 70) of binary: python\n"
 
 
 @pytest.mark.parametrize(
@@ -71,6 +75,11 @@ TOLD_BY_TORCHRUN = "failed (exitcode: 3) local_rank: 1 (pid: 71) of binary: pyth
         (LEFT_WHEN_TOLD + TOLD_BY_TORCHRUN, [70], (1, "exit status 3")),
         (EXITED, [], None),
         (EXITED + TOLD_BY_TORCHRUN, [], (1, "exit status 3")),
+        (BOTH_BEGAN + EXITED, [], (1, "exit status 3")),
+        (BOTH_BEGAN + STRUCK + LEFT_WHEN_TOLD, [], (1, "killed by SIGTERM")),
+        (BOTH_BEGAN + STRUCK + LEFT_WHEN_TOLD, [70], (1, "killed by SIGTERM")),
+        (BOTH_BEGAN + STRUCK + LEFT_WHEN_TOLD + ONE_OF_THEM, [], (1, "killed by SIGTERM")),
+        (BOTH_BEGAN + LEFT_WHEN_TOLD + TOLD_BY_TORCHRUN, [], (1, "exit status 3")),
     ],
 )
 def test_the_rank_that_died_first_is_named_also_if_it_never_connected(

@@ -215,7 +215,8 @@ def test_a_forked_rank_that_cannot_start_is_named_with_the_end_of_its_output(
     place = "    device = settle(local)\n"
     assert place in program
     (tmp_path / "worker.py").write_text(
-        program.replace(place, f"    if index == 1: {trouble}\n{place}")
+        # Its peer has not connected either by then.
+        program.replace(place, f"    if index == 1: {trouble}\n    time.sleep(9)\n{place}")
     )
     monkeypatch.setattr(worker, "__file__", str(tmp_path / "worker.py"))
     with RankPool(2) as pool:
