@@ -26,7 +26,8 @@ from harness.failure.bundle.keep import keep
 from harness.failure.shrink import SHRINK_SECONDS, worth_shrinking
 from harness.failure.smallest import smallest
 from harness.generation.situations import SITUATIONS, situations_of
-from harness.judge import evaluate_all
+from harness.judge import diagnosed, evaluate_all
+from harness.judge.diagnosed import DIAGNOSE_SECONDS
 from harness.judge.known import recognised
 from harness.plan import plan
 from harness.ranks.pool import RankPool
@@ -45,6 +46,7 @@ def check(
     limit: float = math.inf,
     *,
     tables: bool = True,
+    diagnoses: bool = True,
 ) -> Summary:
     """Judge every candidate; each stops at its first failure, which is then shrunk and kept.
 
@@ -70,6 +72,14 @@ def check(
                     # Of the cases before this one its ranks ran those of this shard.
                     earlier = supply.given[: supply.given.index(tally.failure.case)]
                     tally.failure = smallest(tally.failure, pool, earlier, seconds).smallest
+                    if diagnoses:
+                        live.tell(
+                            _judged(summary),
+                            _met(summary),
+                            f"diagnosing {tally.failure.candidate}",
+                        )
+                        seconds = min(DIAGNOSE_SECONDS, until - time.monotonic())
+                        tally.failure = diagnosed(tally.failure, pool, seconds)
         except KeyboardInterrupt:
             summary.ended = INTERRUPTED
     summary.seconds = round(time.monotonic() - started, 3)

@@ -11,6 +11,7 @@ from harness.commands.options import (
     UsageError,
     against_option,
     campaign_options,
+    diagnose_option,
     known_option,
     pool_options,
     print_json,
@@ -63,6 +64,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     step_options(parser)
     known_option(parser)
     against_option(parser, PLAIN)
+    diagnose_option(parser)
     pool_options(parser)
 
 
@@ -80,7 +82,15 @@ def examine(
         from harness.campaign.check import check
 
     with open_pool(options, ranks, request.candidates, WHOLE if alone else part) as pool:
-        return check(request, pool, console, part, options.limit, tables=alone)
+        return check(
+            request,
+            pool,
+            console,
+            part,
+            options.limit,
+            tables=alone,
+            diagnoses=options.diagnose,
+        )
 
 
 def run(options: argparse.Namespace) -> int:

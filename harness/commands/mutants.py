@@ -35,6 +35,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--pools", type=int, default=1, metavar="N", help="rank pools to use at once; default: 1"
     )
     parser.add_argument("--shrink", action="store_true", help="shrink each failure, up to 60 s")
+    parser.add_argument(
+        "--required-only",
+        action="store_true",
+        help="keep back what a candidate need not show, as if a mutant were somebody else's step",
+    )
     campaign_options(parser, cases=200)
     # As many ranks as tests have; and some mutants hang, which is soon seen.
     pool_options(parser, ranks=4, deadline=10.0)
@@ -79,7 +84,13 @@ def run(options: argparse.Namespace) -> int:
 
         with Watch(console, len(chosen) + len(variants)) as watch:
             power = measure(
-                chosen, variants, batch, pools, shrink if options.shrink else None, watch
+                chosen,
+                variants,
+                batch,
+                pools,
+                shrink if options.shrink else None,
+                watch,
+                required_only=options.required_only,
             )
         show(power, console)
         document = {**power.record(), "placement": pools[0].place}

@@ -95,6 +95,15 @@ def known_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def diagnose_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--diagnose",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="name a failure by experiments on other small cases, up to 10 s; default: do",
+    )
+
+
 def pool_options(
     parser: argparse.ArgumentParser, *, ranks: int | None = None, deadline: float = 20.0
 ) -> None:

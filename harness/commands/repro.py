@@ -13,6 +13,7 @@ from harness.commands.options import (
     UsageError,
     against_option,
     campaign_options,
+    diagnose_option,
     known_option,
     pool_options,
     print_json,
@@ -58,6 +59,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     step_options(parser)
     known_option(parser)
     against_option(parser, None)
+    diagnose_option(parser)
     pool_options(parser)
     usual = {name: parser.get_default(name) for name in CAMPAIGN}
     parser.set_defaults(refuse=parser.error, usual=usual)
@@ -93,8 +95,13 @@ def _case(options: argparse.Namespace) -> int:
             shown.beside(bundle, pool.device)
         if options.bisect_layer and shown.failed:
             shown.bisect_layers(pool)
-        if options.shrink and shown.failed:
+        failed = shown.failed
+        if options.shrink and failed:
             shown.shrink(pool)
+        if options.diagnose and failed:
+            shown.diagnose(pool)
+        if options.shrink and failed:
+            shown.keep(pool)
     return _answer(shown, options, pool)
 
 
@@ -115,6 +122,8 @@ def _campaign(options: argparse.Namespace) -> int:
         if isinstance(shown, Shown):
             if options.bisect_layer and shown.failed:
                 shown.bisect_layers(pool)
+            if options.diagnose and shown.failed:
+                shown.diagnose(pool)
             shown.keep(pool, origin(request))
     return _answer(shown, options, pool)
 

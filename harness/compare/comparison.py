@@ -54,6 +54,10 @@ class Look:
     why: str
     # It was seen in the larger case that this one was made of.
     larger: bool = False
+    # Of several things that have this name, which: the same text on every case.
+    how: str = ""
+    # Whether this case speaks for it, or only not against it.
+    shown: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,8 @@ class Comparison:
     scale: Scale | None = None
     # The root first; empty where nothing failed, or nobody has looked yet.
     looks: tuple[Look, ...] = ()
+    # The same by experiments on other cases; empty where there were none, or they told nothing.
+    diagnosis: tuple[Look, ...] = ()
     fault: Fault | None = None
     # Whether it diverged in fp64, and by no more than fp32 would.
     as_in_fp32: bool = False

@@ -61,10 +61,15 @@ class Judged:
     allowed: Floats
 
 
-def alike(one: Values, other: Values, dtype: Dtype) -> npt.NDArray[np.bool_]:
-    """Which elements are the same but for rounding; describes a failure, never decides on one."""
+def alike(
+    one: Values, other: Values, dtype: Dtype, least: float = SMALLEST
+) -> npt.NDArray[np.bool_]:
+    """Which elements are the same but for rounding; describes a failure, never decides on one.
+
+    Rounding is a share of the largest, or of `least`, where all of them may be nothing else.
+    """
     wide, other_wide = one.astype(np.float64), other.astype(np.float64)
-    size = max(float(np.abs(wide).max(initial=0.0)), SMALLEST)
+    size = max(float(np.abs(wide).max(initial=0.0)), least)
     near: npt.NDArray[np.bool_] = np.abs(wide - other_wide) <= CLEAN[dtype] * size
     return near
 

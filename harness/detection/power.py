@@ -73,7 +73,7 @@ class Power:
             },
             "seconds": self.seconds,
             "passed": self.passed,
-            "mutants": [{**asdict(trial), "named": trial.named} for trial in self.mutants],
+            "mutants": [asdict(trial) for trial in self.mutants],
             "benign": [asdict(trial) for trial in self.benign],
         }
 
@@ -85,6 +85,8 @@ def measure(
     pools: Sequence[RankPool],
     shrink: ShrinkOn | None = None,
     told: Callable[[Trial], None] = lambda _trial: None,
+    *,
+    required_only: bool = False,
 ) -> Power:
     """Try all; each pool takes the next one as soon as it is free."""
     started = time.monotonic()
@@ -100,7 +102,7 @@ def measure(
                 trial = try_benign(entry, cases, pool)
             else:
                 smaller = (lambda failure: shrink(failure, pool)) if shrink else None
-                trial = try_mutant(entry, cases, pool, smaller)
+                trial = try_mutant(entry, cases, pool, smaller, required_only=required_only)
         finally:
             free.put(pool)
         with telling:

@@ -7,19 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.candidates.bank import Benign, Mutant
+from harness.candidates.own import required
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.shrink import worth_shrinking
 from harness.generation.situations.needs import lacking
-from harness.judge import evaluate_all
+from harness.judge import diagnosed, evaluate_all
 from harness.ranks.pool import RankPool
 from harness.report import explain
-
-# One failing case may look like several things: a full mask is the same when it is shifted. So
-# many are named, unless two agree before, and the name that most of them have counts.
-NAMED_BY = 3
-# How many more cases are judged for it.
-MORE = 12
 
 Shrink = Callable[[Comparison], Comparison]
 
@@ -39,8 +34,8 @@ class Trial:
     case: str = ""
     size: str = ""
     explanation: str = ""
-    # The root of each failure that was looked at.
-    names: tuple[str, ...] = ()
+    # What experiments call it; where they tell nothing, what this one case looks like.
+    named: str = ""
     expected: str = ""
     # What it was said to need, and a case that killed it did not have.
     unmet: tuple[str, ...] = ()
@@ -51,61 +46,51 @@ class Trial:
         return bool(self.verdict)
 
     @property
-    def named(self) -> str:
-        """The name that most failures have; of several, the one that came first."""
-        return Counter(self.names).most_common(1)[0][0] if self.names else ""
-
-    @property
     def named_right(self) -> bool:
         return self.failed and self.named == self.expected
 
 
 def try_mutant(
-    mutant: Mutant, cases: Iterable[Case], pool: RankPool, shrink: Shrink | None
+    mutant: Mutant,
+    cases: Iterable[Case],
+    pool: RankPool,
+    shrink: Shrink | None,
+    *,
+    required_only: bool = False,
 ) -> Trial:
-    """Judge it until it was found and named."""
+    """Judge it until it was found, and name it."""
     started, verdicts = time.monotonic(), Counter[str]()
-    failures: list[Comparison] = []
-    to_first = 0, 0.0
-    for comparison in evaluate_all(((case, mutant.candidate.name) for case in cases), pool):
-        verdicts[comparison.verdict.name] += 1
-        judged = verdicts.total()
-        # Ranks that cannot even run have not found it.
-        if worth_shrinking(comparison):
-            if not failures:
-                to_first = judged, time.monotonic() - started
-            failures.append(comparison)
-        # Ranks that raised or hung have to be started anew, and say the same each time.
-        enough = len(failures) >= NAMED_BY or _agree(failures) or any(f.fault for f in failures)
-        if enough or (failures and judged >= to_first[0] + MORE):
-            break
+    name = f"{required.__name__}:{mutant.key}" if required_only else mutant.candidate.name
     trial: dict[str, Any] = {
         "key": mutant.key,
         "stage": mutant.stage,
         "sentence": mutant.sentence,
         "expected": mutant.anomaly,
-        "verdicts": dict(verdicts),
     }
-    if not failures:
-        return Trial(cases=verdicts.total(), seconds=_since(started), **trial)
-    first = failures[0]
-    small = shrink(first) if shrink else first
+    for first in evaluate_all(((case, name) for case in cases), pool):
+        verdicts[first.verdict.name] += 1
+        # Ranks that cannot even run have not found it.
+        if worth_shrinking(first):
+            break
+    else:
+        judged = verdicts.total()
+        return Trial(cases=judged, seconds=_since(started), verdicts=dict(verdicts), **trial)
+    seconds = _since(started)
+    small = diagnosed(shrink(first) if shrink else first, pool)
     return Trial(
-        cases=to_first[0],
-        seconds=round(to_first[1], 3),
+        cases=verdicts.total(),
+        seconds=seconds,
         size=size_of(small.case),
-        names=tuple(failure.called for failure in failures if failure.called),
-        unmet=tuple(
-            dict.fromkeys(lack for f in failures for lack in lacking(f.case, mutant.needs))
-        ),
+        named=_name(small),
+        unmet=tuple(lacking(first.case, mutant.needs)),
+        verdicts=dict(verdicts),
         **_failure(first, small),
         **trial,
     )
 
 
-def _agree(failures: list[Comparison]) -> bool:
-    roots = [failure.called for failure in failures if failure.called]
-    return len(roots) > 1 and len(set(roots)) == 1
+def _name(comparison: Comparison) -> str:
+    return next((look.name for look in (*comparison.diagnosis, *comparison.looks)), "")
 
 
 def try_benign(variant: Benign, cases: Iterable[Case], pool: RankPool) -> Trial:
@@ -115,8 +100,7 @@ def try_benign(variant: Benign, cases: Iterable[Case], pool: RankPool) -> Trial:
     for comparison in evaluate_all(((case, variant.candidate.name) for case in cases), pool):
         verdicts[comparison.verdict.name] += 1
         if comparison.verdict.failed:
-            names = (comparison.called,) if comparison.called else ()
-            failed = {**_failure(comparison, comparison), "names": names}
+            failed = {**_failure(comparison, comparison), "named": comparison.called}
             break
     return Trial(
         key=variant.key,

@@ -1,6 +1,16 @@
-"""What a failure is called: from the first tensor that is wrong, and what follows it."""
+"""What a failure is called: from the first tensor that is wrong, and from experiments."""
 
-from harness.diagnosis.names import ANOMALIES
+from harness.diagnosis.diagnose import Ask, diagnose
+from harness.diagnosis.evidence import Evidence
+from harness.diagnosis.names import ANOMALIES, OF_RUNS
 from harness.diagnosis.naming import name_divergence, name_fault
 
-__all__ = ["ANOMALIES", "Anomaly", "name_divergence", "name_fault"]
+__all__ = [
+    "ANOMALIES",
+    "OF_RUNS",
+    "Ask",
+    "Evidence",
+    "diagnose",
+    "name_divergence",
+    "name_fault",
+]

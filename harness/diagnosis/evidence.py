@@ -3,7 +3,7 @@
 Legend: n any token of the case by its number, T tokens of one stream in order.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from harness.case import Case
 from harness.compare import Comparison, alike
 from harness.plan import plan
-from harness.trace import Trace
+from harness.trace import Trace, is_required
 from harness.trace.trace import Tokens, Values
 
 Mask = npt.NDArray[np.bool_]
@@ -25,6 +25,15 @@ class Evidence:
     comparison: Comparison
     oracle: Trace
     got: Trace
+    # Of each rank, how many tokens it computed, padding included, where that is known.
+    computed: tuple[int, ...] = ()
+
+    @property
+    def of_required(self) -> "Evidence":
+        """The same without what a candidate need not show."""
+        keys = tuple(result for result in self.comparison.keys if is_required(result.key))
+        got = self.got.only({key for key in self.got if is_required(key)})
+        return replace(self, comparison=replace(self.comparison, keys=keys), got=got)
 
     @property
     def case(self) -> Case:
@@ -94,6 +103,28 @@ class Evidence:
         return owner_n
 
     @cached_property
+    def targets(self) -> Tokens:
+        """Tokens that predict a target."""
+        tokens = self.oracle["nll"].tokens
+        if tokens is None:
+            raise ValueError("losses are of tokens")
+        return tokens
+
+    @cached_property
+    def labels_n(self) -> Tokens:
+        """The next token of the stream, of the last the first: before any is masked."""
+        labels_n = self.moved(self.ids_n, 1, fill=0)
+        for stream in self.streams:
+            labels_n[stream[-1]] = self.ids_n[stream[0]]
+        return labels_n
+
+    @cached_property
+    def losses_n(self) -> Values:
+        """What each token lost; NaN where nobody says."""
+        nll = self.got["nll"]
+        return self.spread(nll.values.astype(np.float64), nll.tokens, np.nan)
+
+    @cached_property
     def local_n(self) -> Tokens:
         """Each token's place among those of its stream that its rank holds."""
         local_n = np.zeros(self.case.tokens, np.int64)
@@ -128,6 +159,16 @@ class Evidence:
                 if self.case.rows[row].side == "left" and length < longest:
                     padded_n[self.tokens_of(row)] = True
         return padded_n
+
+    @cached_property
+    def before_padding_n(self) -> Mask:
+        """The last token of a stream on each rank that computes padding as well."""
+        before_n = np.zeros(self.case.tokens, bool)
+        for rank, computed in enumerate(self.computed):
+            if computed > (self.owner_n == rank).sum():
+                for stream in self.streams:
+                    before_n[stream[self.owner_n[stream] == rank][-1:]] = True
+        return before_n
 
     @cached_property
     def edge_n(self) -> Mask:

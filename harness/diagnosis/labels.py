@@ -1,21 +1,33 @@
 """Labels that are not the next token."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from harness.compare import Look
 from harness.diagnosis.evidence import Evidence
 from harness.trace.trace import Tokens, Values
 
+NO_LABEL = -1
+
 
 def name_labels(evidence: Evidence, tokens: Tokens, got: Values) -> Look:
     """What labels `got` of the predicting `tokens` have to do with the ids."""
+    return next(look for look in looks_of_labels(evidence, tokens, got) if look.shown)
+
+
+def looks_of_labels(evidence: Evidence, tokens: Tokens, got: Values) -> Iterator[Look]:
+    """All that may be said of them on this case, what says the most first."""
     expected = evidence.moved(evidence.ids_n, 1, fill=-1)[tokens]
     wrong, edge = got != expected, evidence.edge_n[tokens]
     count = f"{int(wrong.sum())} of {len(tokens)} labels are wrong"
-    if np.array_equal(got, evidence.next_in_shard(evidence.ids_n)[tokens]):
-        return Look(
-            "label-rolled-locally", f"{count}: at shard edges they are the shard's own first token"
-        )
+    rolled = got == evidence.next_in_shard(evidence.ids_n)[tokens]
+    # Where a shard ends in padding, that is what comes round.
+    padded = evidence.before_padding_n[tokens] & (got == evidence.case.pad_id)
+    if (rolled | padded).all():
+        why = f"{count}: at shard edges they are the shard's own first token"
+        how = "the last label of a shard is the shard's own first token"
+        yield Look("label-rolled-locally", why, how=how)
     for by, said in (
         (0, "the token itself"),
         (2, "the one after the next"),
@@ -23,14 +35,15 @@ def name_labels(evidence: Evidence, tokens: Tokens, got: Values) -> Look:
     ):
         other = evidence.moved(evidence.ids_n, by, fill=-1)[tokens]
         inside = (other >= 0) & ~edge
-        if (wrong & inside).any() and np.array_equal(got[inside], other[inside]):
-            return Look("label-shifted", f"{count}: a label is {said}")
+        if np.array_equal(got[inside], other[inside]):
+            shown = bool((wrong & inside).any())
+            how = f"a label is {said}"
+            yield Look("label-shifted", f"{count}: {how}", how=how, shown=shown)
     if (edge | ~wrong).all():
-        values = ", ".join(map(str, np.unique(got[wrong])))
-        return Look(
-            "label-lost-at-edge", f"{count}, all of them at shard edges; they are {values}"
-        )
-    return Look("label-replaced", f"{count}, and no shift explains them")
+        values = ", ".join("none" if x == NO_LABEL else str(x) for x in np.unique(got[wrong]))
+        why = f"{count}, all of them at shard edges; they are {values}"
+        yield Look("label-lost-at-edge", why, how="all wrong labels are at shard edges")
+    yield Look("label-replaced", f"{count}, and no shift explains them")
 
 
 def labels_from_losses(evidence: Evidence) -> tuple[Tokens, Tokens] | None:
@@ -48,11 +61,13 @@ def labels_from_losses(evidence: Evidence) -> tuple[Tokens, Tokens] | None:
     top = wide.max(-1, keepdims=True)
     of_ids = top + np.log(np.exp(wide - top).sum(-1, keepdims=True)) - wide
     fits = evidence.alike(of_ids, np.broadcast_to(losses[:, None], of_ids.shape))
-    if not fits.any(-1).all():
+    if not (fits.any(-1) | (losses == 0)).all():
         return None
     expected = evidence.moved(evidence.ids_n, 1, fill=0)[tokens]
     right = fits[np.arange(len(tokens)), expected]
     if right.all():
         # Then they explain nothing.
         return None
-    return tokens, np.where(right, expected, fits.argmax(-1))
+    got = np.where(right, expected, fits.argmax(-1))
+    # What is ignored loses nothing.
+    return tokens, np.where(fits.any(-1), got, NO_LABEL)

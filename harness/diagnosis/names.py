@@ -109,6 +109,11 @@ _ALL = (
         "the window is dropped, or gated on the local length",
     ),
     Anomaly(
+        "softmax-scale",
+        "attention is sharper or flatter than it should be",
+        "scores are scaled twice, never, or by another size than the head's",
+    ),
+    Anomaly(
         "future-leak",
         "a token attends to later ones",
         "the causal mask is dropped",
@@ -241,4 +246,6 @@ _ALL = (
         "read the first divergent tensor and what follows it",
     ),
 )
+# Said of how a failure comes and goes from run to run, in front of what its tensors look like.
+OF_RUNS = ("stale-state", "not-repeatable", "ranks-beside")
 ANOMALIES = {anomaly.name: anomaly for anomaly in _ALL}

@@ -4,8 +4,9 @@ Nothing here knows any candidate: everything is told by tensors.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from harness.diagnosis.attention import Heads, name_attention
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.gradients import COARSE, is_coarse, name_gradients
 from harness.diagnosis.inputs import name_ids, name_positions, positions_from_rotation
-from harness.diagnosis.labels import labels_from_losses, name_labels
-from harness.diagnosis.weights import name_weights
+from harness.diagnosis.labels import labels_from_losses, looks_of_labels
+from harness.diagnosis.weights import looks_of_weights
 from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind, Trace
 from harness.trace.trace import Tokens, Values
 
@@ -37,10 +38,19 @@ def name_fault(fault: Fault) -> Look:
 def name_divergence(comparison: Comparison, oracle: Trace, got: Trace) -> tuple[Look, ...]:
     """Of a traced run that diverged: the root first, then what it does not explain."""
     evidence = Evidence(comparison, oracle, got)
-    looks = [*_whole(evidence), *_first(evidence), *_reported(evidence)]
+    looks = [
+        *_whole(evidence),
+        *islice((look for look in _first(evidence) if look.shown), 1),
+        *_reported(evidence),
+    ]
     if not looks:
         looks = [Look("unclassified", f"first wrong: {(evidence.wrong or ['nothing'])[0]}")]
     return tuple({look.name: look for look in reversed(looks)}.values())[::-1]
+
+
+def roots(evidence: Evidence) -> list[Look]:
+    """All that the root may be called on this case, what says the most first."""
+    return _whole(evidence) or list(_first(evidence)) or _reported(evidence)
 
 
 def _whole(evidence: Evidence) -> list[Look]:
@@ -58,27 +68,29 @@ def _whole(evidence: Evidence) -> list[Look]:
     return looks
 
 
-def _first(evidence: Evidence) -> list[Look]:
+def _first(evidence: Evidence) -> Iterator[Look]:
     """What the first wrong tensor looks like."""
     # A loss comes after all tokens and before the gradients: `_reported` looks at both.
     if not evidence.wrong or evidence.wrong[0] == "loss":
-        return []
+        return
     key = evidence.wrong[0]
     expected, got = evidence.oracle[key], evidence.got[key]
     if not np.isfinite(got.values).all():
-        return [Look("non-finite", f"first in {key}")]
+        yield Look("non-finite", f"first in {key}")
+        return
     if key.startswith(GRADIENT):
-        return [name_gradients(evidence)]
+        yield name_gradients(evidence)
+        return
     if got.tokens is None or expected.tokens is None:
-        return []
+        return
     tensor = Tensor(
         key=key,
         tokens=expected.tokens,
         expected_n=evidence.spread(expected.values, expected.tokens, 0),
         got_n=evidence.spread(got.values, got.tokens, 0),
     )
-    look = next((name for pattern, name in BY_KEY if re.fullmatch(pattern, key)), _unknown)
-    return [look(evidence, tensor)]
+    looks = next((looks for pattern, looks in BY_KEY if re.fullmatch(pattern, key)), _unknown)
+    yield from looks(evidence, tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,49 +107,61 @@ class Tensor:
         return is_coarse(self.expected_n[self.tokens], self.got_n[self.tokens])
 
 
-def _rotated(evidence: Evidence, tensor: Tensor) -> Look:
+def _rotated(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
     used_n = positions_from_rotation(evidence, tensor.expected_n, tensor.got_n)
     # What strays a little, as after a step that went wrong, is rotated as it should be.
     if used_n is None or (used_n == evidence.position_n).all():
-        return _unknown(evidence, tensor)
-    return name_positions(evidence, used_n)
+        yield from _unknown(evidence, tensor)
+    else:
+        yield name_positions(evidence, used_n)
 
 
-def _attended(evidence: Evidence, tensor: Tensor) -> Look:
-    if tensor.is_coarse:
-        return _unknown(evidence, tensor)
+def _attended(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
     layer = tensor.key.removesuffix("out")
-    if any(layer + part not in evidence.oracle for part in "qkv"):
-        return _unknown(evidence, tensor)
+    if tensor.is_coarse or any(layer + part not in evidence.oracle for part in "qkv"):
+        yield from _unknown(evidence, tensor)
+        return
     q_nNH, k_nKH, v_nKH = (evidence.oracle[layer + part].values for part in "qkv")
-    return name_attention(evidence, Heads(q_nNH, k_nKH, v_nKH, tensor.expected_n, tensor.got_n))
+    heads = Heads(q_nNH, k_nKH, v_nKH, tensor.expected_n, tensor.got_n)
+    yield name_attention(evidence, heads)
 
 
-def _token_losses(evidence: Evidence, tensor: Tensor) -> Look:
+def _token_losses(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
     told = None if tensor.is_coarse else labels_from_losses(evidence)
-    return _unknown(evidence, tensor) if told is None else name_labels(evidence, *told)
+    yield from _unknown(evidence, tensor) if told is None else looks_of_labels(evidence, *told)
 
 
-def _unknown(_evidence: Evidence, tensor: Tensor) -> Look:
+def _ids(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
+    yield name_ids(evidence, tensor.got_n)
+
+
+def _positions(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
+    yield name_positions(evidence, tensor.got_n)
+
+
+def _labels(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
+    return looks_of_labels(evidence, tensor.tokens, tensor.got_n[tensor.tokens])
+
+
+def _weights(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
+    return looks_of_weights(evidence, tensor.expected_n, tensor.got_n)
+
+
+def _unknown(_evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
     if tensor.is_coarse:
-        return Look("low-precision", f"{tensor.key} is off by less than {COARSE:.2g} of its size")
-    return Look("unclassified", f"{tensor.key} is wrong, and nothing before it")
+        yield Look("low-precision", f"{tensor.key} is off by less than {COARSE:.2g} of its size")
+    else:
+        yield Look("unclassified", f"{tensor.key} is wrong, and nothing before it")
 
 
-BY_KEY: tuple[tuple[str, Callable[[Evidence, Tensor], Look]], ...] = (
-    (r"ids", lambda evidence, tensor: name_ids(evidence, tensor.got_n)),
-    (r"positions", lambda evidence, tensor: name_positions(evidence, tensor.got_n)),
-    (
-        r"labels",
-        lambda evidence, tensor: name_labels(evidence, tensor.tokens, tensor.got_n[tensor.tokens]),
-    ),
+BY_KEY: tuple[tuple[str, Callable[[Evidence, Tensor], Iterator[Look]]], ...] = (
+    (r"ids", _ids),
+    (r"positions", _positions),
+    (r"labels", _labels),
     (r".*\.attn\.[qk]", _rotated),
     (r".*\.attn\.out", _attended),
     (r"nll", _token_losses),
-    (
-        r"weight",
-        lambda evidence, tensor: name_weights(evidence, tensor.expected_n, tensor.got_n),
-    ),
+    (r"weight", _weights),
 )
 
 

@@ -17,16 +17,22 @@ NOTHING = 1e-9
 
 def name_weights(evidence: Evidence, expected_n: Values, got_n: Values) -> Look:
     """How the weights that were used differ from the mask over the count."""
+    return next(look for look in looks_of_weights(evidence, expected_n, got_n) if look.shown)
+
+
+def looks_of_weights(evidence: Evidence, expected_n: Values, got_n: Values) -> Iterator[Look]:
+    """All that may be said of them on this case, what says the most first."""
     if not np.isfinite(got_n).all():
-        return Look("non-finite", "a token's weight in the loss is not a number")
+        yield Look("non-finite", "a token's weight in the loss is not a number")
+        return
     counts_n, counted_n = _counts(expected_n), _counts(got_n)
     if np.array_equal(counts_n, counted_n):
-        look = _name_denominator(evidence, expected_n, got_n, counts_n)
-    elif not counted_n.any():
-        look = Look("mask-replaced", "no token counts at all")
+        looks = _denominators(evidence, expected_n, got_n, counts_n)
     else:
-        look = _name_mask(evidence, counts_n, counted_n)
-    return look if "loss" in evidence.wrong else _in_backward(look, counted_n)
+        looks = _masks(evidence, counts_n, counted_n)
+    is_of_loss = "loss" in evidence.wrong
+    for look in looks:
+        yield look if is_of_loss else _in_backward(look, counted_n)
 
 
 def _in_backward(look: Look, counted_n: Mask) -> Look:
@@ -47,52 +53,93 @@ def _counts(weight_n: Values) -> Mask:
     return counts_n
 
 
-def _name_mask(evidence: Evidence, counts_n: Mask, counted_n: Mask) -> Look:
+def _masks(evidence: Evidence, counts_n: Mask, counted_n: Mask) -> Iterator[Look]:
     lost_n, extra_n = counts_n & ~counted_n, counted_n & ~counts_n
     lost, extra = int(lost_n.sum()), int(extra_n.sum())
     said = f"{lost} tokens should count and do not, {extra} do and should not"
+    if not counted_n.any():
+        yield Look("mask-replaced", "no token counts at all")
     ends_n = evidence.row_end_n
     if not extra_n.any() and (evidence.edge_n | ~lost_n).all():
-        return Look("label-lost-at-edge", f"{said}: they are the last of their shards")
+        how = "the last tokens of shards do not count"
+        yield Look("label-lost-at-edge", f"{said}: they are the last of their shards", how=how)
     if not lost_n.any() and (ends_n | ~extra_n).all():
         last_n = evidence.moved(evidence.ids_n, 1, fill=-1) < 0
         if (last_n | ~extra_n).all():
-            return Look("label-wrapped", f"{said}: the stream's last, which nothing follows")
-        return Look("label-crosses-rows", f"{said}: the last of their rows")
+            how = "the stream's last counts, which nothing follows"
+            yield Look("label-wrapped", f"{said}: {how}", how=how)
+        how = "the last tokens of rows count"
+        yield Look("label-crosses-rows", f"{said}: {how}", how=how)
     inner_n = ~ends_n & (evidence.position_n > 0)
     for by, how in ((0, "not shifted"), (2, "shifted twice"), (-1, "shifted the other way")):
         moved_n = evidence.moved(evidence.mask_n.astype(np.int64), by, fill=0).astype(bool)
         if np.array_equal(moved_n[inner_n], counted_n[inner_n]):
-            return Look("mask-shifted", f"{said}: the mask is {how}")
+            told = f"the mask is {how}"
+            yield Look("mask-shifted", f"{said}: {told}", how=told)
     in_shard_n = evidence.next_in_shard(evidence.mask_n.astype(np.int64)).astype(bool)
     if np.array_equal(in_shard_n & inner_n, counted_n & inner_n):
-        return Look("mask-shifted", f"{said}: the mask is shifted inside each shard")
-    return Look("mask-replaced", said)
+        how = "the mask is shifted inside each shard"
+        yield Look("mask-shifted", f"{said}: {how}", how=how)
+    if _shifted_by_row(evidence, counted_n):
+        how = "each row's mask is taken from further on or back"
+        yield Look("mask-shifted", f"{said}: {how}", how=how, shown=bool(counted_n.any()))
+    yield Look("mask-replaced", said)
 
 
-def _name_denominator(
+def _shifted_by_row(evidence: Evidence, counted_n: Mask) -> bool:
+    """Whether each row has the stream's mask of some other place, as padding may move it."""
+    farthest = evidence.case.sp * len(evidence.case.rows)
+    predicts_n = evidence.moved(evidence.mask_n.astype(np.int64), 1, fill=0)
+    moved = [evidence.moved(predicts_n, by, fill=0) for by in range(-farthest, farthest + 1)]
+    rows = [evidence.tokens_of(row) for row in range(len(evidence.case.rows))]
+    return all(any(np.array_equal(each[row], counted_n[row]) for each in moved) for row in rows)
+
+
+def _denominators(
     evidence: Evidence, expected_n: Values, got_n: Values, counts_n: Mask
-) -> Look:
+) -> Iterator[Look]:
     tokens = np.flatnonzero(counts_n)
     ratio = np.zeros(evidence.case.tokens)
     ratio[tokens] = got_n[tokens] / expected_n[tokens]
     if _constant(evidence, ratio[tokens]):
-        return name_factor(evidence, float(np.median(ratio[tokens])))
+        yield from looks_of_factor(evidence, float(np.median(ratio[tokens])))
     for by, how in ((1, "on"), (-1, "back")):
         shifted_n = np.zeros_like(expected_n)
         for stream in evidence.streams:
             shifted_n[stream] = np.roll(expected_n[stream], -by)
         if evidence.alike(shifted_n, got_n).all():
-            return Look(
+            yield Look(
                 "mask-shifted", f"every token has the weight of the one {how} in the stream"
             )
+    again = _reduced_again(evidence, ratio, counts_n)
+    if again:
+        yield again
+        return
     for name, said, groups in _groupings(evidence):
         parts = [group[counts_n[group]] for group in groups]
         parts = [part for part in parts if len(part)]
         if all(_constant(evidence, ratio[part]) for part in parts):
             factors = ", ".join(f"{ratio[part[0]]:.4g}" for part in parts[:4])
-            return Look(name, f"weights are off by one factor {said}: {factors}")
-    return Look("mask-replaced", "the right tokens count, with weights that follow no pattern")
+            shown = not _constant(evidence, ratio[tokens])
+            how = f"weights are off by one factor {said}"
+            yield Look(name, f"{how}: {factors}", how=how, shown=shown)
+    yield Look("mask-replaced", "the right tokens count, with weights that follow no pattern")
+
+
+def _reduced_again(evidence: Evidence, ratio_n: Values, counts_n: Mask) -> Look | None:
+    """Where the loss is right: what earlier micro-batches left is summed over ranks once more."""
+    micro = evidence.case.micro_batches
+    if "loss" in evidence.wrong or micro == 1:
+        return None
+    parts = [np.concatenate(evidence.streams[part::micro]) for part in range(micro)]
+    factors = []
+    for part, tokens in enumerate(tokens[counts_n[tokens]] for tokens in parts):
+        times = float(evidence.case.ranks ** (micro - 1 - part))
+        factors.append(f"{times:g}")
+        if not evidence.alike(np.full(len(tokens), times), ratio_n[tokens]).all():
+            return None
+    said = f"micro-batches count {', '.join(factors)} times in backward"
+    return Look("gradient-partial", f"the loss is right, and {said}")
 
 
 def _groupings(evidence: Evidence) -> Iterator[tuple[str, str, list[Tokens]]]:
@@ -134,6 +181,11 @@ def _constant(evidence: Evidence, ratio: Values) -> bool:
 
 def name_factor(evidence: Evidence, factor: float) -> Look:
     """One factor over everything: a number of ranks, or another count."""
+    return next(looks_of_factor(evidence, factor))
+
+
+def looks_of_factor(evidence: Evidence, factor: float) -> Iterator[Look]:
+    """All that it may be."""
     case = evidence.case
     said = f"off by a factor of {factor:.6g}"
 
@@ -142,21 +194,24 @@ def name_factor(evidence: Evidence, factor: float) -> Look:
 
     for size, name in ((case.sp, "sp"), (case.dp, "dp")):
         if size > 1 and is_about(size):
-            return Look(f"gradient-times-{name}", f"{said} = {name}")
+            how = f"every gradient is {name} times too large"
+            yield Look(f"gradient-times-{name}", f"{said} = {name}", how=how)
         if size > 1 and is_about(1 / size):
-            return Look(f"gradient-over-{name}", f"{said} = 1/{name}")
+            how = f"every gradient is {name} times too small"
+            yield Look(f"gradient-over-{name}", f"{said} = 1/{name}", how=how)
     ranks = case.ranks
     if factor < 0 or (ranks > 1 and (is_about(ranks) or is_about(1 / ranks))):
-        return Look("gradient-scaled", said)
-    total = _terms(evidence)
+        yield Look("gradient-scaled", said)
+    total, counted = _terms(evidence), 0
     for empty in range(1, case.ranks * case.micro_batches * len(case.rows) + 1):
         if total and case.loss == "token-mean" and is_about(total / (total + empty)):
+            counted = total + empty
             if empty in _empty_parts(evidence):
-                return Look(
-                    "denominator-clamped", f"{said}: {empty} parts without a target count as one"
-                )
-            return Look("denominator-wrong-count", f"{said}: {total + empty} counted, not {total}")
-    return Look("denominator-wrong-count", said)
+                why = f"{said}: {empty} parts without a target count as one"
+                how = "parts without a target count as one"
+                yield Look("denominator-clamped", why, how=how)
+    why = f"{said}: {counted} counted, not {total}" if counted else said
+    yield Look("denominator-wrong-count", why)
 
 
 def _terms(evidence: Evidence) -> int:

@@ -12,7 +12,7 @@ from harness.failure.confirm import run_before
 from harness.failure.sameness import Mark, mark_of
 from harness.failure.shrink import worth_shrinking
 from harness.failure.smallest import fewest_layers, smallest
-from harness.judge import evaluate_traced
+from harness.judge import diagnosed, evaluate_traced
 from harness.judge.known import recognised
 from harness.ranks.pool import RankPool
 from harness.report import comparison_record, explain
@@ -62,8 +62,12 @@ class Shown:
         value = {"fewest": fewest.layers, "of": case.layers, "case": str(fewest)}
         self._add("layers", "layers", says, value)
 
+    def diagnose(self, pool: RankPool) -> None:
+        """Name it by experiments."""
+        self.comparison = diagnosed(self.comparison, pool)
+
     def shrink(self, pool: RankPool) -> None:
-        """Show a smaller case instead, and keep it."""
+        """Show a smaller case instead."""
         was, shrunk = self.comparison.case, smallest(self.comparison, pool)
         self.comparison = shrunk.smallest
         end = "" if shrunk.finished else "; time ran out before everything was tried"
@@ -73,7 +77,6 @@ class Shown:
             f"in {shrunk.tried} tries from {was}{end}",
             {"from": str(was), "tried": shrunk.tried, "finished": shrunk.finished},
         )
-        self.keep(pool)
 
     def keep(self, pool: RankPool, campaign: dict[str, Any] | None = None) -> None:
         """Write a bundle of it; the path stands last."""

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from harness.compare import Comparison
-
-# Said of how it comes and goes from run to run, in front of what its tensors look like.
-OF_RUNS = ("stale-state", "not-repeatable", "ranks-beside")
+from harness.diagnosis import OF_RUNS
 
 
 @dataclass(frozen=True, slots=True)

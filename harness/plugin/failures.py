@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Of the running test, and the ranks that it was seen on.
 LAST: pytest.StashKey["tuple[Comparison, RankPool] | None"] = pytest.StashKey()
+# Whether one has been diagnosed: after a change that breaks many tests all say the same.
+DIAGNOSED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,11 +36,19 @@ def pytest_runtest_makereport(
     if last and call.excinfo and report.failed and report.when != "teardown":
         from harness.failure.bundle import DEFAULT_FOLDER
         from harness.failure.bundle.keep import keep
+        from harness.judge import diagnosed
         from harness.plugin.examples import blob_of
-        from harness.report import replay
+        from harness.report import look_lines, replay
 
+        seen, pool = last
+        lines = []
+        if not item.config.stash.get(DIAGNOSED, False):
+            item.config.stash[DIAGNOSED] = True
+            seen = diagnosed(seen, pool)
+            lines = look_lines(seen) if seen.diagnosis else []
         folder = item.config.invocation_params.dir / DEFAULT_FOLDER
         blob = blob_of(call.excinfo.value)
-        place = keep(*last, test=item.nodeid, blob=blob, folder=folder)
-        report.sections.append(("harness", f"  replay  {replay(last[0])}\n  bundle  {place}"))
+        place = keep(seen, pool, test=item.nodeid, blob=blob, folder=folder)
+        lines += [f"  replay  {replay(seen)}", f"  bundle  {place}"]
+        report.sections.append(("harness", "\n".join(lines)))
     return report

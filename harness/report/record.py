@@ -30,6 +30,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "findings": [_misfit(misfit) for misfit in comparison.misfits],
         "scale": dataclasses.asdict(scale) if scale else None,
         "looks": [dataclasses.asdict(look) for look in comparison.looks],
+        "diagnosis": [dataclasses.asdict(look) for look in comparison.diagnosis],
         "keys": {result.key: [result.wrong, result.elements] for result in comparison.keys},
         "loss": list(comparison.loss) if comparison.loss else None,
         "fault": _fault(fault) if fault else None,

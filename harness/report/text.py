@@ -32,7 +32,7 @@ def explain(comparison: Comparison) -> str:
         )
         if comparison.unjudged:
             lines.append(f"  but     {', '.join(comparison.unjudged)}: nothing but rounding")
-    lines += _look_lines(comparison)
+    lines += look_lines(comparison)
     if comparison.stood_in:
         lines.append(f"  with    {', '.join(comparison.stood_in)} stood in for by plain torch")
     if not comparison.verdict.passed:
@@ -71,10 +71,12 @@ def _divergence_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _look_lines(comparison: Comparison) -> list[str]:
-    if not comparison.looks:
+def look_lines(comparison: Comparison) -> list[str]:
+    """What it is called, and why."""
+    told = comparison.diagnosis or comparison.looks
+    if not told:
         return [f"  looks   {comparison.scale}"] if comparison.scale else []
-    root, *others = comparison.looks
+    root, *others = told
     lines = [f"  looks   {_look(root)}", f"  cause   usually {ANOMALIES[root.name].cause}"]
     return lines + [f"  and     {_look(other)}" for other in others]
 

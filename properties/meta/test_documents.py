@@ -52,7 +52,7 @@ BUGS = {
 }
 EXPLAINED = {
     SHOWN: "first   labels, row 0 position 0, the last token of rank 0's",
-    "gradients off by sp": "looks   gradient-over-sp: every gradient is 0.5 of the reference",
+    "gradients off by sp": "looks   gradient-over-sp: every gradient is sp times too small",
     "exchange forgotten": "no rank sent anything to another",
 }
 

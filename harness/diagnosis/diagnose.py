@@ -1,0 +1,141 @@
+"""What went wrong, told by experiments: predict, test, eliminate.
+
+One case fits many names: a mask without a zero is the same when it is shifted. So the candidate is
+run on other small cases near the failing one, and a name has to hold on all of them that go wrong.
+What is wrong with a forward pass is told by plain training with one thing changed, which must give
+the same wrong losses; what is wrong with the loss is read off the gradients.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from harness.case import Case
+from harness.compare import Comparison, Look
+from harness.diagnosis.elimination import name_forward
+from harness.diagnosis.evidence import Evidence
+from harness.diagnosis.experiments import neighbours, plainer
+from harness.diagnosis.forward import Forward, passes
+from harness.diagnosis.naming import roots
+from harness.diagnosis.readout import Reading, looks_of_loss, read_loss
+from harness.diagnosis.shares import told_by_shares
+
+# The candidate runs a case; nothing where no numbers came of it.
+Ask = Callable[[Case], Evidence | None]
+
+EXPERIMENTS = 20
+# After so many that all pass, the next ones have more of what the failing case has.
+PATIENCE = 10
+# What a tensor alone says where it says nothing of a cause.
+UNTOLD = ("unclassified", "low-precision")
+# What the ranks' shares of gradients may explain.
+OF_SHARES = ("gradient-partial", "gradient-missing")
+# What may be said of much else: a name that says more goes first.
+GENERAL = (
+    *UNTOLD,
+    "mask-replaced",
+    "label-replaced",
+    "denominator-wrong-count",
+    "gradient-partial",
+)
+
+
+def diagnose(failure: Comparison, ask: Ask) -> tuple[Look, ...]:
+    """The root and what else is seen; nothing where experiments do not show the failure again."""
+    experiments = perform(failure.case, ask)
+    if sum(map(_is_wrong, experiments)) < 2:
+        return ()
+    return conclude(experiments)
+
+
+def perform(case: Case, ask: Ask) -> list[Evidence]:
+    """Experiments on the plainest cases that fail."""
+    found: list[Evidence] = []
+    for changed in plainer(case):
+        found, unanswered = [], 0
+        for near in islice(neighbours(case, changed), EXPERIMENTS):
+            evidence = ask(near)
+            if evidence is not None:
+                found.append(evidence)
+            unanswered += evidence is None
+            tired = len(found) + unanswered >= PATIENCE
+            if unanswered >= PATIENCE or (tired and not any(map(_is_wrong, found))):
+                break
+        if sum(map(_is_wrong, found)) > 1:
+            break
+    return found
+
+
+def conclude(experiments: Sequence[Evidence]) -> tuple[Look, ...]:
+    """What holds on all that went wrong; asked of losses and gradients first, which all show."""
+    wrong = [evidence for evidence in experiments if _is_wrong(evidence)]
+    right = [evidence for evidence in experiments if not _is_wrong(evidence)]
+    required = [evidence.of_required for evidence in wrong]
+    told = [_looks(evidence) for evidence in required]
+    untold = [
+        evidence
+        for evidence, looks in zip(required, told, strict=True)
+        if "nll" in evidence.wrong and looks[0].name in UNTOLD
+    ]
+    looks = name_forward(untold, right) if untold else ()
+    looks = looks or _in_common(told, right)
+    if looks and looks[0].name in OF_SHARES:
+        # Where all follow from some weights, these have been told.
+        stray = [each for each in required if not each.comparison.misfits and not _read(each)]
+        said = told_by_shares(stray)
+        looks = (replace(looks[0], why=f"{said}; {looks[0].why}"),) if said else looks
+    if looks and looks[0].name not in UNTOLD:
+        return looks
+    return _in_common([roots(evidence) for evidence in wrong], right) or looks
+
+
+def _in_common(told: Sequence[Sequence[Look]], right: Sequence[Evidence]) -> tuple[Look, ...]:
+    """Of what each case may be called, the name that all may have."""
+    counts = Counter(key for looks in told for key in {_same(look) for look in looks})
+    kept = [look for looks in told for look in looks if not _excluded(look.name, right)]
+    if not kept:
+        return ()
+    # Of those that hold everywhere; else the one that holds most often.
+    kept = [look for look in kept if look.shown]
+    everywhere = [look for look in kept if counts[_same(look)] == len(told)]
+    if everywhere:
+        root = min(everywhere, key=lambda look: look.name in GENERAL)
+    else:
+        root = max(kept, key=lambda look: counts[_same(look)])
+    of = f"{counts[_same(root)]} of {len(told)} cases that go wrong"
+    said = f"in {of}" if root.how else f"in one of them; called so in {of}"
+    return (replace(root, why=f"{root.how or root.why}, {said}"),)
+
+
+def _same(look: Look) -> tuple[str, str]:
+    """What of it is the same on every case."""
+    return look.name, look.how
+
+
+def _is_wrong(evidence: Evidence) -> bool:
+    return evidence.comparison.verdict.failed
+
+
+def _looks(evidence: Evidence) -> list[Look]:
+    """All that this case alone may be called, what says the most first."""
+    misfits = evidence.comparison.misfits
+    if misfits or "nll" in evidence.wrong or not evidence.wrong:
+        return roots(evidence) or [Look("unclassified", "nothing that must be shown is wrong")]
+    reading = _read(evidence)
+    return (reading and looks_of_loss(evidence, reading)) or roots(evidence)
+
+
+def _read(evidence: Evidence) -> Reading | None:
+    """Weights and labels from which all gradients follow, if there are such."""
+    forward = Forward(evidence.case, passes(evidence.case, evidence.owner_n))
+    reading = read_loss(forward, evidence.got, evidence.labels_n)
+    follows = reading is not None and reading.is_of_labels and not reading.unexplained
+    return reading if follows else None
+
+
+def _excluded(name: str, right: Sequence[Evidence]) -> bool:
+    """Whether a case that went right would have gone wrong."""
+    sizes = {"gradient-times-sp": "sp", "gradient-over-sp": "sp"}
+    sizes |= {"gradient-times-dp": "dp", "gradient-over-dp": "dp"}
+    return name in sizes and any(getattr(each.case, sizes[name]) > 1 for each in right)

@@ -1,0 +1,89 @@
+"""The loss that was trained on, read off the gradients.
+
+Gradients are linear in those of the logits. The head's alone tells these, one for each token, as
+long as there are no more tokens than the hidden state is wide; and a token's own is its weight in
+the loss times (its probabilities - its label). So each token's weight and label are known though
+nobody shows them. All other gradients must follow: where they do not, backward is wrong.
+
+Legend: n any token of the case by its number, V vocabulary, D hidden.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from harness.compare import Look, alike
+from harness.diagnosis.evidence import Evidence
+from harness.diagnosis.forward import Forward
+from harness.diagnosis.labels import looks_of_labels
+from harness.diagnosis.weights import looks_of_weights
+from harness.trace import GRADIENT, Trace
+from harness.trace.trace import Tokens, Values
+
+# A gradient of logits that is smaller than this share of the largest is rounding.
+NOTHING = 1e-9
+# A gradient that may be zero but for rounding is measured by this share of the largest.
+SMALL = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the gradients say."""
+
+    weight_n: Values
+    label_n: Tokens
+    # Whether each token's share has the form that a weight and a label give it.
+    is_of_labels: bool
+    # In the order of backward, the gradients that do not follow from it.
+    unexplained: tuple[str, ...]
+
+
+def read_loss(forward: Forward, got: Trace, label_n: Tokens) -> Reading | None:
+    """Weights and labels, `label_n` where a token has none; nothing where they cannot be told."""
+    x_nD, head = forward.hidden.detach(), got.get(f"{GRADIENT}head")
+    if head is None or not np.isfinite(head.values).all():
+        return None
+    if torch.linalg.matrix_rank(x_nD, rtol=1e-9) < len(x_nD):
+        return None
+    of_head_VD = torch.from_numpy(head.values.astype(np.float64))
+    of_logits_nV = torch.linalg.lstsq(x_nD.mT, of_head_VD.mT).solution
+    weight_n, found_n, is_of_labels = _weights(forward, of_logits_nV, label_n)
+    predicted = forward.gradients(of_logits_nV)
+    # One that is zero but for rounding has no size to be measured by.
+    least = SMALL * max(float(np.abs(each).max()) for each in predicted.values())
+    unexplained = tuple(
+        key
+        for key in got
+        if key in predicted
+        and not alike(predicted[key], got[key].values, forward.case.dtype, least).all()
+    )
+    return Reading(weight_n, found_n, is_of_labels, unexplained)
+
+
+def _weights(
+    forward: Forward, of_logits_nV: torch.Tensor, label_n: Tokens
+) -> tuple[Values, Tokens, bool]:
+    """By each label in turn, how much it would have to weigh, and what would be left then."""
+    shape_nVV = forward.logits.detach().softmax(-1)[:, None] - torch.eye(forward.case.vocab)
+    dots_nV = torch.einsum("nv,nyv->ny", of_logits_nV, shape_nVV)
+    weight_nV = dots_nV / shape_nVV.square().sum(-1)
+    left_nV = (of_logits_nV[:, None] - weight_nV[:, :, None] * shape_nVV).norm(dim=-1)
+    largest = of_logits_nV.norm(dim=-1).max()
+    counts_n = (of_logits_nV.norm(dim=-1) > NOTHING * largest).numpy()
+    best_n = left_nV.argmin(-1)
+    at_n = torch.arange(len(best_n))
+    weight_n = np.where(counts_n, weight_nV[at_n, best_n].numpy(), 0.0)
+    is_of_labels = bool((left_nV[at_n, best_n] <= NOTHING * largest).all())
+    return weight_n, np.where(counts_n, best_n.numpy(), label_n), is_of_labels
+
+
+def looks_of_loss(evidence: Evidence, reading: Reading) -> list[Look]:
+    """What labels and weights may be called that the gradients tell; nothing if they are right."""
+    counted = np.flatnonzero(reading.weight_n)
+    if (reading.label_n != evidence.labels_n).any():
+        return list(looks_of_labels(evidence, counted, reading.label_n[counted]))
+    expected_n = evidence.oracle["weight"].values.astype(np.float64)
+    if evidence.alike(expected_n, reading.weight_n).all():
+        return []
+    return list(looks_of_weights(evidence, expected_n, reading.weight_n))

@@ -1,0 +1,54 @@
+"""A failure named by experiments with the candidate that it was seen on."""
+
+import time
+from dataclasses import dataclass, replace
+
+from harness.against import ITSELF
+from harness.case import Case
+from harness.compare import Comparison, Verdict, compare
+from harness.diagnosis import OF_RUNS, Evidence, diagnose
+from harness.judge.judge import begin, reference_traces
+from harness.ranks.pool import RankPool
+from harness.trace import Assembly, Fault, Kind
+
+DIAGNOSE_SECONDS = 10.0
+# Each may take as long as ranks may.
+MOST_FAULTS = 2
+
+
+def diagnosed(
+    failure: Comparison, pool: RankPool, seconds: float = DIAGNOSE_SECONDS
+) -> Comparison:
+    """The same with what experiments say of it, where they may say anything."""
+    vacuous = failure.fault is not None and failure.fault.kind is Kind.VACUOUS
+    # What depends on what ran before, or beside, shows nothing on a case alone.
+    by_itself = not failure.before and not failure.ranks and failure.called not in OF_RUNS
+    if not (failure.verdict is Verdict.DIVERGED or vacuous) or not by_itself:
+        return failure
+    if pool.against == ITSELF:
+        # Hypotheses are of our own model.
+        return failure
+    asked = _Asked(failure.candidate, pool, time.monotonic() + seconds)
+    return replace(failure, diagnosis=diagnose(failure, asked))
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What ranks make of a case, as long as there is time and they do not fail."""
+
+    candidate: str
+    pool: RankPool
+    until: float
+    faults: int = 0
+
+    def __call__(self, case: Case) -> Evidence | None:
+        over = time.monotonic() > self.until or self.faults >= MOST_FAULTS
+        if over or case.ranks > self.pool.size:
+            return None
+        outcome = begin(case, self.candidate, self.pool, traced=True).outcome()
+        self.faults += isinstance(outcome, Fault)
+        if not isinstance(outcome, Assembly):
+            return None
+        oracle, baseline = reference_traces(case, traced=True)
+        seen = compare(case, self.candidate, oracle, [baseline], outcome)
+        return Evidence(seen, oracle, outcome.trace, outcome.local_rows)

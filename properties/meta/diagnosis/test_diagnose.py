@@ -1,0 +1,32 @@
+"""A failure is named by experiments, from what every candidate must show."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.case import Case, parse
+from harness.judge import diagnosed, evaluate
+from harness.ranks.pool import RankPool
+from properties.planted import scratch
+
+PLACE = f"{scratch.__file__}:"
+ROWS = "rows=7:0011111,4:0111:left,6:110111 heads=4/2 layers=1 vocab=32"
+CASES = (
+    parse(f"case/1 {ROWS} sp=2 dp=1 window=3 seed=5"),
+    parse(f"case/1 {ROWS} sp=4 dp=1 micro=3 seed=6"),
+    replace(parse(f"case/1 {ROWS} sp=1 dp=1 seed=7"), dp=3),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_step_written_from_scratch_is_right(case: Case, harness_pool: RankPool) -> None:
+    assert evaluate(case, f"{PLACE}SCRATCH", harness_pool).verdict.passed
+
+
+@pytest.mark.parametrize("kind", scratch.WRONG, ids=lambda kind: kind.__name__)
+def test_what_is_wrong_with_it_is_named(
+    kind: type[scratch.Scratch], harness_pool: RankPool
+) -> None:
+    seen = evaluate(CASES[0], f"{PLACE}{kind.__name__.upper()}", harness_pool)
+    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    assert root.name == scratch.WRONG[kind], root
