@@ -8,6 +8,7 @@ from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.confirm import confirmed, on_fresh_ranks, with_what_it_needs
 from harness.failure.sameness import mark_of
+from harness.failure.sequence import shrink_sequence
 from harness.failure.shrink import SHRINK_SECONDS, Shrunk, shrink
 from harness.judge import verdict_only
 from harness.ranks.pool import RankPool
@@ -28,6 +29,8 @@ def smallest(
     small = confirmed(shrunk.smallest.case, failure, pool, failure.before)
     if small is None and earlier is not None:
         small = with_what_it_needs(failure, earlier, pool)
+        if small.before:
+            small = shrink_sequence(small, pool, seconds)
     return replace(shrunk, smallest=failure if small is None else small)
 
 
