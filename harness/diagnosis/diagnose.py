@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 
 from harness.case import Case
-from harness.compare import Comparison, Look
+from harness.compare import Comparison, Look, Verdict
 from harness.diagnosis.elimination import name_forward
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.experiments import neighbours, plainer
@@ -24,7 +24,8 @@ from harness.diagnosis.shares import told_by_shares
 # The candidate runs a case; nothing where no numbers came of it.
 Ask = Callable[[Case], Evidence | None]
 
-EXPERIMENTS = 20
+# So many, and more of them as long as few go wrong: two may have a wrong name in common.
+EXPERIMENTS, MOST_EXPERIMENTS, ENOUGH = 20, 60, 6
 # After so many that all pass, the next ones have more of what the failing case has.
 PATIENCE = 10
 # What a tensor alone says where it says nothing of a cause.
@@ -54,13 +55,15 @@ def perform(case: Case, ask: Ask) -> list[Evidence]:
     found: list[Evidence] = []
     for changed in plainer(case):
         found, unanswered = [], 0
-        for near in islice(neighbours(case, changed), EXPERIMENTS):
+        for near in islice(neighbours(case, changed), MOST_EXPERIMENTS):
+            wrong = sum(map(_is_wrong, found))
+            if len(found) >= EXPERIMENTS and wrong >= ENOUGH:
+                break
             evidence = ask(near)
             if evidence is not None:
                 found.append(evidence)
             unanswered += evidence is None
-            tired = len(found) + unanswered >= PATIENCE
-            if unanswered >= PATIENCE or (tired and not any(map(_is_wrong, found))):
+            if unanswered >= PATIENCE or (len(found) >= PATIENCE and not wrong):
                 break
         if sum(map(_is_wrong, found)) > 1:
             break
@@ -70,7 +73,7 @@ def perform(case: Case, ask: Ask) -> list[Evidence]:
 def conclude(experiments: Sequence[Evidence]) -> tuple[Look, ...]:
     """What holds on all that went wrong; asked of losses and gradients first, which all show."""
     wrong = [evidence for evidence in experiments if _is_wrong(evidence)]
-    right = [evidence for evidence in experiments if not _is_wrong(evidence)]
+    right = [evidence for evidence in experiments if evidence.comparison.verdict.passed]
     required = [evidence.of_required for evidence in wrong]
     told = [_looks(evidence) for evidence in required]
     untold = [
@@ -93,14 +96,13 @@ def conclude(experiments: Sequence[Evidence]) -> tuple[Look, ...]:
 def _in_common(told: Sequence[Sequence[Look]], right: Sequence[Evidence]) -> tuple[Look, ...]:
     """Of what each case may be called, the name that all may have."""
     counts = Counter(key for looks in told for key in {_same(look) for look in looks})
-    kept = [look for looks in told for look in looks if not _excluded(look.name, right)]
+    kept = [look for looks in told for look in looks if look.shown]
     if not kept:
         return ()
     # Of those that hold everywhere; else the one that holds most often.
-    kept = [look for look in kept if look.shown]
     everywhere = [look for look in kept if counts[_same(look)] == len(told)]
     if everywhere:
-        root = min(everywhere, key=lambda look: look.name in GENERAL)
+        root = min(everywhere, key=lambda x: (x.name in GENERAL, _is_doubtful(x.name, right)))
     else:
         root = max(kept, key=lambda look: counts[_same(look)])
     of = f"{counts[_same(root)]} of {len(told)} cases that go wrong"
@@ -114,7 +116,7 @@ def _same(look: Look) -> tuple[str, str]:
 
 
 def _is_wrong(evidence: Evidence) -> bool:
-    return evidence.comparison.verdict.failed
+    return evidence.comparison.verdict is Verdict.DIVERGED
 
 
 def _looks(evidence: Evidence) -> list[Look]:
@@ -134,7 +136,7 @@ def _read(evidence: Evidence) -> Reading | None:
     return reading if follows else None
 
 
-def _excluded(name: str, right: Sequence[Evidence]) -> bool:
+def _is_doubtful(name: str, right: Sequence[Evidence]) -> bool:
     """Whether a case that went right would have gone wrong."""
     sizes = {"gradient-times-sp": "sp", "gradient-over-sp": "sp"}
     sizes |= {"gradient-times-dp": "dp", "gradient-over-dp": "dp"}
