@@ -13,6 +13,7 @@ from harness.candidates.own.benign import BANK as BENIGN
 from harness.candidates.own.mutants import BANK as MUTANTS
 from harness.candidates.own.mutants import LEFT_OUT
 from harness.candidates.own.mutants.alone import ALONE
+from harness.candidates.own.mutants.called import CALLED
 from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import libraries
 from harness.conformance import by_library, read
@@ -51,10 +52,10 @@ def tables() -> Iterator[tuple[str, str, Row, Iterable[Row]]]:
     heads = ("name", "what it looks like", "usual cause", "for example")
     anomalies = ((f"`{a.name}`", a.looks, a.cause, examples(a.name)) for a in ANOMALIES.values())
     yield "docs/anomalies.md", "anomalies", heads, anomalies
-    heads = ("mutant", "the bug", "needs", "named", "alone", "threads")
+    heads = ("mutant", "the bug", "needs", "name", "all keys", "required", "alone", "threads")
     mutants = (
-        (m.key, m.sentence, ", ".join(m.needs) or "nothing", m.anomaly, ALONE[m.key],
-         ", ".join(m.threads))
+        (m.key, m.sentence, ", ".join(m.needs) or "nothing", m.anomaly, *called(m.key),
+         ALONE[m.key], ", ".join(m.threads))
         for m in MUTANTS.values()
     )  # fmt: skip
     yield "docs/mutants.md", "mutants", heads, mutants
@@ -91,6 +92,14 @@ def examples(anomaly: str) -> str:
         thread for m in MUTANTS.values() if m.anomaly == anomaly for thread in m.threads[:1]
     ]
     return ", ".join(list(dict.fromkeys(threads))[:3])
+
+
+def called(key: str) -> tuple[str, ...]:
+    """Whether experiments give it its name, with all keys and with required ones; or which."""
+    anomaly = MUTANTS[key].anomaly
+    return tuple(
+        "yes" if name == anomaly else name for name in CALLED.get(key, (anomaly, anomaly))
+    )
 
 
 def sentence(documented: object) -> str:

@@ -27,7 +27,7 @@ Ask = Callable[[Case], Evidence | None]
 # So many, and more of them as long as few go wrong: two may have a wrong name in common.
 EXPERIMENTS, MOST_EXPERIMENTS, ENOUGH = 20, 60, 6
 # After so many that all pass, the next ones have more of what the failing case has.
-PATIENCE = 10
+PATIENCE = 20
 # What a tensor alone says where it says nothing of a cause.
 UNTOLD = ("unclassified", "low-precision")
 # What the ranks' shares of gradients may explain.

@@ -50,7 +50,7 @@ def name_divergence(comparison: Comparison, oracle: Trace, got: Trace) -> tuple[
 
 def roots(evidence: Evidence) -> list[Look]:
     """All that the root may be called on this case, what says the most first."""
-    return _whole(evidence) or list(_first(evidence)) or _reported(evidence)
+    return _whole(evidence) or list(_first(evidence)) or _reported(evidence)[:1]
 
 
 def _whole(evidence: Evidence) -> list[Look]:

@@ -203,6 +203,9 @@ def looks_of_factor(evidence: Evidence, factor: float) -> Iterator[Look]:
     if factor < 0 or (ranks > 1 and (is_about(ranks) or is_about(1 / ranks))):
         yield Look("gradient-scaled", said)
     total, counted = _terms(evidence), 0
+    if total > 1 and is_about(min(case.sp, total)):
+        how = "targets are divided by sp, and clamped to one then"
+        yield Look("gradient-times-sp", f"{said}: {how}", how=how, shown=total < case.sp)
     for empty in range(1, case.ranks * case.micro_batches * len(case.rows) + 1):
         if total and case.loss == "token-mean" and is_about(total / (total + empty)):
             counted = total + empty

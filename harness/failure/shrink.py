@@ -14,7 +14,7 @@ from typing import Any
 from harness.case import Case, InvalidCase, Row
 from harness.compare import Comparison
 from harness.failure.sameness import mark_of
-from harness.trace import Kind
+from harness.trace import Kind, is_required
 
 SHRINK_SECONDS = 60.0
 # An error that is smaller by so much is not the same one: what computes in fp32 strays in fp64.
@@ -81,7 +81,12 @@ def shrink(
 def _another(was: Comparison, now: Comparison) -> bool:
     """Whether a failure of less would be taken for this one: another bug, or rounding."""
     only_copies = was.first is not None and now.first is None and bool(now.misfits)
-    return only_copies or now.used * MUCH < was.used
+    return only_copies or _used(now) * MUCH < _used(was)
+
+
+def _used(comparison: Comparison) -> float:
+    """Of the budgets of what is always judged."""
+    return max((each.used for each in comparison.keys if is_required(each.key)), default=0.0)
 
 
 def smaller(case: Case) -> Iterator[Case]:

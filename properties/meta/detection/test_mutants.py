@@ -11,6 +11,7 @@ from harness.candidates.bank import STAGES, Mutant
 from harness.candidates.own.benign import BANK as BENIGN
 from harness.candidates.own.mutants import BANK, LEFT_OUT
 from harness.candidates.own.mutants.alone import ALONE
+from harness.candidates.own.mutants.called import CALLED
 from harness.case import Case, parse
 from harness.detection import Power, measure
 from harness.diagnosis import ANOMALIES
@@ -91,6 +92,23 @@ def test_the_check_finds_every_mutant(power: Power) -> None:
 def test_the_check_names_nine_of_ten(power: Power) -> None:
     wrong = [f"{t.key}: {t.named}, not {t.expected}" for t in power.mutants if not t.named_right]
     assert len(wrong) <= 0.1 * len(power.mutants), wrong
+
+
+def test_so_it_does_from_required_keys_alone(
+    harness_pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
+) -> None:
+    keys = some(list(BANK), request.config, every=20)
+    chosen = [BANK[key] for key in keys if shows_on(BANK[key], harness_pool.size)]
+    trials = measure(chosen, [], batch, [harness_pool], required_only=True).mutants
+    wrong = [f"{t.key}: {t.named}, not {t.expected}" for t in trials if not t.named_right]
+    assert len(wrong) <= 0.1 * len(trials), wrong
+
+
+def test_those_that_it_does_not_name_are_listed() -> None:
+    assert CALLED.keys() <= BANK.keys()
+    for key, names in CALLED.items():
+        assert set(names) <= ANOMALIES.keys()
+        assert set(names) != {BANK[key].anomaly}
 
 
 def test_no_case_kills_that_lacks_what_a_mutant_needs(power: Power) -> None:

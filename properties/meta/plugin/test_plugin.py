@@ -107,6 +107,7 @@ def test_a_worker_of_xdist_tells_what_it_judged_and_could_not_run_and_the_smalle
     bundle = read_bundle(Path(place))
     assert Path(place).parent == pytester.path / ".harness/failures"
     assert f'repro "{bundle.case}" --candidate mutants.B14\n  bundle  {place}\n' in said
+    assert "  looks   label-rolled-locally: the last label of a shard is the shard's own" in said
     assert bundle.case == parse("case/1 rows=3:111 sp=2")
     assert bundle.origin.test == "test_fails.py::test_the_step_is_right"
     assert bundle.origin.blob in said
