@@ -76,12 +76,11 @@ def conclude(experiments: Sequence[Evidence]) -> tuple[Look, ...]:
     right = [evidence for evidence in experiments if evidence.comparison.verdict.passed]
     required = [evidence.of_required for evidence in wrong]
     told = [_looks(evidence) for evidence in required]
-    untold = [
-        evidence
-        for evidence, looks in zip(required, told, strict=True)
-        if "nll" in evidence.wrong and looks[0].name in UNTOLD
-    ]
-    looks = name_forward(untold, right) if untold else ()
+    pairs = zip(required, told, strict=True)
+    of_losses = [(each, looks) for each, looks in pairs if "nll" in each.wrong]
+    untold = sum(looks[0].name in UNTOLD for _, looks in of_losses)
+    # A few wrong losses may look like many things; labels explain them all or none.
+    looks = name_forward([each for each, _ in of_losses], right) if 2 * untold > len(told) else ()
     looks = looks or _in_common(told, right)
     if looks and looks[0].name in OF_SHARES:
         # Where all follow from some weights, these have been told.

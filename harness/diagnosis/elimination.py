@@ -59,6 +59,7 @@ def name_forward(wrong: Sequence[Evidence], right: Sequence[Evidence]) -> tuple[
 def _besides(wrong: Sequence[Evidence], key: Key) -> tuple[tuple[Look, ...], bool]:
     """What else is wrong, and whether nothing is: then all gradients follow from this pass."""
     told: list[dict[str, Look]] = []
+    whole = True
     for evidence in wrong:
         forward = Forward(evidence.case, passes(evidence.case, evidence.owner_n))
         forward = forward.changed([_changed(each, key) for each in forward.passes])
@@ -66,8 +67,15 @@ def _besides(wrong: Sequence[Evidence], key: Key) -> tuple[tuple[Look, ...], boo
         if reading is None or not reading.is_of_labels or reading.unexplained:
             return (), False
         told.append({look.name: look for look in looks_of_loss(evidence, reading)})
+        whole = whole and not told[-1] and _gives_the_loss(evidence, forward)
     shared = [look for name, look in told[0].items() if all(name in each for each in told)]
-    return tuple(shared[:1]), not any(told)
+    return tuple(shared[:1]), whole
+
+
+def _gives_the_loss(evidence: Evidence, forward: Forward) -> bool:
+    numbers = np.arange(evidence.case.tokens)
+    expected = evidence.oracle["weight"].values @ forward.surprise[numbers, evidence.labels_n]
+    return bool(evidence.alike(np.atleast_1d(expected), evidence.got["loss"].values).all())
 
 
 def _changed(plain: Pass, key: Key) -> Pass:

@@ -1,11 +1,15 @@
 """A failure is named by experiments, from what every candidate must show."""
 
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
 from harness.case import Case, parse
+from harness.diagnosis import Evidence, diagnose
+from harness.diagnosis.experiments import neighbours, plainer
 from harness.judge import diagnosed, evaluate
+from harness.judge.judge import reference_traces
 from harness.ranks.pool import RankPool
 from properties.planted import scratch
 
@@ -30,3 +34,29 @@ def test_what_is_wrong_with_it_is_named(
     seen = evaluate(CASES[0], f"{PLACE}{kind.__name__.upper()}", harness_pool)
     (root, *_) = diagnosed(seen, harness_pool).diagnosis
     assert root.name == scratch.WRONG[kind], root
+
+
+def test_what_shows_on_one_case_alone_has_no_name(harness_pool: RankPool) -> None:
+    seen = evaluate(CASES[0], f"{PLACE}NOWINDOW", harness_pool)
+    asked: list[Case] = []
+
+    def ask(case: Case) -> Evidence | None:
+        asked.append(case)
+        if len(asked) > 1:
+            return None
+        oracle, _ = reference_traces(CASES[0], traced=True)
+        return Evidence(seen, oracle, oracle)
+
+    assert diagnose(seen, ask) == ()
+    assert len(asked) > 1
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_experiments_are_small_and_for_the_same_ranks_and_heads(case: Case) -> None:
+    for changed in plainer(case):
+        for near in islice(neighbours(case, changed), 30):
+            assert near.sp == case.sp
+            assert near.dp in (1, case.dp)
+            assert (near.heads, near.kv_heads) == (case.heads, case.kv_heads)
+            assert near.tokens <= max(24, 2 * len(near.rows))
+            assert any(row.supervised() for row in near.rows)
