@@ -80,10 +80,11 @@ def _masks(evidence: Evidence, counts_n: Mask, counted_n: Mask) -> Iterator[Look
     if np.array_equal(in_shard_n & inner_n, counted_n & inner_n):
         how = "the mask is shifted inside each shard"
         yield Look("mask-shifted", f"{said}: {how}", how=how)
+    yield Look("mask-replaced", said)
+    # On one case this fits much that it is not.
     if _shifted_by_row(evidence, counted_n):
         how = "each row's mask is taken from further on or back"
         yield Look("mask-shifted", f"{said}: {how}", how=how, shown=bool(counted_n.any()))
-    yield Look("mask-replaced", said)
 
 
 def _shifted_by_row(evidence: Evidence, counted_n: Mask) -> bool:

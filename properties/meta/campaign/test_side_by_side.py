@@ -47,14 +47,14 @@ def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
 
 def test_each_part_explains_and_keeps_the_failure_that_it_finds(tmp_path: Path) -> None:
     words = ["check", "--sp", "2", "--dp", "1", "--cases", "10", "--json", "--pools", "2"]
-    run = ran(sys.executable, "-m", "harness", *words, "--candidate", "mutants.B48", cwd=tmp_path)
+    run = ran(sys.executable, "-m", "harness", *words, "--candidate", "mutants.B14", cwd=tmp_path)
     document = json.loads(run.stdout)
     assert (run.returncode, document["verdict"]) == (1, "DIVERGED")
-    failures = document["candidates"]["mutants.B48"]["failures"]
+    failures = document["candidates"]["mutants.B14"]["failures"]
     assert failures
     for failure in failures:
         assert run.stderr.count(f"bundle  {failure['bundle']}\n") == 1
-    assert run.stderr.count("exit status 1: mutants.B48 is DIVERGED on case/1 ") == 1
+    assert run.stderr.count("exit status 1: mutants.B14 is DIVERGED on case/1 ") == 1
 
 
 @contextmanager
