@@ -80,7 +80,9 @@ def conclude(experiments: Sequence[Evidence]) -> tuple[Look, ...]:
     of_losses = [(each, looks) for each, looks in pairs if "nll" in each.wrong]
     untold = sum(looks[0].name in UNTOLD for _, looks in of_losses)
     # A few wrong losses may look like many things; labels explain them all or none.
-    looks = name_forward([each for each, _ in of_losses], right) if 2 * untold > len(told) else ()
+    looks: tuple[Look, ...] = ()
+    if 2 * untold > len(told):
+        looks = name_forward([each for each, _ in of_losses], right, len(told))
     looks = looks or _in_common(told, right)
     if looks and looks[0].name in OF_SHARES:
         # Where all follow from some weights, these have been told.

@@ -1,7 +1,7 @@
 """Which hypotheses are left: those that predict every wrong loss of every experiment."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from itertools import starmap
 
 import numpy as np
 import torch
@@ -17,43 +17,57 @@ from harness.reference.decoder import Decoder
 Key = tuple[str, str]
 
 
-@dataclass(slots=True)
-class Left:
-    """What is left of all hypotheses after some experiments."""
+def name_forward(
+    wrong: Sequence[Evidence], right: Sequence[Evidence], of: int
+) -> tuple[Look, ...]:
+    """What is left, of a forward pass that is wrong, and what is wrong besides; or nothing.
 
-    # And in how many streams each predicts wrong losses where right ones were seen.
-    variants: dict[Key, int] | None = None
-    # What single tokens see, where every loss is explained by that, and nothing where one is not.
-    kinds: set[str] | None = field(default_factory=set)
-    kv_heads: bool = True
-
-    @property
-    def none(self) -> bool:
-        return not self.variants and self.kinds is None and not self.kv_heads
-
-
-def name_forward(wrong: Sequence[Evidence], right: Sequence[Evidence]) -> tuple[Look, ...]:
-    """What is left, of a forward pass that is wrong, and what is wrong besides; or nothing."""
-    left = Left()
-    # Those with the most wrong losses first: they say the most.
-    for evidence in sorted(wrong, key=_wrong_losses, reverse=True):
-        _test(evidence, left)
-        if left.none:
-            return ()
-    for evidence in right if left.variants else ():
-        _test(evidence, left)
-    of = f"of {len(wrong)} of {len(wrong)} cases that go wrong"
-    if left.variants:
-        key, sometimes = min(left.variants.items(), key=lambda item: item[1])
+    `wrong` are those of `of` cases that go wrong whose losses of tokens are wrong.
+    """
+    where = f"{len(wrong)} of {of} cases that go wrong"
+    left = _left(wrong, right)
+    if left:
+        key, sometimes = min(left.items(), key=lambda item: item[1])
         name, how = key
         also, whole = _besides(wrong, key)
-        said = f"predicts all {'numbers' if whole else 'losses'} {of}"
         always = ", but not always" if sometimes else ""
+        said = f"predicts all {'numbers' if whole else 'losses'} of {where}"
         return Look(name, f"{how}{always}: {said}", how=how), *also
-    if left.kinds:
-        name = next(kind for kind in KINDS if kind in left.kinds)
-        return (Look(name, f"tokens see {KINDS[name]}: that explains every loss {of}"),)
-    return (Look("kv-repeat", f"heads read other kv heads than their own: that explains {of}"),)
+    forwards = [(each, Forward(each.case, passes(each.case, each.owner_n))) for each in wrong]
+    kinds = set[str]()
+    for seen in starmap(kinds_of_sight, forwards):
+        if seen is None:
+            break
+        kinds |= seen
+    else:
+        name = next(kind for kind in KINDS if kind in kinds)
+        return (Look(name, f"tokens see {KINDS[name]}: that explains all losses of {where}"),)
+    if all(starmap(explained_by_kv_heads, forwards)):
+        why = f"heads read other kv heads than their own: that explains all losses of {where}"
+        return (Look("kv-repeat", why),)
+    return ()
+
+
+def _left(wrong: Sequence[Evidence], right: Sequence[Evidence]) -> dict[Key, int]:
+    """Which predict all wrong losses, and in how many streams each errs that came out right."""
+    left: dict[Key, int] | None = None
+    # Those with the most wrong losses first: they say the most.
+    for evidence in (*sorted(wrong, key=_wrong_losses, reverse=True), *right):
+        if left == {}:
+            break
+        model = Forward(evidence.case, []).model
+        for each in passes(evidence.case, evidence.owner_n):
+            changed = {(name, how): other for name, how, other in variants(each)}
+            if _predicts(evidence, model, each):
+                for key in left.keys() & changed.keys() if left else ():
+                    left[key] += not _predicts(evidence, model, changed[key])
+                continue
+            left = {
+                key: (left or {}).get(key, 0)
+                for key in (changed if left is None else left)
+                if key in changed and _predicts(evidence, model, changed[key])
+            }
+    return left or {}
 
 
 def _besides(wrong: Sequence[Evidence], key: Key) -> tuple[tuple[Look, ...], bool]:
@@ -80,30 +94,6 @@ def _gives_the_loss(evidence: Evidence, forward: Forward) -> bool:
 
 def _changed(plain: Pass, key: Key) -> Pass:
     return next((other for name, how, other in variants(plain) if (name, how) == key), plain)
-
-
-def _test(evidence: Evidence, left: Left) -> None:
-    """Take from what is left all that this case speaks against."""
-    plain = Forward(evidence.case, passes(evidence.case, evidence.owner_n))
-    right = [_predicts(evidence, plain.model, each) for each in plain.passes]
-    for each, is_right in zip(plain.passes, right, strict=True):
-        changed = {(name, how): other for name, how, other in variants(each)}
-        if not is_right:
-            among = changed if left.variants is None else left.variants
-            left.variants = {
-                key: (left.variants or {}).get(key, 0)
-                for key in among
-                if key in changed and _predicts(evidence, plain.model, changed[key])
-            }
-        elif left.variants:
-            for key in left.variants.keys() & changed.keys():
-                left.variants[key] += not _predicts(evidence, plain.model, changed[key])
-    if all(right):
-        return
-    if left.kinds is not None:
-        kinds = kinds_of_sight(evidence, plain)
-        left.kinds = None if kinds is None else left.kinds | kinds
-    left.kv_heads = left.kv_heads and explained_by_kv_heads(evidence, plain)
 
 
 def _predicts(evidence: Evidence, model: Decoder, each: Pass) -> bool:

@@ -1,4 +1,4 @@
-"""Cases near a failing one, on which what could be wrong with it predicts different numbers."""
+"""Small ragged cases near a failing one, for the same ranks and heads."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -8,7 +8,7 @@ D hidden, n any token of the case by its number.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -75,6 +75,10 @@ class Pass:
         """The last hidden state, as the head is given it."""
         x_TD: Tensor = model(self.ids_T, self.positions_T, self.attend, ignore, lambda x, _: x)
         return x_TD
+
+
+# Of a hypothesis: a name, what exactly is wrong, and the pass with it.
+Variants = Iterator[tuple[str, str, Pass]]
 
 
 def passes(case: Case, owner_n: Tokens) -> list[Pass]:

@@ -44,7 +44,7 @@ def read_loss(forward: Forward, got: Trace, label_n: Tokens) -> Reading | None:
     x_nD, head = forward.hidden.detach(), got.get(f"{GRADIENT}head")
     if head is None or not np.isfinite(head.values).all():
         return None
-    if torch.linalg.matrix_rank(x_nD, rtol=1e-9) < len(x_nD):
+    if torch.linalg.matrix_rank(x_nD, rtol=NOTHING) < len(x_nD):
         return None
     of_head_VD = torch.from_numpy(head.values.astype(np.float64))
     of_logits_nV = torch.linalg.lstsq(x_nD.mT, of_head_VD.mT).solution

@@ -17,6 +17,7 @@ from torch import Tensor
 from harness.compare import alike
 from harness.diagnosis.evidence import Evidence, Mask
 from harness.diagnosis.forward import Forward, Pass, passes
+from harness.diagnosis.readout import SMALL
 from harness.reference.decoder import Decoder, Layer, linear, rms_norm, rope_rotation
 from harness.trace import GRADIENT
 from harness.trace.trace import Values
@@ -24,8 +25,6 @@ from harness.trace.trace import Values
 # How often a rank's share of a gradient counts, by gradient and rank.
 Counts = dict[tuple[str, int], float]
 NO_SUM = "no sum of the ranks' shares, as after a wrong backward of an exchange"
-# What may be off by rounding, as a share of the largest gradient.
-SMALL = 1e-6
 MOST_TOLD = 3
 
 

@@ -182,7 +182,7 @@ def _constant(evidence: Evidence, ratio: Values) -> bool:
 
 def name_factor(evidence: Evidence, factor: float) -> Look:
     """One factor over everything: a number of ranks, or another count."""
-    return next(looks_of_factor(evidence, factor))
+    return next(look for look in looks_of_factor(evidence, factor) if look.shown)
 
 
 def looks_of_factor(evidence: Evidence, factor: float) -> Iterator[Look]:
@@ -204,9 +204,6 @@ def looks_of_factor(evidence: Evidence, factor: float) -> Iterator[Look]:
     if factor < 0 or (ranks > 1 and (is_about(ranks) or is_about(1 / ranks))):
         yield Look("gradient-scaled", said)
     total, counted = _terms(evidence), 0
-    if total > 1 and is_about(min(case.sp, total)):
-        how = "targets are divided by sp, and clamped to one then"
-        yield Look("gradient-times-sp", f"{said}: {how}", how=how, shown=total < case.sp)
     for empty in range(1, case.ranks * case.micro_batches * len(case.rows) + 1):
         if total and case.loss == "token-mean" and is_about(total / (total + empty)):
             counted = total + empty
@@ -216,6 +213,10 @@ def looks_of_factor(evidence: Evidence, factor: float) -> Iterator[Look]:
                 yield Look("denominator-clamped", why, how=how)
     why = f"{said}: {counted} counted, not {total}" if counted else said
     yield Look("denominator-wrong-count", why)
+    # On one case this fits much that it is not.
+    if total > 1 and is_about(min(case.sp, total)):
+        how = "targets are divided by sp, and clamped to one then"
+        yield Look("gradient-times-sp", f"{said}: {how}", how=how, shown=total < case.sp)
 
 
 def _terms(evidence: Evidence) -> int:

@@ -62,10 +62,14 @@ def with_what_it_needs(failure: Comparison, earlier: Sequence[Case], pool: RankP
     for before in _suspects(earlier):
         again = on_fresh_ranks(failure.case, failure.candidate, pool, before)
         if mark_of(again).same_kind(mark_of(failure)):
-            many = "another case" if len(before) == 1 else f"{len(before)} others"
-            return again.rooted("stale-state", f"it passes unless its ranks ran {many} before it")
+            return again.rooted("stale-state", unless_they_ran(before))
     why = "on fresh ranks it passes, also after what ran before it"
     return failure.rooted("not-repeatable", why)
+
+
+def unless_they_ran(before: Sequence[Case]) -> str:
+    many = "another case" if len(before) == 1 else f"{len(before)} others"
+    return f"it passes unless its ranks ran {many} before it"
 
 
 def _suspects(earlier: Sequence[Case]) -> Iterator[Sequence[Case]]:

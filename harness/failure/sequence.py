@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.case import Case, InvalidCase, Row
 from harness.compare import Comparison
-from harness.failure.confirm import on_fresh_ranks
+from harness.failure.confirm import on_fresh_ranks, unless_they_ran
 from harness.failure.sameness import mark_of
 from harness.failure.shrink import PLAIN
 from harness.ranks.pool import RankPool
@@ -44,13 +44,12 @@ def shrink_sequence(failure: Comparison, pool: RankPool, seconds: float) -> Comp
     small = _fewest(failure, shows)
     if len(small.before) == 1:
         small = _simpler(_smallest_pair(small, shows), shows)
-    many = "another case" if len(small.before) == 1 else f"{len(small.before)} others"
-    why = f"it passes unless its ranks ran {many} before it"
-    return small.named(replace(failure.looks[0], why=why), *failure.looks[1:])
+    root = replace(failure.looks[0], why=unless_they_ran(small.before))
+    return small.named(root, *failure.looks[1:])
 
 
 def _fewest(failure: Comparison, shows: Shows) -> Comparison:
-    """Halves of what ran before, then less and less less of it, as long as that is enough."""
+    """Halves of what ran before, then less and less of it, as long as that is enough."""
     parts = 2
     while len(failure.before) > 1:
         before = failure.before

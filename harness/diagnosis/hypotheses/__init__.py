@@ -4,23 +4,12 @@ A hypothesis yields its variants of a stream's pass. One that changes nothing on
 be yielded there.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
 
-from harness.diagnosis.forward import Pass
+from harness.diagnosis.forward import Pass, Variants
 from harness.diagnosis.hypotheses import heads, inputs, order, precision, sight
 
-
-class Variant(NamedTuple):
-    """A name, what exactly is wrong, and a stream's pass with it."""
-
-    name: str
-    how: str
-    changed: Pass
-
-
-Hypothesis = Callable[[Pass], Iterator[tuple[str, str, Pass]]]
-HYPOTHESES: tuple[Hypothesis, ...] = (
+HYPOTHESES: tuple[Callable[[Pass], Variants], ...] = (
     *inputs.ALL,
     *sight.ALL,
     *heads.ALL,
@@ -29,8 +18,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
 )
 
 
-def variants(plain: Pass) -> Iterator[Variant]:
+def variants(plain: Pass) -> Variants:
     """Of one stream."""
     for hypothesis in HYPOTHESES:
-        for variant in hypothesis(plain):
-            yield Variant(*variant)
+        yield from hypothesis(plain)

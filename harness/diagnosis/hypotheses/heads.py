@@ -3,16 +3,14 @@
 Legend: T tokens of a stream with its padding, N heads, K kv heads, M heads of a rank.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
 import torch
 from torch import Tensor
 
-from harness.diagnosis.forward import Pass
-
-Variants = Iterator[tuple[str, str, Pass]]
+from harness.diagnosis.forward import Pass, Variants
 
 
 def kv_heads(plain: Pass) -> Variants:

@@ -3,15 +3,13 @@
 Legend: T tokens of a stream with its padding.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from harness.diagnosis.forward import Pass
+from harness.diagnosis.forward import Pass, Variants
 
-Variants = Iterator[tuple[str, str, Pass]]
 # As models of images and video count them.
 AXES = 3
 

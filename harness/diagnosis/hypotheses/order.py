@@ -14,9 +14,8 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
-from harness.diagnosis.forward import Heads, Pass
+from harness.diagnosis.forward import Heads, Pass, Variants
 
-Variants = Iterator[tuple[str, str, Pass]]
 AXES = "rlbm"
 NAME = "head-order"
 
@@ -91,7 +90,7 @@ def together(plain: Pass) -> Variants:
 
 
 def orders(sp: int, share: int, heads: int) -> Iterator[tuple[str, Tensor]]:
-    """What stands at each (token, head), by its flat index; each order once."""
+    """What stands at each (token, head), by its flat index, in every order but the right one."""
     if sp == 1 or heads % sp:
         return
     sizes = {"r": sp, "l": share, "b": sp, "m": heads // sp}
@@ -110,13 +109,13 @@ def orders(sp: int, share: int, heads: int) -> Iterator[tuple[str, Tensor]]:
     swapped = [1, 0, *range(2, sp)]
     ways["the first two blocks of heads are swapped"] = at[:, :, swapped].flatten()
     ways["heads in reverse"] = at.flip(2, 3).flatten()
-    seen = {tuple(at.flatten().tolist())}
+    right = at.flatten()
     for how, way in ways.items():
         inverse = torch.empty_like(way)
         inverse[way] = torch.arange(len(way))
         for said, each in ((how, way), (f"{how}, undone", inverse)):
-            # Some are the same where a size is one; the name then is that of the first.
-            if tuple(each.tolist()) not in seen:
+            # Where a size is one, several are the same: keys need those of queries by name.
+            if not torch.equal(each, right):
                 yield said, each
 
 

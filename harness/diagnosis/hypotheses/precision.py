@@ -1,14 +1,12 @@
 """Something computed or sent in a shorter format."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from harness.diagnosis.forward import Heads, Pass
+from harness.diagnosis.forward import Heads, Pass, Variants
 
-Variants = Iterator[tuple[str, str, Pass]]
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 NAME = "low-precision"
 

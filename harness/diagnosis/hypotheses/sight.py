@@ -4,15 +4,12 @@ Legend: T tokens of a stream with its padding.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from harness.diagnosis.forward import Heads, Pass, sees
-
-Variants = Iterator[tuple[str, str, Pass]]
+from harness.diagnosis.forward import Heads, Pass, Variants, sees
 
 
 def windows(plain: Pass) -> Variants:
