@@ -58,15 +58,15 @@ def _left(wrong: Sequence[Evidence], right: Sequence[Evidence]) -> dict[Key, int
         model = Forward(evidence.case, []).model
         for each in passes(evidence.case, evidence.owner_n):
             changed = {(name, how): other for name, how, other in variants(each)}
-            if _predicts(evidence, model, each):
-                for key in left.keys() & changed.keys() if left else ():
+            if not _predicts(evidence, model, each):
+                left = {
+                    key: (left or {}).get(key, 0)
+                    for key in (changed if left is None else left)
+                    if key in changed and _predicts(evidence, model, changed[key])
+                }
+            elif left:
+                for key in left.keys() & changed.keys():
                     left[key] += not _predicts(evidence, model, changed[key])
-                continue
-            left = {
-                key: (left or {}).get(key, 0)
-                for key in (changed if left is None else left)
-                if key in changed and _predicts(evidence, model, changed[key])
-            }
     return left or {}
 
 
