@@ -73,13 +73,21 @@ def kill_below(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _watch(controller: int, address: str) -> None:
-    with contextlib.suppress(ProcessLookupError):
+def controller() -> int | None:
+    """What becomes readable when the process that started us is gone; nothing if it is."""
+    pid = int(os.environ.pop(CONTROLLER))
+    try:
         # Not a pipe: a fork of the controller would keep it open.
-        handle = ending_of(controller)
-        # If it ended before we looked, the number may be somebody else's by now.
-        if os.getppid() == controller:
-            select.select([handle], [], [])
+        handle = ending_of(pid)
+    except ProcessLookupError:
+        return None
+    # If it ended before we looked, the number may be somebody else's by now.
+    return handle if os.getppid() == pid else None
+
+
+def _watch(controller: int | None, address: str) -> None:
+    if controller is not None:
+        select.select([controller], [], [])
     kill_below([os.getpid()])
     sweep(address)
     folder = Path(address).parent
@@ -134,8 +142,9 @@ def _tell_who_begins() -> None:
     os.fork = told
 
 
-def main() -> None:
-    controller, address = int(os.environ.pop(CONTROLLER)), os.environ[ADDRESS]
+def hold(controller: int | None) -> None:
+    """Be torchrun until then."""
+    address = os.environ[ADDRESS]
     # Somebody may have stopped us by the time that the controller is gone.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
     place.hold(Path(address).parent)
@@ -164,4 +173,4 @@ def torchrun(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    hold(controller())

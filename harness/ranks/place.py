@@ -10,8 +10,8 @@ from pathlib import Path
 
 from harness.outside import BadInput
 
-# The path of a socket has at most 107 bytes, and most of them are for what lies in the folder.
-LONGEST_PLACE = 70
+# Of a socket's path, in bytes; most of them are for what lies in the folder.
+LONGEST_ADDRESS, LONGEST_PLACE = 107, 70
 PREFIX = "harness-ranks-"
 # Whoever makes a folder has it held by then.
 SOON = 60.0

@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +12,7 @@ import harness
 from harness.candidates import interpreter
 from harness.outside import printable
 from harness.ranks import place, worker
+from harness.ranks.begin import UNKNOWN, forked_if_again, started
 from harness.ranks.collectives import ENVIRONMENT
 from harness.ranks.endings import ending_of
 from harness.ranks.leash import ADDRESS, CONTROLLER, kill_below, sweep
@@ -123,12 +123,8 @@ class Torchrun:
         source = str(Path(harness.__file__).parent.parent)
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
         logs = ["--log-dir", str(self._folder / "logs"), "--redirects", "3"]
-        command = [
-            *(interpreter(self._order.home), "-m", "harness.ranks.leash"),
-            *self._order.options(self._folder),
-            *logs,
-            *self._order.program,
-        ]
+        python = interpreter(self._order.home)
+        words = [*self._order.options(self._folder), *logs, *self._order.program]
         environment = {
             **os.environ,
             **ENVIRONMENT,
@@ -148,15 +144,8 @@ class Torchrun:
         try:
             (self._folder / "tmp").mkdir()
             with (self._folder / f"torchrun.{self._order.node}").open("wb") as output:
-                self.process = subprocess.Popen(
-                    command,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    # Its own session: a Ctrl-C at the terminal is for the controller alone.
-                    start_new_session=True,
-                )
+                begin = forked_if_again if self._order.forks else started
+                self.process = begin(python, words, environment, output)
         except BaseException:
             self._discard()
             raise
@@ -208,6 +197,8 @@ class Torchrun:
 
 def ending(code: int) -> str:
     """An exit status in words."""
+    if code == UNKNOWN:
+        return "nobody could say how"
     names = {number.value: number.name for number in signal.Signals}
     return f"killed by {names.get(-code, -code)}" if code < 0 else f"exit status {code}"
 

@@ -55,6 +55,7 @@ def wait_for_rank_1(address: str, key: str = "case received") -> None:
 ENDS = {
     # A deaf rank cannot notice anything, and has to be ended by somebody else.
     "in the middle of a case": ("running", "DEAF", "deaf", 0.1),
+    "in the middle of a case of a second launch": ("again", "DEAF", "deaf", 0.1),
     "while the interpreter of torchrun starts": ("starting", "SLEEPS", "", 0.0),
     "while torchrun imports": ("starting", "SLEEPS", "", 0.5),
 }

@@ -17,6 +17,7 @@ import pytest
 
 from harness.cli import main
 from harness.judge import evaluate
+from harness.ranks import zygote
 from harness.ranks.handshake import Challenge, proof
 from harness.ranks.node import Node, Refused
 from harness.ranks.nodes import Nodes
@@ -121,7 +122,13 @@ def children(pid: int) -> list[int]:
 
 
 def torchrun_of(process: subprocess.Popen[str]) -> int:
-    return children(process.pid)[0]
+    """That of the launch that is there; not the zygote, which may have forked it."""
+    (child,) = children(process.pid)
+    return children(child)[0] if is_zygote(child) else child
+
+
+def is_zygote(pid: int) -> bool:
+    return zygote.__name__.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def wait_for_rank_3(address: str) -> None:
