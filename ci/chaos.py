@@ -53,7 +53,7 @@ MOMENTS = STARTING, IDLE, IN_A_CASE, CLOSING = (
 )
 # Seconds after which the blow falls; SOON after it, idle ranks get a case, or are told to end.
 SOON = 0.1
-DELAYS = {STARTING: (0.2, 0.6), IDLE: (0.0, 0.0), IN_A_CASE: (0.2, 0.6), CLOSING: (0.08, 0.11)}
+DELAYS = {STARTING: (0.0, 0.4), IDLE: (0.0, 0.0), IN_A_CASE: (0.2, 0.6), CLOSING: (0.08, 0.11)}
 # What planted candidates do to rank 1, and what may be told of it.
 PLANTED = {
     "SLEEPS": {Kind.HUNG},
@@ -156,7 +156,7 @@ def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[flo
         return 0.0, f"no ranks: {fault.summary}"
     torchrun = pool.pids()[0]
     address = address_of(torchrun)
-    hit: list[int] = []
+    hit: list[float] = []
     delay = draw.uniform(*DELAYS[trouble.moment])
     blow = threading.Timer(delay, strike, (trouble, torchrun, hit))
     if trouble.number:
@@ -173,7 +173,9 @@ def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[flo
     took = time.monotonic() - began
     if trouble.number:
         blow.join()
-        if not hit:
+        if not hit or (trouble.moment == STARTING and hit[0] > began + took):
+            # It came up, and was done, before.
+            pool.close()
             return None, ""
     most = (KEPT_FROM_STARTING if trouble.moment == STARTING else DEADLINE) + MARGIN
     if took > most:
@@ -196,7 +198,7 @@ def left_wrong(address: str, pool: RankPool) -> str:
     return ""
 
 
-def strike(trouble: Trouble, torchrun: int, hit: list[int]) -> None:
+def strike(trouble: Trouble, torchrun: int, hit: list[float]) -> None:
     """As soon as it is there: a rank is a child of torchrun before it has connected."""
     until = time.monotonic() + MARGIN
     while not hit and time.monotonic() < until:
@@ -206,7 +208,7 @@ def strike(trouble: Trouble, torchrun: int, hit: list[int]) -> None:
             pids = [torchrun, *map(int, children)]
             if trouble.target < len(pids):
                 os.kill(pids[trouble.target], signal.Signals[trouble.number])
-                hit.append(pids[trouble.target])
+                hit.append(time.monotonic())
         time.sleep(0.01)
 
 
