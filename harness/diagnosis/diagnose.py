@@ -20,6 +20,7 @@ from harness.diagnosis.forward import Forward, passes
 from harness.diagnosis.naming import roots
 from harness.diagnosis.readout import Reading, looks_of_loss, read_loss
 from harness.diagnosis.shares import told_by_shares
+from harness.diagnosis.unexplained import unexplained
 
 # The candidate runs a case; nothing where no numbers came of it.
 Ask = Callable[[Case], Evidence | None]
@@ -45,9 +46,14 @@ GENERAL = (
 def diagnose(failure: Comparison, ask: Ask) -> tuple[Look, ...]:
     """The root and what else is seen; nothing where experiments do not show the failure again."""
     experiments = perform(failure.case, ask)
-    if sum(map(_is_wrong, experiments)) < 2:
+    wrong = [evidence for evidence in experiments if _is_wrong(evidence)]
+    if len(wrong) < 2:
         return ()
-    return conclude(experiments)
+    looks = conclude(experiments)
+    if looks and looks[0].name in UNTOLD:
+        said = "; ".join(filter(None, (looks[0].why, unexplained(wrong, ask))))
+        looks = (replace(looks[0], why=said), *looks[1:])
+    return looks
 
 
 def perform(case: Case, ask: Ask) -> list[Evidence]:

@@ -1,11 +1,13 @@
 """A failure is named by experiments, from what every candidate must show."""
 
+import re
 from dataclasses import replace
 from itertools import islice
 
 import pytest
 
 from harness.case import Case, parse
+from harness.compare import Verdict
 from harness.diagnosis import Evidence, diagnose
 from harness.diagnosis.experiments import neighbours, plainer
 from harness.judge import diagnosed, evaluate
@@ -34,6 +36,20 @@ def test_what_is_wrong_with_it_is_named(
     seen = evaluate(CASES[0], f"{PLACE}{kind.__name__.upper()}", harness_pool)
     (root, *_) = diagnosed(seen, harness_pool).diagnosis
     assert root.name == scratch.WRONG[kind], root
+
+
+def test_of_what_nothing_fits_is_told_what_it_is_not_and_when_it_is_gone(
+    harness_pool: RankPool,
+) -> None:
+    seen = evaluate(CASES[0], f"{PLACE}ODD", harness_pool)
+    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    assert root.name == "unclassified"
+    assert "it is none of attention-cut, exchange-incomplete, future-leak, head-order" in root.why
+    pair = re.search(r"(case/1 \S.*) goes wrong, and is right without a window$", root.why)
+    assert pair
+    fails = parse(pair[1])
+    assert evaluate(fails, f"{PLACE}ODD", harness_pool).verdict is Verdict.DIVERGED
+    assert evaluate(replace(fails, window=None), f"{PLACE}ODD", harness_pool).verdict.passed
 
 
 def test_what_shows_on_one_case_alone_has_no_name(harness_pool: RankPool) -> None:

@@ -1,0 +1,52 @@
+"""What is left to say where nothing fits: what it is not, and without which feature it is gone."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from harness.case import Case, InvalidCase, Row
+from harness.diagnosis.evidence import Evidence
+from harness.diagnosis.forward import passes
+from harness.diagnosis.hypotheses import variants
+
+
+def unexplained(wrong: Sequence[Evidence], ask: Callable[[Case], Evidence | None]) -> str:
+    """Of cases that go wrong."""
+    smallest = min(wrong, key=lambda each: each.case.tokens)
+    said = []
+    if "nll" in smallest.wrong:
+        streams = passes(smallest.case, smallest.owner_n)
+        names = {name for stream in streams for name, _, _ in variants(stream)}
+        said.append(f"it is none of {', '.join(sorted(names))}")
+    gone = [how for how, case in _without(smallest.case) if _is_right(ask(case))]
+    if gone:
+        said.append(f"{smallest.case} goes wrong, and is right {' or '.join(gone)}")
+    return "; ".join(said)
+
+
+def _is_right(evidence: Evidence | None) -> bool:
+    return evidence is not None and evidence.comparison.verdict.passed
+
+
+def _without(case: Case) -> Iterator[tuple[str, Case]]:
+    """The same case with one feature less."""
+    whole = tuple(Row("1" * len(row), row.side) for row in case.rows)
+    right = tuple(Row(row.mask, "right") for row in case.rows)
+    for how, change in (
+        ("without a window", {"window": None}),
+        ("in one micro-batch", {"micro_batches": 1}),
+        ("with as many kv heads as heads", {"kv_heads": case.heads}),
+        ("with one replica", {"dp": 1}),
+        ("with every token a target", {"rows": whole}),
+        ("without left padding", {"rows": right}),
+        ("with one row", {"rows": case.rows[:1], "ids": case.ids and case.ids[:1]}),
+        ("with one layer", {"layers": 1}),
+        ("after one step", {"steps": 1}),
+        ("with an embedding of its own", {"tied": False}),
+        ("on one rank", {"sp": 1}),
+    ):
+        try:
+            other = replace(case, **change)
+        except InvalidCase:
+            continue
+        if other != case:
+            yield how, other
