@@ -25,7 +25,7 @@ def name_forward(
     `wrong` are those of `of` cases that go wrong whose losses of tokens are wrong.
     """
     where = f"{len(wrong)} of {of} cases that go wrong"
-    left = _left(wrong, right)
+    left = hypotheses_left(wrong, right)
     if left:
         key, sometimes = min(left.items(), key=lambda item: item[1])
         name, how = key
@@ -48,7 +48,7 @@ def name_forward(
     return ()
 
 
-def _left(wrong: Sequence[Evidence], right: Sequence[Evidence]) -> dict[Key, int]:
+def hypotheses_left(wrong: Sequence[Evidence], right: Sequence[Evidence]) -> dict[Key, int]:
     """Which predict all wrong losses, and in how many streams each errs that came out right."""
     left: dict[Key, int] | None = None
     # Those with the most wrong losses first: they say the most.

@@ -28,12 +28,12 @@ def diagnosed(
     if pool.against == ITSELF:
         # Hypotheses are of our own model.
         return failure
-    asked = _Asked(failure.candidate, pool, time.monotonic() + seconds)
+    asked = Asked(failure.candidate, pool, time.monotonic() + seconds)
     return replace(failure, diagnosis=diagnose(failure, asked))
 
 
 @dataclass(slots=True)
-class _Asked:
+class Asked:
     """What ranks make of a case, as long as there is time and they do not fail."""
 
     candidate: str

@@ -93,6 +93,7 @@ class Zygote:
         self._orders.close()
 
     def _end(self) -> None:
+        self._orders.close()
         # A fork of its owner has none.
         if os.getpid() == self._owner:
             self._process.kill()
