@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from harness.case import Dtype
 from harness.compare import Look, alike
 from harness.compare.budget import CLEAN
 from harness.diagnosis.evidence import Evidence
@@ -21,9 +22,6 @@ from harness.diagnosis.labels import looks_of_labels
 from harness.diagnosis.weights import looks_of_weights
 from harness.trace import GRADIENT, Trace
 from harness.trace.trace import Tokens, Values
-
-# A gradient that may be zero but for rounding is measured by this share of the largest.
-SMALL = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +36,14 @@ class Reading:
     unexplained: tuple[str, ...]
 
 
+def small(dtype: Dtype) -> float:
+    """By this share of the largest a gradient is measured that may be zero but for rounding.
+
+    Its rounding is that of what cancelled in it, which the shorter format sees sooner.
+    """
+    return float(CLEAN[dtype] ** 0.5)
+
+
 def read_loss(forward: Forward, got: Trace, label_n: Tokens) -> Reading | None:
     """Weights and labels, `label_n` where a token has none; nothing where they cannot be told."""
     x_nD, head = forward.hidden.detach(), got.get(f"{GRADIENT}head")
@@ -49,8 +55,7 @@ def read_loss(forward: Forward, got: Trace, label_n: Tokens) -> Reading | None:
     of_logits_nV = torch.linalg.lstsq(x_nD.mT, of_head_VD.mT).solution
     weight_n, found_n, is_of_labels = _weights(forward, of_logits_nV, label_n)
     predicted = forward.gradients(of_logits_nV)
-    # One that is zero but for rounding has no size to be measured by.
-    least = SMALL * max(float(np.abs(each).max()) for each in predicted.values())
+    least = small(forward.case.dtype) * max(float(np.abs(x).max()) for x in predicted.values())
     unexplained = tuple(
         key
         for key in got
