@@ -250,6 +250,13 @@ class LogitsInHalf(Scratch):
         return logits.bfloat16().double()
 
 
+class NothingSeenBesidePadding(NoWindow):
+    """Two bugs: where there is padding, every loss is NaN."""
+
+    def seen(self, row_T: Tensor, case: Case, size: int) -> Tensor:
+        return super().seen(row_T, case, size) & (row_T >= 0).all()
+
+
 # What each is to be called.
 WRONG = {
     PositionsOfTheShard: "positions-restarted",
@@ -267,4 +274,5 @@ WRONG = {
     LogitsInHalf: "low-precision",
 }
 SCRATCH = Scratch()
+NOTHINGSEENBESIDEPADDING = NothingSeenBesidePadding()
 globals().update({kind.__name__.upper(): kind() for kind in WRONG})
