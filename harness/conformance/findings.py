@@ -69,10 +69,9 @@ def _finding(library: Library, bug: Bug, seen: Mapping[str, Any] | None) -> str:
 
 
 def _since(library: Library, bug: Bug) -> str:
-    seen = f"seen in {bug.since}" if bug.since else f"seen in {library.pinned}"
-    return (
-        f"{seen}, not in {bug.fixed}" if bug.fixed else f"{seen}; in {library.pinned} still there"
-    )
+    if bug.fixed:
+        return f"seen {f'in {bug.since}' if bug.since else 'earlier'}, not in {bug.fixed}"
+    return f"seen in {bug.since or library.pinned}; in {library.pinned} still there"
 
 
 def _seen(library: Library, bug: Bug, results: Results) -> Mapping[str, Any] | None:
