@@ -1,5 +1,5 @@
 #!/usr/bin/env -S .venv/bin/python
-"""Write the tables that say what the code says; run it as `.venv/bin/python ci/docs.py`."""
+"""Write the pages that say what code and results say; run it as `.venv/bin/python ci/docs.py`."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -16,6 +16,7 @@ from harness.candidates.own.mutants.alone import ALONE
 from harness.candidates.own.mutants.called import CALLED
 from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import libraries
+from harness.commands import conformance
 from harness.conformance import by_library, read
 from harness.diagnosis import ANOMALIES
 from harness.generation.situations import SITUATIONS
@@ -32,11 +33,13 @@ def main() -> None:
 
 
 def pages() -> dict[Path, str]:
-    """Every page that holds a table, as it should be."""
+    """Every page that is made or holds a table, as it should be."""
     written: dict[str, str] = {}
     for name, mark, heads, rows in tables():
         page = written.get(name) or (ROOT / name).read_text()
         written[name] = marked(page, mark, table(heads, rows))
+    measured = conformance.pages(read(ROOT / "docs"))
+    written |= {f"docs/{name}": page for name, page in measured.items()}
     return {ROOT / name: page for name, page in written.items()}
 
 

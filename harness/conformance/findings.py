@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from harness.campaign.markdown import table
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Library
 from harness.conformance.document import Results
@@ -16,19 +17,34 @@ report, of at most 200 lines: the step with its calls of the library, the case, 
 that are wrong.
 
 `python -m harness conformance` wrote this page, from `known.toml` in the folders of
-`harness/candidates/published/` and from `conformance.json`.
+`harness/candidates/published/` and from `conformance.json`; so does `ci/docs.py`, without a run.
+"""
 
+NAMES = """## Names
+
+This is what [experiments](anomalies.md) call each bug on the first of its entries, from nothing
+but losses and gradients; where experiments do not show the failure again, what its one case looks
+like. We compared each name, and the reason that the harness gives for it, with the description
+below. An empty last column means that both say the same. Further down, `looks` is what one case
+looks like with all that its candidate shows.
 """
 
 
 def findings(libraries: Iterable[Library], results: Results) -> str:
     """The whole page."""
-    parts = (
-        _finding(library, bug, _seen(library, bug, results))
-        for library in libraries
-        for bug in bugs(library)
-    )
-    return "\n".join([HEAD, *parts])
+    listed = [(library, bug) for library in libraries for bug in bugs(library)]
+    heads = ("bug", "named", "where it differs")
+    names = table(heads, (_name(library, bug) for library, bug in listed))
+    parts = (_finding(library, bug, _seen(library, bug, results)) for library, bug in listed)
+    return "\n".join([HEAD, NAMES, names, *parts])
+
+
+def _name(library: Library, bug: Bug) -> tuple[str, str, str]:
+    """What experiments call it, and where that is not what is said of it."""
+    whose = f"{library.distribution}: {bug.key}"
+    if bug.named:
+        return whose, f"`{bug.named}`", bug.differs
+    return whose, "", f"Not diagnosed: gone in {library.pinned}."
 
 
 def _finding(library: Library, bug: Bug, seen: Mapping[str, Any] | None) -> str:
@@ -53,10 +69,9 @@ def _finding(library: Library, bug: Bug, seen: Mapping[str, Any] | None) -> str:
 
 
 def _since(library: Library, bug: Bug) -> str:
-    seen = f"seen in {bug.since}" if bug.since else f"seen in {library.pinned}"
-    return (
-        f"{seen}, not in {bug.fixed}" if bug.fixed else f"{seen}; in {library.pinned} still there"
-    )
+    if bug.fixed:
+        return f"seen {f'in {bug.since}' if bug.since else 'earlier'}, not in {bug.fixed}"
+    return f"seen in {bug.since or library.pinned}; in {library.pinned} still there"
 
 
 def _seen(library: Library, bug: Bug, results: Results) -> Mapping[str, Any] | None:

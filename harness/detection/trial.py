@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.candidates.bank import Benign, Mutant
-from harness.candidates.own import required
+from harness.candidates.required import only_required
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.shrink import worth_shrinking
@@ -60,7 +60,8 @@ def try_mutant(
 ) -> Trial:
     """Judge it until it was found, and name it."""
     started, verdicts = time.monotonic(), Counter[str]()
-    name = f"{required.__name__}:{mutant.key}" if required_only else mutant.candidate.name
+    whole = mutant.candidate.name
+    name = only_required(whole) if required_only else whole
     trial: dict[str, Any] = {
         "key": mutant.key,
         "stage": mutant.stage,

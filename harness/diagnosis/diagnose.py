@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
+
 from harness.case import Case
 from harness.compare import Comparison, Look, Verdict
 from harness.diagnosis.elimination import name_forward
@@ -45,9 +47,9 @@ GENERAL = (
 
 def diagnose(failure: Comparison, ask: Ask) -> tuple[Look, ...]:
     """The root and what else is seen; nothing where experiments do not show the failure again."""
-    experiments = perform(failure.case, ask)
+    experiments = perform(failure, ask)
     wrong = [evidence for evidence in experiments if _is_wrong(evidence)]
-    if len(wrong) < 2:
+    if sum(_shows(failure, evidence) for evidence in wrong) < 2:
         return ()
     looks = conclude(experiments)
     if looks and looks[0].name in UNTOLD:
@@ -56,24 +58,41 @@ def diagnose(failure: Comparison, ask: Ask) -> tuple[Look, ...]:
     return looks
 
 
-def perform(case: Case, ask: Ask) -> list[Evidence]:
-    """Experiments on the plainest cases that fail."""
+def perform(failure: Comparison, ask: Ask) -> list[Evidence]:
+    """Experiments on the plainest cases that fail so."""
     found: list[Evidence] = []
-    for changed in plainer(case):
+    for changed in plainer(failure.case):
         found, unanswered = [], 0
-        for near in islice(neighbours(case, changed), MOST_EXPERIMENTS):
+        for near in islice(neighbours(failure.case, changed), MOST_EXPERIMENTS):
             wrong = sum(map(_is_wrong, found))
             if len(found) >= EXPERIMENTS and wrong >= ENOUGH:
                 break
             evidence = ask(near)
-            if evidence is not None:
+            if evidence is None or (_is_wrong(evidence) and not _may_be(failure, evidence)):
+                unanswered += 1
+            else:
                 found.append(evidence)
-            unanswered += evidence is None
             if unanswered >= PATIENCE or (len(found) >= PATIENCE and not wrong):
                 break
-        if sum(map(_is_wrong, found)) > 1:
+        if sum(_shows(failure, evidence) for evidence in found) > 1:
             break
     return found
+
+
+def _may_be(failure: Comparison, seen: Evidence) -> bool:
+    """Whether it is the same again. A candidate may have another bug, that gives NaN or does not.
+
+    Were they taken together, no name would hold on both.
+    """
+    is_finite = all(np.isfinite(seen.got[key].values).all() for key in seen.of_required.wrong)
+    return is_finite != any(look.name == "non-finite" for look in failure.looks)
+
+
+def _shows(failure: Comparison, seen: Evidence) -> bool:
+    """Whether losses of tokens are wrong in it as well; after a wrong step, they always are."""
+    losses = any(result.key == "nll" and result.wrong for result in failure.keys)
+    needed = losses and failure.case.steps == 1
+    return _is_wrong(seen) and ("nll" in seen.wrong or not needed)
 
 
 def conclude(experiments: Sequence[Evidence]) -> tuple[Look, ...]:

@@ -13,18 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from harness.case import Dtype
 from harness.compare import Look, alike
+from harness.compare.budget import CLEAN
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.forward import Forward
 from harness.diagnosis.labels import looks_of_labels
 from harness.diagnosis.weights import looks_of_weights
 from harness.trace import GRADIENT, Trace
 from harness.trace.trace import Tokens, Values
-
-# A gradient of logits that is smaller than this share of the largest is rounding.
-NOTHING = 1e-9
-# A gradient that may be zero but for rounding is measured by this share of the largest.
-SMALL = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +36,26 @@ class Reading:
     unexplained: tuple[str, ...]
 
 
+def small(dtype: Dtype) -> float:
+    """By this share of the largest a gradient is measured that may be zero but for rounding.
+
+    Its rounding is that of what cancelled in it, which the shorter format sees sooner.
+    """
+    return float(CLEAN[dtype] ** 0.5)
+
+
 def read_loss(forward: Forward, got: Trace, label_n: Tokens) -> Reading | None:
     """Weights and labels, `label_n` where a token has none; nothing where they cannot be told."""
     x_nD, head = forward.hidden.detach(), got.get(f"{GRADIENT}head")
     if head is None or not np.isfinite(head.values).all():
         return None
-    if torch.linalg.matrix_rank(x_nD, rtol=NOTHING) < len(x_nD):
+    if torch.linalg.matrix_rank(x_nD, rtol=CLEAN[forward.case.dtype]) < len(x_nD):
         return None
     of_head_VD = torch.from_numpy(head.values.astype(np.float64))
     of_logits_nV = torch.linalg.lstsq(x_nD.mT, of_head_VD.mT).solution
     weight_n, found_n, is_of_labels = _weights(forward, of_logits_nV, label_n)
     predicted = forward.gradients(of_logits_nV)
-    # One that is zero but for rounding has no size to be measured by.
-    least = SMALL * max(float(np.abs(each).max()) for each in predicted.values())
+    least = small(forward.case.dtype) * max(float(np.abs(x).max()) for x in predicted.values())
     unexplained = tuple(
         key
         for key in got
@@ -69,12 +73,13 @@ def _weights(
     dots_nV = torch.einsum("nv,nyv->ny", of_logits_nV, shape_nVV)
     weight_nV = dots_nV / shape_nVV.square().sum(-1)
     left_nV = (of_logits_nV[:, None] - weight_nV[:, :, None] * shape_nVV).norm(dim=-1)
-    largest = of_logits_nV.norm(dim=-1).max()
-    counts_n = (of_logits_nV.norm(dim=-1) > NOTHING * largest).numpy()
+    # What is smaller is rounding.
+    least = CLEAN[forward.case.dtype] * of_logits_nV.norm(dim=-1).max()
+    counts_n = (of_logits_nV.norm(dim=-1) > least).numpy()
     best_n = left_nV.argmin(-1)
     at_n = torch.arange(len(best_n))
     weight_n = np.where(counts_n, weight_nV[at_n, best_n].numpy(), 0.0)
-    is_of_labels = bool((left_nV[at_n, best_n] <= NOTHING * largest).all())
+    is_of_labels = bool((left_nV[at_n, best_n] <= least).all())
     return weight_n, np.where(counts_n, best_n.numpy(), label_n), is_of_labels
 
 

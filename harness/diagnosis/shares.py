@@ -17,7 +17,7 @@ from torch import Tensor
 from harness.compare import alike
 from harness.diagnosis.evidence import Evidence, Mask
 from harness.diagnosis.forward import Forward, Pass, passes
-from harness.diagnosis.readout import SMALL
+from harness.diagnosis.readout import small
 from harness.reference.decoder import Decoder, Layer, linear, rms_norm, rope_rotation
 from harness.trace import GRADIENT
 from harness.trace.trace import Values
@@ -50,16 +50,17 @@ def counts_of_shares(evidence: Evidence) -> Counts | None:
     ranks = [rank for rank in np.unique(evidence.owner_n) if rank >= 0]
     shares = [_share(forward, evidence, evidence.owner_n == rank) for rank in ranks]
     counts: Counts = {}
-    largest = max((float(np.abs(x).max()) for share in shares for x in share.values()), default=0)
+    sizes = (float(np.abs(x).max()) for share in shares for x in share.values())
+    least = small(evidence.case.dtype) * max(sizes, default=0.0)
     for key in evidence.got:
         if not shares or key not in shares[0]:
             continue
         share_ER = np.stack([share[key].ravel() for share in shares], 1)
         wanted = evidence.got[key].values.astype(np.float64).ravel()
         count_R = np.linalg.lstsq(share_ER, wanted)[0]
-        if not alike(share_ER @ count_R, wanted, evidence.case.dtype, SMALL * largest).all():
+        if not alike(share_ER @ count_R, wanted, evidence.case.dtype, least).all():
             return None
-        adds_R = np.abs(share_ER).max(0) > SMALL * largest
+        adds_R = np.abs(share_ER).max(0) > least
         name = key.removeprefix(GRADIENT)
         counts |= {(name, int(ranks[r])): float(count_R[r]) for r in np.flatnonzero(adds_R)}
     return counts

@@ -65,6 +65,8 @@ KNOWN = """
 key = "scaled"
 candidate = ["step"]
 looks = ["gradient-scaled"]
+named = "gradient-scaled"
+differs = ""
 when = ["sp>1"]
 line = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
 golden = "none-of-ours"
@@ -78,6 +80,8 @@ says = "Gradients are three times what they should be."
 key = "gone"
 candidate = ["step"]
 looks = ["gradient-scaled"]
+named = "gradient-scaled"
+differs = ""
 when = ["sp>2"]
 line = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=1 dp=1 dim=2 dtype=fp64 seed=0"
 golden = "none-of-ours"
@@ -91,6 +95,8 @@ says = "It is listed, and nobody can see it."
 key = "heads"
 candidate = ["fussy"]
 looks = ["crashed"]
+named = "crashed"
+differs = ""
 when = ["kv heads < sp"]
 line = "case/1 rows=2:11 heads=2/1 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
 golden = "none-of-ours"

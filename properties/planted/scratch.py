@@ -260,6 +260,13 @@ class OddBesideAWindow(Scratch):
         return out_LNH if case.window is None else out_LNH.square()
 
 
+class NothingSeenBesidePadding(NoWindow):
+    """Two bugs: where there is padding, every loss is NaN."""
+
+    def seen(self, row_T: Tensor, case: Case, size: int) -> Tensor:
+        return super().seen(row_T, case, size) & (row_T >= 0).all()
+
+
 # What each is to be called.
 WRONG = {
     PositionsOfTheShard: "positions-restarted",
@@ -277,4 +284,8 @@ WRONG = {
     LogitsInHalf: "low-precision",
 }
 SCRATCH, ODD = Scratch(), OddBesideAWindow()
+
+
+SCRATCH = Scratch()
+NOTHINGSEENBESIDEPADDING = NothingSeenBesidePadding()
 globals().update({kind.__name__.upper(): kind() for kind in WRONG})

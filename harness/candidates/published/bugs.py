@@ -20,6 +20,10 @@ class Bug:
     candidate: tuple[str, ...]
     # What the harness calls it.
     looks: tuple[str, ...]
+    # What experiments call it with its first candidate, from required keys alone; empty where the
+    # pinned release is without it. And what that says otherwise, or leaves out, judged by hand.
+    named: str
+    differs: str
     # Without these a case cannot show it: situations by name, or a field as in "sp>1".
     when: tuple[str, ...]
     # The smallest case that shows it, and the golden of the same batch.

@@ -72,6 +72,7 @@ def test_every_library_that_the_readme_names_has_a_folder() -> None:
 )
 def test_what_is_listed_can_be_seen_where_it_says(library: Library, bug: Bug) -> None:
     assert set(bug.looks) <= ANOMALIES.keys()
+    assert bug.named in ANOMALIES if bug.is_in(library.pinned) else not bug.named
     assert set(bug.candidate) <= library.limits.keys()
     assert lacking(bug.case, bug.when) == []
     assert library.limits[bug.candidate[0]](bug.case) is None
@@ -84,6 +85,7 @@ def test_what_is_listed_can_be_seen_where_it_says(library: Library, bug: Bug) ->
     # As one would tell its maintainers.
     assert bug.where
     assert bug.says.endswith(".")
+    assert bug.differs == "" or (bug.named and bug.differs.endswith("."))
 
 
 @pytest.mark.parametrize(

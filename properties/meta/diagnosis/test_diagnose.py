@@ -4,12 +4,16 @@ import re
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import pytest
 
-from harness.case import Case, parse
-from harness.compare import Verdict
+from harness.case import Case, Dtype, parse
+from harness.compare import Comparison, Verdict, alike
+from harness.compare.comparison import KeyResult
 from harness.diagnosis import Evidence, diagnose
 from harness.diagnosis.experiments import neighbours, plainer
+from harness.diagnosis.forward import Forward, passes
+from harness.diagnosis.readout import read_loss
 from harness.judge import diagnosed, evaluate
 from harness.judge.judge import reference_traces
 from harness.ranks.pool import RankPool
@@ -50,6 +54,48 @@ def test_of_what_nothing_fits_is_told_what_it_is_not_and_when_it_is_gone(
     fails = parse(pair[1])
     assert evaluate(fails, f"{PLACE}ODD", harness_pool).verdict is Verdict.DIVERGED
     assert evaluate(replace(fails, window=None), f"{PLACE}ODD", harness_pool).verdict.passed
+
+
+@pytest.mark.parametrize(
+    ("rows", "name"), [("7:0011111,5:01110", "window-ignored"), ("7:0011111", "non-finite")]
+)
+def test_of_two_bugs_the_one_that_the_case_shows_is_named(
+    rows: str, name: str, harness_pool: RankPool
+) -> None:
+    case = parse(f"case/1 rows={rows} heads=4/2 layers=1 vocab=32 sp=2 dp=1 window=3 seed=5")
+    seen = evaluate(case, f"{PLACE}NOTHINGSEENBESIDEPADDING", harness_pool)
+    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    assert root.name == name, root
+
+
+def test_where_losses_of_tokens_are_wrong_gradients_alone_are_another_bug() -> None:
+    oracle, _ = reference_traces(CASES[0], traced=True)
+
+    def wrong(*keys: str) -> Comparison:
+        results = tuple(KeyResult(key, 1, 1, 9.0) for key in keys)
+        return Comparison(case=CASES[0], candidate="any", verdict=Verdict.DIVERGED, keys=results)
+
+    def ask(_case: Case) -> Evidence:
+        return Evidence(wrong("grad.head"), oracle, oracle)
+
+    assert diagnose(wrong("nll", "grad.head"), ask) == ()
+    assert diagnose(wrong("grad.head"), ask) != ()
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32"])
+def test_weights_and_labels_are_read_off_gradients_in_every_dtype(dtype: Dtype) -> None:
+    plain = replace(CASES[0], dtype=dtype)
+    wide = {"vocab": 32, "head_dim": 6}
+    for case in islice(neighbours(plain, wide), 10):
+        oracle, seen = reference_traces(case, traced=True)
+        forward = Forward(case, passes(case, np.zeros(case.tokens, np.int64)))
+        reading = read_loss(forward, seen, np.full(case.tokens, -1))
+        assert reading is not None
+        assert reading.is_of_labels
+        assert not reading.unexplained
+        assert alike(oracle["weight"].values, reading.weight_n, dtype).all()
+        labels = oracle["labels"]
+        assert np.array_equal(reading.label_n[labels.tokens], labels.values)
 
 
 def test_what_shows_on_one_case_alone_has_no_name(harness_pool: RankPool) -> None:
