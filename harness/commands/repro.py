@@ -53,6 +53,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--bisect-layer", action="store_true", help="find the fewest layers that still fail"
     )
     parser.add_argument(
+        "--like",
+        action="store_true",
+        help="cite the known bugs that give the same wrong numbers, for up to 60 s",
+    )
+    parser.add_argument(
         "--script", metavar="FILE", help="write what fails as one file for a bug report"
     )
     campaign_options(parser, cases=100, seed=None)
@@ -100,6 +105,8 @@ def _case(options: argparse.Namespace) -> int:
             shown.shrink(pool)
         if options.diagnose and failed:
             shown.diagnose(pool)
+        if options.like and failed:
+            shown.compare_with_known(pool)
         if options.shrink and failed:
             shown.keep(pool)
     return _answer(shown, options, pool)
@@ -124,6 +131,8 @@ def _campaign(options: argparse.Namespace) -> int:
                 shown.bisect_layers(pool)
             if options.diagnose and shown.failed:
                 shown.diagnose(pool)
+            if options.like and shown.failed:
+                shown.compare_with_known(pool)
             shown.keep(pool, origin(request))
     return _answer(shown, options, pool)
 

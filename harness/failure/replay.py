@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from harness.candidates.own.mutants import BANK
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.bundle import Bundle
 from harness.failure.bundle.keep import keep
 from harness.failure.confirm import run_before
+from harness.failure.like import known_alike
 from harness.failure.sameness import Mark, mark_of
 from harness.failure.shrink import worth_shrinking
 from harness.failure.smallest import fewest_layers, smallest
@@ -65,6 +67,20 @@ class Shown:
     def diagnose(self, pool: RankPool) -> None:
         """Name it by experiments."""
         self.comparison = diagnosed(self.comparison, pool)
+
+    def compare_with_known(self, pool: RankPool) -> None:
+        """Cite the mutants that give the same wrong numbers."""
+        found, where = known_alike(self.comparison, pool)
+        said = [
+            f"the same numbers as {each.key}, {where}: {each.sentence} ({', '.join(each.threads)})"
+            for each in found
+        ]
+        for line in said or [f"no mutant of {len(BANK)} gives the same numbers, {where}"]:
+            self.lines.append(f"  like    {line}")
+        self.fields["like"] = [
+            {"key": mutant.key, "sentence": mutant.sentence, "threads": mutant.threads}
+            for mutant in found
+        ]
 
     def shrink(self, pool: RankPool) -> None:
         """Show a smaller case instead."""

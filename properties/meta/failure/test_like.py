@@ -1,0 +1,65 @@
+"""A step that gives the numbers of a known bug is told which, and is not compared with itself."""
+
+import pytest
+
+from harness.candidates.own.mutants import BANK
+from harness.candidates.required import only_required
+from harness.case import parse
+from harness.cli import main
+from harness.commands.options import DIVERGED
+from harness.failure import like
+from harness.failure.like import known_alike
+from harness.judge import evaluate
+from harness.ranks.pool import RankPool
+from properties.planted import scratch
+
+pytest_plugins = ["properties.helpers.own_pool"]
+
+CASE = parse("case/1 rows=2:11,3:011 heads=2/2 layers=1 vocab=16 sp=2 window=1 seed=0")
+NO_WINDOW = f"{scratch.__file__}:NOWINDOW"
+# The window lost, and others that are wrong on the same case.
+DROPPED, SOME = "B57", ("B57", "B13", "B17", "B40", "B60")
+
+
+@pytest.fixture
+def few_mutants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(like, "BANK", {key: BANK[key] for key in SOME})
+
+
+def keys(candidate: str, pool: RankPool) -> list[str]:
+    found, where = known_alike(evaluate(CASE, candidate, pool), pool)
+    assert where.startswith("on 10 cases, of which ")
+    return [mutant.key for mutant in found]
+
+
+@pytest.mark.usefixtures("few_mutants")
+def test_the_known_bug_with_the_same_numbers_is_cited(harness_pool: RankPool) -> None:
+    assert keys(NO_WINDOW, harness_pool) == [DROPPED]
+    assert keys(f"{scratch.__file__}:ODD", harness_pool) == []
+
+
+@pytest.mark.usefixtures("few_mutants")
+def test_a_mutant_is_not_cited_for_itself(harness_pool: RankPool) -> None:
+    name = BANK[DROPPED].candidate.name
+    assert keys(name, harness_pool) == []
+    assert keys(only_required(name), harness_pool) == []
+
+
+@pytest.mark.usefixtures("few_mutants")
+def test_of_a_right_step_no_known_bug_is_cited(harness_pool: RankPool) -> None:
+    found, where = known_alike(evaluate(CASE, "native-gather", harness_pool), harness_pool)
+    assert (found, where) == ([], "on 0 of 10 cases it goes wrong, which is too few to compare")
+
+
+@pytest.mark.usefixtures("few_mutants", "own_pool")
+def test_the_command_cites_it_with_its_threads(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["repro", str(CASE), "--candidate", NO_WINDOW, "--no-diagnose", "--like"]
+    assert main(words) == DIVERGED
+    said = capsys.readouterr().out
+    assert f"  like    the same numbers as {DROPPED}, on 10 cases, of which 5 go wrong: " in said
+    assert BANK[DROPPED].threads[0] in said
+
+
+@pytest.mark.long
+def test_of_all_mutants_only_those_that_lose_the_window_are_cited(harness_pool: RankPool) -> None:
+    assert {BANK[key].anomaly for key in keys(NO_WINDOW, harness_pool)} == {"window-ignored"}
