@@ -21,6 +21,7 @@ from harness.diagnosis.experiments import neighbours, plainer
 from harness.diagnosis.forward import Forward, passes
 from harness.diagnosis.naming import roots
 from harness.diagnosis.readout import Reading, looks_of_loss, read_loss
+from harness.diagnosis.rounding import is_rounding
 from harness.diagnosis.shares import told_by_shares
 from harness.diagnosis.unexplained import unexplained
 
@@ -52,10 +53,27 @@ def diagnose(failure: Comparison, ask: Ask) -> tuple[Look, ...]:
     if sum(_shows(failure, evidence) for evidence in wrong) < 2:
         return ()
     looks = conclude(experiments)
-    if looks and looks[0].name in UNTOLD:
-        said = "; ".join(filter(None, (looks[0].why, unexplained(wrong, ask))))
-        looks = (replace(looks[0], why=said), *looks[1:])
-    return looks
+    if not looks:
+        return ()
+    root, *others = looks
+    if root.name == "low-precision" and not root.how:
+        root = _of_small_errors(root, wrong, ask)
+    if root.name == "unclassified":
+        said = "; ".join(filter(None, (root.why, unexplained(wrong, ask))))
+        root = replace(root, why=said)
+    return root, *others
+
+
+def _of_small_errors(root: Look, wrong: Sequence[Evidence], ask: Ask) -> Look:
+    """A name that size alone would give is kept only if errors come and go as rounding does."""
+    rounding = is_rounding(wrong, ask)
+    if rounding is False:
+        of_losses = any("nll" in evidence.wrong for evidence in wrong)
+        name = "unclassified" if of_losses else "gradient-partial"
+        why = f"{root.why}; errors are small, but the same when weights move a little: no rounding"
+        return Look(name, why)
+    said = "errors are others when weights move a little, as after rounding"
+    return replace(root, why=f"{root.why}; {said}") if rounding else root
 
 
 def perform(failure: Comparison, ask: Ask) -> list[Evidence]:

@@ -260,6 +260,22 @@ class OddBesideAWindow(Scratch):
         return out_LNH if case.window is None else out_LNH.square()
 
 
+class ScaledALittle(Scratch):
+    """Small errors everywhere, and none of them rounding."""
+
+    def scale(self, case: Case) -> float:
+        return super().scale(case) * 1.0005
+
+
+class GradientsBentALittle(Scratch):
+    """The same of gradients alone."""
+
+    def reduce(self, gradients: dict[str, Tensor], rank: Rank) -> None:
+        super().reduce(gradients, rank)
+        for gradient in gradients.values():
+            gradient.add_(gradient.square(), alpha=0.01)
+
+
 class NothingSeenBesidePadding(NoWindow):
     """Two bugs: where there is padding, every loss is NaN."""
 
@@ -284,6 +300,7 @@ WRONG = {
     LogitsInHalf: "low-precision",
 }
 SCRATCH, ODD = Scratch(), OddBesideAWindow()
+SCALED, BENT = ScaledALittle(), GradientsBentALittle()
 
 
 SCRATCH = Scratch()

@@ -7,6 +7,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from harness.candidates.own.mutants import BANK
+from harness.candidates.required import only_required
 from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict, alike
 from harness.compare.comparison import KeyResult
@@ -96,6 +98,27 @@ def test_weights_and_labels_are_read_off_gradients_in_every_dtype(dtype: Dtype) 
         assert alike(oracle["weight"].values, reading.weight_n, dtype).all()
         labels = oracle["labels"]
         assert np.array_equal(reading.label_n[labels.tokens], labels.values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("SCALED", "unclassified"), ("BENT", "gradient-partial")]
+)
+def test_small_errors_that_stay_when_weights_move_are_no_rounding(
+    kind: str, name: str, harness_pool: RankPool
+) -> None:
+    seen = evaluate(CASES[0], f"{PLACE}{kind}", harness_pool)
+    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    assert root.name == name
+    assert "errors are small, but the same when weights move a little: no rounding" in root.why
+
+
+@pytest.mark.parametrize("key", ["B131", "B132", "B134", "B137"])
+def test_errors_that_do_not_are_rounding(key: str, harness_pool: RankPool) -> None:
+    candidate = only_required(BANK[key].candidate.name)
+    seen = evaluate(CASES[0], candidate, harness_pool)
+    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    assert root.name == "low-precision"
+    assert "errors are others when weights move a little, as after rounding" in root.why
 
 
 def test_what_shows_on_one_case_alone_has_no_name(harness_pool: RankPool) -> None:

@@ -1,0 +1,52 @@
+"""Whether small errors are rounding.
+
+What is rounded falls to one side or the other, by chance: move the weights a little, and errors
+are others. A formula that is a little wrong is as wrong beside them, in the same direction.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from harness.case import Case
+from harness.diagnosis.evidence import Evidence
+from harness.trace.trace import Values
+
+NUDGE = 2.0**-7
+# How much errors of a smooth fault have in common with those beside; all of it, but for the nudge.
+SMOOTH = 0.95
+ENOUGH = 3
+
+
+def is_rounding(wrong: Sequence[Evidence], ask: Callable[[Case], Evidence | None]) -> bool | None:
+    """Of cases that go wrong; nothing where nobody can say."""
+    known = (_in_common(evidence, ask) for evidence in wrong)
+    shares = list(islice((share for share in known if share is not None), ENOUGH))
+    return min(shares) < SMOOTH if shares else None
+
+
+def _in_common(evidence: Evidence, ask: Callable[[Case], Evidence | None]) -> float | None:
+    """The cosine between errors here and beside."""
+    moved = ask(replace(evidence.case, nudge=evidence.case.nudge + NUDGE))
+    if moved is None:
+        return None
+    here, beside = _errors(evidence), _errors(moved)
+    keys = [key for key in here if key in beside]
+    if not keys:
+        return None
+    one, other = (np.concatenate([errors[key] for key in keys]) for errors in (here, beside))
+    size = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / size if np.isfinite(size) and size else None
+
+
+def _errors(evidence: Evidence) -> dict[str, Values]:
+    """Of what every candidate shows, but for the loss: each tensor's by its largest element."""
+    return {
+        key: ((evidence.got[key].values - wide) / max(float(np.abs(wide).max()), 1e-300)).ravel()
+        for key in evidence.of_required.wrong
+        if key != "loss"
+        for wide in (evidence.oracle[key].values.astype(np.float64),)
+        if wide.shape == evidence.got[key].values.shape
+    }
