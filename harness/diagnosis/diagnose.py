@@ -15,6 +15,7 @@ import numpy as np
 
 from harness.case import Case
 from harness.compare import Comparison, Look, Verdict
+from harness.diagnosis.backward import told_by_backward
 from harness.diagnosis.elimination import name_forward
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.experiments import neighbours, plainer
@@ -130,7 +131,7 @@ def conclude(experiments: Sequence[Evidence]) -> tuple[Look, ...]:
     if looks and looks[0].name in OF_SHARES:
         # Where all follow from some weights, these have been told.
         stray = [each for each in required if not each.comparison.misfits and not _read(each)]
-        said = told_by_shares(stray)
+        said = told_by_backward(stray) or told_by_shares(stray)
         looks = (replace(looks[0], why=f"{said}; {looks[0].why}"),) if said else looks
     if looks and looks[0].name not in UNTOLD:
         return looks

@@ -162,9 +162,9 @@ class Forward:
     def gradients(self, of_logits_nV: Tensor) -> dict[str, Values]:
         """Of all parameters, from those of the logits."""
         names, parameters = zip(*self.model.named_parameters(), strict=True)
-        found = torch.autograd.grad(
-            self.logits, parameters, of_logits_nV, retain_graph=True, materialize_grads=True
-        )
+        # Of a scalar: for anything else torch imports an algebra system, in half a second.
+        through = (self.logits * of_logits_nV).sum()
+        found = torch.autograd.grad(through, parameters, retain_graph=True, materialize_grads=True)
         return {
             f"{GRADIENT}{name}": gradient.numpy()
             for name, gradient in zip(names, found, strict=True)

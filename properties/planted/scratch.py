@@ -78,7 +78,7 @@ class Scratch:
             y = norm(x, at["attn_norm"])
             q, k, v = (F.linear(y, at[part]).unflatten(-1, (-1, case.head_dim)) for part in "qkv")
             q, k = turned(q, position_L), turned(k, position_L)
-            k_TKH, v_TKH = (gathered(each, rank) for each in (k, v))
+            k_TKH, v_TKH = (self.gathered(each, rank) for each in (k, v))
             out = self.attention(q, k_TKH, v_TKH, seen_TT[mine], case)
             x = x + F.linear(out.flatten(-2), at["o"])
             y = norm(x, at["mlp_norm"])
@@ -91,6 +91,10 @@ class Scratch:
 
     def positions(self, place_T: Tensor, mine: slice) -> Tensor:
         return place_T[mine]
+
+    def gathered(self, x_LKH: Tensor, rank: Rank) -> Tensor:
+        x_TKH: Tensor = Gathered.apply(x_LKH, rank)  # type: ignore[no-untyped-call]
+        return x_TKH
 
     def seen(self, row_T: Tensor, case: Case, size: int) -> Tensor:  # noqa: ARG002 - of a shard
         at_T = torch.arange(len(row_T), device=row_T.device)
@@ -151,11 +155,6 @@ class Gathered(torch.autograd.Function):
         whole = grad_TKH.contiguous()
         dist.all_reduce(whole, group=ctx.rank.sp)
         return whole.split(ctx.size)[ctx.rank.sp_index], None
-
-
-def gathered(x_LKH: Tensor, rank: Rank) -> Tensor:
-    x_TKH: Tensor = Gathered.apply(x_LKH, rank)  # type: ignore[no-untyped-call]
-    return x_TKH
 
 
 def norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -229,6 +228,12 @@ class MeanOfMeans(Scratch):
         return mean / (case.ranks * case.micro_batches)
 
 
+class KeysAveragedInBackward(Scratch):
+    def gathered(self, x_LKH: Tensor, rank: Rank) -> Tensor:
+        x_TKH = super().gathered(x_LKH, rank)
+        return x_TKH.detach() + (x_TKH - x_TKH.detach()) / rank.sp.size()
+
+
 class Clipped(Scratch):
     def reduce(self, gradients: dict[str, Tensor], rank: Rank) -> None:
         super().reduce(gradients, rank)
@@ -295,6 +300,7 @@ WRONG = {
     LabelsOfTheShard: "label-rolled-locally",
     MaskNotShifted: "mask-shifted",
     MeanOfMeans: "denominator-per-rank",
+    KeysAveragedInBackward: "gradient-partial",
     Clipped: "gradient-scaled",
     NormOfOneRank: "gradient-partial",
     LogitsInHalf: "low-precision",

@@ -121,6 +121,27 @@ def test_errors_that_do_not_are_rounding(key: str, harness_pool: RankPool) -> No
     assert "errors are others when weights move a little, as after rounding" in root.why
 
 
+@pytest.mark.parametrize(
+    ("line", "candidate", "said"),
+    [
+        (str(CASES[0]), "KEYSAVERAGEDINBACKWARD", "through keys and values is divided by sp"),
+        (
+            f"case/1 {ROWS.replace('4/2', '4/1')} sp=2 dp=1 seed=5",
+            only_required("mutants.B44b"),
+            "of the copies of a kv head only the first counts",
+        ),
+    ],
+)
+def test_where_backward_is_wrong_it_is_told_what_comes_back(
+    line: str, candidate: str, said: str, harness_pool: RankPool
+) -> None:
+    name = candidate if "." in candidate else f"{PLACE}{candidate}"
+    seen = evaluate(parse(line), name, harness_pool)
+    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    assert root.name == "gradient-partial"
+    assert said in root.why
+
+
 def test_what_shows_on_one_case_alone_has_no_name(harness_pool: RankPool) -> None:
     seen = evaluate(CASES[0], f"{PLACE}NOWINDOW", harness_pool)
     asked: list[Case] = []
