@@ -45,21 +45,21 @@ def told_by_backward(wrong: Sequence[Evidence]) -> str:
 
 
 def _meanings(case: Case) -> Meanings:
-    one_N, keys_and_values = torch.ones(case.heads, 1), PARTS["keys and values"]
+    one_N1, keys_and_values = torch.ones(case.heads, 1), PARTS["keys and values"]
     meanings: Meanings = {}
     # Of one kv head for several ranks each has a copy.
     copies = case.sp // case.kv_heads
     if copies > 1:
-        copy_N = torch.arange(case.heads)[:, None] // (case.heads // case.sp) % copies
+        copy_N1 = torch.arange(case.heads)[:, None] // (case.heads // case.sp) % copies
         meanings = {
-            "copies of kv heads are averaged instead of added": (keys_and_values, one_N / copies),
-            "of the copies of a kv head only the first counts": (keys_and_values, copy_N == 0),
+            "copies of kv heads are averaged instead of added": (keys_and_values, one_N1 / copies),
+            "of the copies of a kv head only the first counts": (keys_and_values, copy_N1 == 0),
         }
     for name, which in PARTS.items():
         through = f"what comes back through {name}"
-        meanings[f"nothing comes back through {name}"] = which, 0 * one_N
-        meanings[f"{through} is divided by sp"] = which, one_N / case.sp
-        meanings[f"{through} is multiplied by sp"] = which, one_N * case.sp
+        meanings[f"nothing comes back through {name}"] = which, 0 * one_N1
+        meanings[f"{through} is divided by sp"] = which, one_N1 / case.sp
+        meanings[f"{through} is multiplied by sp"] = which, one_N1 * case.sp
     return meanings
 
 

@@ -113,16 +113,16 @@ def forked_if_again(
     now = {name: value for name, value in os.environ.items() if name != PASSING}
     with _LOCK:
         who = os.getpid(), python
-        before, zygote = _LAST.get(who, ({}, None))
+        before, there = _LAST.get(who, ({}, None))
         if before == now:
             with contextlib.suppress(OSError):
-                zygote = zygote or Zygote(python, environment)
-                # One that cannot do it is not tried again for long: it is gone.
-                _LAST[who] = now, zygote
-                return zygote.fork(words, environment, output)
+                there = there or Zygote(python, environment)
+                # One that cannot fork is gone by then, and says so at once the next time.
+                _LAST[who] = now, there
+                return there.fork(words, environment, output)
         else:
-            if zygote:
-                zygote.retire()
+            if there:
+                there.retire()
             _LAST[who] = now, None
     return started(python, words, environment, output)
 
