@@ -16,10 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from harness.case import Case
-from harness.compare import alike
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.forward import Forward, Heads, Pass, passes
-from harness.diagnosis.readout import small
+from harness.diagnosis.readout import unlike
 from harness.trace.trace import Values
 
 PARTS = {
@@ -39,8 +38,11 @@ def told_by_backward(wrong: Sequence[Evidence]) -> str:
     """What holds on all of these cases; an empty text if nothing does."""
     left = list(_meanings(wrong[0].case)) if wrong else []
     for evidence in wrong:
+        if not left:
+            break
+        plain = Forward(evidence.case, passes(evidence.case, evidence.owner_n))
         meanings = _meanings(evidence.case)
-        left = [said for said in left if _predicts(evidence, *meanings[said])]
+        left = [said for said in left if _predicts(plain, evidence, *meanings[said])]
     return left[0] if left else ""
 
 
@@ -58,27 +60,24 @@ def _meanings(case: Case) -> Meanings:
     for name, which in PARTS.items():
         through = f"what comes back through {name}"
         meanings[f"nothing comes back through {name}"] = which, 0 * one_N1
-        meanings[f"{through} is divided by sp"] = which, one_N1 / case.sp
-        meanings[f"{through} is multiplied by sp"] = which, one_N1 * case.sp
+        if case.sp > 1:
+            meanings[f"{through} is divided by sp"] = which, one_N1 / case.sp
+            meanings[f"{through} is multiplied by sp"] = which, one_N1 * case.sp
     return meanings
 
 
-def _predicts(evidence: Evidence, which: tuple[bool, ...], factor_N1: Tensor) -> bool:
-    found = _gradients(evidence, which, factor_N1)
-    least = small(evidence.case.dtype) * max(float(np.abs(x).max()) for x in found.values())
-    return all(
-        alike(found[key], evidence.got[key].values, evidence.case.dtype, least).all()
-        for key in evidence.got
-        if key in found
-    )
+def _predicts(
+    plain: Forward, evidence: Evidence, which: tuple[bool, ...], factor_N1: Tensor
+) -> bool:
+    found = _gradients(plain, evidence, which, factor_N1)
+    return not unlike(found, evidence.got, evidence.case.dtype)
 
 
 def _gradients(
-    evidence: Evidence, which: tuple[bool, ...], factor_N1: Tensor
+    plain: Forward, evidence: Evidence, which: tuple[bool, ...], factor_N1: Tensor
 ) -> dict[str, Values]:
     case = evidence.case
-    streams = [_changed(each, which, factor_N1) for each in passes(case, evidence.owner_n)]
-    forward = Forward(case, streams)
+    forward = plain.changed([_changed(each, which, factor_N1) for each in plain.passes])
     weight_n = torch.from_numpy(evidence.oracle["weight"].values.astype(np.float64))
     labels_nV = F.one_hot(torch.from_numpy(evidence.labels_n), case.vocab)
     probabilities_nV = forward.logits.detach().softmax(-1)

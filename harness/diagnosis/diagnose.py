@@ -24,7 +24,7 @@ from harness.diagnosis.naming import roots
 from harness.diagnosis.readout import Reading, looks_of_loss, read_loss
 from harness.diagnosis.rounding import is_rounding
 from harness.diagnosis.shares import told_by_shares
-from harness.diagnosis.unexplained import unexplained
+from harness.diagnosis.unexplained import excluded, gone
 
 # The candidate runs a case; nothing where no numbers came of it.
 Ask = Callable[[Case], Evidence | None]
@@ -60,21 +60,22 @@ def diagnose(failure: Comparison, ask: Ask) -> tuple[Look, ...]:
     if root.name == "low-precision" and not root.how:
         root = _of_small_errors(root, wrong, ask)
     if root.name == "unclassified":
-        said = "; ".join(filter(None, (root.why, unexplained(wrong, ask))))
-        root = replace(root, why=said)
+        root = replace(root, why="; ".join(filter(None, (root.why, gone(wrong, ask)))))
     return root, *others
 
 
 def _of_small_errors(root: Look, wrong: Sequence[Evidence], ask: Ask) -> Look:
     """A name that size alone would give is kept only if errors come and go as rounding does."""
     rounding = is_rounding(wrong, ask)
-    if rounding is False:
-        of_losses = any("nll" in evidence.wrong for evidence in wrong)
-        name = "unclassified" if of_losses else "gradient-partial"
-        why = f"{root.why}; errors are small, but the same when weights move a little: no rounding"
-        return Look(name, why)
-    said = "errors are others when weights move a little, as after rounding"
-    return replace(root, why=f"{root.why}; {said}") if rounding else root
+    if rounding:
+        said = "errors are others when weights move a little, as after rounding"
+        return replace(root, why=f"{root.why}; {said}")
+    of_losses = any("nll" in evidence.wrong for evidence in wrong)
+    said = "errors are small, but the same when weights move a little: no rounding"
+    if rounding is None:
+        said = "errors are small, and nobody could say whether they are rounding"
+    name = "unclassified" if of_losses else "gradient-partial"
+    return Look(name, f"{root.why}; {said}")
 
 
 def perform(failure: Comparison, ask: Ask) -> list[Evidence]:
@@ -125,8 +126,11 @@ def conclude(experiments: Sequence[Evidence]) -> tuple[Look, ...]:
     untold = sum(looks[0].name in UNTOLD for _, looks in of_losses)
     # A few wrong losses may look like many things; labels explain them all or none.
     looks: tuple[Look, ...] = ()
+    not_so = ""
     if 2 * untold > len(told):
-        looks = name_forward([each for each, _ in of_losses], right, len(told))
+        unexplained = [each for each, _ in of_losses]
+        looks = name_forward(unexplained, right, len(told))
+        not_so = "" if looks else excluded(unexplained)
     looks = looks or _in_common(told, right)
     if looks and looks[0].name in OF_SHARES:
         # Where all follow from some weights, these have been told.
@@ -135,7 +139,10 @@ def conclude(experiments: Sequence[Evidence]) -> tuple[Look, ...]:
         looks = (replace(looks[0], why=f"{said}; {looks[0].why}"),) if said else looks
     if looks and looks[0].name not in UNTOLD:
         return looks
-    return _in_common([roots(evidence) for evidence in wrong], right) or looks
+    looks = _in_common([roots(evidence) for evidence in wrong], right) or looks
+    if not_so and looks and looks[0].name == "unclassified":
+        looks = (replace(looks[0], why=f"{looks[0].why}; {not_so}"), *looks[1:])
+    return looks
 
 
 def _in_common(told: Sequence[Sequence[Look]], right: Sequence[Evidence]) -> tuple[Look, ...]:

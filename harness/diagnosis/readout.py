@@ -8,6 +8,7 @@ nobody shows them. All other gradients must follow: where they do not, backward 
 Legend: n any token of the case by its number, V vocabulary, D hidden.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +45,16 @@ def small(dtype: Dtype) -> float:
     return float(CLEAN[dtype] ** 0.5)
 
 
+def unlike(predicted: Mapping[str, Values], got: Trace, dtype: Dtype) -> tuple[str, ...]:
+    """Which gradients came out otherwise than this predicts."""
+    least = small(dtype) * max(float(np.abs(x).max()) for x in predicted.values())
+    return tuple(
+        key
+        for key in got
+        if key in predicted and not alike(predicted[key], got[key].values, dtype, least).all()
+    )
+
+
 def read_loss(forward: Forward, got: Trace, label_n: Tokens) -> Reading | None:
     """Weights and labels, `label_n` where a token has none; nothing where they cannot be told."""
     x_nD, head = forward.hidden.detach(), got.get(f"{GRADIENT}head")
@@ -54,14 +65,7 @@ def read_loss(forward: Forward, got: Trace, label_n: Tokens) -> Reading | None:
     of_head_VD = torch.from_numpy(head.values.astype(np.float64))
     of_logits_nV = torch.linalg.lstsq(x_nD.mT, of_head_VD.mT).solution
     weight_n, found_n, is_of_labels = _weights(forward, of_logits_nV, label_n)
-    predicted = forward.gradients(of_logits_nV)
-    least = small(forward.case.dtype) * max(float(np.abs(x).max()) for x in predicted.values())
-    unexplained = tuple(
-        key
-        for key in got
-        if key in predicted
-        and not alike(predicted[key], got[key].values, forward.case.dtype, least).all()
-    )
+    unexplained = unlike(forward.gradients(of_logits_nV), got, forward.case.dtype)
     return Reading(weight_n, found_n, is_of_labels, unexplained)
 
 

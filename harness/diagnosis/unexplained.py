@@ -1,4 +1,4 @@
-"""What is left to say where nothing fits: what it is not, and without which feature it is gone."""
+"""What is left to say where nothing fits: what it is not, and when it is gone."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -9,18 +9,23 @@ from harness.diagnosis.forward import passes
 from harness.diagnosis.hypotheses import variants
 
 
-def unexplained(wrong: Sequence[Evidence], ask: Callable[[Case], Evidence | None]) -> str:
-    """Of cases that go wrong."""
-    smallest = min(wrong, key=lambda each: each.case.tokens)
-    said = []
-    if "nll" in smallest.wrong:
-        streams = passes(smallest.case, smallest.owner_n)
-        names = {name for stream in streams for name, _, _ in variants(stream)}
-        said.append(f"it is none of {', '.join(sorted(names))}")
-    gone = [how for how, case in _without(smallest.case) if _is_right(ask(case))]
-    if gone:
-        said.append(f"{smallest.case} goes wrong, and is right {' or '.join(gone)}")
-    return "; ".join(said)
+def excluded(wrong: Sequence[Evidence]) -> str:
+    """Of cases that no hypothesis explains, which names these would have given."""
+    smallest = _smallest(wrong)
+    streams = passes(smallest.case, smallest.owner_n)
+    names = {name for stream in streams for name, _, _ in variants(stream)}
+    return f"it is none of {', '.join(sorted(names))}"
+
+
+def gone(wrong: Sequence[Evidence], ask: Callable[[Case], Evidence | None]) -> str:
+    """A case that goes wrong beside those that do not, one feature apart; or an empty text."""
+    case = _smallest(wrong).case
+    right = [how for how, other in _without(case) if _is_right(ask(other))]
+    return f"{case} goes wrong, and is right {' or '.join(right)}" if right else ""
+
+
+def _smallest(wrong: Sequence[Evidence]) -> Evidence:
+    return min(wrong, key=lambda each: each.case.tokens)
 
 
 def _is_right(evidence: Evidence | None) -> bool:

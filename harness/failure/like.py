@@ -4,15 +4,13 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
-import numpy as np
-
 from harness.candidates.bank import Mutant
 from harness.candidates.own.mutants import BANK
 from harness.candidates.required import only_required
-from harness.compare import Comparison, Verdict, alike
+from harness.compare import Comparison, Verdict
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.experiments import neighbours
-from harness.diagnosis.readout import small
+from harness.diagnosis.readout import unlike
 from harness.judge.diagnosed import Asked
 from harness.ranks.pool import RankPool
 
@@ -24,7 +22,7 @@ WITHOUT_NUMBERS = ("crashed", "collective-mismatch")
 
 
 def known_alike(failure: Comparison, pool: RankPool) -> tuple[list[Mutant], str]:
-    """Mutants, other than the candidate itself, that give its numbers; and on how many cases."""
+    """Mutants, other than the candidate itself, that give its numbers; and what was compared."""
     until = time.monotonic() + LIKE_SECONDS
     ask = Asked(failure.candidate, pool, until)
     cases = [failure.case, *islice(neighbours(failure.case, {}), NEAR)]
@@ -32,8 +30,18 @@ def known_alike(failure: Comparison, pool: RankPool) -> tuple[list[Mutant], str]
     wrong = sum(each.comparison.verdict is Verdict.DIVERGED for each in seen)
     if wrong < ENOUGH:
         return [], f"on {wrong} of {len(seen)} cases it goes wrong, which is too few to compare"
-    found = [each for each in _others(failure.candidate) if _gives(each, seen, pool, until)]
-    return found, f"on {len(seen)} cases, of which {wrong} go wrong"
+    others, compared = list(_others(failure.candidate)), 0
+    found = []
+    for mutant in others:
+        gives = _gives(mutant, seen, pool, until)
+        if time.monotonic() > until:
+            # What it said last may be no answer.
+            break
+        compared += 1
+        found += [mutant] if gives else []
+    where = f"on {len(seen)} cases, of which {wrong} go wrong"
+    late = "" if compared == len(others) else "; time ran out before all were compared"
+    return found, f"{where}; {compared} of {len(others)} known bugs with numbers compared{late}"
 
 
 def _others(candidate: str) -> Iterator[Mutant]:
@@ -56,8 +64,5 @@ def _same(one: Evidence, other: Evidence | None) -> bool:
     keys = set(kept) - {"nll"}
     if keys != set(given) - {"nll"} or not one.alike(one.losses_n[at], other.losses_n[at]).all():
         return False
-    # A gradient that is zero but for rounding has no size of its own.
-    least = small(one.case.dtype) * max(float(np.abs(kept[key].values).max()) for key in keys)
-    return all(
-        alike(kept[key].values, given[key].values, one.case.dtype, least).all() for key in keys
-    )
+    of_kept = {key: kept[key].values for key in keys}
+    return not unlike(of_kept, given, one.case.dtype)

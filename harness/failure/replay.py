@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from harness.candidates.own.mutants import BANK
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.bundle import Bundle
@@ -70,12 +69,12 @@ class Shown:
 
     def compare_with_known(self, pool: RankPool) -> None:
         """Cite the mutants that give the same wrong numbers."""
-        found, where = known_alike(self.comparison, pool)
+        found, compared = known_alike(self.comparison, pool)
         said = [
-            f"the same numbers as {each.key}, {where}: {each.sentence} ({', '.join(each.threads)})"
+            f"the same numbers as {each.key}: {each.sentence} ({', '.join(each.threads)})"
             for each in found
         ]
-        for line in said or [f"no mutant of {len(BANK)} gives the same numbers, {where}"]:
+        for line in [*(said or ["no known bug gives the same numbers"]), compared]:
             self.lines.append(f"  like    {line}")
         self.fields["like"] = [
             {"key": mutant.key, "sentence": mutant.sentence, "threads": mutant.threads}

@@ -43,6 +43,7 @@ class Forked:
         """How it ended; from then on its number may be another's."""
         if self.returncode is None:
             self.returncode = UNKNOWN
+            # Of a zygote that is gone nobody hears any more.
             with contextlib.suppress(OSError, ValueError):
                 self.returncode = int(self._told.readline())
                 self._channel.shutdown(socket.SHUT_WR)

@@ -52,7 +52,9 @@ def _serve(controller: int) -> None:
             os.close(handle)
             # It stays until its controller knows: till then nobody else gets its number.
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-            code = ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1) if ended else 0
+            assert ended
+            code = ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1)
+            # Its controller may have given it up.
             with contextlib.suppress(OSError):
                 channel.sendall(f"{code}\n".encode())
             told[channel.fileno()] = pid, channel
@@ -94,7 +96,8 @@ def _become(words: list[str], environment: dict[str, str], folder: str, output: 
     os.chdir(folder)
     sys.argv = [leash.__file__, *words]
     # Where -m looks first, and what was cached of places that another environment named.
-    sys.path[0] = folder
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
     importlib.invalidate_caches()
     tempfile.tempdir = None
 

@@ -1,5 +1,9 @@
 """A step that gives the numbers of a known bug is told which, and is not compared with itself."""
 
+import re
+import time
+from typing import Any
+
 import pytest
 
 from harness.candidates.own.mutants import BANK
@@ -28,7 +32,8 @@ def few_mutants(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keys(candidate: str, pool: RankPool) -> list[str]:
     found, where = known_alike(evaluate(CASE, candidate, pool), pool)
-    assert where.startswith("on 10 cases, of which ")
+    said = r"on 10 cases, of which \d+ go wrong; (\d+) of \1 known bugs with numbers compared"
+    assert re.fullmatch(said, where)
     return [mutant.key for mutant in found]
 
 
@@ -51,12 +56,34 @@ def test_of_a_right_step_no_known_bug_is_cited(harness_pool: RankPool) -> None:
     assert (found, where) == ([], "on 0 of 10 cases it goes wrong, which is too few to compare")
 
 
+@pytest.mark.usefixtures("few_mutants")
+def test_who_was_not_compared_in_time_is_not_said_to_differ(
+    harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = evaluate(CASE, NO_WINDOW, harness_pool)
+    real, calls = like._gives, list[bool]()
+
+    def slow(*given: Any) -> bool:
+        calls.append(real(*given))
+        if len(calls) == 2:
+            monkeypatch.setattr(time, "monotonic", lambda: float("inf"))
+        return calls[-1]
+
+    monkeypatch.setattr(like, "_gives", slow)
+    _, compared = known_alike(failure, harness_pool)
+    monkeypatch.undo()
+    assert compared.endswith(
+        "1 of 5 known bugs with numbers compared; time ran out before all were compared"
+    )
+
+
 @pytest.mark.usefixtures("few_mutants", "own_pool")
 def test_the_command_cites_it_with_its_threads(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["repro", str(CASE), "--candidate", NO_WINDOW, "--no-diagnose", "--like"]
     assert main(words) == DIVERGED
     said = capsys.readouterr().out
-    assert f"  like    the same numbers as {DROPPED}, on 10 cases, of which 5 go wrong: " in said
+    assert f"  like    the same numbers as {DROPPED}: " in said
+    assert "  like    on 10 cases, of which 5 go wrong; 5 of 5 known bugs" in said
     assert BANK[DROPPED].threads[0] in said
 
 
