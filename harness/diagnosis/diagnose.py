@@ -7,18 +7,19 @@ the same wrong losses; what is wrong with the loss is read off the gradients.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from harness.case import Case
 from harness.compare import Comparison, Look, Verdict
 from harness.diagnosis.backward import told_by_backward
-from harness.diagnosis.elimination import name_forward
+from harness.diagnosis.elimination import Decide, Key, name_forward, tells_apart
 from harness.diagnosis.evidence import Evidence
-from harness.diagnosis.experiments import neighbours, plainer
+from harness.diagnosis.experiments import neighbours, plainer, with_other_heads
 from harness.diagnosis.forward import Forward, passes
 from harness.diagnosis.naming import roots
 from harness.diagnosis.readout import Reading, looks_of_loss, read_loss
@@ -33,6 +34,8 @@ Ask = Callable[[Case], Evidence | None]
 EXPERIMENTS, MOST_EXPERIMENTS, ENOUGH = 20, 60, 6
 # After so many that all pass, the next ones have more of what the failing case has.
 PATIENCE = 20
+# Of so many for each number of heads, one is chosen that tells hypotheses apart.
+CHOICE = 4
 # What a tensor alone says where it says nothing of a cause.
 UNTOLD = ("unclassified", "low-precision")
 # What the ranks' shares of gradients may explain.
@@ -49,11 +52,11 @@ GENERAL = (
 
 def diagnose(failure: Comparison, ask: Ask) -> tuple[Look, ...]:
     """The root and what else is seen; nothing where experiments do not show the failure again."""
-    experiments = perform(failure, ask)
+    changed, experiments = perform(failure, ask)
     wrong = [evidence for evidence in experiments if _is_wrong(evidence)]
     if sum(_shows(failure, evidence) for evidence in wrong) < 2:
         return ()
-    looks = conclude(experiments)
+    looks = conclude(experiments, _decide(failure, changed, ask))
     if not looks:
         return ()
     root, *others = looks
@@ -78,9 +81,10 @@ def _of_small_errors(root: Look, wrong: Sequence[Evidence], ask: Ask) -> Look:
     return Look(name, f"{root.why}; {said}")
 
 
-def perform(failure: Comparison, ask: Ask) -> list[Evidence]:
-    """Experiments on the plainest cases that fail so."""
+def perform(failure: Comparison, ask: Ask) -> tuple[dict[str, Any], list[Evidence]]:
+    """Experiments on the plainest cases that fail so; and what of the case they change."""
     found: list[Evidence] = []
+    changed: dict[str, Any] = {}
     for changed in plainer(failure.case):
         found, unanswered = [], 0
         for near in islice(neighbours(failure.case, changed), MOST_EXPERIMENTS):
@@ -96,7 +100,25 @@ def perform(failure: Comparison, ask: Ask) -> list[Evidence]:
                 break
         if sum(_shows(failure, evidence) for evidence in found) > 1:
             break
-    return found
+    return changed, found
+
+
+def _decide(failure: Comparison, changed: dict[str, Any], ask: Ask) -> Decide:
+    """Runs such cases as tell hypotheses apart, one for each call."""
+    cases = (
+        near
+        for case in with_other_heads(failure.case)
+        for near in islice(neighbours(case, changed), MOST_EXPERIMENTS, MOST_EXPERIMENTS + CHOICE)
+    )
+
+    def decide(keys: Collection[Key]) -> Evidence | None:
+        for case in cases:
+            evidence = ask(case) if tells_apart(case, keys) else None
+            if evidence and (not _is_wrong(evidence) or _may_be(failure, evidence)):
+                return evidence.of_required
+        return None
+
+    return decide
 
 
 def _may_be(failure: Comparison, seen: Evidence) -> bool:
@@ -115,7 +137,7 @@ def _shows(failure: Comparison, seen: Evidence) -> bool:
     return _is_wrong(seen) and ("nll" in seen.wrong or not needed)
 
 
-def conclude(experiments: Sequence[Evidence]) -> tuple[Look, ...]:
+def conclude(experiments: Sequence[Evidence], decide: Decide) -> tuple[Look, ...]:
     """What holds on all that went wrong; asked of losses and gradients first, which all show."""
     wrong = [evidence for evidence in experiments if _is_wrong(evidence)]
     right = [evidence for evidence in experiments if evidence.comparison.verdict.passed]
@@ -129,7 +151,7 @@ def conclude(experiments: Sequence[Evidence]) -> tuple[Look, ...]:
     not_so = ""
     if 2 * untold > len(told):
         unexplained = [each for each, _ in of_losses]
-        looks = name_forward(unexplained, right, len(told))
+        looks = name_forward(unexplained, right, len(told), decide)
         not_so = "" if looks else excluded(unexplained)
     looks = looks or _in_common(told, right)
     if looks and looks[0].name in OF_SHARES:

@@ -1,37 +1,45 @@
 """Which hypotheses are left: those that predict every wrong loss of every experiment."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import starmap
 
 import numpy as np
 import torch
 
-from harness.compare import Look
+from harness.case import Case
+from harness.compare import Look, alike
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.forward import Forward, Pass, passes
 from harness.diagnosis.hypotheses import variants
 from harness.diagnosis.inference import KINDS, explained_by_kv_heads, kinds_of_sight
 from harness.diagnosis.readout import looks_of_loss, read_loss
 from harness.reference.decoder import Decoder
+from harness.trace.trace import Tokens, Values
 
+# A name, and what exactly is wrong.
 Key = tuple[str, str]
+# Hypotheses, and in how many streams each errs that came out right.
+Left = dict[Key, int]
+# Runs a case of which these predict different losses; nothing where there is none.
+Decide = Callable[[Collection[Key]], Evidence | None]
 
 
 def name_forward(
-    wrong: Sequence[Evidence], right: Sequence[Evidence], of: int
+    wrong: Sequence[Evidence], right: Sequence[Evidence], of: int, decide: Decide
 ) -> tuple[Look, ...]:
     """What is left, of a forward pass that is wrong, and what is wrong besides; or nothing.
 
     `wrong` are those of `of` cases that go wrong whose losses of tokens are wrong.
     """
     where = f"{len(wrong)} of {of} cases that go wrong"
-    left = hypotheses_left(wrong, right)
+    left, more = _decided(wrong[0].case, hypotheses_left(wrong, right), decide)
     if left:
         key, sometimes = min(left.items(), key=lambda item: item[1])
         name, how = key
         also, whole = _besides(wrong, key)
         always = ", but not always" if sometimes else ""
         said = f"predicts all {'numbers' if whole else 'losses'} of {where}"
+        said += f", and the losses of {more} more, which others do not" if more else ""
         return Look(name, f"{how}{always}: {said}", how=how), *also
     forwards = [(each, Forward(each.case, passes(each.case, each.owner_n))) for each in wrong]
     kinds = set[str]()
@@ -48,26 +56,70 @@ def name_forward(
     return ()
 
 
-def hypotheses_left(wrong: Sequence[Evidence], right: Sequence[Evidence]) -> dict[Key, int]:
-    """Which predict all wrong losses, and in how many streams each errs that came out right."""
-    left: dict[Key, int] | None = None
+def hypotheses_left(wrong: Sequence[Evidence], right: Sequence[Evidence]) -> Left:
+    """Those that predict all wrong losses."""
+    left: Left | None = None
     # Those with the most wrong losses first: they say the most.
     for evidence in (*sorted(wrong, key=_wrong_losses, reverse=True), *right):
         if left == {}:
             break
-        model = Forward(evidence.case, []).model
-        for each in passes(evidence.case, evidence.owner_n):
-            changed = {(name, how): other for name, how, other in variants(each)}
-            if not _predicts(evidence, model, each):
-                left = {
-                    key: (left or {}).get(key, 0)
-                    for key in (changed if left is None else left)
-                    if key in changed and _predicts(evidence, model, changed[key])
-                }
-            elif left:
-                for key in left.keys() & changed.keys():
-                    left[key] += not _predicts(evidence, model, changed[key])
+        left = _left_after(evidence, left)
     return left or {}
+
+
+def _decided(case: Case, left: Left, decide: Decide) -> tuple[Left, int]:
+    """Those that hold as well where they predict different losses, and on how many such cases."""
+    held = 0
+    while len(best := [key for key in left if left[key] == min(left.values())]) > 1:
+        evidence = decide(best)
+        if evidence is None:
+            break
+        after = _left_after(evidence, left) or {}
+        # With other heads than this case a candidate may go wrong in a way of its own.
+        if after or _heads(evidence.case) == _heads(case):
+            left = after
+            held += 1
+    return left, held
+
+
+def _heads(case: Case) -> tuple[int, int, int]:
+    return case.sp, case.heads, case.kv_heads
+
+
+def tells_apart(case: Case, keys: Collection[Key]) -> bool:
+    """Whether these predict different losses of a case that nobody has run."""
+    model = Forward(case, []).model
+    ids_n = [number for row in range(len(case.rows)) for number in case.ids_of(row)]
+    bits_n = [bit == "1" for row in case.rows for bit in row.mask]
+    ends = case.offsets[1:]
+    targets = np.array([n for n in range(case.tokens - 1) if n + 1 not in ends and bits_n[n + 1]])
+    labels_n = np.array([*ids_n[1:], 0])
+    for plain in passes(case, np.full(case.tokens, -1)):
+        changed = {(name, how): other for name, how, other in variants(plain)}
+        tried = [changed.get(key, plain) for key in keys]
+        first, *others = (_losses(model, each, targets, labels_n)[1] for each in tried)
+        if not all(alike(first, other, case.dtype).all() for other in others):
+            return True
+    return False
+
+
+def _left_after(evidence: Evidence, left: Left | None) -> Left | None:
+    """Of these, or of all; of all nothing is known as long as every stream comes out right."""
+    model = Forward(evidence.case, []).model
+    for each in passes(evidence.case, evidence.owner_n):
+        changed = {(name, how): other for name, how, other in variants(each)}
+        if not _predicts(evidence, model, each):
+            left = {
+                key: (left or {}).get(key, 0)
+                for key in (changed if left is None else left)
+                if key in changed and _predicts(evidence, model, changed[key])
+            }
+        elif left:
+            left = {
+                key: errs + (key in changed and not _predicts(evidence, model, changed[key]))
+                for key, errs in left.items()
+            }
+    return left
 
 
 def _besides(wrong: Sequence[Evidence], key: Key) -> tuple[tuple[Look, ...], bool]:
@@ -98,15 +150,22 @@ def _changed(plain: Pass, key: Key) -> Pass:
 
 def _predicts(evidence: Evidence, model: Decoder, each: Pass) -> bool:
     """Whether every loss of this stream comes out as it was seen."""
-    real_T = ~each.is_padding
-    numbers = each.numbers_T[real_T].numpy()
+    tokens, expected = _losses(model, each, evidence.targets, evidence.labels_n)
+    return bool(evidence.alike(expected, evidence.losses_n[tokens]).all())
+
+
+def _losses(
+    model: Decoder, each: Pass, targets: Tokens, labels_n: Tokens
+) -> tuple[Tokens, Values]:
+    """What those of this stream lose, by their numbers."""
+    numbers_T = each.numbers_T.numpy()
+    (at,) = np.nonzero(np.isin(numbers_T, targets))
+    at = at[numbers_T[at].argsort()]
+    tokens = numbers_T[at]
     with torch.no_grad():
-        logits_TV = each.read(model.logits(each.hidden(model)))[real_T]
-    surprise_TV = -logits_TV.log_softmax(-1).numpy()
-    targets = np.isin(numbers, evidence.targets)
-    labels = evidence.labels_n[numbers[targets]]
-    expected = surprise_TV[targets, labels]
-    return bool(evidence.alike(expected, evidence.losses_n[numbers[targets]]).all())
+        logits_nV = each.read(model.logits(each.hidden(model)))[torch.from_numpy(at)]
+    losses_n: Values = -logits_nV.log_softmax(-1).numpy()[np.arange(len(at)), labels_n[tokens]]
+    return tokens, losses_n
 
 
 def _wrong_losses(evidence: Evidence) -> int:

@@ -1,4 +1,4 @@
-"""Small ragged cases near a failing one, for the same ranks and heads."""
+"""Small ragged cases near a failing one, for the same ranks."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +25,14 @@ def plainer(case: Case) -> Iterator[dict[str, Any]]:
     yield few
     yield {"steps": 1, "nudge": 0.0}
     yield {}
+
+
+def with_other_heads(case: Case) -> Iterator[Case]:
+    """More of them, with as many keys and values as before or more; first the case itself."""
+    yield case
+    heads, keys = case.heads, case.kv_heads
+    for more, more_keys in ((2, keys), (2, 2 * heads), (4, 2 * heads)):
+        yield replace(case, heads=more * heads, kv_heads=more_keys)
 
 
 def neighbours(case: Case, changed: dict[str, Any]) -> Iterator[Case]:

@@ -116,7 +116,7 @@ _ALL = (
     Anomaly(
         "future-leak",
         "a token attends to later ones",
-        "the causal mask is dropped",
+        "the causal mask is dropped, or is that of tokens in another order",
     ),
     Anomaly(
         "pad-leak",

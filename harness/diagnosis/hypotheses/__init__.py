@@ -7,11 +7,12 @@ be yielded there.
 from collections.abc import Callable
 
 from harness.diagnosis.forward import Pass, Variants
-from harness.diagnosis.hypotheses import heads, inputs, order, precision, sight
+from harness.diagnosis.hypotheses import heads, inputs, order, precision, rings, sight
 
 HYPOTHESES: tuple[Callable[[Pass], Variants], ...] = (
     *inputs.ALL,
     *sight.ALL,
+    *rings.ALL,
     *heads.ALL,
     *order.ALL,
     *precision.ALL,

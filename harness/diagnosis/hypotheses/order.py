@@ -47,7 +47,7 @@ def dealt(plain: Pass) -> Variants:
     last = 2 * sp - 1
     order = [piece for peer in range(sp) for piece in (peer, last - peer)]
     pieces = torch.arange(length).tensor_split(last + 1)
-    zigzag_T = torch.cat([pieces[piece] for piece in order])
+    zigzag_T = from_either_end(length, sp)
     back_T = torch.cat([pieces[order.index(piece)] for piece in range(last + 1)])
     for how, at_T in (
         ("dealt from either end", zigzag_T),
@@ -65,6 +65,12 @@ def dealt(plain: Pass) -> Variants:
             f"of keys and values, {peer} shards on",
             replace(plain, before=_each(None, moved, moved)),
         )
+
+
+def from_either_end(length: int, ranks: int) -> Tensor:
+    """Which places the first rank has, then the second, and so on."""
+    pieces = torch.arange(length).tensor_split(2 * ranks)
+    return torch.cat([pieces[at] for rank in range(ranks) for at in (rank, -1 - rank)])
 
 
 def together(plain: Pass) -> Variants:
@@ -103,7 +109,9 @@ def orders(sp: int, share: int, heads: int) -> Iterator[tuple[str, Tensor]]:
             read = at.permute([AXES.index(axis) for axis in whole])
             back = [(*kept, *free).index(axis) for axis in AXES]
             shape = [sizes[axis] for axis in (*kept, *free)]
-            ways[_said(kept, order)] = read.reshape(shape).permute(back).flatten()
+            way = read.reshape(shape).permute(back).flatten()
+            ways[_said(kept, order)] = way
+            ways[f"{_said(kept, order)}, undone"] = way.argsort()
     for peer in range(1, sp):
         ways[f"{peer} blocks of heads on"] = at.roll(peer, 2).flatten()
     swapped = [1, 0, *range(2, sp)]
@@ -111,12 +119,9 @@ def orders(sp: int, share: int, heads: int) -> Iterator[tuple[str, Tensor]]:
     ways["heads in reverse"] = at.flip(2, 3).flatten()
     right = at.flatten()
     for how, way in ways.items():
-        inverse = torch.empty_like(way)
-        inverse[way] = torch.arange(len(way))
-        for said, each in ((how, way), (f"{how}, undone", inverse)):
-            # Where a size is one, several are the same: keys need those of queries by name.
-            if not torch.equal(each, right):
-                yield said, each
+        # Where a size is one, several are the same: keys need those of queries by name.
+        if not torch.equal(way, right):
+            yield how, way
 
 
 def _said(kept: str, order: tuple[str, ...]) -> str:

@@ -19,7 +19,7 @@ from harness.diagnosis.readout import read_loss
 from harness.judge import diagnosed, evaluate
 from harness.judge.judge import reference_traces
 from harness.ranks.pool import RankPool
-from properties.planted import scratch
+from properties.planted import order, scratch
 
 PLACE = f"{scratch.__file__}:"
 ROWS = "rows=7:0011111,4:0111:left,6:110111 heads=4/2 layers=1 vocab=32"
@@ -42,6 +42,35 @@ def test_what_is_wrong_with_it_is_named(
     seen = evaluate(CASES[0], f"{PLACE}{kind.__name__.upper()}", harness_pool)
     (root, *_) = diagnosed(seen, harness_pool).diagnosis
     assert root.name == scratch.WRONG[kind], root
+
+
+@pytest.mark.parametrize(("kind", "told_apart"), [("KEYSTILED", True), ("ODDOFMANY", False)])
+def test_of_what_holds_on_all_cases_others_tell_as_long_as_anything_holds_there(
+    kind: str, told_apart: bool, harness_pool: RankPool
+) -> None:
+    case = parse(f"case/1 {ROWS} sp=4 dp=1 seed=5")
+    (root, *_) = diagnosed(evaluate(case, f"{PLACE}{kind}", harness_pool), harness_pool).diagnosis
+    assert root.name == "kv-repeat"
+    assert (
+        bool(re.search(r"and the losses of \d more, which others do not", root.why)) == told_apart
+    )
+
+
+@pytest.mark.parametrize("case", CASES[:2], ids=str)
+@pytest.mark.parametrize(
+    ("candidate", "said"),
+    [
+        ("IN_TURN", "tokens are dealt in turn, the mask is not: "),
+        ("FROM_EITHER_END", "tokens and rows are dealt without padding, the mask is not: "),
+    ],
+)
+def test_a_mask_of_tokens_in_another_order_is_named(
+    candidate: str, said: str, case: Case, harness_pool: RankPool
+) -> None:
+    seen = evaluate(case, f"{order.__file__}:{candidate}", harness_pool)
+    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    assert root.name == "future-leak"
+    assert root.why.startswith(said)
 
 
 def test_of_what_nothing_fits_is_told_what_it_is_not_and_when_it_is_gone(
