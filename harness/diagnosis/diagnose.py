@@ -149,7 +149,7 @@ def conclude(experiments: Sequence[Evidence], decide: Decide) -> tuple[Look, ...
     # A few wrong losses may look like many things; labels explain them all or none.
     looks: tuple[Look, ...] = ()
     not_so = ""
-    if 2 * untold > len(told):
+    if 2 * untold > len(of_losses):
         unexplained = [each for each, _ in of_losses]
         looks = name_forward(unexplained, right, len(told), decide)
         not_so = "" if looks else excluded(unexplained)

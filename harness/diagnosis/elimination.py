@@ -132,10 +132,16 @@ def _besides(wrong: Sequence[Evidence], key: Key) -> tuple[tuple[Look, ...], boo
         reading = read_loss(forward, evidence.got, evidence.labels_n)
         if reading is None or not reading.is_of_labels or reading.unexplained:
             return (), False
-        told.append({look.name: look for look in looks_of_loss(evidence, reading)})
+        looks = looks_of_loss(evidence, reading)
+        # Of one name what comes first says the most.
+        told.append({look.name: look for look in reversed(looks)})
         whole = whole and not told[-1] and _gives_the_loss(evidence, forward)
-    shared = [look for name, look in told[0].items() if all(name in each for each in told)]
-    return tuple(shared[:1]), whole
+    # On some cases a second bug changes nothing.
+    shown = [each for each in told if each]
+    if len(shown) < 2:
+        return (), whole
+    shared = [look for name, look in shown[0].items() if all(name in each for each in shown)]
+    return tuple(shared[-1:]), whole
 
 
 def _gives_the_loss(evidence: Evidence, forward: Forward) -> bool:

@@ -298,6 +298,10 @@ class NothingSeenBesidePadding(NoWindow):
         return super().seen(row_T, case, size) & (row_T >= 0).all()
 
 
+class NoWindowAndMeanOfMeans(NoWindow, MeanOfMeans):
+    """Two bugs, one in attention and one in the loss."""
+
+
 # What each is to be called.
 WRONG = {
     PositionsOfTheShard: "positions-restarted",
@@ -316,6 +320,7 @@ WRONG = {
     LogitsInHalf: "low-precision",
 }
 SCRATCH, ODD, ODDOFMANY = Scratch(), OddBesideAWindow(), OddBesideManyHeads()
+BOTH = NoWindowAndMeanOfMeans()
 SCALED, BENT = ScaledALittle(), GradientsBentALittle()
 NOTHINGSEENBESIDEPADDING = NothingSeenBesidePadding()
 globals().update({kind.__name__.upper(): kind() for kind in WRONG})

@@ -99,6 +99,15 @@ def test_of_two_bugs_the_one_that_the_case_shows_is_named(
     assert root.name == name, root
 
 
+def test_two_bugs_are_both_named_where_one_alone_does_not_predict_all(
+    harness_pool: RankPool,
+) -> None:
+    seen = evaluate(CASES[0], f"{PLACE}BOTH", harness_pool)
+    root, other = diagnosed(seen, harness_pool).diagnosis
+    assert (root.name, other.name) == ("window-ignored", "denominator-per-rank")
+    assert "predicts all losses of" in root.why
+
+
 def test_where_losses_of_tokens_are_wrong_gradients_alone_are_another_bug() -> None:
     oracle, _ = reference_traces(CASES[0], traced=True)
 
