@@ -8,6 +8,7 @@ from pathlib import Path
 from project import ROOT
 from tier.steps import PLANS, STEPS
 
+from harness.anomalies import ANOMALIES
 from harness.campaign.markdown import marked, table
 from harness.candidates.own.benign import BANK as BENIGN
 from harness.candidates.own.mutants import BANK as MUTANTS
@@ -18,7 +19,6 @@ from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import libraries
 from harness.commands import conformance
 from harness.conformance import by_library, read
-from harness.diagnosis import ANOMALIES
 from harness.generation.situations import SITUATIONS
 from harness.golden import Store, examine
 from properties.metamorphic.content import CONTENT

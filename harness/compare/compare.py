@@ -14,6 +14,7 @@ from harness.case import Case
 from harness.compare.comparison import Comparison, Divergence, KeyResult
 from harness.compare.differing import Kept
 from harness.compare.elementwise import Judged, judge, measure_noise
+from harness.compare.picture import Seen, draw
 from harness.compare.scale import fit_scale
 from harness.compare.vacuity import vacuity
 from harness.trace import GRADIENT, Assembly, Entry, Fault, Kind, Trace, is_required
@@ -41,7 +42,7 @@ def compare(
     results: list[KeyResult] = []
     gradients: dict[str, tuple[Values, Values]] = {}
     first: Divergence | None = None
-    kept = Kept()
+    kept, seen = Kept(), list[Seen]()
     bitwise = True
     for key in oracle:
         if is_required(key) and key not in trace:
@@ -79,7 +80,9 @@ def compare(
             gradients[key] = expected, values
         if judged.wrong.size and first is None:
             first = _locate(case, key, expected, values, judged, got, got_rows, trace["nll"])
-        kept.add(key, expected, values, judged.wrong, _tokens(oracle[key], rows))
+        tokens = _tokens(oracle[key], rows)
+        kept.add(key, expected, values, judged.wrong, tokens)
+        seen.append(Seen(key, expected, values, judged, tokens))
     gradients_differ = any(r.wrong for r in results if r.key.startswith(GRADIENT))
     vacuous = vacuity(case, results, oracle["nll"], assembly, of_our_model=of_our_model)
     fault = _not_a_pass(vacuous, assembly.out_of_step)
@@ -103,6 +106,7 @@ def compare(
         stood_in=assembly.stood_in,
         loss=(float(oracle["loss"].values), float(trace["loss"].values)),
         differing=tuple(kept.tensors),
+        picture=draw(case, oracle, assembly, seen) if verdict is Verdict.DIVERGED else None,
     )
 
 

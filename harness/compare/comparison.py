@@ -6,6 +6,7 @@ from typing import Literal
 from harness.case import Case
 from harness.compare.budget import MOST_SLACK
 from harness.compare.differing import Differing
+from harness.compare.picture import Picture
 from harness.compare.scale import Scale
 from harness.trace import Fault, Misfit
 from harness.verdict import Verdict
@@ -95,6 +96,10 @@ class Comparison:
     loss: tuple[float, float] | None = None
     # In execution order, as many as there was room for.
     differing: tuple[Differing, ...] = field(default=(), repr=False, compare=False)
+    # Of a divergence, for a reader as well.
+    picture: Picture | None = field(default=None, repr=False, compare=False)
+    # The failure that this one was made of by shrinking its case.
+    larger: "Comparison | None" = field(default=None, repr=False, compare=False)
     # The end of what each rank printed, of a run that was looked at closely.
     logs: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
     # Those of the command that runs it again, where ranks would not run so by themselves.

@@ -85,6 +85,12 @@ def moved(one: Values, other: Values, noise: Noise, key: str) -> tuple[int, floa
     return unlike, farthest if farthest == farthest else float("inf")  # noqa: PLR0124
 
 
+def shares_of_budget(judged: Judged) -> Floats:
+    """Of every element, its error over what it may be; for a reader."""
+    shares: Floats = judged.error / np.maximum(judged.allowed, SMALLEST)
+    return shares
+
+
 def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
     """From (oracle, baselines) by key."""
     of: dict[str, float] = {}

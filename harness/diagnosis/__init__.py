@@ -2,12 +2,9 @@
 
 from harness.diagnosis.diagnose import Ask, diagnose
 from harness.diagnosis.evidence import Evidence
-from harness.diagnosis.names import ANOMALIES, OF_RUNS
 from harness.diagnosis.naming import name_divergence, name_fault
 
 __all__ = [
-    "ANOMALIES",
-    "OF_RUNS",
     "Ask",
     "Evidence",
     "diagnose",

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from harness.anomalies import OF_RUNS
 from harness.compare import Comparison
-from harness.diagnosis import OF_RUNS
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,9 @@ def smallest(
         small = with_what_it_needs(failure, earlier, pool)
         if small.before:
             small = shrink_sequence(small, pool, seconds)
-    return replace(shrunk, smallest=failure if small is None else small)
+    if small is None or small.case == failure.case:
+        return replace(shrunk, smallest=failure if small is None else small)
+    return replace(shrunk, smallest=replace(small, larger=failure))
 
 
 def fewest_layers(failure: Comparison, pool: RankPool) -> Comparison:

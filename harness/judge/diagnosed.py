@@ -4,9 +4,10 @@ import time
 from dataclasses import dataclass, replace
 
 from harness.against import ITSELF
+from harness.anomalies import OF_RUNS
 from harness.case import Case
 from harness.compare import Comparison, Verdict, compare
-from harness.diagnosis import OF_RUNS, Evidence, diagnose
+from harness.diagnosis import Evidence, diagnose
 from harness.judge.judge import begin, reference_traces
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind

@@ -4,14 +4,19 @@ import dataclasses
 import json
 from typing import Any
 
+from harness.anomalies import ANOMALIES
 from harness.compare import Comparison
 from harness.report.text import explain, replay
 from harness.trace import Fault, Misfit
+
+# Of what each rank entered, and of what it printed, the end.
+MOST_ENTERED, MOST_PRINTED = 24, 2000
 
 
 def comparison_record(comparison: Comparison) -> dict[str, Any]:
     """Everything a machine may want to know, and the text for people."""
     first, fault, scale = comparison.first, comparison.fault, comparison.scale
+    told = (*comparison.diagnosis, *comparison.looks)
     record = {
         "case": str(comparison.case),
         "before": [str(case) for case in comparison.before],
@@ -31,9 +36,16 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "scale": dataclasses.asdict(scale) if scale else None,
         "looks": [dataclasses.asdict(look) for look in comparison.looks],
         "diagnosis": [dataclasses.asdict(look) for look in comparison.diagnosis],
-        "keys": {result.key: [result.wrong, result.elements] for result in comparison.keys},
+        "cause": ANOMALIES[told[0].name].cause if told else "",
+        "keys": {
+            result.key: [result.wrong, result.elements, min(result.used, 1e308)]
+            for result in comparison.keys
+        },
         "loss": list(comparison.loss) if comparison.loss else None,
         "fault": _fault(fault) if fault else None,
+        "printed": _ends(comparison.logs),
+        "picture": _picture(comparison),
+        "larger": _larger(comparison.larger),
         "explanation": explain(comparison),
         "replay": replay(comparison),
     }
@@ -48,6 +60,26 @@ def _misfit(misfit: Misfit) -> dict[str, Any]:
 
 
 def _fault(fault: Fault) -> dict[str, Any]:
-    # All that every rank printed and entered is for a bundle.
     whole = dataclasses.asdict(fault)
-    return {name: whole[name] for name in whole if name not in ("logs", "collectives")}
+    # All that every rank printed and entered is for a bundle.
+    entered = {rank: each[-MOST_ENTERED:] for rank, each in whole.pop("collectives").items()}
+    return {**whole, "logs": _ends(fault.logs), "collectives": entered}
+
+
+def _ends(printed: dict[int, str]) -> dict[int, str]:
+    return {rank: text[-MOST_PRINTED:] for rank, text in printed.items()}
+
+
+def _picture(comparison: Comparison) -> dict[str, Any] | None:
+    return dataclasses.asdict(comparison.picture) if comparison.picture else None
+
+
+def _larger(comparison: Comparison | None) -> dict[str, Any] | None:
+    """What was seen first, before its case was shrunk."""
+    if comparison is None:
+        return None
+    return {
+        "case": str(comparison.case),
+        "keys": {result.key: [result.wrong, result.elements] for result in comparison.keys},
+        "picture": _picture(comparison),
+    }

@@ -2,9 +2,9 @@
 
 import shlex
 
+from harness.anomalies import ANOMALIES
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict
-from harness.diagnosis import ANOMALIES
 from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind
 
 INDENT = "\n          "

@@ -2,11 +2,13 @@
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 # float64, float32 or int64; arithmetic on them happens in one place only.
 Values = npt.NDArray[Any]
@@ -46,7 +48,7 @@ class Trace:
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
 
-    def add(self, key: str, tensor: torch.Tensor, tokens: torch.Tensor | None = None) -> None:
+    def add(self, key: str, tensor: "torch.Tensor", tokens: "torch.Tensor | None" = None) -> None:
         """Record a tensor whose rows already stand in ascending token order."""
         self.put(key, Entry(to_numpy(tensor), None if tokens is None else tokens.cpu().numpy()))
 
@@ -86,8 +88,10 @@ class Trace:
         return len(self._entries)
 
 
-def to_numpy(tensor: torch.Tensor) -> Values:
+def to_numpy(tensor: "torch.Tensor") -> Values:
     """The values on the host; half precisions are widened, which loses nothing."""
+    import torch
+
     host = tensor.detach().cpu()
     if host.dtype in (torch.bfloat16, torch.float16):
         host = host.float()

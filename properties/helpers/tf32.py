@@ -1,13 +1,15 @@
 """Hardware that multiplies in TF32, made up: fp32 with ten bits of its mantissa.
 
-Fused attention in fp32 takes three such passes on some GPUs, each number in a high and a low part.
-One pass is what a switch lets matmuls do. What is emulated is the arithmetic, as a kernel does it
+Fused attention in fp32 takes three such passes on some GPUs, each number in a high and a low part;
+three passes with two bits less stray so far that it shows on every CPU. One pass
+is what a switch lets matmuls do. What is emulated is the arithmetic, as a kernel does it
 in forward and backward; not the order of its sums.
 
 Legend: ... any leading dims, B rows, S tokens of one row, T all tokens of the stream, N or M query
 heads, K or C kv heads, H head dim.
 """
 
+from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -20,21 +22,31 @@ from harness.candidates.own.native.attention import Segments
 from harness.case import Case
 from harness.reference import decoder
 
-DROPPED = 13  # of the 23 bits of a mantissa
+
+class Passes(NamedTuple):
+    """How numbers are multiplied."""
+
+    count: int
+    # Of the 23 bits of a mantissa.
+    dropped: int
 
 
-def short(x: Tensor) -> Tensor:
-    """To the nearest number in TF32, ties away from zero."""
-    half = 1 << DROPPED - 1
-    return (x.contiguous().view(torch.int32) + half >> DROPPED << DROPPED).view(torch.float32)
+ONE, THREE, COARSE = Passes(1, 13), Passes(3, 13), Passes(3, 15)
 
 
-def product(a: Tensor, b: Tensor, passes: int) -> Tensor:
+def short(x: Tensor, dropped: int) -> Tensor:
+    """To the nearest number with fewer bits, ties away from zero."""
+    half = 1 << dropped - 1
+    return (x.contiguous().view(torch.int32) + half >> dropped << dropped).view(torch.float32)
+
+
+def product(a: Tensor, b: Tensor, passes: Passes) -> Tensor:
     """A matrix product in so many passes; sums are kept in fp32."""
-    high_a, high_b = short(a), short(b)
-    if passes == 1:
+    high_a, high_b = short(a, passes.dropped), short(b, passes.dropped)
+    if passes.count == 1:
         return high_a @ high_b
-    return short(a - high_a) @ high_b + high_a @ short(b - high_b) + high_a @ high_b
+    low_a, low_b = short(a - high_a, passes.dropped), short(b - high_b, passes.dropped)
+    return low_a @ high_b + high_a @ low_b + high_a @ high_b
 
 
 class Attention(torch.autograd.Function):
@@ -42,7 +54,7 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, passes: int
+        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, passes: Passes
     ) -> Tensor:
         scores = product(q, k.mT, passes) * q.shape[-1] ** -0.5
         scores = scores.masked_fill(~allowed, float("-inf"))
@@ -55,7 +67,7 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, scores, sums = ctx.saved_tensors  # type: ignore[attr-defined]
-        passes: int = ctx.passes  # type: ignore[attr-defined]
+        passes: Passes = ctx.passes  # type: ignore[attr-defined]
         weights = (scores - sums).exp()
         slope = product(grad, v.mT, passes) - (grad * out).sum(-1, keepdim=True)
         slope = weights * slope * q.shape[-1] ** -0.5
@@ -68,7 +80,7 @@ class Attention(torch.autograd.Function):
         )
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, passes: int) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, passes: Passes) -> Tensor:
     """Of tensors ...SNH and ...SKH, where each query may see some of the keys."""
     shared = q.shape[-2] // k.shape[-2]
     heads = (x.transpose(-2, -3) for x in (q, *(x.repeat_interleave(shared, -2) for x in (k, v))))
@@ -78,7 +90,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, passes: int) -> 
 
 def fused(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, allowed_BSS: Tensor) -> Tensor:
     """What plain training has for fused attention on such hardware."""
-    return attention(q_BSNH, k_BSKH, v_BSKH, allowed_BSS[:, None], 3)
+    return attention(q_BSNH, k_BSKH, v_BSKH, allowed_BSS[:, None], THREE)
+
+
+def coarse(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, allowed_BSS: Tensor) -> Tensor:
+    """The same with two bits less."""
+    return attention(q_BSNH, k_BSKH, v_BSKH, allowed_BSS[:, None], COARSE)
 
 
 class Multiply(torch.autograd.Function):
@@ -87,12 +104,12 @@ class Multiply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return product(x, weight.mT, 1)
+        return product(x, weight.mT, ONE)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors  # type: ignore[attr-defined]
-        return product(grad, weight, 1), product(grad.mT, x, 1)
+        return product(grad, weight, ONE), product(grad.mT, x, ONE)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -104,8 +121,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 class Attends(LocalDialect):
     """The native step with attention in so many passes, whatever kernel a case has."""
 
-    def __init__(self, passes: int) -> None:
-        self.name, self.passes = f"attends-in-{passes}", passes
+    def __init__(self, passes: Passes) -> None:
+        self.name, self.passes = f"attends-in-{passes.count}-less-{passes.dropped}", passes
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         def kernel(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
@@ -125,4 +142,5 @@ class Multiplies(LocalDialect):
             super().run(case, rank, emit)
 
 
-IN_THREE, IN_ONE, MULTIPLIES = Attends(3), Attends(1), Multiplies()
+IN_THREE, IN_ONE, MULTIPLIES = Attends(THREE), Attends(ONE), Multiplies()
+IN_COARSE = Attends(COARSE)

@@ -26,7 +26,7 @@ from harness.failure.sameness import Mark
 from harness.outside import BadInput, read_file, read_json
 from harness.verdict import Verdict
 
-FORMAT = 5
+FORMAT = 6
 MOST_BYTES = 4 << 20
 RECORD, EXPLANATION = "failure.json", "explanation.txt"
 TENSORS, RANKS = "tensors.safetensors", "ranks.txt"
@@ -57,9 +57,13 @@ _KINDS: dict[str, Any] = {
     "scale": dict | NoneType,
     "looks": list,
     "diagnosis": list,
+    "cause": str,
     "keys": dict,
     "loss": list | NoneType,
     "fault": dict | NoneType,
+    "printed": dict,
+    "picture": dict | NoneType,
+    "larger": dict | NoneType,
     "explanation": str,
     "replay": str,
     "tensors": list,

@@ -17,8 +17,8 @@ from harness.failure.sameness import mark_of
 from harness.report.record import comparison_record
 from harness.report.text import explain
 
-# What the failure is; of these nothing may be missing.
-NEVER_CUT = ("case", "before", "ranks", "id", "candidate", "verdict")
+# What the failure is, of which nothing may be missing; and what has bounds of its own.
+NEVER_CUT = ("case", "before", "ranks", "id", "candidate", "verdict", "picture", "larger")
 LONGEST_NAME = 100
 
 

@@ -11,6 +11,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from harness.anomalies import ANOMALIES
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Library, libraries
 from harness.case import Dtype
@@ -19,7 +20,6 @@ from harness.compare import Comparison, Look, Verdict
 from harness.compare.comparison import Divergence, KeyResult
 from harness.compare.differing import Differing
 from harness.conformance import findings, page, read, write
-from harness.diagnosis import ANOMALIES
 from harness.failure.script import script
 from harness.generation import cases, generate
 from harness.generation.situations.needs import lacking

@@ -25,20 +25,15 @@ from properties.helpers import tf32
 from properties.helpers.traces import scaled
 
 # No machine has so many; the second fails.
-GPU, BROKEN = "cuda:98", "cuda:99"
+COARSE, GPU, BROKEN = "cuda:96", "cuda:98", "cuda:99"
 FILE = Path(tf32.__file__)
-# A right step was blamed here for a gradient that strayed by twice of what is allowed, and there
-# by a little more than that.
-LINES = (
-    "case/1 rows=1:1,3:111 heads=1/1 layers=2 vocab=5 sp=1 dim=4 kernel=sdpa dtype=fp32",
-    "case/1 rows=8:10100000,8:10100000 heads=4 vocab=5 sp=2 dim=4 window=2 dtype=fp32 seed=44561",
-)
 # Its tokens see nobody but themselves: the gradient of queries is zero, but for rounding.
 ALONE = (
     "case/1 rows=1:1:left,5:00001,1:1:left heads=4/4 layers=2 vocab=16 sp=4 dim=4 window=1 "
     "micro=2 loss=micro-mean dtype=fp32 seed=675"
 )
-RIGHT = f"{FILE}:IN_THREE"
+RIGHT, STRAYS = f"{FILE}:IN_THREE", f"{FILE}:IN_COARSE"
+ATTENTION = {GPU: tf32.fused, COARSE: tf32.coarse}
 CASE = parse("case/1 rows=5:11111,3:111 sp=2")
 
 
@@ -51,8 +46,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         devices.append(device)
         if device == BROKEN:
             raise torch.OutOfMemoryError("no room\nand much more")
-        emulated = patch.object(padded, "fused", tf32.fused)
-        with emulated if device == GPU else nullcontext():
+        with (
+            patch.object(padded, "fused", ATTENTION[device])
+            if device in ATTENTION
+            else nullcontext()
+        ):
             return reference(case, dtype)
 
     monkeypatch.setattr(blame, "reference", there)
@@ -66,17 +64,24 @@ def pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> RankPool:
     return harness_pool
 
 
+@pytest.fixture(scope="module")
+def straying(harness_pool: RankPool) -> list[Case]:
+    """Cases on which a right step strays too far for a CPU: which these are, each CPU decides."""
+    batch = generate(cases(max_ranks=4, dtypes=("fp32",)), 20, 0)
+    judged = [verdict_only(case, STRAYS, harness_pool) for case in batch]
+    return [one.case for one in judged if one.verdict is Verdict.DIVERGED and one.used < 2][:3]
+
+
 @pytest.mark.usefixtures("asked")
-@pytest.mark.parametrize("line", LINES)
 def test_what_hardware_costs_plain_training_is_not_held_against_a_candidate(
-    line: str, pool: RankPool, monkeypatch: pytest.MonkeyPatch
+    straying: list[Case], pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = verdict_only(parse(line), RIGHT, pool)
-    assert found.verdict is Verdict.WITHIN, explain(found)
-    assert found.asked_again
-    assert found.used < 0.1
-    monkeypatch.setattr(pool, "computes_on", "cpu")
-    assert verdict_only(parse(line), RIGHT, pool).verdict is Verdict.DIVERGED
+    assert len(straying) == 3
+    monkeypatch.setattr(pool, "computes_on", COARSE)
+    for case in straying:
+        found = verdict_only(case, STRAYS, pool)
+        assert found.verdict is Verdict.WITHIN, explain(found)
+        assert found.asked_again
 
 
 @pytest.mark.usefixtures("asked")
@@ -116,10 +121,10 @@ def test_no_device_is_asked_while_nobody_would_be_blamed(
 
 
 def test_where_a_device_fails_the_verdict_stands_and_says_so(
-    pool: RankPool, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    straying: list[Case], pool: RankPool, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "computes_on", BROKEN)
-    comparison = verdict_only(parse(LINES[0]), RIGHT, pool)
+    comparison = verdict_only(straying[0], STRAYS, pool)
     assert comparison.verdict is Verdict.DIVERGED
     assert asked.count(BROKEN) == 2
     assert (

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from harness.anomalies import ANOMALIES
 from harness.campaign.request import Request
 from harness.campaign.supply import draw
 from harness.candidates import locate
@@ -14,7 +15,6 @@ from harness.candidates.own.mutants.alone import ALONE
 from harness.candidates.own.mutants.called import CALLED
 from harness.case import Case, parse
 from harness.detection import Power, measure
-from harness.diagnosis import ANOMALIES
 from harness.generation.situations.needs import UnknownNeed, lacking
 from harness.ranks.pool import RankPool
 from properties.helpers.alone import PROPERTIES

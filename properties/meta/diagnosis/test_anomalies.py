@@ -8,10 +8,11 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from harness.anomalies import ANOMALIES
 from harness.candidates.own.mutants import BANK
 from harness.case import Case, parse
 from harness.compare import Verdict, compare
-from harness.diagnosis import ANOMALIES, name_divergence, name_fault
+from harness.diagnosis import name_divergence, name_fault
 from harness.plan import plan
 from harness.reference import reference
 from harness.trace import Assembly, Entry, Fault, Kind, Trace
