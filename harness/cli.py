@@ -16,6 +16,7 @@ from harness.commands import (
     join,
     merge,
     mutants,
+    report,
     repro,
 )
 from harness.commands.options import DIVERGED, FAULT, STOPPED, USAGE, print_json
@@ -31,6 +32,7 @@ COMMANDS = {
     "mutants": mutants,
     "candidates": candidates,
     "conformance": conformance,
+    "report": report,
     "doctor": doctor,
     "join": join,
 }

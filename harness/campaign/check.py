@@ -92,23 +92,27 @@ def check(
 
 def _judge(supply: Supply, summary: Summary, pool: RankPool, live: Live, until: float) -> None:
     case, counted = supply.share[0], set[bool]()
+    situations, last = situations_of(case), time.monotonic()
     jobs = _jobs(supply, summary, until)
     for comparison in map(recognised, chain.from_iterable(evaluate_all(j, pool) for j in jobs)):
         tally = summary.tallies[comparison.candidate]
         if tally.failure is not None:
             continue
         with _undisturbed():
-            tally.add(comparison)
-            if comparison.verdict.failed:
-                tally.failure = comparison
-                live.found(comparison)
+            now = time.monotonic()
+            seconds, last = now - last, now
             # Once for all candidates.
             if comparison.case is not case:
                 case, counted = comparison.case, set()
+                situations = situations_of(case)
+            tally.add(comparison, situations, seconds)
+            if comparison.verdict.failed:
+                tally.failure = comparison
+                live.found(comparison)
             refused = comparison.verdict is Verdict.UNSUPPORTED
             if refused not in counted:
                 counted.add(refused)
-                (summary.refused if refused else summary.situations).update(situations_of(case))
+                (summary.refused if refused else summary.situations).update(situations)
                 summary.cases += not refused
         live.tell(_judged(summary), _met(summary))
 

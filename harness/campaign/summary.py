@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from harness.campaign.request import Request
-from harness.case import parse
+from harness.case import Case, parse
 from harness.outside import fits
 from harness.verdict import Verdict
 
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
-FORMAT = 6
+FORMAT = 7
 # So many cases may need nothing of other ranks; that no case of more does is no chance.
 FEW = 20
 INTERRUPTED: Final = "interrupted"
@@ -52,6 +52,29 @@ class Histogram:
 
 
 @dataclass(slots=True)
+class Pace:
+    """How long cases of about one size took, from one that was judged to the next."""
+
+    cases: int = 0
+    seconds: float = 0.0
+    most: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.cases += 1
+        self.seconds = round(self.seconds + seconds, 6)
+        self.most = max(self.most, round(seconds, 6))
+
+    def __add__(self, other: "Pace") -> "Pace":
+        seconds = round(self.seconds + other.seconds, 6)
+        return Pace(self.cases + other.cases, seconds, max(self.most, other.most))
+
+
+def size_of(case: Case) -> str:
+    """The power of two that has room for its tokens."""
+    return str(1 << (case.tokens - 1).bit_length())
+
+
+@dataclass(slots=True)
 class Tally:
     """What was seen of one candidate."""
 
@@ -71,6 +94,10 @@ class Tally:
     silent: int = 0
     # By dtype.
     used: dict[str, Histogram] = field(default_factory=dict)
+    # By situation, how cases came out in which it was met.
+    situations: dict[str, Counter[str]] = field(default_factory=dict)
+    # By how many tokens a case has.
+    pace: dict[str, Pace] = field(default_factory=dict)
     # Records of the first failure in each shard, shrunk; the smallest first.
     failures: list[dict[str, Any]] = field(default_factory=list)
     # That of this run; there is none where the tally was read or added up.
@@ -79,8 +106,14 @@ class Tally:
     limits: str = field(default="", compare=False)
     beyond: int = field(default=0, compare=False)
 
-    def add(self, comparison: "Comparison") -> None:
+    def add(
+        self, comparison: "Comparison", situations: Iterable[str] = (), seconds: float = 0.0
+    ) -> None:
         self.verdicts[comparison.verdict.name] += 1
+        for name in situations:
+            self.situations.setdefault(name, Counter())[comparison.verdict.name] += 1
+        if comparison.verdict is not Verdict.UNSUPPORTED:
+            self.pace.setdefault(size_of(comparison.case), Pace()).add(seconds)
         self.elements += comparison.elements
         if comparison.verdict is Verdict.UNSUPPORTED:
             self.refused[comparison.reason] += 1
@@ -100,6 +133,13 @@ class Tally:
         used = dict(self.used)
         for dtype, histogram in other.used.items():
             used[dtype] = used.get(dtype, Histogram()) + histogram
+        pace = dict(self.pace)
+        for size, its in other.pace.items():
+            pace[size] = pace.get(size, Pace()) + its
+        situations = {
+            name: self.situations.get(name, Counter()) + other.situations.get(name, Counter())
+            for name in {**self.situations, **other.situations}
+        }
         failures = sorted([*self.failures, *other.failures], key=_size)
         return Tally(
             self.verdicts + other.verdicts,
@@ -111,6 +151,8 @@ class Tally:
             self.shared + other.shared,
             self.silent + other.silent,
             used,
+            situations,
+            pace,
             failures,
         )
 
@@ -152,12 +194,16 @@ class Tally:
             "silent": self.silent,
             "used": self.most,
             "histogram": {dtype: asdict(histogram) for dtype, histogram in self.used.items()},
+            "situations": {name: dict(counts) for name, counts in self.situations.items()},
+            "pace": {size: asdict(pace) for size, pace in self.pace.items()},
             "failures": self.failures,
         }
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "Tally":
         used = {dtype: Histogram(**each) for dtype, each in record["histogram"].items()}
+        situations = {name: Counter(each) for name, each in record["situations"].items()}
+        pace = {size: Pace(**each) for size, each in record["pace"].items()}
         failures = sorted(record["failures"], key=_size)
         return cls(
             Counter(record["verdicts"]),
@@ -169,6 +215,8 @@ class Tally:
             record["shared"],
             record["silent"],
             used,
+            situations,
+            pace,
             failures,
         )
 
@@ -187,6 +235,16 @@ class Tally:
             and len(counted) == len(BUCKETS) * len(self.used)
             and sum(counted) == self.passed
             and 0 <= self.silent <= self.shared <= self.passed
+            and sum(pace.cases for pace in self.pace.values()) <= self.judged
+            and all(
+                0 < count <= self.verdicts[verdict]
+                for counts in self.situations.values()
+                for verdict, count in counts.items()
+            )
+            and all(
+                size.isdecimal() and 0 <= pace.most <= pace.seconds + 1e-5
+                for size, pace in self.pace.items()
+            )
             and all(type(failure[name]) is str for failure in self.failures for name in TOLD)
         )
 

@@ -10,13 +10,15 @@ from harness.commands.options import (
     STOPPED,
     UsageError,
     against_option,
+    answer,
     campaign_options,
     diagnose_option,
     known_option,
     pool_options,
-    print_json,
     read_part,
     read_request,
+    ready_to_report,
+    report_option,
     status_of,
     step_options,
 )
@@ -65,6 +67,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     known_option(parser)
     against_option(parser, PLAIN)
     diagnose_option(parser)
+    report_option(parser)
     pool_options(parser)
 
 
@@ -102,6 +105,8 @@ def run(options: argparse.Namespace) -> int:
     if not options.limit > 0:
         raise UsageError(f"--limit={options.limit:g}: use a number of seconds above zero")
 
+    ready_to_report(options)
+
     from rich.console import Console
 
     from harness.campaign.summary import INTERRUPTED
@@ -117,6 +122,5 @@ def run(options: argparse.Namespace) -> int:
     known = options.known if all(tally.passed for tally in summary.tallies.values()) else "fail"
     status = STOPPED if summary.ended == INTERRUPTED else status_of(summary.verdict, known)
     say(console, f"\n{closing(summary, status)}")
-    if options.json:
-        print_json(summary.record())
+    answer(options, summary.record())
     return status

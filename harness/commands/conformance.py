@@ -5,7 +5,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.commands.options import DIVERGED, FAULT, PASSED, UsageError, print_json
+from harness.commands.options import (
+    DIVERGED,
+    FAULT,
+    PASSED,
+    UsageError,
+    answer,
+    ready_to_report,
+    report_option,
+)
 
 if TYPE_CHECKING:
     from harness.candidates.published.library import Library
@@ -60,6 +68,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="time limit of one case; default: 60",
     )
+    report_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document as well")
 
 
@@ -69,6 +78,7 @@ def run(options: argparse.Namespace) -> int:
     versions = options.versions.split(",") if options.versions else []
     if versions and len({name.partition(".")[0] for name in options.names}) != 1:
         raise UsageError(f"--versions={options.versions}: name one library")
+    ready_to_report(options)
     names = wanted(options.names, newest=options.newest, installed=not versions)
     if not names:
         raise UsageError("NAME: nothing is installed; see `candidates list`")
@@ -85,8 +95,7 @@ def run(options: argparse.Namespace) -> int:
         write(out, results)
     for file, text in pages(read(out)).items():
         (out / file).write_text(text)
-    if options.json:
-        print_json({"found": records})
+    answer(options, {"found": records}, read(out))
     return _status(records, sweeping=bool(versions))
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from harness.commands.options import json_option, print_json, status_of
+from harness.commands.options import answer, json_option, ready_to_report, report_option, status_of
 
 HELP = "add up the shards of one campaign"
 
@@ -11,10 +11,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "documents", nargs="+", metavar="DOCUMENT", help="a file with what `check --json` printed"
     )
+    report_option(parser)
     json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    ready_to_report(options)
+
     from rich.console import Console
 
     from harness.campaign.merge import merge, read_document
@@ -26,6 +29,5 @@ def run(options: argparse.Namespace) -> int:
     show_failures(summary, console)
     status = status_of(summary.verdict)
     say(console, f"\n{closing(summary, status)}")
-    if options.json:
-        print_json(summary.record())
+    answer(options, summary.record())
     return status

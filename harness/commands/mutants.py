@@ -8,11 +8,13 @@ from harness.commands.options import (
     DIVERGED,
     PASSED,
     UsageError,
+    answer,
     campaign_options,
     pool_options,
-    print_json,
     read_keys,
     read_request,
+    ready_to_report,
+    report_option,
 )
 from harness.commands.ranks import open_pool
 
@@ -41,6 +43,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="keep back what a candidate need not show, as if a mutant were somebody else's step",
     )
     campaign_options(parser, cases=200)
+    report_option(parser)
     # As many ranks as tests have; and some mutants hang, which is soon seen.
     pool_options(parser, ranks=4, deadline=10.0)
     # Some mutants change masks, which other kernels do not take, or the reduction, which a wrapper
@@ -52,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
     request, ranks = read_request(options)
     if not 1 <= options.pools <= 64:
         raise UsageError(f"--pools={options.pools}: use a number from 1 to 64")
+
+    ready_to_report(options)
 
     from rich.console import Console
 
@@ -94,6 +99,5 @@ def run(options: argparse.Namespace) -> int:
             )
         show(power, console)
         document = {**power.record(), "placement": pools[0].place}
-    if options.json:
-        print_json(document)
+    answer(options, document)
     return PASSED if power.passed else DIVERGED

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, get_args
 
 from harness.against import ITSELF, PLAIN, Against
@@ -153,6 +154,42 @@ def pool_options(
 
 def json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def report_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--report",
+        metavar="DIR",
+        help="write what was found as HTML pages into this folder as well",
+    )
+
+
+def ready_to_report(options: argparse.Namespace) -> None:
+    """Refuse, before any rank starts, a folder that no page can be written into."""
+    if options.report is not None:
+        from harness.report.html import may_write
+
+        may_write(Path(options.report))
+
+
+def answer(
+    options: argparse.Namespace,
+    document: dict[str, Any],
+    drawn: dict[str, Any] | None = None,
+) -> None:
+    """What a program is told, and the same as pages, or more of it, where they are asked for."""
+    if options.json:
+        print_json(document)
+    if options.report is not None:
+        from harness.report.html import pages_of, save
+
+        as_read = json.loads(json.dumps(drawn or document))
+        try:
+            save(Path(options.report), pages_of("this one", as_read))
+        except OSError as error:
+            raise UsageError(
+                f"--report={options.report}: cannot be written: {error.strerror}"
+            ) from None
 
 
 def read_request(options: argparse.Namespace) -> tuple[Request, int]:

@@ -12,12 +12,14 @@ from harness.case import Case, InvalidCase, parse
 from harness.commands.options import (
     UsageError,
     against_option,
+    answer,
     campaign_options,
     diagnose_option,
     known_option,
     pool_options,
-    print_json,
     read_request,
+    ready_to_report,
+    report_option,
     status_of,
     step_options,
 )
@@ -65,12 +67,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     known_option(parser)
     against_option(parser, None)
     diagnose_option(parser)
+    report_option(parser)
     pool_options(parser)
     usual = {name: parser.get_default(name) for name in CAMPAIGN}
     parser.set_defaults(refuse=parser.error, usual=usual)
 
 
 def run(options: argparse.Namespace) -> int:
+    ready_to_report(options)
     if options.seed is not None:
         return _campaign(options)
     if not options.lines:
@@ -138,10 +142,9 @@ def _campaign(options: argparse.Namespace) -> int:
 
 
 def _answer(shown: "Shown | Passed", options: argparse.Namespace, pool: "RankPool") -> int:
-    if options.json:
-        print_json({**shown.record(), "placement": pool.place})
-    else:
+    if not options.json:
         print(shown.text())  # noqa: T201 - the answer
+    answer(options, {**shown.record(), "placement": pool.place})
     if options.script is not None:
         _write_script(options.script, shown.comparison, pool)
     return status_of(shown.verdict, options.known)

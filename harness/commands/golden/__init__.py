@@ -5,7 +5,7 @@ import sys
 
 from harness.commands.golden import edit, look
 from harness.commands.golden.store import DAMAGED
-from harness.commands.options import json_option, known_option, pool_options
+from harness.commands.options import json_option, known_option, pool_options, report_option
 from harness.outside import printable
 
 HELP = "make, check and show the goldens"
@@ -53,6 +53,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--dtype", metavar="LIST", help="what candidates compute in; default: fp64"
     )
     known_option(verify)
+    report_option(verify)
     pool_options(verify, ranks=4)
     verify.set_defaults(do=look.verify)
 

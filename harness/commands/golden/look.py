@@ -8,9 +8,11 @@ from harness.commands.options import (
     DIVERGED,
     PASSED,
     UsageError,
+    answer,
     print_json,
     read_dtypes,
     read_numbers,
+    ready_to_report,
     status_of,
 )
 from harness.commands.ranks import open_pool
@@ -37,6 +39,7 @@ def verify(options: argparse.Namespace) -> int:
     from harness.golden.table import show_verified
     from harness.golden.verify import jobs, verify
 
+    ready_to_report(options)
     started = time.monotonic()
     candidates = options.candidate or ["native-gather", "native-local"]
     sps, dtypes = read_numbers("--sp", options.sp), read_dtypes(options.dtype or "fp64")
@@ -44,6 +47,10 @@ def verify(options: argparse.Namespace) -> int:
     if goldens is None:
         return DAMAGED
     if any(map(is_recorded, goldens.values())):
+        if options.report is not None:
+            raise UsageError(
+                f"--report={options.report}: {options.store} was recorded; use --json"
+            )
         if options.dtype:
             raise UsageError(f"--dtype={options.dtype}: {options.store} was recorded in one dtype")
         return recorded.verify(options, goldens)
@@ -56,8 +63,7 @@ def verify(options: argparse.Namespace) -> int:
         asked = jobs(goldens, candidates, sps, pool.size, dtypes)
         verified = verify(asked, len(goldens), pool)
     verified.seconds = round(time.monotonic() - started, 3)
-    if options.json:
-        print_json({**verified.record(), "unconfirmed": doubted, "placement": place})
-    else:
+    if not options.json:
         show_verified(verified, doubted, console(options))
+    answer(options, {**verified.record(), "unconfirmed": doubted, "placement": place})
     return DIVERGED if doubted else status_of(verified.verdict.name, options.known)

@@ -1,0 +1,84 @@
+"""A run of `check` as a page: who passed, on what, by how much, how fast, and what failed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.case import parse
+from harness.report.html.heat import heat
+from harness.report.html.render import render
+from harness.report.html.tokens import MOST_WRITTEN, layout
+from harness.verdict import Verdict
+
+OUTCOMES = tuple(verdict.name for verdict in Verdict)
+# Height of the tallest bar, and how wide each is.
+BAR, COLUMN = 60, 46
+
+
+def campaign_page(
+    document: Mapping[str, Any], failures: Sequence[tuple[Mapping[str, Any], str]]
+) -> str:
+    """The whole page; each failure comes with the name of its own."""
+    candidates = document["candidates"]
+    verdicts = {name: tally["verdicts"] for name, tally in candidates.items()}
+    return render(
+        "campaign.html",
+        title=f"{document['verdict']}: {document['cases']} cases, {', '.join(candidates)}",
+        verdict=document["verdict"],
+        document=document,
+        outcomes=[each for each in OUTCOMES if any(each in v for v in verdicts.values())],
+        candidates=candidates,
+        cards=[_card(record, name) for record, name in failures],
+        heat=heat(
+            {name: tally["situations"] for name, tally in candidates.items()},
+            document["situations"],
+        ),
+        histograms=[
+            (name, dtype, _bars(document["buckets"], histogram["counts"]), histogram["most"])
+            for name, tally in candidates.items()
+            for dtype, histogram in sorted(tally["histogram"].items())
+        ],
+        paces=_paces(candidates),
+        bar=BAR,
+        column=COLUMN,
+    )
+
+
+def _card(record: Mapping[str, Any], page: str) -> dict[str, Any]:
+    """A failure in short, with a small map of the first tensor that is wrong."""
+    case, looks = parse(record["case"]), [*record["diagnosis"], *record["looks"]]
+    maps = record["picture"]["maps"] if record["picture"] else []
+    small = bool(maps) and len(maps[0]["signs"]) == case.tokens <= MOST_WRITTEN
+    return {
+        "page": page,
+        "record": record,
+        "name": looks[0]["name"] if looks else "",
+        "why": looks[0]["why"] if looks else record["reason"],
+        "key": maps[0]["key"] if small else "",
+        "signs": maps[0]["signs"] if small else "",
+        "layout": layout(case, record["picture"]) if small else None,
+    }
+
+
+def _bars(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, int, float]]:
+    """Of each bucket its bound, its count and the height of its bar."""
+    most = max(counts, default=0) or 1
+    pairs = zip(bounds, counts, strict=True)
+    return [(f"≤ {bound:g}", count, BAR * count / most) for bound, count in pairs]
+
+
+def _paces(candidates: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """By size, how long a case took on average and at most."""
+    sizes = sorted({int(size) for tally in candidates.values() for size in tally["pace"]})
+    rows = []
+    for size in sizes:
+        cells = []
+        for tally in candidates.values():
+            pace = tally["pace"].get(str(size))
+            cells.append(
+                f"{1000 * pace['seconds'] / pace['cases']:.0f} ms, at most "
+                f"{1000 * pace['most']:.0f} ms ({pace['cases']})"
+                if pace
+                else "none"
+            )
+        rows.append((f"up to {size} tokens", cells))
+    return rows

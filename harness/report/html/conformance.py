@@ -1,0 +1,102 @@
+"""What published libraries do, as pages: a table of all, and a page for each release."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from harness.report.html.failure import told_in_pairs
+from harness.report.html.heat import PASSED, heat
+from harness.report.html.render import render
+
+
+def conformance_pages(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The table of all, and then each library and release."""
+    candidates, releases = document["candidates"], document["releases"]
+    libraries: dict[str, dict[str, Any]] = {}
+    for name, each in candidates.items():
+        libraries.setdefault(each["release"], {})[name] = each
+    found = {release: situations_of_all(steps) for release, steps in libraries.items()}
+    met = dict.fromkeys(name for of_one in found.values() for name in of_one)
+    yield (
+        "conformance.html",
+        render(
+            "conformance.html",
+            title=f"{len(candidates)} steps of {len(libraries)} libraries",
+            verdict="",
+            libraries=[(each, file_of(each), summary(steps)) for each, steps in libraries.items()],
+            heat=heat(found, met),
+        ),
+    )
+    for release, steps in libraries.items():
+        yield file_of(release), library_page(release, steps, releases)
+
+
+def library_page(release: str, steps: Mapping[str, Any], releases: Mapping[str, Any]) -> str:
+    """One library: its steps, what it refuses, and its listed bugs."""
+    refused: Counter[str] = Counter()
+    for each in steps.values():
+        for stage in each["stages"].values():
+            refused.update(stage["refused"])
+    listed = {
+        f"{name} {key}": (key, found, told_in_pairs(found["explanation"]))
+        for name, each in steps.items()
+        for key, found in each["listed"].items()
+    }
+    return render(
+        "library.html",
+        title=release,
+        verdict="",
+        release=release,
+        packages=next(iter(steps.values()))["packages"],
+        steps=[(name, summary({name: each}), each) for name, each in steps.items()],
+        refused=refused.most_common(),
+        listed=listed,
+        releases={name: _timeline(releases[name]) for name in steps if name in releases},
+    )
+
+
+def summary(steps: Mapping[str, Any]) -> dict[str, Any]:
+    """How the cases of some steps came out."""
+    verdicts: Counter[str] = Counter()
+    for each in steps.values():
+        for stage in each["stages"].values():
+            verdicts.update(stage["verdicts"])
+    refused = verdicts["UNSUPPORTED"]
+    return {
+        "steps": len(steps),
+        "judged": verdicts.total() - refused,
+        "passed": sum(verdicts[name] for name in PASSED),
+        "known": verdicts["KNOWN"],
+        "diverged": verdicts["DIVERGED"],
+        "fault": verdicts["FAULT"],
+        "refused": refused,
+        "bugs": len({key for each in steps.values() for key in each["listed"]}),
+    }
+
+
+def situations_of_all(steps: Mapping[str, Any]) -> dict[str, Counter[str]]:
+    """By situation, the verdicts of all stages of some steps."""
+    found: dict[str, Counter[str]] = {}
+    for each in steps.values():
+        for stage in each["stages"].values():
+            for situation, counts in stage["situations"].items():
+                found.setdefault(situation, Counter()).update(counts)
+    return found
+
+
+def _timeline(versions: Mapping[str, Any]) -> list[tuple[str, str, dict[str, str]]]:
+    """By release, how many generated cases pass, and what each listed bug comes to."""
+    keys = list(dict.fromkeys(key for each in versions.values() for key in each["listed"]))
+    rows = []
+    for version, each in versions.items():
+        counts = Counter(each["generated"]["verdicts"])
+        judged = counts.total() - counts["UNSUPPORTED"]
+        passed = sum(counts[verdict] for verdict in PASSED)
+        its = {key: each["listed"].get(key, {}).get("looks", "") for key in keys}
+        rows.append((version, f"{passed} of {judged}", its))
+    return rows
+
+
+def file_of(release: str) -> str:
+    """The page of a release."""
+    return f"library-{''.join(c if c.isascii() and c.isalnum() else '-' for c in release)}.html"

@@ -1,0 +1,143 @@
+"""One failure as a page."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from harness.case import Case, parse
+from harness.report.html.collectives import diagram
+from harness.report.html.numbers import share
+from harness.report.html.render import render
+from harness.report.html.tokens import MOST_CELLS, SIGNS, WORDS, counted, layout
+
+GRADIENT = "grad."
+VERDICTS = {
+    "DIVERGED": "It computes something else than plain training.",
+    "KNOWN": "It computes something else than plain training, and that is listed of it.",
+    "FAULT": "It could not be judged.",
+    "UNSUPPORTED": "It does not support this case.",
+    "EQUAL": "It equals plain training bit by bit.",
+    "WITHIN": "It equals plain training but for rounding.",
+}
+LABEL = re.compile(r"  (\S.{0,6}?)\s+(\S.*)")
+
+
+def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The whole page; what the document says besides of where it ran comes last."""
+    case = parse(record["case"])
+    told = told_in_pairs(record["explanation"])
+    looks = [*record["diagnosis"], *record["looks"]]
+    drawn = layout(case, record["picture"])
+    return render(
+        "failure.html",
+        title=f"{record['verdict']} {record['candidate']}",
+        record=record,
+        verdict=record["verdict"],
+        means=VERDICTS[record["verdict"]],
+        name=looks[0]["name"] if looks else "",
+        why=looks[0]["why"] if looks else record["reason"],
+        told=[pair for pair in told if pair[0] not in ("case", "looks", "cause", "replay")],
+        case=case,
+        layout=drawn,
+        maps=list(_maps(record, case)),
+        signs=SIGNS,
+        words=WORDS,
+        gradients=list(_gradients(record)),
+        diagram=diagram(record["fault"]["collectives"]) if record["fault"] else None,
+        printed=_printed(record),
+        larger=_larger(record["larger"]),
+        fields=fields_of(case),
+        other={name: value for name, value in other.items() if value},
+    )
+
+
+def told_in_pairs(explanation: str) -> list[tuple[str, str]]:
+    """What the text for terminals says: a word, and what is said under it."""
+    pairs: list[tuple[str, str]] = []
+    for line in explanation.splitlines()[1:]:
+        found = LABEL.fullmatch(line)
+        if found:
+            pairs.append((found[1], found[2]))
+        elif pairs:
+            pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]}\n{line.strip()}")
+    return pairs
+
+
+def _maps(record: Mapping[str, Any], case: Case) -> Iterator[dict[str, Any]]:
+    """Every tensor of tokens that is wrong somewhere; the first is open."""
+    maps = record["picture"]["maps"] if record["picture"] else []
+    room = MOST_CELLS
+    for number, each in enumerate(maps):
+        if len(each["signs"]) != case.tokens:
+            continue
+        room -= case.tokens
+        heads = each["heads"]
+        drawn = room >= 0
+        with_heads = drawn and room >= case.tokens * len(heads)
+        room -= case.tokens * len(heads) if with_heads else 0
+        wrong, elements, used = record["keys"].get(each["key"], [0, 0, 0.0])
+        yield {
+            "key": each["key"],
+            "word": WORDS.get(each["key"], ""),
+            "signs": each["signs"],
+            "heads": heads if with_heads else [],
+            "wrong_heads": [n for n, signs in enumerate(heads) if set(signs) - set("0-")],
+            "count_heads": len(heads),
+            "drawn": drawn,
+            "open": number == 0,
+            "counted": counted(each["signs"]),
+            "elements": f"{wrong} of {elements} elements differ; the farthest by {share(used)}",
+        }
+
+
+def _gradients(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    ratios = record["picture"]["ratios"] if record["picture"] else {}
+    for key, (wrong, elements, used) in record["keys"].items():
+        if key.startswith(GRADIENT):
+            yield {
+                "name": key.removeprefix(GRADIENT),
+                "wrong": wrong,
+                "elements": elements,
+                "used": share(used),
+                "ratio": ratios.get(key, 1.0),
+                "bar": min(max(ratios.get(key, 1.0), 0.0), 2.0) * 50,
+            }
+
+
+def _printed(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """By rank, what it printed and where it stood."""
+    fault = record["fault"] or {"logs": {}, "stacks": {}}
+    logs = {**record["printed"], **fault["logs"]}
+    return [
+        (rank, logs.get(rank, ""), fault["stacks"].get(rank, ""))
+        for rank in sorted({*logs, *fault["stacks"]}, key=lambda rank: (len(rank), rank))
+        if logs.get(rank, "").strip() or fault["stacks"].get(rank, "").strip()
+    ]
+
+
+def _larger(larger: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The case before it was shrunk, with the map of the first tensor that is wrong in it."""
+    if larger is None:
+        return None
+    case = parse(larger["case"])
+    maps: Sequence[Mapping[str, Any]] = larger["picture"]["maps"] if larger["picture"] else []
+    shown = [each for each in maps if len(each["signs"]) == case.tokens][:1]
+    if case.tokens > MOST_CELLS // 2:
+        shown = []
+    return {
+        "case": case,
+        "layout": layout(case, larger["picture"]) if shown else None,
+        "key": shown[0]["key"] if shown else "",
+        "signs": shown[0]["signs"] if shown else "",
+    }
+
+
+def fields_of(case: Case) -> list[tuple[str, str]]:
+    """What a case says of itself, but for its rows."""
+    usual = {each.name: each.default for each in fields(case)}
+    return [
+        (name, str(getattr(case, name)))
+        for name in usual
+        if name not in ("rows", "ids") and getattr(case, name) != usual[name]
+    ]
