@@ -4,6 +4,7 @@ Under Hypothesis that is the smallest.
 """
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 LAST: pytest.StashKey["tuple[Comparison, RankPool] | None"] = pytest.StashKey()
 # Whether one has been diagnosed: after a change that breaks many tests all say the same.
 DIAGNOSED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("harness").addoption(
+        "--harness-report",
+        metavar="DIR",
+        help="write an HTML page of every failure into this folder",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,5 +59,29 @@ def pytest_runtest_makereport(
         blob = blob_of(call.excinfo.value)
         place = keep(seen, pool, test=item.nodeid, blob=blob, folder=folder)
         lines += [f"  replay  {replay(seen)}", f"  bundle  {place}"]
+        pages = item.config.getoption("--harness-report")
+        if pages is not None:
+            lines.append(f"  page    {_page(seen, item.nodeid, place, Path(pages))}")
         report.sections.append(("harness", "\n".join(lines)))
     return report
+
+
+def _page(seen: "Comparison", test: str, bundle: str, folder: Path) -> str:
+    """Write its page; where that is, or why there is none."""
+    from harness.report import comparison_record
+    from harness.report.html import pages_of, save
+
+    document = {**comparison_record(seen), "test": test, "bundle": bundle}
+    try:
+        return str(save(folder, pages_of(test, document))[0])
+    except OSError as error:
+        return f"could not be written: {error}"
+
+
+def pytest_terminal_summary(config: pytest.Config) -> None:
+    """Workers of xdist write at the same time: the index is made once more, of all they wrote."""
+    pages = config.getoption("--harness-report")
+    if pages is not None and Path(pages).is_dir():
+        from harness.report.html import save
+
+        save(Path(pages), [])

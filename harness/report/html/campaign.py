@@ -11,7 +11,7 @@ from harness.verdict import Verdict
 
 OUTCOMES = tuple(verdict.name for verdict in Verdict)
 # Height of the tallest bar, and how wide each is.
-BAR, COLUMN = 60, 46
+BAR, COLUMN = 60, 56
 
 
 def campaign_page(

@@ -20,6 +20,9 @@ VERDICTS = {
     "EQUAL": "It equals plain training bit by bit.",
     "WITHIN": "It equals plain training but for rounding.",
 }
+IN_PLACES_OF_THEIR_OWN = ("case", "looks", "cause", "replay", "ranks", "stack", "log")
+# Of what goes on on the next line.
+INDENT = 10
 LABEL = re.compile(r"  (\S.{0,6}?)\s+(\S.*)")
 
 
@@ -37,7 +40,7 @@ def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         means=VERDICTS[record["verdict"]],
         name=looks[0]["name"] if looks else "",
         why=looks[0]["why"] if looks else record["reason"],
-        told=[pair for pair in told if pair[0] not in ("case", "looks", "cause", "replay")],
+        told=[pair for pair in told if pair[0] not in IN_PLACES_OF_THEIR_OWN],
         case=case,
         layout=drawn,
         maps=list(_maps(record, case)),
@@ -60,7 +63,7 @@ def told_in_pairs(explanation: str) -> list[tuple[str, str]]:
         if found:
             pairs.append((found[1], found[2]))
         elif pairs:
-            pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]}\n{line.strip()}")
+            pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]}\n{line[INDENT:]}")
     return pairs
 
 

@@ -54,6 +54,7 @@
     });
   };
   for (const map of document.querySelectorAll("svg.tokens")) begin(map);
+  tell(document.querySelector("details.map [role=gridcell][tabindex='0']"));
   // What was left out of the file for its size is drawn like the first map, with other signs.
   for (const details of document.querySelectorAll("details.map")) {
     details.addEventListener("toggle", () => {
