@@ -50,6 +50,7 @@ settings.load_profile("pr" if os.environ.get("CI") else "dev")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="also what takes long, as nightly does")
+    parser.addoption("--browser", action="store_true", help="fail if there is no browser to test")
 
 
 @pytest.hookimpl(wrapper=True)

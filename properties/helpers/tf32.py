@@ -26,7 +26,7 @@ from harness.reference import decoder
 class Passes(NamedTuple):
     """How numbers are multiplied."""
 
-    count: int
+    number: int
     # Of the 23 bits of a mantissa.
     dropped: int
 
@@ -43,7 +43,7 @@ def short(x: Tensor, dropped: int) -> Tensor:
 def product(a: Tensor, b: Tensor, passes: Passes) -> Tensor:
     """A matrix product in so many passes; sums are kept in fp32."""
     high_a, high_b = short(a, passes.dropped), short(b, passes.dropped)
-    if passes.count == 1:
+    if passes.number == 1:
         return high_a @ high_b
     low_a, low_b = short(a - high_a, passes.dropped), short(b - high_b, passes.dropped)
     return low_a @ high_b + high_a @ low_b + high_a @ high_b
@@ -122,7 +122,7 @@ class Attends(LocalDialect):
     """The native step with attention in so many passes, whatever kernel a case has."""
 
     def __init__(self, passes: Passes) -> None:
-        self.name, self.passes = f"attends-in-{passes.count}-less-{passes.dropped}", passes
+        self.name, self.passes = f"attends-in-{passes.number}-less-{passes.dropped}", passes
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         def kernel(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:

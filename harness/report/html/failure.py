@@ -76,7 +76,7 @@ def _maps(record: Mapping[str, Any], case: Case) -> Iterator[dict[str, Any]]:
             continue
         room -= case.tokens
         heads = each["heads"]
-        drawn = room >= 0
+        drawn = room >= 0 and case.tokens <= MOST_CELLS
         with_heads = drawn and room >= case.tokens * len(heads)
         room -= case.tokens * len(heads) if with_heads else 0
         wrong, elements, used = record["keys"].get(each["key"], [0, 0, 0.0])

@@ -8,6 +8,7 @@ from harness.outside import BadInput
 from harness.report.html.campaign import campaign_page
 from harness.report.html.conformance import conformance_pages
 from harness.report.html.failure import failure_page
+from harness.report.html.render import Unrenderable
 from harness.report.html.tables import golden_page, mutants_page
 
 # What a record of a failure cannot be without.
@@ -33,7 +34,14 @@ def pages_of(name: str, document: Any) -> list[Page]:
         return _pages_of(document)
     except NotDrawn as error:
         raise NotDrawn(f"document={name}: {error}") from None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (
+        ArithmeticError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        Unrenderable,
+    ) as error:
         said = f"{type(error).__name__}: {error}"
         raise NotDrawn(f"document={name}: is damaged, no page can be made of it: {said}") from None
 

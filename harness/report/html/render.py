@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import TemplateError as Unrenderable
 from markupsafe import Markup
+
+__all__ = ["Unrenderable", "render"]
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -80,8 +80,10 @@ class Layout:
         return self.tokens <= MOST_WRITTEN
 
 
-def layout(case: Case, picture: Mapping[str, Any] | None) -> Layout:
-    """Every token of a case, and what is known of each."""
+def layout(case: Case, picture: Mapping[str, Any] | None) -> Layout | None:
+    """Every token of a case, and what is known of each; nothing where there are too many."""
+    if case.tokens > MOST_CELLS:
+        return None
     picture = picture or {"owners": [], "computed": [], "numbers": []}
     owner_n = _owners(case, picture["owners"])
     numbers = {each["key"]: each for each in picture["numbers"]}
@@ -144,9 +146,8 @@ def _padding(
     computed: list[int], owner_n: list[int], above: int, size: int, most: int
 ) -> list[Line]:
     """What ranks computed besides their tokens, as far as it fits on a line."""
-    pads = [
-        rank for rank, count in enumerate(computed) for _ in range(count - owner_n.count(rank))
-    ]
+    left = [min(count - owner_n.count(rank), most) for rank, count in enumerate(computed)]
+    pads = [rank for rank, count in enumerate(left) for _ in range(count)]
     if not pads:
         return []
     line = _line("padding", above, size)

@@ -1,0 +1,198 @@
+"""Pages say what the record says, whatever stands in it; a browser looks at them elsewhere."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from harness.case import Row
+from harness.cli import main
+from harness.compare import Comparison, Look, faulted
+from harness.failure.bundle import write_bundle
+from harness.report import comparison_record
+from harness.report.html import NotDrawn, Page, pages_of, save
+from harness.trace import Fault, Kind
+from properties.helpers.commands import ran
+from properties.helpers.drawn import CASE, HOSTILE, SIGNS, campaign, pictured
+from properties.helpers.fuzzing import fuzz, one_value_else
+from properties.helpers.places import ROOT
+
+
+def page_of(comparison: Comparison, **more: Any) -> str:
+    return pages_of("x", {**comparison_record(comparison), **more})[0].text
+
+
+def cells_of(page: str) -> list[str]:
+    """The signs of the first map, in the order of its cells."""
+    first, _, _ = page.partition('<svg class="tokens')[2].partition("</svg>")
+    return re.findall(r'role="gridcell"[^>]*class="cell s(.)[^>]*data-token', first)
+
+
+def test_a_map_has_a_cell_for_each_token_and_padding_beside_them() -> None:
+    page = page_of(pictured())
+    assert cells_of(page) == list(SIGNS)
+    assert page.count("padding that rank 1 computes") == 2 * 4
+    assert "row 0 position 4, token 4, id " in page
+    assert "label 5, expected 4; error: 10^14 budgets or more" in page
+    # The loss counts what predicts a target: not what stands before one that is none, nor ends.
+    masked = re.findall(r'class="cell s. masked" data-token="(\d)"', page)
+    assert sorted(set(masked)) == ["1", "4", "6"]
+
+
+def test_gradients_heads_cause_and_command_are_on_the_page() -> None:
+    page = page_of(pictured())
+    assert "All 2 heads are wrong somewhere." in page
+    assert re.search(r'"wrong"><th scope="row">head</th><td class="number">0\.5<', page)
+    assert "Usually labels are rolled after the stream is cut, not before." in page
+    assert f"python -m harness repro &#34;{CASE}&#34; --candidate mine.py:MINE" in page
+
+
+def test_a_hang_shows_where_ranks_part() -> None:
+    entered = "all_to_all #3 on sp, ranks 0,1, shape [[4]]"
+    fault = Fault(
+        kind=Kind.HUNG,
+        summary="rank 1 gave no answer",
+        stacks={0: "in exchange", 1: "in loss"},
+        collectives={
+            0: (entered, "all_gather #4 on sp, ranks 0,1, shape [[2]], not done"),
+            1: (entered, "all_reduce #4 on sp, ranks 0,1, shape [[2]], not done"),
+        },
+    )
+    page = page_of(faulted(CASE, "mine.py:MINE", fault))
+    assert page.count(": here ranks part") == 1
+    assert "#4 on sp, ranks 0,1: here ranks part" in page
+    assert page.count('class="done"') == page.count('class="waits"') == 2
+    assert "in exchange" in page
+    assert cells_of(page) == ["-"] * CASE.tokens
+
+
+def test_before_and_after_shrinking_stand_side_by_side() -> None:
+    larger = replace(CASE, rows=(*CASE.rows, Row("11111")))
+    page = page_of(pictured(larger=pictured(larger, SIGNS + "00080")))
+    assert "Before: 12 tokens, 2 ranks" in page
+    assert "After: 7 tokens, 2 ranks" in page
+    assert str(larger) in page
+
+
+def test_nothing_that_was_sent_to_us_is_more_than_text() -> None:
+    fault = Fault(kind=Kind.RAISED, summary=HOSTILE, stacks={0: HOSTILE}, log=HOSTILE)
+    for comparison in (
+        replace(pictured(), candidate=HOSTILE, reason=HOSTILE, looks=(Look("crashed", HOSTILE),)),
+        replace(faulted(CASE, HOSTILE, fault), logs={0: HOSTILE}),
+    ):
+        page = page_of(comparison, test=HOSTILE, bundle=HOSTILE)
+        assert page.count("<script") == 1
+        assert "&lt;script&gt;alert(1)" in page
+        assert "{{ 7*7 }}" in page
+        assert 'onload="x"' not in page
+        assert pages_of("x", comparison_record(comparison))[0].name.endswith(".html")
+
+
+def test_no_page_asks_anybody_for_anything(tmp_path: Path) -> None:
+    page = page_of(pictured())
+    assert not re.findall(r"(?:src|href)=|url\(|@import|https?:", page.replace("'none'", ""))
+    assert "default-src 'none'" in page
+    assert save(tmp_path, [Page("a.html", page)]) == [tmp_path / "a.html"]
+
+
+def test_sixteen_thousand_tokens_stay_under_two_megabytes() -> None:
+    case = replace(CASE, rows=tuple(Row("1" * 4096) for _ in range(4)))
+    page = page_of(pictured(case, "0" * 16383 + "8"))
+    assert len(cells_of(page)) == 16384
+    assert len(page.encode()) < 2_000_000
+
+
+def test_what_is_too_large_to_be_drawn_is_said() -> None:
+    case = replace(CASE, rows=(Row("1" * 20_000),))
+    page = page_of(pictured(case, "0" * 20_000))
+    assert "The case has 20000 tokens, too many to draw." in page
+
+
+def test_several_pages_have_an_index_and_each_is_there_whole_or_not(tmp_path: Path) -> None:
+    save(tmp_path, pages_of("x", comparison_record(pictured())))
+    assert not (tmp_path / "index.html").exists()
+    save(tmp_path, pages_of("x", comparison_record(replace(pictured(), candidate="<b>"))))
+    index = (tmp_path / "index.html").read_text()
+    assert "DIVERGED &lt;b&gt;" in index
+    assert sorted(each.suffix for each in tmp_path.iterdir()) == [".html"] * 3
+
+
+def test_a_page_is_made_of_a_bundle_where_there_is_no_torch(tmp_path: Path) -> None:
+    bundle = write_bundle(pictured(), tmp_path / "kept")
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from harness.cli import main\n"
+        f"sys.exit(main(['report', {str(bundle)!r}, '--out', {str(tmp_path / 'out')!r}]))"
+    )
+    told = ran(sys.executable, "-c", code)
+    assert told.returncode == 0, told.stderr
+    (page,) = (tmp_path / "out").iterdir()
+    assert told.stdout.strip() == str(page)
+    assert cells_of(page.read_text()) == list(SIGNS)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[1]", "is no document of the harness"),
+        ('{"a": 1}', "is no document that pages are made of"),
+    ],
+)
+def test_what_is_no_document_is_refused_in_a_sentence(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(text)
+    assert main(["report", str(file), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == f"harness: document={file}: {said}\n"
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["check"], ["repro", str(CASE)], ["mutants"]])
+def test_a_folder_that_cannot_be_written_is_refused_before_any_rank_starts(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main([*command, "--report", str(tmp_path / "file" / "in")]) == 2
+    assert "--report=" in capsys.readouterr().err
+
+
+def shapes() -> dict[str, Callable[[], Any]]:
+    """A document of every kind."""
+    conformance = json.loads((ROOT / "docs" / "conformance.json").read_text())
+    first = dict(list(conformance["candidates"].items())[:2])
+    releases = dict(list(conformance["releases"].items())[:1])
+    return {
+        "failure": lambda: comparison_record(pictured(larger=pictured())),
+        "campaign": campaign,
+        "conformance": lambda: {"candidates": first, "releases": releases},
+        "goldens": lambda: {
+            "goldens": 1,
+            "verdict": "DIVERGED",
+            "verdicts": {"DIVERGED": 1},
+            "listed": {},
+            "refused": {"why": 1},
+            "elements": 3,
+            "seconds": 0.5,
+            "failures": {"one": comparison_record(pictured())},
+        },
+    }
+
+
+@pytest.mark.parametrize("kind", shapes())
+def test_whatever_is_in_a_document_it_is_drawn_or_refused_in_a_sentence(kind: str) -> None:
+    text, random = json.dumps(shapes()[kind]()), Random(7)
+
+    def drawn(changed: str) -> None:
+        for page in pages_of("x", json.loads(changed)):
+            assert page.text.count("<script") == 1
+
+    seen = fuzz(drawn, (one_value_else(text, random) for _ in range(150)), NotDrawn, 150)
+    assert seen.total() == 150
