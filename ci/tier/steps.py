@@ -43,10 +43,11 @@ class Step:
 
 
 RANKS = "--device {device} --ranks 4 --json --deadline {deadline}"
+PAGES = "--report {out}/pages"
 
 
 def _check(name: str, options: str, what: str, **more: Any) -> Step:
-    words = f"-m harness check {RANKS} --cases {{cases}} --limit {{limit}} {options}"
+    words = f"-m harness check {RANKS} {PAGES} --cases {{cases}} --limit {{limit}} {options}"
     return Step(f"check-{name}", f"generated cases pass {what}", words, 240, 45, **more)
 
 
@@ -73,7 +74,8 @@ def _tests(name: str, path: str, shows: str, most: int) -> Step:
     words = (
         "-m pytest -q -p harness.plugin -p _hypothesis_pytestplugin --hypothesis-profile=dev "
         "-o filterwarnings=default -o junit_family=xunit1 --harness-device {device} {require} "
-        f"--harness-deadline {{deadline}} --junitxml={{out}}/{name}.xml properties/{path}"
+        f"--harness-deadline {{deadline}} --harness-report {{out}}/pages "
+        f"--junitxml={{out}}/{name}.xml properties/{path}"
     )
     return Step(name, shows, words, most, 60, REAL, ending="txt")
 
@@ -110,7 +112,7 @@ STEPS = (
     Step("collectives", "which collectives gloo carries between two ranks on the device, by dtype",
          "ci/tier/collectives.py {device}", 150, 60, REAL),
     Step("golden", "the stored cases come out right on every mesh of four ranks",
-         f"-m harness golden verify {RANKS}", 180, 30),
+         f"-m harness golden verify {RANKS} {PAGES}", 180, 30),
     _check("fp64", "--dtype fp64", "in fp64, in either dialect"),
     _check("bf16", "--dtype bf16", "in bf16"),
     _check("fp32", "--dtype fp32", "in fp32"),
@@ -120,7 +122,7 @@ STEPS = (
            "installed", devices=CUDA, module="flash_attn"),
     _tests("kernels", "test_kernels.py", "attention kernels agree", 240),
     Step("mutants", "the check can fail here: a known bug of every stage is found and named",
-         f"-m harness mutants {RANKS} --cases 60 --only {BUGS}", 450, 60),
+         f"-m harness mutants {RANKS} {PAGES} --cases 60 --only {BUGS}", 450, 60),
     *_record("bf16"),
     Step("nccl", "one rank computes over NCCL itself",
          "-m harness check --device {device} --ranks 1 --sp 1 --dp 1 --transport nccl --cases 20 "

@@ -33,14 +33,15 @@ def run(options: argparse.Namespace) -> int:
 
     ready_to_report(options)
     # Of all or of none: nobody looks for the one that is missing.
-    found = [pages_of(name, _read(name)) for name in options.names]
+    found = [pages_of(name, read_document(name)) for name in options.names]
     written = [save(Path(options.report), pages) for pages in found]
     for pages in written:
         print(pages[0])  # noqa: T201 - the answer
     return PASSED
 
 
-def _read(name: str) -> Any:
+def read_document(name: str) -> Any:
+    """What is in a file, or the record of a bundle."""
     file = Path(name)
     if not file.is_file():
         from harness.failure.bundle import find_bundle

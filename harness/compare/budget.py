@@ -31,7 +31,7 @@ backward and reduction, must hold to a fixed 1e-12 of the slice.
 
 A rare case multiplies roundings by more than that allows, or plain training was exact by luck. So
 before anybody is blamed, in any dtype, it is asked again, row by row, below fp64 also with fused
-attention, in fp32 once more from weights A_ROUNDING_AWAY, and in any dtype on the device that the
+attention, in fp32 twice more from weights A_ROUNDING_AWAY, and in any dtype on the device that the
 candidate ran on; all that it says counts as further baselines. In fp64 no two computations may
 differ by more than CONDITIONING times the budget: one of them would be wrong.
 

@@ -12,7 +12,7 @@ from harness.cli import main
 from harness.compare import Change, Verdict, drift
 from harness.generation.situations import SITUATIONS
 from harness.golden import Golden, Store, examine
-from harness.golden.generate import unconfirmed
+from harness.golden.generate import make, unconfirmed
 from harness.golden.tensors import tensor_bytes
 from harness.golden.verify import jobs, judged, verify
 from harness.ranks.pool import RankPool
@@ -80,11 +80,12 @@ def test_regenerated_from_nothing_they_are_what_is_committed(
     for name, golden in goldens.items():
         ours, theirs = golden.stored, again[name].stored
         assert again[name].vector == golden.vector
-        if ours.made == theirs.made:
-            # The same versions on a processor of the same kind: not a bit may differ.
-            assert tensor_bytes(ours) == tensor_bytes(theirs), name
-        else:
-            assert drift(ours.trace, theirs.trace).change is not Change.SEMANTIC, name
+        # Another processor, even of the same kind, may round otherwise.
+        assert drift(ours.trace, theirs.trace).change is not Change.SEMANTIC, name
+    for golden in list(again.values())[:5]:
+        # On one it never does.
+        twice = make(golden.vector, golden.stored.made, golden.listed.commit)
+        assert tensor_bytes(twice.stored) == tensor_bytes(golden.stored)
 
 
 def test_every_situation_and_every_kind_of_bug_has_one(goldens: dict[str, Golden]) -> None:

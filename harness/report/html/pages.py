@@ -1,5 +1,6 @@
 """Which pages a document becomes: what a command printed with --json, or a bundle's record."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +73,10 @@ def _campaign(document: Mapping[str, Any]) -> list[Page]:
         for failure in tally["failures"]
     ]
     linked = [(failure, page.name) for failure, page in failures]
-    return [Page("campaign.html", campaign_page(document, linked)), *(p for _, p in failures)]
+    # Several campaigns may go into one folder.
+    asked = repr((document["campaign"], document["shards"]))
+    name = f"campaign-{hashlib.sha256(asked.encode()).hexdigest()[:8]}.html"
+    return [Page(name, campaign_page(document, linked)), *(page for _, page in failures)]
 
 
 def _failure(record: Mapping[str, Any], beside: Mapping[str, Any]) -> Page:
