@@ -75,8 +75,8 @@ def judged(
 def otherwise_rounded(case: Case) -> list[Trace]:
     """Plain training with fused attention, which a library may have whatever the case has.
 
-    In fp32 again from weights a rounding away, or two: what was exact by luck is not so again. Half
-    precisions did without in every case that was tried, and it would let larger mistakes pass.
+    In fp32 also from weights a rounding away, or two: what was exact by luck is not so again.
+    Half precisions did without in all that was tried, and it would let larger mistakes pass.
     """
     fused, dtype = replace(case, kernel="sdpa"), TORCH_DTYPES[case.dtype]
     cases = [fused]
