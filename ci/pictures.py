@@ -17,6 +17,7 @@ from project import ROOT
 from harness.case import parse
 from harness.commands.report import read_document
 from harness.failure.bundle import write_bundle
+from harness.failure.confirm import unless_they_ran
 from harness.failure.replay import look
 from harness.ranks.device import choose
 from harness.ranks.pool import RankPool
@@ -65,6 +66,11 @@ def keep() -> None:
         with RankPool(4, choose("cpu", "gloo", 4), deadline=5.0) as pool:
             shown = look(cases, candidate, pool)
             shown.diagnose(pool)
+            if len(cases) > 1:
+                with pool.fresh(4) as others:
+                    assert not look(cases[-1:], candidate, others).failed
+                why = unless_they_ran(cases[:-1])
+                shown.comparison = shown.comparison.rooted("stale-state", why)
         with tempfile.TemporaryDirectory() as folder:
             bundle = write_bundle(shown.comparison, Path(folder))
             shutil.rmtree(KEPT / name, ignore_errors=True)

@@ -90,6 +90,10 @@ def run(options: argparse.Namespace) -> int:
     records: dict[str, Any] = {}
     for name in names:
         records[name] = _sweep(name, versions, options) if versions else _examine(name, options)
+        if not versions:
+            library = name.partition(".")[0]
+            for key, found in records[name]["listed"].items():
+                results["findings"][f"{library} {key}"] = found["record"]
         # Kept at once: hours of work are not to be lost with the last candidate.
         results["releases" if versions else "candidates"][name] = records[name]
         write(out, results)

@@ -20,13 +20,16 @@ FORMAT = "conformance/1"
 NAME = "conformance.json"
 MOST_BYTES = 1 << 28
 
-# By candidate; and by candidate and release.
+# By candidate; by candidate and release; and by library and bug.
 Results = dict[str, dict[str, Any]]
 
 # No page is made from these: they are for who asked, and are not kept.
 UNKEPT = {"takes", "placement", "seconds"}
 UNKEPT_OF_A_STAGE = {"known", "names", "elements"}
-UNKEPT_OF_A_FAILURE = {"case", "verdict", "replay"}
+UNKEPT_OF_A_FAILURE = {"case", "verdict", "replay", "record"}
+# Of the record of a listed bug, of which a page is made: what tells of the machine.
+UNKEPT_OF_A_RECORD = {"printed", "larger", "scale", "findings", "mark"}
+SECTIONS = ("candidates", "releases", "findings")
 
 # The whole of a failure is one command away.
 KEPT = ("case", "verdict", "loss", "explanation", "replay")
@@ -42,7 +45,7 @@ def read(folder: Path) -> Results:
     try:
         document = read_json(read_file(path.resolve(), MOST_BYTES))
     except FileNotFoundError:
-        return {"candidates": {}, "releases": {}}
+        return {name: {} for name in SECTIONS}
     except OSError as error:
         raise BadResults(f"{path}: cannot be read: {error.strerror}") from None
     except NotReadable as error:
@@ -51,7 +54,7 @@ def read(folder: Path) -> Results:
         raise BadResults(f"{path}: is not JSON; name another folder") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BadResults(f"{path}: this version reads format {FORMAT!r}; name another folder")
-    return {name: document.get(name, {}) for name in ("candidates", "releases")}
+    return {name: document.get(name, {}) for name in SECTIONS}
 
 
 def write(folder: Path, results: Results) -> None:
@@ -61,7 +64,12 @@ def write(folder: Path, results: Results) -> None:
         name: {version: _slim(record) for version, record in versions.items()}
         for name, versions in results["releases"].items()
     }
-    parts = [_lines("candidates", candidates), _lines("releases", releases)]
+    findings = {
+        name: _without(record, UNKEPT_OF_A_RECORD) | {"printed": {}, "larger": None}
+        for name, record in results["findings"].items()
+    }
+    sections = zip(SECTIONS, (candidates, releases, findings), strict=True)
+    parts = [_lines(name, section) for name, section in sections]
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f"{NAME}.partial"
     draft.write_text(",\n".join([f'{{\n "format": {json.dumps(FORMAT)}', *parts]) + "\n}\n")
@@ -123,10 +131,11 @@ def _listed(listed: dict[str, Comparison]) -> dict[str, Any]:
 def _kept(comparison: Comparison) -> dict[str, Any]:
     """What a reader of a failure needs; stacks and logs tell of the machine, and are left out."""
     if comparison.fault:
-        bare = replace(comparison.fault, stacks={}, log="")
+        bare = replace(comparison.fault, stacks={}, log="", logs={})
         comparison = replace(comparison, fault=bare)
     record = comparison_record(comparison)
-    return {"looks": name_of(comparison), **{name: record[name] for name in KEPT}}
+    kept = {name: record[name] for name in KEPT}
+    return {"looks": name_of(comparison), **kept, "record": record}
 
 
 def _stage(stage: Stage) -> dict[str, Any]:

@@ -105,7 +105,9 @@ def test_the_test_that_is_shown_runs_in_an_empty_folder(
     )
 
 
-@pytest.mark.parametrize("bug", sorted(BUGS))
+@pytest.mark.parametrize(
+    "bug", [SHOWN, *(pytest.param(bug, marks=pytest.mark.long) for bug in BUGS if bug != SHOWN)]
+)
 @pytest.mark.usefixtures("own_pool")
 def test_the_tutorial_candidate_with_a_bug_is_found_shrunk_explained_and_shown_again(
     bug: str, harness_pool: RankPool, capsys: pytest.CaptureFixture[str]

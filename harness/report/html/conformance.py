@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.report.html.failure import told_in_pairs
+from harness.report.html.failure import failure_page, told_in_pairs
 from harness.report.html.heat import PASSED, heat
 from harness.report.html.render import render
 
@@ -12,6 +12,9 @@ from harness.report.html.render import render
 def conformance_pages(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The table of all, and then each library and release."""
     candidates, releases = document["candidates"], document["releases"]
+    findings = {
+        name: (finding_file(name), record) for name, record in document.get("findings", {}).items()
+    }
     libraries: dict[str, dict[str, Any]] = {}
     for name, each in candidates.items():
         libraries.setdefault(each["release"], {})[name] = each
@@ -28,17 +31,28 @@ def conformance_pages(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ),
     )
     for release, steps in libraries.items():
-        yield file_of(release), library_page(release, steps, releases)
+        yield file_of(release), library_page(release, steps, releases, findings)
+    for name, (file, record) in findings.items():
+        yield file, failure_page(record, {"listed": name})
 
 
-def library_page(release: str, steps: Mapping[str, Any], releases: Mapping[str, Any]) -> str:
+def library_page(
+    release: str,
+    steps: Mapping[str, Any],
+    releases: Mapping[str, Any],
+    findings: Mapping[str, tuple[str, Any]],
+) -> str:
     """One library: its steps, what it refuses, and its listed bugs."""
+
+    def _page(step: str, key: str) -> str:
+        return findings.get(f"{step.partition('.')[0]} {key}", ("", None))[0]
+
     refused: Counter[str] = Counter()
     for each in steps.values():
         for stage in each["stages"].values():
             refused.update(stage["refused"])
     listed = {
-        f"{name} {key}": (key, found, told_in_pairs(found["explanation"]))
+        f"{name} {key}": (key, found, told_in_pairs(found["explanation"]), _page(name, key))
         for name, each in steps.items()
         for key, found in each["listed"].items()
     }
@@ -95,6 +109,11 @@ def _timeline(versions: Mapping[str, Any]) -> list[tuple[str, str, dict[str, str
         its = {key: each["listed"].get(key, {}).get("looks", "") for key in keys}
         rows.append((version, f"{passed} of {judged}", its))
     return rows
+
+
+def finding_file(name: str) -> str:
+    """The page of a listed bug."""
+    return f"finding-{''.join(c if c.isascii() and c.isalnum() else '-' for c in name)}.html"
 
 
 def file_of(release: str) -> str:

@@ -1,0 +1,39 @@
+"""The site is built of what is committed, and no link in it leads nowhere."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pictures
+import website
+
+from properties.helpers.commands import ran
+from properties.helpers.places import ROOT
+
+
+def test_the_site_is_built_and_no_link_leads_nowhere(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    told = ran(sys.executable, ROOT / "ci" / "website.py", site)
+    assert told.returncode == 0, told.stderr
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 25
+    for page in pages:
+        for link in re.findall(r'(?:href|src)="([^"#?]+)', page.read_text()):
+            if ":" not in link and not link.startswith("/"):
+                assert (page.parent / unquote(link)).exists(), f"{page.name}: {link}"
+
+
+def test_a_link_that_leads_nowhere_fails_it() -> None:
+    text = "[a](docs/x.md) [b](../golden/README.md) [c](../harness/cli.py) [d](conformance.json)"
+    assert website.linked(text) == "[a](x.md) [b](store.md) c [d](pages/conformance.html)"
+
+
+def test_pictures_are_of_the_failures_that_are_kept() -> None:
+    made = json.loads(pictures.MADE.read_text())
+    assert made == pictures.digests(), "run ci/pictures.py"
+    shown = {file.stem for file in pictures.PICTURES.glob("*.png")}
+    assert shown == made.keys() == pictures.SHOWN.keys()
+    page = (ROOT / "docs" / "reports.md").read_text()
+    assert all(f"(pictures/{name}.png)" in page for name in shown)
