@@ -11,6 +11,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from project import ROOT
 
@@ -94,7 +95,7 @@ def picture() -> None:
                 "(document.querySelector('table, .copied ~ section ~ section ~ section')"
                 ".getBoundingClientRect().bottom)"
             )
-            clip = {"x": 0, "y": 0, "width": WIDTH, "height": min(stop + 8, TALLEST)}
+            clip: Any = {"x": 0, "y": 0, "width": WIDTH, "height": min(stop + 8, TALLEST)}
             page.screenshot(path=PICTURES / f"{name}.png", clip=clip, full_page=True)
         browser.close()
     MADE.write_text(f"{json.dumps(digests(), indent=1)}\n")
