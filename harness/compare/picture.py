@@ -39,6 +39,8 @@ class Numbers:
     expected: tuple[Number, ...]
     # Empty where the candidate does not show it.
     got: tuple[Number, ...] = ()
+    # It does not, and gradients tell.
+    inferred: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

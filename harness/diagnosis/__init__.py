@@ -1,7 +1,8 @@
 """What a failure is called: from the first tensor that is wrong, and from experiments."""
 
-from harness.diagnosis.diagnose import Ask, diagnose
+from harness.diagnosis.diagnose import Ask, diagnose, read
 from harness.diagnosis.evidence import Evidence
+from harness.diagnosis.inferred import with_what_gradients_tell
 from harness.diagnosis.naming import name_divergence, name_fault
 
 __all__ = [
@@ -10,4 +11,6 @@ __all__ = [
     "diagnose",
     "name_divergence",
     "name_fault",
+    "read",
+    "with_what_gradients_tell",
 ]

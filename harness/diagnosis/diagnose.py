@@ -156,7 +156,7 @@ def conclude(experiments: Sequence[Evidence], decide: Decide) -> tuple[Look, ...
     looks = looks or _in_common(told, right)
     if looks and looks[0].name in OF_SHARES:
         # Where all follow from some weights, these have been told.
-        stray = [each for each in required if not each.comparison.misfits and not _read(each)]
+        stray = [each for each in required if not each.comparison.misfits and not read(each)]
         said = told_by_backward(stray) or told_by_shares(stray)
         looks = (replace(looks[0], why=f"{said}; {looks[0].why}"),) if said else looks
     if looks and looks[0].name not in UNTOLD:
@@ -198,11 +198,11 @@ def _looks(evidence: Evidence) -> list[Look]:
     misfits = evidence.comparison.misfits
     if misfits or "nll" in evidence.wrong or not evidence.wrong:
         return roots(evidence) or [Look("unclassified", "nothing that must be shown is wrong")]
-    reading = _read(evidence)
+    reading = read(evidence)
     return (reading and looks_of_loss(evidence, reading)) or roots(evidence)
 
 
-def _read(evidence: Evidence) -> Reading | None:
+def read(evidence: Evidence) -> Reading | None:
     """Weights and labels from which all gradients follow, if there are such."""
     forward = Forward(evidence.case, passes(evidence.case, evidence.owner_n))
     reading = read_loss(forward, evidence.got, evidence.labels_n)

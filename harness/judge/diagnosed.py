@@ -7,7 +7,8 @@ from harness.against import ITSELF
 from harness.anomalies import OF_RUNS
 from harness.case import Case
 from harness.compare import Comparison, Verdict, compare
-from harness.diagnosis import Evidence, diagnose
+from harness.compare.picture import Picture
+from harness.diagnosis import Evidence, diagnose, read, with_what_gradients_tell
 from harness.judge.judge import begin, reference_traces
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
@@ -30,7 +31,16 @@ def diagnosed(
         # Hypotheses are of our own model.
         return failure
     asked = Asked(failure.candidate, pool, time.monotonic() + seconds)
-    return replace(failure, diagnosis=diagnose(failure, asked))
+    return replace(failure, diagnosis=diagnose(failure, asked), picture=_inferred(failure, asked))
+
+
+def _inferred(failure: Comparison, asked: "Asked") -> Picture | None:
+    """Its picture, with labels and weights that the candidate does not show."""
+    evidence = asked(failure.case) if failure.picture else None
+    reading = read(evidence) if evidence else None
+    if failure.picture is None or evidence is None or reading is None:
+        return failure.picture
+    return with_what_gradients_tell(failure.picture, evidence, reading)
 
 
 @dataclass(slots=True)

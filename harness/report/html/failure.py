@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from harness.case import Case, parse
@@ -79,6 +78,7 @@ def _maps(record: Mapping[str, Any], case: Case) -> Iterator[dict[str, Any]]:
         drawn = room >= 0 and case.tokens <= MOST_CELLS
         with_heads = drawn and room >= case.tokens * len(heads)
         room -= case.tokens * len(heads) if with_heads else 0
+        inferred = each["key"] not in record["keys"]
         wrong, elements, used = record["keys"].get(each["key"], [0, 0, 0.0])
         yield {
             "key": each["key"],
@@ -90,7 +90,9 @@ def _maps(record: Mapping[str, Any], case: Case) -> Iterator[dict[str, Any]]:
             "drawn": drawn,
             "open": number == 0,
             "counted": counted(each["signs"]),
-            "elements": f"{wrong} of {elements} elements differ; the farthest by {share(used)}",
+            "elements": "The candidate does not show it; its gradients tell"
+            if inferred
+            else f"{wrong} of {elements} elements differ; the farthest by {share(used)}",
         }
 
 
@@ -138,9 +140,5 @@ def _larger(larger: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def fields_of(case: Case) -> list[tuple[str, str]]:
     """What a case says of itself, but for its rows."""
-    usual = {each.name: each.default for each in fields(case)}
-    return [
-        (name, str(getattr(case, name)))
-        for name in usual
-        if name not in ("rows", "ids") and getattr(case, name) != usual[name]
-    ]
+    words = (word.partition("=") for word in str(case).split()[1:])
+    return [(name, value) for name, _, value in words if name not in ("rows", "ids")]

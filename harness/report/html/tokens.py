@@ -175,7 +175,8 @@ def _says(
         if got is None or got == expected:
             parts.append(f"{word} {brief(expected)}")
         else:
-            parts.append(f"{word} {brief(got)}, expected {brief(expected)}")
+            how = ", as gradients tell" if each["inferred"] else ""
+            parts.append(f"{word} {brief(got)}{how}, expected {brief(expected)}")
     return "; ".join(parts)
 
 

@@ -1,0 +1,32 @@
+"""Of a candidate that shows only what it must, gradients tell which tokens went wrong, and how."""
+
+from harness.candidates.required import only_required
+from harness.case import parse
+from harness.judge import diagnosed, evaluate
+from harness.ranks.pool import RankPool
+
+CASE = parse("case/1 rows=7:1101111,4:0011:left,6:111111 heads=4/2 sp=2 dim=8 seed=3")
+# The last token of rank 0.
+LAST = 8
+
+
+def test_the_token_that_does_not_count_is_drawn_though_nobody_shows_weights(
+    harness_pool: RankPool,
+) -> None:
+    failure = evaluate(CASE, only_required("mutants.B21"), harness_pool)
+    assert failure.picture is not None
+    assert failure.picture.maps == ()
+    picture = diagnosed(failure, harness_pool).picture
+    assert picture is not None
+    (drawn,) = picture.maps
+    assert drawn.key == "weight"
+    assert [n for n, sign in enumerate(drawn.signs) if sign != "0"] == [LAST]
+    numbers = {each.key: each for each in picture.numbers}
+    assert numbers["weight"].inferred
+    assert numbers["weight"].got[LAST] == 0
+    assert numbers["labels"].got == numbers["labels"].expected
+
+
+def test_who_shows_them_is_believed(harness_pool: RankPool) -> None:
+    failure = evaluate(CASE, "mutants.B21", harness_pool)
+    assert diagnosed(failure, harness_pool).picture == failure.picture
