@@ -142,9 +142,9 @@ def _campaign(options: argparse.Namespace) -> int:
 
 
 def _answer(shown: "Shown | Passed", options: argparse.Namespace, pool: "RankPool") -> int:
+    answer(options, {**shown.record(), "placement": pool.place})
     if not options.json:
         print(shown.text())  # noqa: T201 - the answer
-    answer(options, {**shown.record(), "placement": pool.place})
     if options.script is not None:
         _write_script(options.script, shown.comparison, pool)
     return status_of(shown.verdict, options.known)

@@ -8,7 +8,7 @@ from harness.case import Case, parse
 from harness.report.html.collectives import diagram
 from harness.report.html.numbers import share
 from harness.report.html.render import render
-from harness.report.html.tokens import MOST_CELLS, SIGNS, WORDS, counted, layout
+from harness.report.html.tokens import MOST_CELLS, counted, layout
 
 GRADIENT = "grad."
 VERDICTS = {
@@ -30,7 +30,7 @@ def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     case = parse(record["case"])
     told = told_in_pairs(record["explanation"])
     looks = [*record["diagnosis"], *record["looks"]]
-    drawn = layout(case, record["picture"])
+    drawn = layout(case, record["picture"], record["findings"])
     return render(
         "failure.html",
         title=f"{record['verdict']} {record['candidate']}",
@@ -43,8 +43,7 @@ def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         case=case,
         layout=drawn,
         maps=list(_maps(record, case)),
-        signs=SIGNS,
-        words=WORDS,
+        stray=any(cell.stray for line in drawn.lines for cell in line.cells) if drawn else False,
         gradients=list(_gradients(record)),
         diagram=diagram(record["fault"]["collectives"]) if record["fault"] else None,
         printed=_printed(record),
@@ -82,7 +81,6 @@ def _maps(record: Mapping[str, Any], case: Case) -> Iterator[dict[str, Any]]:
         wrong, elements, used = record["keys"].get(each["key"], [0, 0, 0.0])
         yield {
             "key": each["key"],
-            "word": WORDS.get(each["key"], ""),
             "signs": each["signs"],
             "heads": heads if with_heads else [],
             "wrong_heads": [n for n, signs in enumerate(heads) if set(signs) - set("0-")],

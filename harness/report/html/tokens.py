@@ -1,6 +1,6 @@
 """The token map: rows of tokens as lines of cells, cut where another rank goes on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,6 @@ WORDS = {
     "weight": "weight in the loss",
     "nll": "loss",
 }
-SIGNS = {"0": "within its budget", "9": "not a number", "-": "not shown"}
-SIGNS |= {str(n): f"{10 ** (2 * n - 2):,} budgets or more" for n in range(2, 9)}
-SIGNS["1"] = "more than its budget"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +37,8 @@ class Cell:
     says: str
     # The loss does not count what it predicts.
     masked: bool
+    # It was reported by no rank, or twice.
+    stray: bool = False
     # Another rank goes on behind it.
     edge: bool = False
 
@@ -80,12 +79,17 @@ class Layout:
         return self.tokens <= MOST_WRITTEN
 
 
-def layout(case: Case, picture: Mapping[str, Any] | None) -> Layout | None:
+def layout(
+    case: Case, picture: Mapping[str, Any] | None, misfits: Iterable[Mapping[str, Any]] = ()
+) -> Layout | None:
     """Every token of a case, and what is known of each; nothing where there are too many."""
     if case.tokens > MOST_CELLS:
         return None
     picture = picture or {"owners": [], "computed": [], "numbers": []}
     owner_n = _owners(case, picture["owners"])
+    stray = {
+        token: f"{each['key']}: {each['misfit']}" for each in misfits for token in each["tokens"]
+    }
     numbers = {each["key"]: each for each in picture["numbers"]}
     per_line, size = LARGE if case.tokens <= MOST_WRITTEN else SMALL
     lines: list[Line] = []
@@ -105,7 +109,13 @@ def layout(case: Case, picture: Mapping[str, Any] | None) -> Layout | None:
                         y=line.y,
                         text=str(ids[position]),
                         rank=owner,
-                        says=_says(row, position, token, ids[position], owner, numbers),
+                        says="; ".join(
+                            [
+                                _says(row, position, token, ids[position], owner, numbers),
+                                *([stray[token]] if token in stray else []),
+                            ]
+                        ),
+                        stray=token in stray,
                         masked=not (follows and case.rows[row].mask[position + 1] == "1"),
                         edge=follows and owner_n[token + 1] != owner,
                     )

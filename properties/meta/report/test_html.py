@@ -17,7 +17,7 @@ from harness.compare import Comparison, Look, faulted
 from harness.failure.bundle import write_bundle
 from harness.report import comparison_record
 from harness.report.html import NotDrawn, Page, pages_of, save
-from harness.trace import Fault, Kind
+from harness.trace import Fault, Kind, Misfit, MisfitKind
 from properties.helpers.commands import ran
 from properties.helpers.drawn import CASE, HOSTILE, SIGNS, campaign, pictured
 from properties.helpers.fuzzing import fuzz, one_value_else
@@ -43,6 +43,15 @@ def test_a_map_has_a_cell_for_each_token_and_padding_beside_them() -> None:
     # The loss counts what predicts a target: not what stands before one that is none, nor ends.
     masked = re.findall(r'class="cell s. masked" data-token="(\d)"', page)
     assert sorted(set(masked)) == ["1", "4", "6"]
+
+
+def test_a_token_that_no_rank_reported_stands_out() -> None:
+    misfit = Misfit(MisfitKind.LOST, "nll", (4,))
+    for comparison in (pictured(misfits=(misfit,)), pictured(signs="0000000", misfits=(misfit,))):
+        page = page_of(comparison)
+        assert "Tokens with a dashed edge were reported by no rank, or twice." in page
+        assert set(re.findall(r'stray" data-token="(\d)"', page)) == {"4"}
+        assert "nll: token lost" in page
 
 
 def test_gradients_heads_cause_and_command_are_on_the_page() -> None:
