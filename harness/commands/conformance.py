@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     if not names:
         raise UsageError("NAME: nothing is installed; see `candidates list`")
 
-    from harness.conformance import read, write
+    from harness.conformance import finding_record, read, write
 
     out = Path(options.out)
     results = so_far(out)
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
         if not versions:
             library = name.partition(".")[0]
             for key, found in records[name]["listed"].items():
-                results["findings"][f"{library} {key}"] = found["record"]
+                results["findings"][f"{library} {key}"] = finding_record(key, found["record"])
         # Kept at once: hours of work are not to be lost with the last candidate.
         results["releases" if versions else "candidates"][name] = records[name]
         write(out, results)

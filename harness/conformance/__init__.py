@@ -9,7 +9,7 @@ from harness.conformance.document import (
     write,
 )
 from harness.conformance.examined import examine
-from harness.conformance.findings import findings
+from harness.conformance.findings import finding_record, findings
 from harness.conformance.page import by_library, page
 from harness.conformance.request import Request
 from harness.conformance.sweep import sweep
@@ -21,6 +21,7 @@ __all__ = [
     "by_library",
     "examine",
     "examined_record",
+    "finding_record",
     "findings",
     "page",
     "read",

@@ -5,7 +5,7 @@ from typing import Any
 
 from harness.campaign.markdown import table
 from harness.candidates.published.bugs import Bug, bugs
-from harness.candidates.published.library import Library
+from harness.candidates.published.library import Library, libraries
 from harness.conformance.document import Results
 
 HEAD = """# Upstream bugs in published releases
@@ -47,15 +47,31 @@ def _name(library: Library, bug: Bug) -> tuple[str, str, str]:
     return whose, "", f"Not diagnosed: gone in {library.pinned}."
 
 
-def _finding(library: Library, bug: Bug, seen: Mapping[str, Any] | None) -> str:
-    facts = {
-        "where": f"`{bug.where}`",
-        "in": ", ".join(f"`{library.name}.{key}`" for key in bug.candidate),
+def facts_of(library: Library, bug: Bug) -> dict[str, str]:
+    """Where it is, where it shows, and what is known of it."""
+    return {
+        "where": bug.where,
+        "in": ", ".join(f"{library.name}.{key}" for key in bug.candidate),
         "when": ", ".join(bug.when) or "always",
         "since": _since(library, bug),
         "reported": bug.link or "no report was found",
-        "golden": f"`{bug.golden}`",
+        "golden": bug.golden,
     }
+
+
+def finding_record(key: str, seen: Mapping[str, Any]) -> dict[str, Any]:
+    """What a page of a listed bug is made from: what it comes to, and what is known of it."""
+    library = libraries()[seen["candidate"].partition(".")[0]]
+    (bug,) = (bug for bug in bugs(library) if bug.key == key)
+    script = f"{seen['replay']} --script report.py"
+    known = {"says": bug.says, **facts_of(library, bug), "as a script": script}
+    return {**seen, "known": known}
+
+
+def _finding(library: Library, bug: Bug, seen: Mapping[str, Any] | None) -> str:
+    facts = facts_of(library, bug)
+    facts |= {name: f"`{facts[name]}`" for name in ("where", "golden")}
+    facts["in"] = ", ".join(f"`{name}`" for name in facts["in"].split(", "))
     lines = [f"## {library.distribution}: {bug.key}\n", f"{bug.says}\n"]
     lines += [f"- {name}: {fact}" for name, fact in facts.items()]
     if seen:

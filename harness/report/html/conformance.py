@@ -33,7 +33,7 @@ def conformance_pages(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for release, steps in libraries.items():
         yield file_of(release), library_page(release, steps, releases, findings)
     for name, (file, record) in findings.items():
-        yield file, failure_page(record, {"listed": name})
+        yield file, failure_page(record, {"listed": name, **record["known"]})
 
 
 def library_page(
