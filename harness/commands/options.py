@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import sys
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -185,11 +186,12 @@ def answer(
 
         as_read = json.loads(json.dumps(drawn or document))
         try:
-            save(Path(options.report), pages_of("this one", as_read))
+            first, *_ = save(Path(options.report), pages_of("this one", as_read))
         except OSError as error:
             raise UsageError(
                 f"--report={options.report}: cannot be written: {error.strerror}"
             ) from None
+        print(f"page: {first}", file=sys.stderr)  # noqa: T201 - no part of the answer
 
 
 def read_request(options: argparse.Namespace) -> tuple[Request, int]:
