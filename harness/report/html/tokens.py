@@ -121,8 +121,9 @@ def layout(
                     )
                 )
             line.pieces = _pieces(line, size)
-    padding = _padding(picture["computed"], owner_n, len(lines), size, per_line)
-    lines += padding
+    if not stray:
+        # Of tokens that two ranks hold nobody knows which rows of theirs are padding.
+        lines += _padding(picture["computed"], owner_n, len(lines), size, per_line)
     ranks = sorted({cell.rank for line in lines for cell in line.cells} - {-1})
     width = MARGIN + size * max(len(line.cells) for line in lines) + 4
     height = TOP + len(lines) * (size + STRIP + GAP)
