@@ -74,6 +74,9 @@ def keep() -> None:
                 shown.comparison = shown.comparison.rooted("stale-state", why)
         with tempfile.TemporaryDirectory() as folder:
             bundle = write_bundle(shown.comparison, Path(folder))
+            for file in ("failure.json", "explanation.txt", "ranks.txt"):
+                whole = (bundle / file).read_text()
+                (bundle / file).write_text(whole.replace(f"{ROOT}/", ""))
             shutil.rmtree(KEPT / name, ignore_errors=True)
             shutil.move(bundle, KEPT / name)
         print(shown.text())

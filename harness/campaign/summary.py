@@ -14,7 +14,7 @@ from harness.verdict import Verdict
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
-FORMAT = 7
+FORMAT = 8
 # So many cases may need nothing of other ranks; that no case of more does is no chance.
 FEW = 20
 INTERRUPTED: Final = "interrupted"

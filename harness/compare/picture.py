@@ -1,7 +1,7 @@
 """A divergence as a reader draws it: how far off each token is. Nothing is ever judged from it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -56,6 +56,8 @@ class Picture:
     numbers: tuple[Numbers, ...]
     # Of each gradient, the factor that brings the expected one nearest to it.
     ratios: dict[str, float]
+    # How often each rank's share of a gradient counts, where a diagnosis found that.
+    shares: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

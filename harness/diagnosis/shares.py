@@ -9,12 +9,14 @@ a gradient, R ranks.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from harness.compare import alike
+from harness.compare.picture import Picture
 from harness.diagnosis.evidence import Evidence, Mask
 from harness.diagnosis.forward import Forward, Pass, passes
 from harness.diagnosis.readout import small
@@ -26,6 +28,7 @@ from harness.trace.trace import Values
 Counts = dict[tuple[str, int], float]
 NO_SUM = "no sum of the ranks' shares, as after a wrong backward of an exchange"
 MOST_TOLD = 3
+DIGITS = 6
 
 
 def told_by_shares(wrong: Sequence[Evidence]) -> str:
@@ -42,6 +45,14 @@ def told_by_shares(wrong: Sequence[Evidence]) -> str:
             said.append(f"{part[0]}: rank {part[1]}'s share {_said(*seen)}")
     more = f" and {len(said) - MOST_TOLD} more" if len(said) > MOST_TOLD else ""
     return "; ".join(said[:MOST_TOLD]) + more
+
+
+def with_shares(picture: Picture, evidence: Evidence) -> Picture:
+    """The same with the shares of which each gradient is the sum, where it is one."""
+    shares: dict[str, dict[int, float]] = {}
+    for (name, rank), count in (counts_of_shares(evidence) or {}).items():
+        shares.setdefault(name, {})[rank] = float(f"{count:.{DIGITS}f}") + 0.0
+    return replace(picture, shares=shares)
 
 
 def counts_of_shares(evidence: Evidence) -> Counts | None:

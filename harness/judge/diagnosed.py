@@ -8,7 +8,14 @@ from harness.anomalies import OF_RUNS
 from harness.case import Case
 from harness.compare import Comparison, Verdict, compare
 from harness.compare.picture import Picture
-from harness.diagnosis import Evidence, diagnose, read, with_what_gradients_tell
+from harness.diagnosis import (
+    OF_SHARES,
+    Evidence,
+    diagnose,
+    read,
+    with_shares,
+    with_what_gradients_tell,
+)
 from harness.judge.judge import begin, reference_traces
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
@@ -31,16 +38,21 @@ def diagnosed(
         # Hypotheses are of our own model.
         return failure
     asked = Asked(failure.candidate, pool, time.monotonic() + seconds)
-    return replace(failure, diagnosis=diagnose(failure, asked), picture=_inferred(failure, asked))
+    named = replace(failure, diagnosis=diagnose(failure, asked))
+    return replace(named, picture=_with_what_was_found(named, asked))
 
 
-def _inferred(failure: Comparison, asked: "Asked") -> Picture | None:
-    """Its picture, with labels and weights that the candidate does not show."""
-    evidence = asked(failure.case) if failure.picture else None
-    reading = read(evidence) if evidence else None
-    if failure.picture is None or evidence is None or reading is None:
-        return failure.picture
-    return with_what_gradients_tell(failure.picture, evidence, reading)
+def _with_what_was_found(failure: Comparison, asked: "Asked") -> Picture | None:
+    """Its picture, with labels and weights that the candidate does not show, and ranks' shares."""
+    picture = failure.picture
+    evidence = asked(failure.case) if picture else None
+    if picture is None or evidence is None:
+        return picture
+    reading = read(evidence)
+    if reading:
+        picture = with_what_gradients_tell(picture, evidence, reading)
+    of_shares = failure.diagnosis and failure.diagnosis[0].name in OF_SHARES
+    return with_shares(picture, evidence) if of_shares else picture
 
 
 @dataclass(slots=True)

@@ -105,7 +105,7 @@ def log(moment_ns: int = 0) -> list[Collective]:
             group=_group(entry),
             sequence=entry["collective_seq_id"],
             kind=_kind(entry),
-            shape=str(entry.get("input_sizes", [])),
+            shape=", ".join(map(str, entry.get("input_sizes", []))),
             # NCCL retires an entry some time after it was done.
             done=bool(entry["retired"]) or entry.get("state") == "completed",
             dtype=", ".join(entry.get("input_dtypes", [])),

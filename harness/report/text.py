@@ -1,6 +1,7 @@
 """A comparison in words."""
 
 import shlex
+from collections.abc import Iterable, Sequence
 
 from harness.anomalies import ANOMALIES
 from harness.case import Case
@@ -8,6 +9,8 @@ from harness.compare import Comparison, Divergence, Look, Verdict
 from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind
 
 INDENT = "\n          "
+# Of tokens that do not fit together, so many stretches are told.
+MOST_STRETCHES = 4
 
 
 def explain(comparison: Comparison) -> str:
@@ -131,17 +134,35 @@ def _misfit(case: Case, misfit: Misfit) -> str:
         detail = f": {misfit.detail}" if misfit.detail else ""
         ranks = ", ".join(map(str, misfit.ranks))
         return f"{misfit.key}: rank {ranks} holds another copy than rank 0{detail}"
-    count = len(misfit.tokens)
-    which = ", ".join(_token(case, token) for token in misfit.tokens[:3])
-    more = f" and {count - 3} more" if count > 3 else ""
+    which = places(case, misfit.tokens, MOST_STRETCHES)
     if misfit.kind is MisfitKind.TWICE:
-        return f"{misfit.key}: {which}{more} reported twice, by ranks {list(misfit.ranks)}"
-    return f"{misfit.key}: {which}{more} reported by no rank"
+        return f"{misfit.key}: {which} reported twice, by ranks {list(misfit.ranks)}"
+    return f"{misfit.key}: {which} reported by no rank"
 
 
-def _token(case: Case, token: int) -> str:
-    row = max(r for r in range(len(case.rows)) if case.offsets[r] <= token)
-    return f"row {row} position {token - case.offsets[row]}"
+def places(case: Case, tokens: Sequence[int], most: int) -> str:
+    """Where tokens stand, those that follow each other in a row together."""
+    found = [_positions(case, first, last) for first, last in _stretches(case, tokens)]
+    more = f" and so on, {len(tokens)} tokens in all" if found[most:] else ""
+    return ", ".join(found[:most]) + more
+
+
+def _stretches(case: Case, tokens: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of tokens that follow each other in a row."""
+    found: list[tuple[int, int]] = []
+    starts = set(case.offsets)
+    for token in tokens:
+        if found and token == found[-1][1] + 1 and token not in starts:
+            found[-1] = (found[-1][0], token)
+        else:
+            found.append((token, token))
+    return found
+
+
+def _positions(case: Case, first: int, last: int) -> str:
+    row = max(r for r in range(len(case.rows)) if case.offsets[r] <= first)
+    start = case.offsets[row]
+    return f"row {row} position {first - start}" + (f" to {last - start}" if last > first else "")
 
 
 def _fault_lines(fault: Fault) -> list[str]:

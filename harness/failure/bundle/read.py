@@ -26,7 +26,7 @@ from harness.failure.sameness import Mark
 from harness.outside import BadInput, read_file, read_json
 from harness.verdict import Verdict
 
-FORMAT = 6
+FORMAT = 7
 MOST_BYTES = 4 << 20
 RECORD, EXPLANATION = "failure.json", "explanation.txt"
 TENSORS, RANKS = "tensors.safetensors", "ranks.txt"

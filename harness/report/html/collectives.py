@@ -4,7 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-COLUMN, ROW, MARGIN, TOP = 90, 26, 330, 30
+from harness.ranks.collectives import MESSAGES, UNEVEN
+
+COLUMN, ROW, MARGIN, TOP = 110, 26, 330, 30
+# Where ranks part, what each entered stands below its dot.
+TOLD = 18
 _ENTRY = re.compile(
     r"(?P<what>.+?) #(?P<number>\d+) on (?P<group>.+?), shape (?P<shape>.*?)(?P<open>, not done)?$"
 )
@@ -17,6 +21,11 @@ class Entered:
     what: str
     shape: str
     done: bool
+
+    @property
+    def same(self) -> tuple[str, str]:
+        """What has to be the same on all ranks."""
+        return self.what, "" if self.what.startswith(UNEVEN) else self.shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,10 @@ class Diagram:
 
     @property
     def height(self) -> int:
-        return TOP + ROW * (len(self.steps) + 1)
+        return TOP + ROW * (len(self.steps) + 1) + TOLD
+
+    def x(self, place: int) -> int:
+        return MARGIN + place * COLUMN
 
 
 def diagram(collectives: Mapping[str, Sequence[str]]) -> Diagram | None:
@@ -64,23 +76,40 @@ def diagram(collectives: Mapping[str, Sequence[str]]) -> Diagram | None:
             else:
                 order.insert(after, key)
                 after += 1
-    # What only some can still remember is behind all that the others entered.
-    steps = tuple(
-        _step(key, TOP + ROW * (place + 1), tuple(read[rank].get(key) for rank in ranks), ranks)
-        for place, key in enumerate(order)
-    )
-    return Diagram(ranks, steps) if steps else None
+    steps: list[Step] = []
+    y, together = TOP, True
+    for key in order:
+        at = tuple(read[rank].get(key) for rank in ranks)
+        parted = together and _parted(key, at, read)
+        y += ROW
+        steps.append(Step(key, y, at, parted))
+        # What comes after follows from where they parted first.
+        together = together and not parted
+        y += TOLD if parted else 0
+    return Diagram(ranks, tuple(steps)) if steps else None
 
 
-def _step(key: str, y: int, at: tuple[Entered | None, ...], ranks: tuple[str, ...]) -> Step:
-    members = re.search(r"ranks ([\d,]+)$", key)
-    expected = set(members[1].split(",")) if members else set(ranks)
-    missing = any(
-        not each for rank, each in zip(ranks, at, strict=True) if rank in expected & set(ranks)
-    )
-    kinds = {(each.what, each.shape) for each in at if each}
-    open_somewhere = any(each and not each.done for each in at)
-    return Step(key, y, at, open_somewhere and (missing or len(kinds) > 1))
+def _parted(
+    key: str, at: tuple[Entered | None, ...], read: Mapping[str, Mapping[str, Entered]]
+) -> bool:
+    """Whether one of a group never came, or with something else."""
+    if any(each.what.startswith(MESSAGES) for each in at if each):
+        # No two ranks share the number of a message.
+        return False
+    number, group = _number_and_group(key)
+    members = re.search(r"ranks ([\d,]+)$", group)
+    expected = set(members[1].split(",")) if members else set(read)
+    for rank in expected & set(read):
+        entered = [_number_and_group(each) for each in read[rank]]
+        # What it entered long ago it may no longer remember.
+        if number > max((its for its, other in entered if other == group), default=0):
+            return True
+    return len({each.same for each in at if each}) > 1
+
+
+def _number_and_group(key: str) -> tuple[int, str]:
+    number, group = key.removeprefix("#").split(" on ", 1)
+    return int(number), group
 
 
 def _read(text: str) -> tuple[str, Entered] | None:

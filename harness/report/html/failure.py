@@ -6,11 +6,12 @@ from typing import Any
 
 from harness.case import Case, parse
 from harness.report.html.collectives import diagram
+from harness.report.html.gradients import GRADIENT, table_of_gradients
 from harness.report.html.numbers import share
+from harness.report.html.patterns import holdings, pattern
 from harness.report.html.render import render
-from harness.report.html.tokens import MOST_CELLS, counted, layout
+from harness.report.html.tokens import MOST_CELLS, counted, layout, written
 
-GRADIENT = "grad."
 VERDICTS = {
     "DIVERGED": "It computes something else than plain training.",
     "KNOWN": "It computes something else than plain training, and that is listed of it.",
@@ -43,14 +44,27 @@ def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         case=case,
         layout=drawn,
         maps=list(_maps(record, case)),
-        stray=any(cell.stray for line in drawn.lines for cell in line.cells) if drawn else False,
-        gradients=list(_gradients(record)),
+        stray=sorted({cell.stray for line in drawn.lines for cell in line.cells} - {""})
+        if drawn
+        else [],
+        right_before=right_before(record),
+        pattern=pattern(drawn, record["picture"]["maps"]) if drawn and record["picture"] else "",
+        holdings=holdings(case, record["picture"]),
+        gradients=table_of_gradients(record),
         diagram=diagram(record["fault"]["collectives"]) if record["fault"] else None,
         printed=_printed(record),
         larger=_larger(record["larger"]),
         fields=fields_of(case),
         other={name: value for name, value in other.items() if value},
     )
+
+
+def right_before(record: Mapping[str, Any]) -> list[str]:
+    """The tensors that were computed before the first that is wrong, and are right."""
+    keys: Mapping[str, Sequence[float]] = record["keys"]
+    wrong = [number for number, (count, _, _) in enumerate(keys.values()) if count]
+    first = list(keys)[: wrong[0]] if wrong else []
+    return [key for key in first if not key.startswith(GRADIENT)]
 
 
 def told_in_pairs(explanation: str) -> list[tuple[str, str]]:
@@ -68,6 +82,7 @@ def told_in_pairs(explanation: str) -> list[tuple[str, str]]:
 def _maps(record: Mapping[str, Any], case: Case) -> Iterator[dict[str, Any]]:
     """Every tensor of tokens that is wrong somewhere; the first is open."""
     maps = record["picture"]["maps"] if record["picture"] else []
+    numbers = {each["key"]: each for each in record["picture"]["numbers"]} if maps else {}
     room = MOST_CELLS
     for number, each in enumerate(maps):
         if len(each["signs"]) != case.tokens:
@@ -90,22 +105,13 @@ def _maps(record: Mapping[str, Any], case: Case) -> Iterator[dict[str, Any]]:
             "counted": counted(each["signs"]),
             "elements": "The candidate does not show it; its gradients tell"
             if inferred
-            else f"{wrong} of {elements} elements differ; the farthest by {share(used)}",
+            else f"{wrong} of {elements} elements differ; {_farthest(used)}",
+            "written": written(numbers.get(each["key"])),
         }
 
 
-def _gradients(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    ratios = record["picture"]["ratios"] if record["picture"] else {}
-    for key, (wrong, elements, used) in record["keys"].items():
-        if key.startswith(GRADIENT):
-            yield {
-                "name": key.removeprefix(GRADIENT),
-                "wrong": wrong,
-                "elements": elements,
-                "used": share(used),
-                "ratio": ratios.get(key, 1.0),
-                "bar": min(max(ratios.get(key, 1.0), 0.0), 2.0) * 50,
-            }
+def _farthest(used: float) -> str:
+    return f"the farthest by {share(used)}" if share(used) else "they must be exact"
 
 
 def _printed(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:

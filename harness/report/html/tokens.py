@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.case import Case
-from harness.report.html.numbers import brief
+from harness.report.html.numbers import brief, short
 
 # Cells that fit on a line, and how wide each is: with its id written in it, or without.
 LARGE, SMALL = (32, 26), (64, 12)
@@ -15,6 +15,7 @@ MOST_WRITTEN = 512
 MOST_CELLS = 17_000
 MARGIN, TOP, STRIP, GAP = 64, 4, 5, 5
 
+STRAY = {"token lost": "lost", "token owned twice": "twice"}
 WORDS = {
     "ids": "id",
     "positions": "position",
@@ -29,6 +30,7 @@ class Cell:
     """One token, or one place of padding."""
 
     token: int
+    row: int
     x: int
     y: int
     # What is written in it.
@@ -37,8 +39,8 @@ class Cell:
     says: str
     # The loss does not count what it predicts.
     masked: bool
-    # It was reported by no rank, or twice.
-    stray: bool = False
+    # By no rank reported, or by two: "lost", "twice" or nothing.
+    stray: str = ""
     # Another rank goes on behind it.
     edge: bool = False
 
@@ -88,7 +90,9 @@ def layout(
     picture = picture or {"owners": [], "computed": [], "numbers": []}
     owner_n = _owners(case, picture["owners"])
     stray = {
-        token: f"{each['key']}: {each['misfit']}" for each in misfits for token in each["tokens"]
+        token: (STRAY[each["misfit"]], f"{each['key']}: {each['misfit']}")
+        for each in misfits
+        for token in each["tokens"]
     }
     numbers = {each["key"]: each for each in picture["numbers"]}
     per_line, size = LARGE if case.tokens <= MOST_WRITTEN else SMALL
@@ -105,6 +109,7 @@ def layout(
                 line.cells.append(
                     Cell(
                         token=token,
+                        row=row,
                         x=MARGIN + (position - first) * size,
                         y=line.y,
                         text=str(ids[position]),
@@ -112,10 +117,10 @@ def layout(
                         says="; ".join(
                             [
                                 _says(row, position, token, ids[position], owner, numbers),
-                                *([stray[token]] if token in stray else []),
+                                *stray.get(token, ("",))[1:],
                             ]
                         ),
-                        stray=token in stray,
+                        stray=stray.get(token, ("",))[0],
                         masked=not (follows and case.rows[row].mask[position + 1] == "1"),
                         edge=follows and owner_n[token + 1] != owner,
                     )
@@ -165,7 +170,7 @@ def _padding(
     for number, rank in enumerate(pads[:most]):
         says = f"padding that rank {rank} computes"
         x = MARGIN + number * size
-        line.cells.append(Cell(-1, x, line.y, "", rank, says, masked=True))
+        line.cells.append(Cell(-1, -1, x, line.y, "", rank, says, masked=True))
     line.pieces = _pieces(line, size)
     return [line]
 
@@ -189,6 +194,16 @@ def _says(
             how = ", as gradients tell" if each["inferred"] else ""
             parts.append(f"{word} {brief(got)}{how}, expected {brief(expected)}")
     return "; ".join(parts)
+
+
+def written(numbers: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """What stands in each cell: what came, and what was expected of it if that is wrong."""
+    if numbers is None or not numbers["got"]:
+        return []
+    return [
+        (short(got), short(expected) if got != expected else "")
+        for got, expected in zip(numbers["got"], numbers["expected"], strict=True)
+    ]
 
 
 def counted(signs: str) -> str:

@@ -30,3 +30,14 @@ def test_the_token_that_does_not_count_is_drawn_though_nobody_shows_weights(
 def test_who_shows_them_is_believed(harness_pool: RankPool) -> None:
     failure = evaluate(CASE, "mutants.B21", harness_pool)
     assert diagnosed(failure, harness_pool).picture == failure.picture
+
+
+def test_the_picture_tells_how_often_each_share_of_a_gradient_counts(
+    harness_pool: RankPool,
+) -> None:
+    failure = diagnosed(evaluate(CASE, "mutants.B105", harness_pool), harness_pool)
+    assert failure.picture is not None
+    shares = failure.picture.shares
+    assert shares.pop("embed") == {0: 0.5, 1: 0.5}
+    assert len(shares) == 11
+    assert all(counts == {0: 1.0, 1: 1.0} for counts in shares.values())

@@ -24,7 +24,7 @@ WORLD = group_name("world of 2x2", [0, 1, 2, 3])
 
 
 def entered(
-    kind: str, sequence: int, group: str = PAIR, shape: str = "[[4]]", dtype: str = ""
+    kind: str, sequence: int, group: str = PAIR, shape: str = "[4]", dtype: str = ""
 ) -> Collective:
     return Collective(group, sequence, kind, shape, done=False, dtype=dtype)
 
@@ -118,7 +118,7 @@ def test_ranks_that_did_the_same_do_not_disagree(logs: dict[int, list[Collective
 def test_a_rank_that_fell_behind_never_came() -> None:
     logs = {0: reduced(1, 3), 1: reduced(1, 2)}
     assert first_disagreement(logs) == (
-        f"collective #3 on {PAIR}: rank 0 entered all_reduce of shape [[4]]; rank 1 never came"
+        f"collective #3 on {PAIR}: rank 0 entered all_reduce of shape [4]; rank 1 never came"
     )
 
 
@@ -131,25 +131,25 @@ def test_another_kind_under_the_same_number_is_a_disagreement() -> None:
 
 def test_another_shape_is_a_disagreement_where_shapes_must_agree() -> None:
     def logs(kind: str) -> dict[int, list[Collective]]:
-        return {0: [entered(kind, 1, shape="[[2]]")], 1: [entered(kind, 1, shape="[[3]]")]}
+        return {0: [entered(kind, 1, shape="[2]")], 1: [entered(kind, 1, shape="[3]")]}
 
-    assert "all_reduce of shape [[2]]; rank 1 entered" in first_disagreement(logs("all_reduce"))
+    assert "all_reduce of shape [2]; rank 1 entered" in first_disagreement(logs("all_reduce"))
     # Uneven pieces, and what only the root gives.
     for kind in ("all_to_all", "gather", "scatter"):
         assert first_disagreement(logs(kind)) == ""
 
 
 def test_another_dtype_is_a_disagreement_and_named_where_nothing_else_differs() -> None:
-    def logs(kind: str, shape: str = "[[2]]") -> dict[int, list[Collective]]:
-        one = entered(kind, 1, shape="[[2]]", dtype="Long")
+    def logs(kind: str, shape: str = "[2]") -> dict[int, list[Collective]]:
+        one = entered(kind, 1, shape="[2]", dtype="Long")
         return {0: [one], 1: [entered(kind, 1, shape=shape, dtype="Double")]}
 
     told = first_disagreement(logs("all_to_all"))
     assert told.endswith(
-        "rank 0 entered all_to_all of shape [[2]] in Long; "
-        "rank 1 entered all_to_all of shape [[2]] in Double"
+        "rank 0 entered all_to_all of shape [2] in Long; "
+        "rank 1 entered all_to_all of shape [2] in Double"
     )
-    assert "Long" not in first_disagreement(logs("all_reduce", shape="[[3]]"))
+    assert "Long" not in first_disagreement(logs("all_reduce", shape="[3]"))
     # Only the root gives something.
     assert first_disagreement(logs("scatter")) == ""
 
@@ -167,7 +167,7 @@ def test_groups_in_step_may_still_be_entered_in_different_orders() -> None:
 
 
 def test_a_log_comes_through_json_as_it_was_and_nothing_else_passes_for_one() -> None:
-    log = [entered("barrier", 1), entered("all_reduce", 2, WORLD, "[[2, 3]]", "Double")]
+    log = [entered("barrier", 1), entered("all_reduce", 2, WORLD, "[2, 3]", "Double")]
     assert heard(json.loads(json.dumps(told(log)))) == log
     for garbage in (1, [1], [[1]], [["g", "x", "k", "[]", True, ""]], {"a": 1}):
         with pytest.raises((TypeError, ValueError)):

@@ -87,7 +87,7 @@ def test_a_rank_that_never_gets_anywhere_is_named_with_its_stack(
     assert (fault.kind, fault.rank) == (Kind.HUNG, 1)
     assert fault.summary == "rank 1 gave no answer within 4 s, nor did rank 0"
     assert fault.last_key == "case received"
-    assert "rank 0 entered all_gather of shape [[1]]; rank 1 never came" in fault.ranks[0]
+    assert "rank 0 entered all_gather of shape [1]; rank 1 never came" in fault.ranks[0]
     assert fault.ranks[1].startswith("rank 0: waits in all_gather #")
     assert fault.ranks[2].startswith("rank 1: is in no collective")
     assert "in spin\n" in fault.stacks[1]
@@ -175,7 +175,7 @@ def test_a_child_that_talks_on_does_not_keep_the_controller_from_a_death(
     [
         (
             *("EXTRA_COLLECTIVE_FIRST", None, "", "sp"),
-            "rank 0 entered all_reduce of shape [[3]]; rank 1 entered all_gather of shape [[1]]",
+            "rank 0 entered all_reduce of shape [3]; rank 1 entered all_gather of shape [1]",
         ),
         ("SKIPS_LAST", 0, "loss", "world", "; rank 1 never came"),
     ],

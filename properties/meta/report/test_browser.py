@@ -16,14 +16,14 @@ from harness.report.html import pages_of
 from harness.trace import Fault, Kind
 from properties.helpers.drawn import CASE, HOSTILE, SIGNS, campaign, pictured
 
-ENTERED = "all_to_all #3 on sp, ranks 0,1, shape [[4]]"
+ENTERED = "all_to_all #3 on sp, ranks 0,1, shape [4]"
 HANG = Fault(
     kind=Kind.HUNG,
     summary="rank 1 gave no answer",
     stacks={0: "in exchange"},
     collectives={
         0: (f"{ENTERED}, not done",),
-        1: ("all_gather #3 on sp, ranks 0,1, shape [[4]]",),
+        1: ("all_gather #3 on sp, ranks 0,1, shape [4]",),
     },
 )
 FAILURE = pages_of("x", comparison_record(pictured(larger=pictured())))[0].text

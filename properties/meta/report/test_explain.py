@@ -64,11 +64,10 @@ def test_a_factor_a_misfit_and_a_missing_exchange_are_said() -> None:
         Misfit(MisfitKind.TWICE, "q", (0, 1, 2, 3), (0, 1)),
         Misfit(MisfitKind.SPLIT, "loss", ranks=(1,), detail="rank 0 holds 2.5, rank 1 3.0"),
     )
-    tokens = "row 0 position 0, row 0 position 1, row 0 position 2"
     lines = diverged(None, scale=Scale(2.0, "sp"), misfits=misfits, silent=True)
     assert lines[2:-1] == [
         "  found   nll: row 0 position 4, row 1 position 0 reported by no rank",
-        f"  found   q: {tokens} and 1 more reported twice, by ranks [0, 1]",
+        "  found   q: row 0 position 0 to 3 reported twice, by ranks [0, 1]",
         "  found   loss: rank 1 holds another copy than rank 0: rank 0 holds 2.5, rank 1 3.0",
         f"  then    {NLL}; 1 of 2 gradients differ; no rank sent anything to another",
         "  looks   every gradient is 2 of the reference = sp",

@@ -14,6 +14,7 @@ import pytest
 from harness.case import Row
 from harness.cli import main
 from harness.compare import Comparison, Look, faulted
+from harness.compare.scale import Scale
 from harness.failure.bundle import write_bundle
 from harness.report import comparison_record
 from harness.report.html import NotDrawn, Page, pages_of, save
@@ -45,13 +46,91 @@ def test_a_map_has_a_cell_for_each_token_and_padding_beside_them() -> None:
     assert sorted(set(masked)) == ["1", "4", "6"]
 
 
-def test_a_token_that_no_rank_reported_stands_out() -> None:
-    misfit = Misfit(MisfitKind.LOST, "nll", (4,))
-    for comparison in (pictured(misfits=(misfit,)), pictured(signs="0000000", misfits=(misfit,))):
-        page = page_of(comparison)
-        assert "Tokens with a dashed edge were reported by no rank, or twice." in page
-        assert set(re.findall(r'stray" data-token="(\d)"', page)) == {"4"}
+def test_a_token_that_no_rank_or_two_reported_stands_out() -> None:
+    lost = Misfit(MisfitKind.LOST, "nll", (4,))
+    twice = Misfit(MisfitKind.TWICE, "nll", (1,), (0, 1))
+    for signs in (SIGNS, "0000000"):
+        page = page_of(pictured(signs=signs, misfits=(lost, twice)))
+        assert "a dashed edge were reported by no rank. Tokens with a thick edge" in page
+        assert set(re.findall(r'stray lost" data-token="(\d)"', page)) == {"4"}
+        assert set(re.findall(r'stray twice" data-token="(\d)"', page)) == {"1"}
+        # Whatever it holds, it is not right.
+        assert cells_of(page)[1] == "-"
         assert "nll: token lost" in page
+
+
+def test_a_cell_holds_what_came_and_below_it_what_was_expected() -> None:
+    labels, queries = page_of(pictured()).split('<details class="map"')[1:]
+    assert "In a cell stands what came" in labels
+    assert re.findall(r'<text x="[\d.]+" y="[\d.]+">(\d+)</text>', labels) == list("0123556")
+    assert re.findall(r'class="want"[^>]*>(\d+)<', labels) == ["4"]
+    assert "In a cell stands the id" in queries
+
+
+@pytest.mark.parametrize(
+    ("signs", "said"),
+    [
+        ("00-0800", ""),
+        ("0800080", ""),
+        ("0080800", "All 2 are held by rank 0"),
+        ("0000088", "All 2 stand in row 1"),
+        ("8888888", "Every token is wrong"),
+    ],
+)
+def test_what_wrong_tokens_have_in_common_is_said(signs: str, said: str) -> None:
+    failure = pictured(signs=signs)
+    assert failure.picture is not None
+    owners = ((0, 0), (3, 1), (4, 0), (6, 1)) if "held" in said else ((0, 0), (3, 1), (6, 0))
+    drawn = replace(failure, picture=replace(failure.picture, owners=owners))
+    assert re.findall(r"<strong>(\w+ \w+ \w+[^<]*)\.</strong>", page_of(drawn)) == [said] * bool(
+        said
+    )
+
+
+@pytest.mark.parametrize(
+    ("signs", "said"),
+    [
+        ("0808000", "All 2 are the last before another rank goes on, of 3 such tokens"),
+        ("0080800", "All 2 are the first after another rank, of 3 such tokens"),
+        ("0808080", "All 3 are the last before another rank goes on, and none of these is right"),
+    ],
+)
+def test_wrong_tokens_at_shard_edges_are_said_to_stand_there(signs: str, said: str) -> None:
+    failure = pictured(signs=signs)
+    assert failure.picture is not None
+    owners = ((0, 0), (2, 1), (4, 0), (6, 1))
+    drawn = replace(failure, picture=replace(failure.picture, owners=owners))
+    assert re.findall(r"<strong>(All [^<]*)\.</strong>", page_of(drawn)) == [said] * bool(said)
+
+
+def test_the_page_tells_which_tokens_each_rank_holds() -> None:
+    page = page_of(pictured())
+    assert (
+        '<th scope="row">rank 0</th><td class="number">3</td><td>row 0 position 0 to 2</td>'
+        in page
+    )
+    assert "<td>row 0 position 3 to 4, row 1 position 0 to 1</td>" in page
+
+
+def test_a_factor_and_shares_of_gradients_are_told() -> None:
+    failure = pictured(scale=Scale(0.5, "1/sp"))
+    assert "Every gradient is 0.5 times the expected one, which is 1/sp." in page_of(failure)
+    assert failure.picture is not None
+    shared = replace(failure.picture, shares={"head": {0: 1.0, 1: 0.0}, "norm": {0: 1.0}})
+    page = page_of(replace(failure, picture=shared))
+    columns = [re.findall(r"<td[^>]*>([^<]*)</td>", row)[-2:] for row in page.split("<tr")]
+    assert ["once", "missing"] in columns
+    assert ["once", "adds nothing"] in columns
+    assert "share</th>" not in page_of(failure)
+
+
+def test_a_gradient_of_the_other_sign_is_drawn_on_the_other_side() -> None:
+    failure = pictured()
+    assert failure.picture is not None
+    turned = replace(failure.picture, ratios={"grad.head": -0.5})
+    assert '<rect class="bar off" x="18.0" y="3" width="17.0"' in page_of(
+        replace(failure, picture=turned)
+    )
 
 
 def test_gradients_heads_cause_and_command_are_on_the_page() -> None:
@@ -63,14 +142,14 @@ def test_gradients_heads_cause_and_command_are_on_the_page() -> None:
 
 
 def test_a_hang_shows_where_ranks_part() -> None:
-    entered = "all_to_all #3 on sp, ranks 0,1, shape [[4]]"
+    entered = "all_to_all #3 on sp, ranks 0,1, shape [4]"
     fault = Fault(
         kind=Kind.HUNG,
         summary="rank 1 gave no answer",
         stacks={0: "in exchange", 1: "in loss"},
         collectives={
-            0: (entered, "all_gather #4 on sp, ranks 0,1, shape [[2]], not done"),
-            1: (entered, "all_reduce #4 on sp, ranks 0,1, shape [[2]], not done"),
+            0: (entered, "all_gather #4 on sp, ranks 0,1, shape [2], not done"),
+            1: (entered, "all_reduce #4 on sp, ranks 0,1, shape [2], not done"),
         },
     )
     page = page_of(faulted(CASE, "mine.py:MINE", fault))
@@ -79,6 +158,26 @@ def test_a_hang_shows_where_ranks_part() -> None:
     assert page.count('class="done"') == page.count('class="waits"') == 2
     assert "in exchange" in page
     assert cells_of(page) == ["-"] * CASE.tokens
+
+
+def entering(**collectives: tuple[str, ...]) -> str:
+    logs = {int(rank.removeprefix("rank")): entered for rank, entered in collectives.items()}
+    fault = Fault(kind=Kind.HUNG, summary="no answer", collectives=logs)
+    return page_of(faulted(CASE, "mine.py:MINE", fault))
+
+
+def test_ranks_part_where_one_never_came_though_another_is_done() -> None:
+    first, second = (f"all_to_all #{n} on sp, ranks 0,1, shape [4]" for n in (3, 4))
+    page = entering(rank0=(first, second, second.replace("#4", "#5")), rank1=(first,))
+    assert re.findall(r"(#\d) on sp, ranks 0,1: here ranks part", page) == ["#4"]
+
+
+def test_what_a_rank_no_longer_remembers_is_not_where_ranks_part() -> None:
+    early, late = (f"all_to_all #{n} on sp, ranks 0,1, shape [{n}]" for n in (3, 4))
+    page = entering(rank0=(early, late), rank1=(late.replace("[4]", "[7]"),))
+    assert ": here ranks part" not in page
+    page = entering(rank0=("send #1 on sp, ranks 0,1, shape [2]",), rank1=())
+    assert ": here ranks part" not in page
 
 
 def test_before_and_after_shrinking_stand_side_by_side() -> None:

@@ -1,0 +1,61 @@
+"""What the wrong tokens of a map have in common, and which tokens a rank holds."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from harness.case import Case
+from harness.report.html.tokens import Cell, Layout
+from harness.report.text import places
+
+RIGHT = "0-"
+MOST_STRETCHES = 40
+
+
+def pattern(layout: Layout, maps: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence on the first map; nothing where its wrong tokens have nothing in common."""
+    if not maps:
+        return ""
+    lines = [[cell for cell in line.cells if cell.token >= 0] for line in layout.lines]
+    cells = [cell for line in lines for cell in line]
+    signs = maps[0]["signs"]
+    wrong = {cell.token for cell in cells if signs[cell.token] not in RIGHT}
+    if len(wrong) < 2:
+        return ""
+    ends = {cell.token for cell in cells if cell.edge}
+    begins = {after.token for cell, after in pairwise(cells) if cell.token in ends}
+    held = {cell.rank for cell in cells if cell.token in wrong}
+    if wrong <= ends:
+        return f"All {len(wrong)} are the last before another rank goes on{_all(wrong, ends)}"
+    if wrong <= begins:
+        return f"All {len(wrong)} are the first after another rank{_all(wrong, begins)}"
+    if len(held) == 1 and len(layout.ranks) > 1 and held != {-1}:
+        return f"All {len(wrong)} are held by rank {held.pop()}"
+    return _rows(cells, wrong)
+
+
+def _all(wrong: set[int], such: set[int]) -> str:
+    return ", and none of these is right" if wrong == such else f", of {len(such)} such tokens"
+
+
+def _rows(cells: Sequence[Cell], wrong: set[int]) -> str:
+    rows = {cell.row for cell in cells if cell.token in wrong}
+    every = {cell.row for cell in cells}
+    if len(rows) == 1 and len(every) > 1:
+        return f"All {len(wrong)} stand in row {rows.pop()}"
+    if len(wrong) == len(cells):
+        return "Every token is wrong"
+    return ""
+
+
+def holdings(case: Case, picture: Mapping[str, Any] | None) -> list[tuple[int, str, int]]:
+    """By rank: what it holds of the rows, and how many tokens."""
+    pieces = picture["owners"] if picture else []
+    ends = [*(first for first, _ in pieces[1:]), case.tokens]
+    of_rank: dict[int, list[int]] = {}
+    for (first, rank), end in zip(pieces, ends, strict=bool(pieces)):
+        of_rank.setdefault(rank, []).extend(range(first, end))
+    return [
+        (rank, places(case, tokens, MOST_STRETCHES), len(tokens))
+        for rank, tokens in sorted(of_rank.items())
+    ]
