@@ -28,7 +28,7 @@ UNKEPT = {"takes", "placement", "seconds"}
 UNKEPT_OF_A_STAGE = {"known", "names", "elements"}
 UNKEPT_OF_A_FAILURE = {"case", "verdict", "replay", "record"}
 # Of the record of a listed bug, of which a page is made: what tells of the machine.
-UNKEPT_OF_A_RECORD = {"printed", "larger", "scale", "mark"}
+UNKEPT_OF_A_RECORD = {"printed", "larger", "mark"}
 SECTIONS = ("candidates", "releases", "findings")
 
 # The whole of a failure is one command away.

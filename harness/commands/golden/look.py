@@ -47,10 +47,6 @@ def verify(options: argparse.Namespace) -> int:
     if goldens is None:
         return DAMAGED
     if any(map(is_recorded, goldens.values())):
-        if options.report is not None:
-            raise UsageError(
-                f"--report={options.report}: {options.store} was recorded; use --json"
-            )
         if options.dtype:
             raise UsageError(f"--dtype={options.dtype}: {options.store} was recorded in one dtype")
         return recorded.verify(options, goldens)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.commands.options import DIVERGED, PASSED, UsageError, print_json
+from harness.commands.options import DIVERGED, PASSED, UsageError, answer, print_json
 from harness.commands.ranks import open_pool
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
     from harness.golden.provenance import fingerprint
     from harness.golden.recorded import CANDIDATE, compared, is_recorded
     from harness.golden.table import show_compared
+    from harness.report import comparison_record
 
     typed = options.candidate or []
     for name, golden in goldens.items():
@@ -65,10 +66,15 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
         pool.require_ready()
         place = pool.place
         moved = list(compared(goldens, fingerprint(place), pool))
-    if options.json:
-        print_json({"goldens": [_told(*each) for each in moved], "placement": place})
-    else:
+    if not options.json:
         show_compared(moved, Console())
+    failures = {
+        name: comparison_record(comparison)
+        for name, change, _, comparison in moved
+        if change is Change.SEMANTIC
+    }
+    told = [_told(*each) for each in moved]
+    answer(options, {"goldens": told, "failures": failures, "placement": place})
     changed = any(change is Change.SEMANTIC for _, change, _, _ in moved)
     return DIVERGED if changed else PASSED
 

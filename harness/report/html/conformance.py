@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.report.html.failure import failure_page, told_in_pairs
-from harness.report.html.heat import PASSED, heat
+from harness.report.html.heat import PASSED, Square, heat
 from harness.report.html.render import render
 
 
@@ -98,17 +98,33 @@ def situations_of_all(steps: Mapping[str, Any]) -> dict[str, Counter[str]]:
     return found
 
 
-def _timeline(versions: Mapping[str, Any]) -> list[tuple[str, str, dict[str, str]]]:
-    """By release, how many generated cases pass, and what each listed bug comes to."""
-    keys = list(dict.fromkeys(key for each in versions.values() for key in each["listed"]))
-    rows = []
-    for version, each in versions.items():
-        counts = Counter(each["generated"]["verdicts"])
-        judged = counts.total() - counts["UNSUPPORTED"]
-        passed = sum(counts[verdict] for verdict in PASSED)
-        its = {key: each["listed"].get(key, {}).get("looks", "") for key in keys}
-        rows.append((version, f"{passed} of {judged}", its))
-    return rows
+def _timeline(versions: Mapping[str, Any]) -> dict[str, Any]:
+    """By release, from left to right: how many generated cases pass, and which bugs it has."""
+    keys = dict.fromkeys(key for each in versions.values() for key in each["listed"])
+    return {
+        "versions": list(versions),
+        "passed": [_passed(each["generated"]["verdicts"]) for each in versions.values()],
+        "bugs": {
+            key: [
+                _seen(each["listed"].get(key, {}).get("looks", "")) for each in versions.values()
+            ]
+            for key in keys
+        },
+    }
+
+
+def _seen(looks: str) -> Square:
+    """What one release does on the golden of a listed bug."""
+    if looks in PASSED:
+        return Square("not there", f"{looks}: it passes", "passed")
+    if looks in ("", "UNSUPPORTED"):
+        return Square("refused" if looks else "not tried", looks, "none")
+    return Square("there", looks, "failed")
+
+
+def _passed(verdicts: Mapping[str, int]) -> str:
+    judged = sum(verdicts.values()) - verdicts.get("UNSUPPORTED", 0)
+    return f"{sum(verdicts.get(verdict, 0) for verdict in PASSED)} of {judged}"
 
 
 def finding_file(name: str) -> str:

@@ -56,7 +56,7 @@ def _pages_of(document: Any) -> list[Page]:
         return _campaign(document)
     if document.keys() >= {"score", "mutants", "benign"}:
         return [Page("mutants.html", mutants_page(document))]
-    if document.keys() >= {"goldens", "verdicts", "failures"}:
+    if document.keys() >= {"goldens", "failures"}:
         found = [_failure(each, {"golden": name}) for name, each in document["failures"].items()]
         links = dict(zip(document["failures"], (page.name for page in found), strict=True))
         return [Page("goldens.html", golden_page(document, links)), *found]

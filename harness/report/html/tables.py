@@ -1,5 +1,6 @@
 """Pages that are tables: what became of the bank of mutants, and of the goldens."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,10 +27,27 @@ def mutants_page(document: Mapping[str, Any]) -> str:
 
 def golden_page(document: Mapping[str, Any], links: Mapping[str, str]) -> str:
     """How runs against the store came out."""
+    if isinstance(document["goldens"], list):
+        return recorded_page(document, links)
     return render(
         "goldens.html",
         title=f"{document['goldens']} goldens: {document['verdict']}",
         verdict=document["verdict"],
         document=document,
         links=links,
+    )
+
+
+def recorded_page(document: Mapping[str, Any], links: Mapping[str, str]) -> str:
+    """What became of the goldens that a candidate recorded on a device."""
+    changes = Counter(each["change"] for each in document["goldens"])
+    told = ", ".join(f"{count} {change}" for change, count in changes.items())
+    return render(
+        "recorded.html",
+        title=f"{len(document['goldens'])} goldens: {told}",
+        verdict="DIVERGED" if document["failures"] else "WITHIN",
+        told=told,
+        goldens=document["goldens"],
+        links=links,
+        placement=document["placement"],
     )

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,9 +30,11 @@ def folder(tmp_path: Path, harness_pool: RankPool, monkeypatch: pytest.MonkeyPat
     return tmp_path / "bf16"
 
 
-def verified(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, str]]:
+def verified(
+    folder: Path, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, dict[str, str]]:
     capsys.readouterr()
-    status = main(["golden", "verify", "--store", str(folder), "--json"])
+    status = main(["golden", "verify", "--store", str(folder), "--json", *words])
     found = json.loads(capsys.readouterr().out)["goldens"]
     return status, {each["name"]: f"{each['change']}: {each['why']}" for each in found}
 
@@ -76,12 +79,16 @@ def test_other_bits_where_nothing_around_them_changed_are_told(
 
 
 def test_what_left_its_budget_is_a_change_of_meaning(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made_otherwise(folder, torch="1.0", **{CANDIDATE: "mutants.B101"})
-    status, found = verified(folder, capsys)
+    status, found = verified(folder, capsys, "--report", str(tmp_path / "pages"))
     assert status == 1
     assert found["two-rows"].startswith("semantic change: torch 1.0 -> ")
+    told = (tmp_path / "pages" / "goldens.html").read_text()
+    page = re.search(r'href="([^"]+)">two-rows<', told)
+    assert page is not None
+    assert "mutants.B101" in (tmp_path / "pages" / page[1]).read_text()
 
 
 def test_code_that_a_store_names_is_not_run_unless_somebody_asks_for_it(

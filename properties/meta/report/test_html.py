@@ -291,7 +291,21 @@ def shapes() -> dict[str, Callable[[], Any]]:
             "seconds": 0.5,
             "failures": {"one": comparison_record(pictured())},
         },
+        "recorded": lambda: {
+            "goldens": [{"name": "one", "change": "none", "why": "", "verdict": "WITHIN"}],
+            "failures": {},
+            "placement": {"device": "cpu"},
+        },
     }
+
+
+def test_a_sweep_is_drawn_from_the_oldest_release_to_the_newest() -> None:
+    document = json.loads((ROOT / "docs" / "conformance.json").read_text())
+    pages = {page.name: page.text for page in pages_of("x", document)}
+    (drawn,) = (text for text in pages.values() if "Releases: verl_sft.packed" in text)
+    assert re.findall(r'<th scope="col">([\d.]+)</th>', drawn) == ["0.4.1", "0.5.0", "0.6.1"]
+    (bug,) = re.findall(r'scope="row">predicted-mask</th>(.*)</tr>', drawn)
+    assert re.findall(r'class="(\w+)"', bug) == ["failed", "failed", "passed"]
 
 
 @pytest.mark.parametrize("kind", shapes())
