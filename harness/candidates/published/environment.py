@@ -26,6 +26,7 @@ from harness.outside import BadInput
 DONE = "installed.json"
 FOLDER = "HARNESS_ENVIRONMENTS"
 NEWEST = "newest"
+TORCH = "torch"
 
 
 class NotInstalled(BadInput):
@@ -53,7 +54,7 @@ class Environment:
 
     @property
     def folder(self) -> Path:
-        stated = "\n".join([*self.requirements, sys.version, version("torch")])
+        stated = "\n".join([*self.requirements, sys.version, version(TORCH)])
         digest = hashlib.sha256(stated.encode()).hexdigest()[:8]
         return root() / f"{self.library.name}-{self.version}-{digest}"
 
@@ -100,27 +101,44 @@ class Environment:
         (packages / "harness.pth").write_text("".join(lines))
         self._pip()
         found = {each.name: each.version for each in distributions(path=[str(packages)])}
+        if self.library.distribution == TORCH:
+            found[TORCH] = version(TORCH)
         partial = self.folder / f"{DONE}.partial"
         partial.write_text(json.dumps(dict(sorted(found.items())), indent=1))
         partial.rename(self.folder / DONE)
         return found
 
     def _pip(self) -> None:
+        wanted = [each for each in self.requirements if not self._is_ours(each)]
+        if not wanted:
+            return
         command = [
             *(sys.executable, "-m", "pip", "--python", str(self.folder / "bin" / "python")),
             *("install", "--quiet", "--disable-pip-version-check"),
             # What is pinned is all that is wanted, also where ours has another version of it;
             # sources are built with our torch, not with one that pip would fetch for that.
             *("--no-deps", "--ignore-installed", "--no-build-isolation"),
-            *self.requirements,
+            *wanted,
         ]
         run = subprocess.run(command, check=False, capture_output=True, text=True)
         if run.returncode:
             said = (run.stderr or run.stdout).strip().splitlines()[-6:]
             raise CannotInstall(
                 f"candidate={self.library.name}: pip could not install "
-                f"{' '.join(self.requirements)}: {' / '.join(said)}"
+                f"{' '.join(wanted)}: {' / '.join(said)}"
             )
+
+    def _is_ours(self, requirement: str) -> bool:
+        """Whether it is the torch that the harness runs with: ranks have no other."""
+        name, _, asked = requirement.partition("==")
+        has = version(TORCH).partition("+")[0]
+        if name == TORCH and asked not in ("", has):
+            raise CannotInstall(
+                f"candidate={self.library.name}: is torch {asked} itself, and the harness runs "
+                f"with torch {has}; install that one, or run it as "
+                f"{self.library.name}@{has}"
+            )
+        return name == TORCH
 
 
 def _plain(distribution: str) -> str:

@@ -1,0 +1,1 @@
+"""torch: its own `context_parallel`, which other trainers build on."""

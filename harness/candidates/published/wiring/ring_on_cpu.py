@@ -1,0 +1,80 @@
+"""torch's own context parallelism on a CPU: its ring takes the kernels of GPUs only.
+
+Everything is torch's but the kernel and the way to it: who sends what to whom, which halves of a
+balanced stream meet, and how partial results are merged. Under it, DTensor has no rule for the
+CPU's kernel; a rule of ours hands that to the same ring.
+"""
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.distributed.tensor.experimental._context_parallel import _attention as ring
+
+FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+# The dim of tokens, as the ring's own handlers have it: after rows and heads.
+TOKENS = 2
+
+
+def install() -> None:
+    """Once in a process, before anything enters `context_parallel`."""
+    ring.custom_ops[FORWARD.default] = _forward
+    ring.custom_ops[BACKWARD.default] = _backward
+
+
+def _forward(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    query, key, value, *rest = args
+    out, sums, *_ = ring._templated_ring_attention(
+        query.device_mesh.get_group(),
+        TOKENS,
+        FORWARD,
+        *(each.to_local() for each in (query, key, value)),
+        dropout_p=_given(rest, kwargs, 0, "dropout_p", 0.0),
+        is_causal=_given(rest, kwargs, 1, "is_causal", False),
+        scale=_scale(kwargs),
+    )
+    return DTensor._op_dispatcher.wrap((out, sums), [_spec(query, out), _spec(query, sums)])
+
+
+def _backward(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    gradient, query, key, value, out, sums, dropout, is_causal = args
+    came = ring._templated_ring_attention_backward(
+        query.device_mesh.get_group(),
+        TOKENS,
+        BACKWARD.default,
+        grad_out=gradient.to_local(),
+        grad_out_name="grad_out",
+        query=query.to_local(),
+        key=key.to_local(),
+        value=value.to_local(),
+        out=out.to_local(),
+        logsumexp=sums.to_local(),
+        is_causal=is_causal,
+        dropout_p=dropout,
+        scale=_scale(kwargs),
+    )
+    specs = [_spec(each, local) for each, local in zip((query, key, value), came, strict=True)]
+    return DTensor._op_dispatcher.wrap(came, specs)
+
+
+def _given(rest: list[Any], kwargs: dict[str, Any], place: int, name: str, default: Any) -> Any:
+    return rest[place] if len(rest) > place else kwargs.get(name, default)
+
+
+def _scale(kwargs: dict[str, Any]) -> float | None:
+    if kwargs.get("attn_mask") is not None:
+        # The kernels of GPUs that the ring takes have no such argument.
+        raise NotImplementedError("a ring has no mask but the causal one")
+    scale: float | None = kwargs.get("scale")
+    return scale
+
+
+def _spec(like: DTensor, local: torch.Tensor) -> DTensorSpec:
+    """Pieces along the tokens, which together are as long as the whole."""
+    shape = [*local.shape]
+    shape[TOKENS] *= like.device_mesh.size()
+    whole = torch.empty(shape, dtype=local.dtype, device="meta")
+    meta = TensorMeta(whole.shape, whole.stride(), local.dtype)
+    return DTensorSpec(like.device_mesh, (Shard(TOKENS),), tensor_meta=meta)
