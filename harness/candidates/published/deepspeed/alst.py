@@ -56,7 +56,7 @@ def step(
         flash.give_to_transformers()
     with parallel(case, rank):
         model = huggingface.build(case, rank.device)
-        model.config._attn_implementation = core  # noqa: SLF001 - its setter asks for a GPU
+        model.config._attn_implementation = core
         if change:
             change(model)
         parameters = huggingface.parameters(model, case)

@@ -32,7 +32,7 @@ DistributedInterface: Any = interface.DistributedInterface
 apply_sequence_parallel: Callable[..., None] = parallel.apply_sequence_parallel
 padding_and_split_data: Callable[..., Any] = parallel.padding_and_split_data
 pad_and_truncate: Callable[..., Any] = batches.pad_and_truncate
-pack: Callable[..., Any] = batching._pack_padding_free_samples  # noqa: SLF001 - what the strategy calls
+pack: Callable[..., Any] = batching._pack_padding_free_samples
 
 
 def _of_trainer(file: str, name: str, **given: Any) -> FunctionType:

@@ -32,6 +32,6 @@ def restore_ulysses_output(output: Tensor, *, group: ProcessGroup) -> Tensor:
 def init_parallel_state(**named: Any) -> Any:
     """Until 0.1.11 there is one state for good; a case may need another."""
     named.pop("name")
-    parallel_state._PARALLEL_STATE = None  # noqa: SLF001 - where it keeps it
+    parallel_state._PARALLEL_STATE = None
     parallel_state.init_parallel_state(**named)
     return parallel_state.get_parallel_state()

@@ -8,6 +8,7 @@ CPU's kernel; a rule of ours hands that to the same ring.
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.experimental._context_parallel import _attention as ring
@@ -20,17 +21,19 @@ TOKENS = 2
 
 def install() -> None:
     """Once in a process, before anything enters `context_parallel`."""
-    ring.custom_ops[FORWARD.default] = _forward
-    ring.custom_ops[BACKWARD.default] = _backward
+    handlers: dict[Any, Any] = {FORWARD.default: _forward, BACKWARD.default: _backward}
+    ring.custom_ops.update(handlers)
 
 
-def _forward(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _forward(_: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     query, key, value, *rest = args
-    out, sums, *_ = ring._templated_ring_attention(
+    out, sums = ring._templated_ring_attention(
         query.device_mesh.get_group(),
         TOKENS,
         FORWARD,
-        *(each.to_local() for each in (query, key, value)),
+        query.to_local(),
+        key.to_local(),
+        value.to_local(),
         dropout_p=_given(rest, kwargs, 0, "dropout_p", 0.0),
         is_causal=_given(rest, kwargs, 1, "is_causal", False),
         scale=_scale(kwargs),
@@ -38,7 +41,7 @@ def _forward(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return DTensor._op_dispatcher.wrap((out, sums), [_spec(query, out), _spec(query, sums)])
 
 
-def _backward(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _backward(_: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     gradient, query, key, value, out, sums, dropout, is_causal = args
     came = ring._templated_ring_attention_backward(
         query.device_mesh.get_group(),

@@ -34,7 +34,7 @@ def _flash_attn_forward(
 ) -> tuple[Tensor, ...]:
     """Output and log of the sums; of all others nothing may be asked but their defaults."""
     _refuse(others)
-    return blocks._flash_attn_forward(  # noqa: SLF001 - its name in flash-attn
+    return blocks._flash_attn_forward(
         *(q, k, v, 0.0, softmax_scale, causal, *window_size, 0.0, None), return_softmax=False
     )
 
@@ -57,7 +57,7 @@ def _flash_attn_backward(
 ) -> None:
     """Fill the buffers."""
     _refuse(others)
-    blocks._flash_attn_backward(  # noqa: SLF001 - its name in flash-attn
+    blocks._flash_attn_backward(
         *(dout, q, k, v, out, softmax_lse, dq, dk, dv),
         *(0.0, softmax_scale, causal, *window_size, 0.0, None),
         deterministic=False,
