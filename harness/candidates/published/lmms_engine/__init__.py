@@ -1,0 +1,1 @@
+"""lmms-engine: Ulysses inside its patched Qwens, below either of its trainers."""

@@ -1,0 +1,174 @@
+"""A patched Qwen, and what can be seen of it while it runs.
+
+Legend: L tokens of a rank, N those of them that are asked to predict, H hidden, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from harness import huggingface
+from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published.lmms_engine import library
+from harness.candidates.published.wiring.gradients import silent
+from harness.candidates.published.wiring.rows import Padded
+from harness.case import Case
+
+IGNORED = -100
+# A key beside those that a collator makes; it does not reach the library's model.
+PADDED = "padded"
+
+# (the head's weight, hidden states, labels) -> losses
+CrossEntropy = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Model:
+    """What a trainer calls and asks about: the model of a case."""
+
+    def __init__(self, case: Case, rank: Rank, attention: str, *, sees: bool) -> None:
+        self.case, self.sees = case, sees
+        self.emit: Emit = silent
+        if sees:
+            self.module, self.text = seeing(case, rank.device)
+        else:
+            self.module = self.text = huggingface.build(case, rank.device)
+        self.module.set_attn_implementation(attention)
+        # As its runner does both, but for what else Liger replaces: that needs a GPU and computes
+        # the same. With nothing of it, nothing of the instance is replaced.
+        library.ulysses.set_ulysses_sequence_parallel_group(rank.sp)
+        library.MONKEY_PATCHER.apply_monkey_patch(
+            self.module.config.model_type,
+            patch_type=["liger", "rmpad"],
+            use_rmpad=True,
+            rope=False,
+            rms_norm=False,
+            swiglu=False,
+        )
+
+    def train(self) -> None:
+        self.module.train()
+
+    def parameters(self) -> Iterator[Tensor]:
+        parameters: Iterator[Tensor] = self.module.parameters()
+        return parameters
+
+    def __call__(self, **given: Any) -> Any:
+        padded: Padded = given.pop(PADDED)
+        tokens_L, emit = self.tokens(padded), self.emit
+        kept_N = self.kept(padded, given["labels"], len(tokens_L))
+
+        def seen(key: str, tensor: Tensor, _: Tensor) -> None:
+            if self.sees and key == "embed":
+                # Of all tokens on every rank, before images take their places and they are cut.
+                return
+            # There is no dim of rows, with which tokens could have been flattened.
+            emit(key, tensor.unflatten(0, (len(tokens_L), -1)), tokens_L)
+
+        def cross_entropy(weight_VH: Tensor, hidden_NH: Tensor, labels_N: Tensor) -> Tensor:
+            logits_NV = F.linear(hidden_NH, weight_VH)
+            nll_N = F.cross_entropy(logits_NV.float(), labels_N, reduction="none")
+            self.tell(nll_N, labels_N, kept_N, tokens_L)
+            return nll_N
+
+        with (
+            self.instead_of_liger(cross_entropy),
+            huggingface.watched(self.text, self.case, seen, tokens_L),
+        ):
+            return self.module(**given)
+
+    def tell(self, nll_N: Tensor, labels_N: Tensor, kept_N: Tensor, tokens_L: Tensor) -> None:
+        """Of all tokens of the rank, as if those that are left out were ignored."""
+
+        def told(key: str, told_N: Tensor, filling: float) -> None:
+            whole_L = told_N.new_full(tokens_L.shape, filling)
+            emit(key, whole_L.index_put((kept_N,), told_N), tokens_L)
+
+        emit = self.emit
+        told("labels", labels_N, IGNORED)
+        told("nll", nll_N.detach(), 0.0)
+        # Gradients are averaged over all ranks.
+        scale_N = (labels_N != IGNORED) / self.case.ranks
+        nll_N.register_hook(lambda grad: told("weight", grad * scale_N, 0.0))
+
+    def tokens(self, padded: Padded) -> Tensor:
+        """Numbers go where ids go: from one on, as padding is zero."""
+        numbers, *_ = library.packing._unpad_input(padded.tokens_BS + 1, padded.attended_BS)
+        if self.case.sp > 1:
+            cut = library.ulysses.ulysses_pad_and_slice_inputs
+            numbers, *_ = cut(numbers.unsqueeze(0), sp_size=self.case.sp)
+        return numbers.flatten() - 1
+
+    def kept(self, padded: Padded, labels: Tensor, length: int) -> Tensor:
+        """Which places of a rank are asked to predict.
+
+        The released forward takes places for hidden states, as far as it comes without a loss.
+        """
+        _, word_idx, seq_lens, _ = library.packing._unpad_input(padded.ids_BS, padded.attended_BS)
+        places = torch.arange(length)[:, None]
+        outputs = library.packing.BaseModelOutputWithPastAndRmpad(
+            last_hidden_state=places, seq_lens=seq_lens, word_idx=word_idx
+        )
+        named = ("output_attentions", "output_hidden_states", "use_return_dict")
+        stand_in = SimpleNamespace(
+            config=SimpleNamespace(hidden_size=1, **dict.fromkeys(named, False)),
+            model=lambda **_: outputs,
+            training=True,
+            lm_head=SimpleNamespace(weight=None),
+        )
+
+        def found(_weight: None, places_N1: Tensor, _labels: Tensor) -> NoReturn:
+            raise Found(places_N1.squeeze(1))
+
+        try:
+            with self.instead_of_liger(found):
+                type(self.module).forward(stand_in, labels=labels)
+        except Found as there:
+            (places_N,) = there.args
+            return places_N
+        raise RuntimeError("the released forward computes no loss")
+
+    def instead_of_liger(self, cross_entropy: CrossEntropy) -> Any:
+        """Its fused head and loss, which are a kernel of a GPU."""
+
+        def made(reduction: str) -> CrossEntropy:
+            def loss(weight: Tensor, hidden: Tensor, labels: Tensor) -> Tensor:
+                nll = cross_entropy(weight, hidden, labels)
+                if reduction == "none":
+                    return nll
+                # A mean over nothing is zero there.
+                count = (labels != IGNORED).sum().clamp(min=1)
+                return nll.sum() / (count if reduction == "mean" else 1)
+
+            return loss
+
+        module = library.forwards[self.module.config.model_type]
+        # Where Liger cannot be imported the module lacks the name.
+        return patch.object(module, "LigerFusedLinearCrossEntropyLoss", made, create=True)
+
+
+def seeing(case: Case, device: torch.device) -> tuple[Any, Any]:
+    """A Qwen3-VL without its eyes, and what of it has the names of a Qwen3, with its weights."""
+    text = huggingface.config(case).to_dict()
+    # Of texts all three positions are the same, whichever a frequency takes.
+    text["rope_scaling"] = {"rope_type": "default", "mrope_section": [case.head_dim // 2, 0, 0]}
+    config = transformers.Qwen3VLConfig(
+        text_config=text,
+        vision_config={"depth": 0, "deepstack_visual_indexes": []},
+        tie_word_embeddings=case.tied,
+    )
+    model = transformers.Qwen3VLForConditionalGeneration(config)
+    model.model.visual = None
+    part = nn.Module()
+    part.model, part.lm_head = model.model.language_model, model.lm_head
+    vars(part)["gradient_checkpointing_enable"] = model.gradient_checkpointing_enable
+    return model, huggingface.load(part, case, device)
+
+
+class Found(Exception):
+    """Carries what a forward was run for out of it."""
