@@ -119,6 +119,13 @@ def test_a_failure_is_called_by_its_tensors(changes: dict[str, Change], name: st
     assert named(changes)[0] == name
 
 
+def test_where_nothing_is_to_be_learnt_padding_was() -> None:
+    changes = {"loss": lambda loss: loss + 1.2, GRADIENTS[0]: lambda gradient: gradient + 0.5}
+    unsupervised = parse("case/1 rows=5:00000 heads=4/2 layers=1 vocab=16 sp=2 dp=1 seed=7")
+    for case, name in ((unsupervised, "pad-leak"), (CASE, "gradient-partial")):
+        assert named(changes, case, ("nll", "loss"))[0] == name
+
+
 def test_factors_are_told_from_the_mesh() -> None:
     case = parse(
         "case/1 rows=5:01111,4:0111,6:011111,5:01110,4:0111,6:011111 sp=2 dp=3 vocab=16 seed=7"
