@@ -140,9 +140,16 @@ def _from_bank(named: Named) -> Candidate:
 
 
 def _from_library(named: Named, library: Library) -> Candidate:
-    if named.attribute not in library.limits:
+    key, *mended = named.attribute.split("+")
+    if key not in library.limits:
         raise _not_in_bank(named, library.limits)
-    return Published(named.name, library, named.attribute)
+    for bug in mended:
+        if bug not in library.mends:
+            raise UnknownCandidate(
+                f"candidate={named.name}: {library.name} has no mend of {bug}; it has "
+                f"{', '.join(library.mends) or 'none'}"
+            )
+    return Published(named.name, library, key, tuple(mended))
 
 
 def interpreter(where: str) -> str:

@@ -100,6 +100,8 @@ class Comparison:
     picture: Picture | None = field(default=None, repr=False, compare=False)
     # The failure that this one was made of by shrinking its case.
     larger: "Comparison | None" = field(default=None, repr=False, compare=False)
+    # The same case where all bugs that are listed of the candidate are mended.
+    mended: "Comparison | None" = field(default=None, repr=False, compare=False)
     # The end of what each rank printed, of a run that was looked at closely.
     logs: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
     # Those of the command that runs it again, where ranks would not run so by themselves.

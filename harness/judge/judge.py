@@ -15,6 +15,7 @@ from harness.case.stated import spans_all_ranks
 from harness.compare import Comparison, Look, Verdict, compare, faulted, unsupported
 from harness.diagnosis import name_divergence, name_fault
 from harness.judge import blame, own
+from harness.judge.known import without_what_is_listed
 from harness.ranks.device import options_for
 from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference
@@ -66,7 +67,7 @@ def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on everything that a candidate emits, also where it does not diverge."""
-    return _held_to_its_own(_traced(case, candidate, pool), pool)
+    return _mended(_held_to_its_own(_traced(case, candidate, pool), pool), pool)
 
 
 def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
@@ -85,13 +86,14 @@ def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[C
             if not under_way:
                 return
             comparison = judge(under_way.popleft())
-            if comparison.verdict is Verdict.DIVERGED:
+            if comparison.verdict.failed:
                 # What is under way must be in before the ranks can be asked again about this one.
                 for later in under_way:
                     later.outcome()
                 comparison = _asked_again(comparison, pool)
                 if comparison.verdict is Verdict.DIVERGED:
                     comparison = _closer(comparison, pool)
+                comparison = _mended(comparison, pool)
             yield comparison
     except GeneratorExit:
         # Who has seen enough leaves no answers behind for the next one to take for theirs.
@@ -232,6 +234,17 @@ def _closer(seen: Comparison, pool: RankPool) -> Comparison:
         else ("not-repeatable", "run again and again, it comes out differently each time")
     )
     return traced.rooted(name, why)
+
+
+def _mended(seen: Comparison, pool: RankPool) -> Comparison:
+    """Whether anything else is wrong where a listed bug shows."""
+    name = without_what_is_listed(seen) if seen.verdict.failed else ""
+    if not name:
+        return seen
+    mended = _asked_again(judge(begin(seen.case, name, pool)), pool)
+    if mended.verdict is Verdict.DIVERGED:
+        mended = _closer(mended, pool)
+    return replace(seen, mended=mended)
 
 
 def _held_to_its_own(seen: Comparison, pool: RankPool) -> Comparison:

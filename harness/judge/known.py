@@ -1,6 +1,12 @@
-"""A divergence that is listed upstream is known: it is no pass, and no news either."""
+"""A divergence that is listed upstream is known: it is no pass, and no news either.
 
+What it is called is not enough: behind a bug that makes everything wrong there may be a second
+one. The step is run once more with all that is listed of it mended, and has to be right then.
+"""
+
+from collections.abc import Iterator
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from harness.candidates import locate
 from harness.candidates.published.bugs import Bug, bugs
@@ -10,30 +16,50 @@ from harness.generation.situations.needs import lacking
 
 def listed(comparison: Comparison) -> Bug | None:
     """The bug that a failure of a published candidate is taken for."""
-    named = locate(comparison.candidate)
-    if named.environment is None:
+    there = list(_there(comparison))
+    wrong = [result.key for result in comparison.keys if result.wrong]
+    patterns = [pattern for bug in there for pattern in bug.tensors]
+    if not all(any(fnmatchcase(key, pattern) for pattern in patterns) for key in wrong):
         return None
-    release = named.environment.release
-    return next(
-        (
-            bug
-            for bug in bugs(named.environment.library)
-            if named.attribute in bug.candidate
-            and bug.is_in(release)
-            and comparison.called in bug.looks
-            and not lacking(comparison.case, bug.when)
-        ),
-        None,
-    )
+    return next((bug for bug in there if comparison.called in bug.looks), None)
+
+
+def without_what_is_listed(comparison: Comparison) -> str:
+    """The name of the same candidate with every bug mended that its case may show.
+
+    Empty where it shows none that is listed, or where the release has no mends: those are of the
+    pinned one.
+    """
+    bug, named = listed(comparison), locate(comparison.candidate)
+    if bug is None or named.environment is None:
+        return ""
+    library, release = named.environment.library, named.environment.release
+    mended = [other.key for other in _there(comparison) if other.key in library.mends]
+    if release != library.pinned or bug.key not in mended:
+        return ""
+    name, at, version = comparison.candidate.partition("@")
+    return "+".join((name, *mended)) + at + version
 
 
 def recognised(comparison: Comparison) -> Comparison:
-    """The same, or KNOWN with the reason where it is listed."""
+    """The same, or KNOWN with the reason where it is listed and nothing else is wrong."""
     if not comparison.verdict.failed:
         return comparison
-    bug = listed(comparison)
-    if bug is None:
+    bug, mended = listed(comparison), comparison.mended
+    if bug is None or (mended is not None and not mended.verdict.passed):
         return comparison
     return replace(
         comparison, verdict=Verdict.KNOWN, reason=" ".join(filter(None, (bug.key, bug.link)))
     )
+
+
+def _there(comparison: Comparison) -> Iterator[Bug]:
+    """What is listed of the candidate and can show on the case."""
+    named = locate(comparison.candidate)
+    if named.environment is None:
+        return
+    release = named.environment.release
+    for bug in bugs(named.environment.library):
+        is_of_it = named.attribute in bug.candidate and bug.is_in(release)
+        if is_of_it and not lacking(comparison.case, bug.when):
+            yield bug

@@ -36,6 +36,8 @@ def explain(comparison: Comparison) -> str:
         if comparison.unjudged:
             lines.append(f"  but     {', '.join(comparison.unjudged)}: nothing but rounding")
     lines += look_lines(comparison)
+    if comparison.mended is not None and comparison.verdict is not Verdict.KNOWN:
+        lines += _beside_lines(comparison.mended)
     if comparison.stood_in:
         lines.append(f"  with    {', '.join(comparison.stood_in)} stood in for by plain torch")
     if not comparison.verdict.passed:
@@ -72,6 +74,13 @@ def _divergence_lines(comparison: Comparison) -> list[str]:
     if comparison.unasked:
         lines.append(f"  but     {comparison.unasked}")
     return lines
+
+
+def _beside_lines(mended: Comparison) -> list[str]:
+    """What a bug that is listed does not explain."""
+    _, *bugs = mended.candidate.partition("@")[0].split("+")
+    so = f"the same without {', '.join(bugs)}, which is listed, is {mended.verdict.name}"
+    return [f"  beside  {so}", *(f"  and     {_look(look)}" for look in mended.looks)]
 
 
 def look_lines(comparison: Comparison) -> list[str]:

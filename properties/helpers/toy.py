@@ -14,7 +14,7 @@ def refuses(case):
     return "dtype=bf16: too coarse for a toy" if case.dtype == "bf16" else None
 
 
-LIMITS = {"step": refuses, "twice": refuses, "fussy": refuses}
+LIMITS = {"step": refuses, "crowded": refuses, "twice": refuses, "fussy": refuses}
 """
 
 CANDIDATE = '''
@@ -37,6 +37,17 @@ class Toy(LocalDialect):
         super().run(case, rank, emit)
 
 
+class Crowded(Toy):
+    """Behind what is listed, which makes every gradient wrong, one is wrong by more."""
+
+    name = "crowded"
+
+    def reduce(self, model, rank):
+        super().reduce(model, rank)
+        if self.sp > 1:
+            model.norm.grad *= 2
+
+
 class Twice(LocalDialect):
     """Wrong at sp 1 as well: a wiring's own mistake."""
 
@@ -50,21 +61,43 @@ class Fussy(LocalDialect):
     """Stops where it should have said beforehand that it cannot."""
 
     name = "fussy"
+    fussy = True
 
     def run(self, case, rank, emit):
-        if len(case.rows) > 1 or case.kv_heads < case.sp:
+        if self.fussy and (len(case.rows) > 1 or case.kv_heads < case.sp):
             raise RuntimeError("one row, and heads for everyone")
         super().run(case, rank, emit)
 
 
-STEPS = {"step": Toy().run, "twice": Twice().run, "fussy": Fussy().run}
+STEPS = {
+    "step": Toy().run, "crowded": Crowded().run, "twice": Twice().run, "fussy": Fussy().run
+}
 '''
+
+MENDS = """
+from unittest.mock import patch
+
+
+def scaled():
+    import toylib
+
+    return patch.object(toylib, "SCALE", 1)
+
+
+def heads():
+    from toywiring.candidate import Fussy
+
+    return patch.object(Fussy, "fussy", False)
+
+
+MENDS = {"scaled": scaled, "heads": heads}
+"""
 
 KNOWN = """
 [[bug]]
 key = "scaled"
-candidate = ["step"]
-looks = ["gradient-scaled"]
+candidate = ["step", "crowded"]
+looks = ["gradient-scaled", "gradient-times-sp", "gradient-partial"]
 named = "gradient-scaled"
 differs = ""
 when = ["sp>1"]
@@ -116,6 +149,7 @@ def make(folder: Path, *, pinned: str = "1.0", known: str = KNOWN) -> Path:
         "__init__.py": "",
         "limits.py": LIMITS,
         "candidate.py": CANDIDATE,
+        "mends.py": MENDS,
         "known.toml": known,
         "requirements.txt": f"# the library\ntoylib=={pinned}\n",
         "README.md": "A toy.\n",

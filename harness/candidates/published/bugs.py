@@ -8,7 +8,7 @@ from functools import cache
 from harness.candidates.published.library import BadFolder, Library
 from harness.case import Case, InvalidCase, parse
 
-_LISTS = ("candidate", "looks", "when")
+_LISTS = ("candidate", "looks", "when", "tensors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,12 @@ class Bug:
     # In the library's own source.
     where: str
     says: str
+    # Every tensor that it can make wrong, as shell patterns.
+    tensors: tuple[str, ...] = ("*",)
+    # For its maintainers: a heading, how it could be mended, and what their main branch has.
+    title: str = ""
+    mend: str = ""
+    main: str = ""
 
     @property
     def case(self) -> Case:
@@ -63,10 +69,11 @@ def bugs(library: Library) -> tuple[Bug, ...]:
 
 def _read(table: dict[str, object]) -> Bug:
     names = {field.name for field in fields(Bug)}
-    if table.keys() != names:
+    news = {"tensors", "title", "mend", "main"}
+    if (names ^ table.keys()) - news:
         raise ValueError(
             f"bug {table.get('key', '')!r}: needs {', '.join(sorted(names))}; differs in "
-            f"{', '.join(sorted(names ^ table.keys()))}"
+            f"{', '.join(sorted((names ^ table.keys()) - news))}"
         )
     values: dict[str, str | tuple[str, ...]] = {}
     for name, value in table.items():

@@ -4,20 +4,25 @@
     limits.py         LIMITS: by key, what is refused, as arithmetic on a case; imports no library.
                       STATED: by key, such as "dtype=fp32" or "ranks=all"; no others are drawn
     known.toml        what is known to be wrong with it upstream
+    mends.py          MENDS: by key of known.toml, a way to run without that bug; imports its
+                      library inside, only in ranks
     requirements.txt  what its ranks run with, pinned; the first line is the library itself
     README.md         how it is wired
 
-`verl.sft` is the entry `sft` of the folder `verl`; `verl.sft@0.6.1` is that of another release.
+`verl.sft` is the entry `sft` of the folder `verl`; `verl.sft@0.6.1` is that of another release,
+`verl.sft+mask-shifted` the same with one of its listed bugs mended.
 """
 
 import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from harness.candidates.protocol import Emit, Rank
 from harness.case import Case
@@ -28,6 +33,8 @@ GROUP = "harness.candidates"
 
 Limit = Callable[[Case], str | None]
 Step = Callable[[Case, Rank, Emit], None]
+# While it lasts, a rank's released code is without one bug.
+Mend = Callable[[], AbstractContextManager[Any]]
 
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.+!]+)")
 
@@ -81,6 +88,14 @@ class Library:
         return stated
 
     @property
+    def mends(self) -> Mapping[str, Mend]:
+        """What makes the pinned release right, by the bug that it takes away."""
+        if not (self.folder / "mends.py").is_file():
+            return {}
+        mends: Mapping[str, Mend] = importlib.import_module(f"{self.module}.mends").MENDS
+        return mends
+
+    @property
     def steps(self) -> Mapping[str, Step]:
         """What only its ranks can import."""
         with without_a_search_for_garbage():
@@ -117,6 +132,8 @@ class Published:
     name: str
     library: Library
     key: str
+    # Of its listed bugs those that are mended.
+    mended: tuple[str, ...] = ()
 
     @property
     def limits(self) -> str:
@@ -126,4 +143,8 @@ class Published:
         return self.library.limits[self.key](case)
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        self.library.steps[self.key](case, rank, emit)
+        step = self.library.steps[self.key]
+        with ExitStack() as mends:
+            for key in self.mended:
+                mends.enter_context(self.library.mends[key]())
+            step(case, rank, emit)

@@ -136,7 +136,7 @@ def test_the_list_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> 
         "version": "1.0",
         "installed": True,
         "others": ["1.1"],
-        "candidates": ["toy.step", "toy.twice", "toy.fussy"],
+        "candidates": ["toy.step", "toy.crowded", "toy.twice", "toy.fussy"],
     }
 
 
@@ -215,6 +215,23 @@ def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage
         two_rows = parse(SMALL.replace("rows=2:11", "rows=2:11,2:11"))
         ended = stage_of([two_rows, right, right], fussy_step, pools)
         assert ended.verdicts == {"FAULT": 1}
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_is_listed_is_known_only_where_the_step_is_right_without_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["repro", SMALL, "--candidate", "toy.step"]) == 1
+    assert capsys.readouterr().out.startswith("KNOWN     candidate toy.step\n")
+    assert main(["repro", SMALL, "--candidate", "toy.step+scaled"]) == 0
+    capsys.readouterr()
+    assert main(["repro", SMALL, "--candidate", "toy.crowded"]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("DIVERGED  candidate toy.crowded\n")
+    assert "\n  beside  the same without scaled, which is listed, is DIVERGED\n" in said
+    assert "\n  and     gradient-partial: 1 of 12 gradients are wrong" in said
+    assert main(["repro", SMALL, "--candidate", "toy.step+gone"]) == 2
+    assert "toy has no mend of gone; it has scaled, heads" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("installed")
