@@ -18,7 +18,8 @@ from harness.candidates.own.mutants.called import CALLED
 from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import libraries
 from harness.commands import conformance
-from harness.conformance import by_library, read
+from harness.conformance import by_library, finding_record, read, write
+from harness.conformance.letters import FOLDER
 from harness.generation.situations import SITUATIONS
 from harness.golden import Store, examine
 from properties.metamorphic.content import CONTENT
@@ -28,8 +29,26 @@ Row = tuple[str, ...]
 
 
 def main() -> None:
+    documented()
+    for page in (ROOT / "docs" / FOLDER).glob("*.md"):
+        page.unlink()
     for page, text in pages().items():
+        page.parent.mkdir(exist_ok=True)
         page.write_text(text)
+
+
+def documented() -> None:
+    """Findings in the document of results, with what folders say of them today."""
+    results = read(ROOT / "docs")
+    listed = {
+        f"{library.name} {bug.key}" for library in libraries().values() for bug in bugs(library)
+    }
+    results["findings"] = {
+        name: finding_record(name.partition(" ")[2], record)
+        for name, record in results["findings"].items()
+        if name in listed
+    }
+    write(ROOT / "docs", results)
 
 
 def pages() -> dict[Path, str]:

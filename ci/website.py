@@ -16,6 +16,7 @@ from project import ROOT
 
 from harness.commands.report import read_document
 from harness.report.html import pages_of, save
+from harness.report.html.conformance import finding_file
 
 DOCS = ROOT / "docs"
 
@@ -37,6 +38,10 @@ def sources(folder: Path) -> None:
     save(folder / "pages", pages_of("docs", read_document(str(DOCS / "conformance.json"))))
     for page in folder.glob("*.md"):
         page.write_text(linked(page.read_text()))
+    for page in (folder / "findings").glob("*.md"):
+        picture = f"pages/{finding_file(page.stem)}"
+        if (folder / picture).exists():
+            page.write_text(f"{page.read_text()}\n[Where it is wrong](../{picture})\n")
 
 
 def linked(text: str) -> str:

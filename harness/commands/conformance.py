@@ -57,6 +57,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         "default: docs",
     )
     parser.add_argument(
+        "--since",
+        metavar="DOCUMENT",
+        help="a conformance.json of before: write since.md beside the pages, with what is new, "
+        "mended or newly refused",
+    )
+    parser.add_argument(
         "--goldens", default="golden", metavar="FOLDER", help="the golden store; default: golden"
     )
     parser.add_argument("--device", default="cpu", choices=("auto", "cpu", "cuda"))
@@ -86,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     from harness.conformance import finding_record, read, write
 
     out = Path(options.out)
-    results = so_far(out)
+    results, before = so_far(out), _before(options)
     records: dict[str, Any] = {}
     for name in names:
         records[name] = _sweep(name, versions, options) if versions else _examine(name, options)
@@ -98,7 +104,10 @@ def run(options: argparse.Namespace) -> int:
         results["releases" if versions else "candidates"][name] = records[name]
         write(out, results)
     for file, text in pages(read(out)).items():
+        (out / file).parent.mkdir(exist_ok=True)
         (out / file).write_text(text)
+    if before is not None:
+        _tell_changes(before, records, out)
     answer(options, {"found": records}, read(out))
     return _status(records, sweeping=bool(versions))
 
@@ -115,13 +124,35 @@ def so_far(out: Path) -> "Results":
     return results
 
 
+def _before(options: argparse.Namespace) -> "Results | None":
+    from harness.conformance import BadResults, read_results
+
+    if options.since is None:
+        return None
+    if options.versions:
+        raise UsageError("--since: compares what is examined, and --versions sweeps releases")
+    try:
+        return read_results(Path(options.since))
+    except BadResults as error:
+        raise UsageError(f"--since={error}") from None
+
+
+def _tell_changes(before: "Results", records: dict[str, Any], out: Path) -> None:
+    from harness.conformance import since
+
+    text = since(before, {"candidates": records, "releases": {}, "findings": {}})
+    (out / "since.md").write_text(text)
+    print(text, end="", file=sys.stderr)  # noqa: T201
+
+
 def pages(results: "Results") -> dict[str, str]:
     """By the name of its file."""
     from harness.candidates.published.library import libraries
-    from harness.conformance import findings, page
+    from harness.conformance import findings, letters, page
 
     known = libraries().values()
-    return {"conformance.md": page(results), "findings.md": findings(known, results)}
+    listed = {"conformance.md": page(results), "findings.md": findings(known)}
+    return {**listed, **dict(letters(known, results))}
 
 
 def _status(records: dict[str, Any], *, sweeping: bool) -> int:

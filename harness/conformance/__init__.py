@@ -5,13 +5,16 @@ from harness.conformance.document import (
     Results,
     examined_record,
     read,
+    read_results,
     release_records,
     write,
 )
 from harness.conformance.examined import examine
-from harness.conformance.findings import finding_record, findings
+from harness.conformance.findings import findings
+from harness.conformance.letters import finding_record, letters, script_of
 from harness.conformance.page import by_library, page
 from harness.conformance.request import Request
+from harness.conformance.since import since
 from harness.conformance.sweep import sweep
 
 __all__ = [
@@ -23,9 +26,13 @@ __all__ = [
     "examined_record",
     "finding_record",
     "findings",
+    "letters",
     "page",
     "read",
+    "read_results",
     "release_records",
+    "script_of",
+    "since",
     "sweep",
     "write",
 ]

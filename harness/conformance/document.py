@@ -41,11 +41,15 @@ class BadResults(BadInput):
 
 def read(folder: Path) -> Results:
     """What was found before; nothing where nothing was."""
-    path = folder / NAME
+    if not (folder / NAME).exists():
+        return {name: {} for name in SECTIONS}
+    return read_results(folder / NAME)
+
+
+def read_results(path: Path) -> Results:
+    """A document of results, wherever it lies."""
     try:
         document = read_json(read_file(path.resolve(), MOST_BYTES))
-    except FileNotFoundError:
-        return {name: {} for name in SECTIONS}
     except OSError as error:
         raise BadResults(f"{path}: cannot be read: {error.strerror}") from None
     except NotReadable as error:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.campaign.markdown import table
+from harness.candidates.published.bugs import about
+from harness.candidates.published.library import libraries
 from harness.conformance.document import Results
 
 PASSED = ("EQUAL", "WITHIN")
@@ -70,13 +72,16 @@ def summary(candidates: Mapping[str, Any]) -> str:
 
 
 def by_library(results: Results) -> list[tuple[str, ...]]:
-    """One line for each library, for who wants no more: heads first."""
+    """One line for each library, the most used first, for who wants no more: heads first."""
     of_library: dict[str, list[dict[str, Any]]] = {}
     for each in results["candidates"].values():
         of_library.setdefault(each["release"], []).append(each)
     verdicts = ("cases", "passed", "known", "diverged", "fault", "unsupported")
-    lines: list[tuple[str, ...]] = [("library", "release", "steps", *verdicts, "bugs seen")]
-    for examined in of_library.values():
+    heads = ("library", "release", "steps", *verdicts, "bugs", "what to do today")
+    of = {release: about(libraries()[release.partition("@")[0]]) for release in of_library}
+    lines: list[tuple[str, ...]] = [heads]
+    for release in sorted(of_library, key=lambda release: -of[release].stars):
+        examined = of_library[release]
         counts = sum((_all(each, "verdicts") for each in examined), Counter[str]())
         bugs = {key for each in examined for key in each["listed"] if key not in each["stale"]}
         refused = counts["UNSUPPORTED"]
@@ -88,7 +93,8 @@ def by_library(results: Results) -> list[tuple[str, ...]]:
         )
         name, version = _library(examined[0]), examined[0]["version"]
         share = f"{100 * refused / max(counts.total(), 1):.0f} %"
-        lines.append((name, version, *map(str, numbers), share, str(len(bugs))))
+        today = of[release].today
+        lines.append((name, version, *map(str, numbers), share, str(len(bugs)), today))
     return lines
 
 

@@ -21,10 +21,10 @@ TUTORIAL = (ROOT / "docs" / "writing-a-candidate.md").read_text()
 
 def test_pages_are_as_the_script_writes_them() -> None:
     written = docs.pages()
-    assert len(written) == 9
     for page, text in written.items():
         assert page.read_text() == text, f"{page.name} is out of date; run ci/docs.py"
-        assert text.count("\n| ") > 12
+    tables = [page.name for page, text in written.items() if text.count("\n| ") > 12]
+    assert len(tables) == 9
 
 
 def test_tolerances_are_shown_as_they_are_in_force() -> None:

@@ -2,8 +2,11 @@
 
 import re
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any
 
 from harness.candidates.published.library import BadFolder, Library
 from harness.case import Case, InvalidCase, parse
@@ -54,15 +57,36 @@ class Bug:
         return begun and not (self.fixed and _number(self.fixed) <= _number(version))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What a library's users are told at once."""
+
+    # On GitHub, in thousands and roughly: tables have the most used first.
+    stars: float = 0.0
+    # What to do today, in a sentence.
+    today: str = ""
+
+
 @cache
 def bugs(library: Library) -> tuple[Bug, ...]:
     """All entries of a folder's known.toml."""
+    with _read_from(library) as document:
+        return tuple(_read(table) for table in document.get("bug", []))
+
+
+def about(library: Library) -> About:
+    """What a folder's known.toml says of all of it."""
+    with _read_from(library) as document:
+        return About(**document.get("library", {}))
+
+
+@contextmanager
+def _read_from(library: Library) -> Iterator[dict[str, Any]]:
     path = library.folder / "known.toml"
     if not path.is_file():
         raise BadFolder(f"candidate={library.name}: {library.folder} has no known.toml")
     try:
-        tables = tomllib.loads(path.read_text()).get("bug", [])
-        return tuple(_read(table) for table in tables)
+        yield tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, InvalidCase, TypeError, ValueError) as error:
         raise BadFolder(f"{path}: {error}") from error
 

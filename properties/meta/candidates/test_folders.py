@@ -12,14 +12,22 @@ import numpy as np
 import pytest
 
 from harness.anomalies import ANOMALIES
-from harness.candidates.published.bugs import Bug, bugs
+from harness.candidates.published.bugs import Bug, about, bugs
 from harness.candidates.published.library import Library, libraries
 from harness.case import Dtype
 from harness.case.stated import outside
 from harness.compare import Comparison, Look, Verdict
 from harness.compare.comparison import Divergence, KeyResult
 from harness.compare.differing import Differing
-from harness.conformance import findings, page, read, write
+from harness.conformance import (
+    finding_record,
+    findings,
+    letters,
+    page,
+    read,
+    script_of,
+    write,
+)
 from harness.failure.script import script
 from harness.generation import cases, generate
 from harness.generation.situations.needs import lacking
@@ -113,6 +121,40 @@ def test_a_script_defines_what_it_uses_and_imports_nothing_else(tmp_path: Path) 
     assert found.returncode == 0, found.stdout
 
 
+@pytest.mark.parametrize(
+    ("library", "bug"), LISTED, ids=[f"{library.name}-{bug.key}" for library, bug in LISTED]
+)
+def test_a_finding_is_fit_to_be_sent(library: Library, bug: Bug) -> None:
+    assert bug.title
+    assert bug.title[-1] != "."
+    assert bug.mend.endswith(".")
+    assert bug.main
+    assert bug.tensors not in ((), ("*",))
+    if not bug.is_in(library.pinned):
+        return
+    # Who has only the page has all that is needed.
+    source = script_of(library, bug).read_text()
+    assert len(source.splitlines()) <= 100
+    assert not re.search(r"\bharness\b", source)
+    assert bug.title in " ".join((ast.get_docstring(ast.parse(source)) or "").split())
+    # And what is listed may hide nothing else: it can be taken away.
+    assert bug.key in library.mends
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+def test_users_are_told_what_to_do(library: Library) -> None:
+    told = about(library)
+    assert told.stars > 0
+    assert told.today.endswith(".")
+    scripts = {path.stem for path in library.folder.glob("scripts/*.py")}
+    assert scripts | library.mends.keys() <= {bug.key for bug in bugs(library)}
+
+
+def test_pictures_of_findings_say_what_the_folders_say() -> None:
+    for name, record in read(DOCS)["findings"].items():
+        assert finding_record(name.partition(" ")[2], record) == record, f"{name}: run ci/docs.py"
+
+
 def shown(library: Library, bug: Bug) -> str:
     """The script of a failure that says as much as any: the library is not there to be run."""
     expected = np.linspace(-2, 3, 40).reshape(2, 20)
@@ -133,7 +175,10 @@ def shown(library: Library, bug: Bug) -> str:
 def test_the_pages_are_made_from_what_was_measured() -> None:
     results = read(DOCS)
     assert (DOCS / "conformance.md").read_text() == page(results)
-    assert (DOCS / "findings.md").read_text() == findings(LIBRARIES, results)
+    assert (DOCS / "findings.md").read_text() == findings(LIBRARIES)
+    written = dict(letters(LIBRARIES, results))
+    assert {name: (DOCS / name).read_text() for name in written} == written
+    assert {f"findings/{path.name}" for path in (DOCS / "findings").iterdir()} == set(written)
     measured = {name.partition(".")[0] for name in results["candidates"]}
     assert measured >= {library.name for library in LIBRARIES}
 

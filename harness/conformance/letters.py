@@ -1,0 +1,122 @@
+"""What one would send to the maintainers of a library: a page for each listed bug."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.candidates.published.bugs import Bug, bugs
+from harness.candidates.published.library import Library, libraries
+from harness.conformance.document import Results
+
+FOLDER = "findings"
+
+
+def letters(libraries: Iterable[Library], results: Results) -> Iterator[tuple[str, str]]:
+    """Its file in the folder of pages, and its text."""
+    for library in libraries:
+        for bug in bugs(library):
+            yield file_of(library, bug), letter(library, bug, seen(library, bug, results))
+
+
+def file_of(library: Library, bug: Bug) -> str:
+    """Where its page is, from the folder of pages."""
+    return f"{FOLDER}/{library.name}-{bug.key}.md"
+
+
+def letter(library: Library, bug: Bug, found: Mapping[str, Any] | None) -> str:
+    """The whole page."""
+    parts = [f"# {bug.title or bug.key}", f"{library.distribution} {_release(library, bug)}"]
+    parts += [bug.says, _listed(bug)]
+    parts += _script(library, bug) + _mend(library, bug)
+    parts += ["## As the harness shows it", *_shown(library, bug, found)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _release(library: Library, bug: Bug) -> str:
+    if bug.fixed:
+        return f"{f'{bug.since} and later' if bug.since else ''}, gone in {bug.fixed}".lstrip(", ")
+    since = f"; seen since {bug.since}" if bug.since not in ("", library.pinned) else ""
+    return f"{library.pinned}{since}"
+
+
+def _facts(bug: Bug) -> dict[str, str]:
+    facts = {
+        "where": bug.where,
+        "when": ", ".join(bug.when) or "always",
+        "main branch": bug.main,
+        "reported": bug.link or "no report was found",
+    }
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _listed(bug: Bug) -> str:
+    facts = _facts(bug)
+    facts["where"] = f"`{facts['where']}`"
+    return "\n".join(f"- {name}: {fact}" for name, fact in facts.items())
+
+
+def script_of(library: Library, bug: Bug) -> Path:
+    """Needs the library and nothing of ours."""
+    return library.folder / "scripts" / f"{bug.key}.py"
+
+
+def _script(library: Library, bug: Bug) -> list[str]:
+    path = script_of(library, bug)
+    if not path.is_file():
+        return []
+    needs = (
+        f"`python {path.name}` needs no GPU, and only {' '.join(library.requirements)} and torch."
+    )
+    return ["## Script", needs, f"```python\n{path.read_text().rstrip()}\n```"]
+
+
+def _mend(library: Library, bug: Bug) -> list[str]:
+    if not bug.mend:
+        return []
+    parts = ["## How it could be mended", bug.mend]
+    if bug.key in library.mends:
+        name = f"{library.name}.{bug.candidate[0]}+{bug.key}"
+        parts.append(f"`{name}` is the released step with such a mend.")
+    return parts
+
+
+def _shown(library: Library, bug: Bug, found: Mapping[str, Any] | None) -> Iterator[str]:
+    if found is None:
+        yield f"Not run here; its case is `{bug.line}`, of golden `{bug.golden}`."
+        return
+    yield f"```\n{found['explanation']}\n```"
+    if found["loss"]:
+        expected, got = found["loss"]
+        yield f"Loss expected {expected:.9g}, got {got:.9g}."
+    steps = ", ".join(f"`{library.name}.{key}`" for key in bug.candidate)
+    yield f"It shows in {steps}. Its batch is golden `{bug.golden}`."
+
+
+def finding_record(key: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the picture page of a listed bug is made from: what it comes to, and what is known."""
+    library = libraries()[found["candidate"].partition(".")[0]]
+    (bug,) = (bug for bug in bugs(library) if bug.key == key)
+    known = {
+        "says": bug.says,
+        "in": ", ".join(f"{library.name}.{key}" for key in bug.candidate),
+        **_facts(bug),
+        "release": _release(library, bug),
+        "how it could be mended": bug.mend,
+        "golden": bug.golden,
+        "as a script": f"{found['replay']} --script report.py",
+    }
+    return {**found, "known": {name: fact for name, fact in known.items() if fact}}
+
+
+def seen(library: Library, bug: Bug, results: Results) -> Mapping[str, Any] | None:
+    """What it came to in the first of its entries where it was seen."""
+    candidates, releases = results["candidates"], results["releases"]
+    records: list[Mapping[str, Any]] = []
+    for name in (f"{library.name}.{key}" for key in bug.candidate):
+        records += [candidates[name]] if name in candidates else []
+        records += releases.get(name, {}).values()
+    for each in records:
+        listed: Mapping[str, Any] | None = each["listed"].get(bug.key)
+        if listed and listed["looks"] in bug.looks:
+            return listed
+    return None

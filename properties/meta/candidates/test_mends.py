@@ -1,0 +1,74 @@
+"""What is listed hides nothing else, and can be shown with nothing but the library."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.candidates import locate
+from harness.candidates.published.bugs import Bug, bugs
+from harness.candidates.published.environment import FOLDER, Environment
+from harness.candidates.published.library import Library, libraries
+from harness.compare import Verdict
+from harness.conformance import Request, script_of
+from harness.conformance.pools import Pools
+from harness.judge import evaluate
+from harness.judge.known import recognised
+from properties.planted import behind
+
+pytestmark = pytest.mark.long
+LISTED = [
+    (library, bug)
+    for library in libraries().values()
+    for bug in bugs(library)
+    if bug.is_in(library.pinned)
+]
+
+
+def installed(library: Library) -> Environment:
+    environment = Environment(library, library.pinned)
+    if not environment.installed:
+        pytest.skip(f"{library.distribution} {library.pinned} is not installed")
+    return environment
+
+
+@pytest.mark.parametrize(
+    "library", [each for each in libraries().values() if bugs(each)], ids=lambda each: each.name
+)
+def test_a_second_bug_behind_a_listed_one_is_no_known_one(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(library)
+    outside = behind.make(tmp_path, library)
+    monkeypatch.syspath_prepend(outside)
+    monkeypatch.setenv("PYTHONPATH", str(outside))
+    libraries.cache_clear()
+    planted = libraries()[behind.NAME]
+    monkeypatch.setenv(FOLDER, str(behind.at_home(tmp_path, library, planted)))
+    there = [bug for bug in bugs(library) if bug.is_in(library.pinned)]
+    found: dict[str, list[Verdict]] = {}
+    try:
+        for name in (library.name, behind.NAME):
+            home = locate(f"{name}.{there[0].candidate[0]}").home
+            with Pools(home, Request(deadline=120.0)) as pools:
+                for bug in there:
+                    pool = pools.of(bug.case.ranks)
+                    seen = evaluate(bug.case, f"{name}.{bug.candidate[0]}", pool)
+                    found.setdefault(bug.key, []).append(recognised(seen).verdict)
+    finally:
+        libraries.cache_clear()
+    hidden = {key: seen for key, seen in found.items() if seen[0] is not Verdict.KNOWN}
+    assert hidden == {}, "what is listed is seen, and right once it is mended"
+    hidden = {key: seen for key, seen in found.items() if not seen[1].failed}
+    assert hidden == {}
+
+
+@pytest.mark.parametrize(
+    ("library", "bug"), LISTED, ids=[f"{library.name}-{bug.key}" for library, bug in LISTED]
+)
+def test_a_script_shows_its_bug_with_nothing_but_the_library(library: Library, bug: Bug) -> None:
+    command = [installed(library).python, str(script_of(library, bug))]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert shown.returncode == 1, shown.stdout + shown.stderr
+    assert "expected" in shown.stdout
+    assert "got" in shown.stdout

@@ -1,0 +1,57 @@
+"""The steps of a published library, each with one more bug behind those that are listed.
+
+`make` writes the package that wires them, as somebody else's would lie there.
+"""
+
+from pathlib import Path
+
+from harness.candidates.published.environment import Environment
+from harness.candidates.published.library import Library
+
+NAME = "behind"
+
+CANDIDATE = """
+from functools import partial
+
+from {module}.candidate import STEPS as RELEASED
+
+
+def step(released, case, rank, emit):
+    def planted(key, tensor, tokens=None):
+        emit(key, tensor * 1.5 if key == "grad.norm" else tensor, tokens)
+
+    released(case, rank, planted)
+
+
+STEPS = {{key: partial(step, released) for key, released in RELEASED.items()}}
+"""
+
+
+def make(folder: Path, library: Library) -> Path:
+    """The folder to be imported from; ranks run in the library's own environment."""
+    package = folder / "outside" / NAME
+    package.mkdir(parents=True)
+    for name in ("requirements.txt", "known.toml"):
+        (package / name).write_text((library.folder / name).read_text())
+    for name, text in {
+        "__init__.py": "",
+        "limits.py": f"from {library.module}.limits import LIMITS\n\n__all__ = ['LIMITS']\n",
+        "mends.py": f"from {library.module}.mends import MENDS\n\n__all__ = ['MENDS']\n",
+        "candidate.py": CANDIDATE.format(module=library.module),
+    }.items():
+        (package / name).write_text(text)
+    facts = folder / "outside" / f"{NAME}-1.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1\n")
+    (facts / "entry_points.txt").write_text(f"[harness.candidates]\n{NAME} = {NAME}\n")
+    return folder / "outside"
+
+
+def at_home(folder: Path, library: Library, planted: Library) -> Path:
+    """A folder of environments in which that of the library has both names."""
+    theirs = Environment(library, library.pinned).folder
+    environments = folder / "environments"
+    environments.mkdir()
+    for name in (theirs.name, Environment(planted, planted.pinned).folder.name):
+        (environments / name).symlink_to(theirs)
+    return environments
