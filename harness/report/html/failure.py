@@ -8,7 +8,7 @@ from harness.case import Case, parse
 from harness.report.html.collectives import diagram
 from harness.report.html.gradients import GRADIENT, table_of_gradients
 from harness.report.html.numbers import share
-from harness.report.html.patterns import holdings, pattern
+from harness.report.html.patterns import holdings, padded_on_the_left, pattern
 from harness.report.html.render import render
 from harness.report.html.tokens import MOST_CELLS, counted, layout, written
 
@@ -21,6 +21,7 @@ VERDICTS = {
     "WITHIN": "It equals plain training but for rounding.",
 }
 IN_PLACES_OF_THEIR_OWN = ("case", "looks", "cause", "replay", "ranks", "stack", "log")
+MOST_ROWS = 16
 # Of what goes on on the next line.
 INDENT = 10
 LABEL = re.compile(r"  (\S.{0,6}?)\s+(\S.*)")
@@ -48,14 +49,15 @@ def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         if drawn
         else [],
         right_before=right_before(record),
-        pattern=pattern(drawn, record["picture"]["maps"]) if drawn and record["picture"] else "",
+        pattern=pattern(case, drawn, _tensors(record)) if drawn else "",
         holdings=holdings(case, record["picture"]),
         gradients=table_of_gradients(record),
         diagram=diagram(record["fault"]["collectives"]) if record["fault"] else None,
         printed=_printed(record),
         larger=_larger(record["larger"]),
+        rows=rows_of(case),
         fields=fields_of(case),
-        other={name: value for name, value in other.items() if value},
+        other=dict(_facts(other)),
     )
 
 
@@ -79,9 +81,15 @@ def told_in_pairs(explanation: str) -> list[tuple[str, str]]:
     return pairs
 
 
+def _tensors(record: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Those of tokens that are wrong somewhere, as signs."""
+    maps: Sequence[Mapping[str, Any]] = record["picture"]["maps"] if record["picture"] else []
+    return maps
+
+
 def _maps(record: Mapping[str, Any], case: Case) -> Iterator[dict[str, Any]]:
     """Every tensor of tokens that is wrong somewhere; the first is open."""
-    maps = record["picture"]["maps"] if record["picture"] else []
+    maps = _tensors(record)
     numbers = {each["key"]: each for each in record["picture"]["numbers"]} if maps else {}
     room = MOST_CELLS
     for number, each in enumerate(maps):
@@ -130,8 +138,7 @@ def _larger(larger: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if larger is None:
         return None
     case = parse(larger["case"])
-    maps: Sequence[Mapping[str, Any]] = larger["picture"]["maps"] if larger["picture"] else []
-    shown = [each for each in maps if len(each["signs"]) == case.tokens][:1]
+    shown = [each for each in _tensors(larger) if len(each["signs"]) == case.tokens][:1]
     if case.tokens > MOST_CELLS // 2:
         shown = []
     return {
@@ -140,6 +147,28 @@ def _larger(larger: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "key": shown[0]["key"] if shown else "",
         "signs": shown[0]["signs"] if shown else "",
     }
+
+
+def _facts(other: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the document says besides, a line each."""
+    for name, value in other.items():
+        if not isinstance(value, Mapping):
+            yield from [(name, value)] if value else []
+            continue
+        for inner, found in value.items():
+            is_list = isinstance(found, Mapping)
+            text = ", ".join(f"{key} {each}" for key, each in found.items()) if is_list else found
+            yield from [(inner, text)] if text else []
+
+
+def rows_of(case: Case) -> list[str]:
+    """What each row is, as far as it is worth telling."""
+    lefts = padded_on_the_left(case)
+    return [
+        f"row {number}: {len(row)} tokens, {row.mask[1:].count('1')} targets"
+        + (", padded on the left" if number in lefts else "")
+        for number, row in enumerate(case.rows[:MOST_ROWS])
+    ]
 
 
 def fields_of(case: Case) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """What the wrong tokens of a map have in common, and which tokens a rank holds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +12,7 @@ RIGHT = "0-"
 MOST_STRETCHES = 40
 
 
-def pattern(layout: Layout, maps: Sequence[Mapping[str, Any]]) -> str:
+def pattern(case: Case, layout: Layout, maps: Sequence[Mapping[str, Any]]) -> str:
     """A sentence on the first map; nothing where its wrong tokens have nothing in common."""
     if not maps:
         return ""
@@ -29,23 +29,47 @@ def pattern(layout: Layout, maps: Sequence[Mapping[str, Any]]) -> str:
         return f"All {len(wrong)} are the last before another rank goes on{_all(wrong, ends)}"
     if wrong <= begins:
         return f"All {len(wrong)} are the first after another rank{_all(wrong, begins)}"
+    told = list(_rows(case, cells, wrong))
     if len(held) == 1 and len(layout.ranks) > 1 and held != {-1}:
-        return f"All {len(wrong)} are held by rank {held.pop()}"
-    return _rows(cells, wrong)
+        told.insert(0, f"are held by rank {held.pop()}")
+    if not told:
+        return "Every token is wrong" if len(wrong) == len(cells) else ""
+    return f"All {len(wrong)} {', and '.join(told)}"
 
 
 def _all(wrong: set[int], such: set[int]) -> str:
     return ", and none of these is right" if wrong == such else f", of {len(such)} such tokens"
 
 
-def _rows(cells: Sequence[Cell], wrong: set[int]) -> str:
+def _rows(case: Case, cells: Sequence[Cell], wrong: set[int]) -> Iterator[str]:
+    """Of which rows they are, where those have something in common that others have not."""
     rows = {cell.row for cell in cells if cell.token in wrong}
-    every = {cell.row for cell in cells}
-    if len(rows) == 1 and len(every) > 1:
-        return f"All {len(wrong)} stand in row {rows.pop()}"
-    if len(wrong) == len(cells):
-        return "Every token is wrong"
-    return ""
+    others = set(range(len(case.rows))) - rows
+    if not others:
+        return
+    features = {
+        "padded on the left": padded_on_the_left(case),
+        "cut by a shard edge": {cell.row for cell in cells if cell.edge},
+    }
+    if case.micro_batches == 1:
+        behind = range(case.dp, len(case.rows))
+        features["behind another row"] = set(behind)
+        features["behind a row of one token"] = {
+            row for row in behind if len(case.rows[row - case.dp]) == 1
+        }
+    shared = [name for name, such in features.items() if rows == such]
+    which = f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, sorted(rows)))}"
+    if len(rows) == 1 or shared:
+        only = "the only one" if len(rows) == 1 else "the only ones"
+        yield f"stand in {which}" + (f", {only} {' and '.join(shared)}" if shared else "")
+
+
+def padded_on_the_left(case: Case) -> set[int]:
+    """The rows before which there is padding in a padded batch of them all."""
+    longest = max(map(len, case.rows))
+    return {
+        number for number, row in enumerate(case.rows) if row.side == "left" and len(row) < longest
+    }
 
 
 def holdings(case: Case, picture: Mapping[str, Any] | None) -> list[tuple[int, str, int]]:

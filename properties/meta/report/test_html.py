@@ -72,8 +72,11 @@ def test_a_cell_holds_what_came_and_below_it_what_was_expected() -> None:
     [
         ("00-0800", ""),
         ("0800080", ""),
-        ("0080800", "All 2 are held by rank 0"),
-        ("0000088", "All 2 stand in row 1"),
+        ("0080800", "All 2 are held by rank 0, and stand in row 0"),
+        (
+            "0000088",
+            "All 2 stand in row 1, the only one padded on the left and behind another row",
+        ),
         ("8888888", "Every token is wrong"),
     ],
 )
