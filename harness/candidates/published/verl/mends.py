@@ -1,0 +1,62 @@
+"""Ways to run without a listed bug."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from harness.candidates.published.library import Mend
+
+
+def attention_that_shares() -> AbstractContextManager[Any]:
+    """Where ranks share a sequence, the model gets the attention that is replaced for it."""
+    from harness.candidates.published.verl import candidate
+
+    released = candidate.patched
+
+    @contextmanager
+    def patched(model: Any, size: int) -> Iterator[None]:
+        model.set_attn_implementation("flash_attention_2")
+        with released(model, size):
+            yield
+
+    return patch.object(candidate, "patched", patched)
+
+
+def first_tokens_masked() -> AbstractContextManager[Any]:
+    """A row's first token is no target, neither counted nor learnt."""
+    from harness.candidates.published.verl import engine
+
+    released = engine.Engine.step
+
+    def step(self: engine.Engine, data: Any, say: Any) -> float:
+        mask = data["loss_mask"]
+        values = mask.values().clone()
+        values[mask.offsets()[:-1]] = 0
+        data["loss_mask"] = torch.nested.nested_tensor_from_jagged(values, mask.offsets())
+        return released(self, data, say)
+
+    return patch.object(engine.Engine, "step", step)
+
+
+def nothing_is_zero() -> AbstractContextManager[Any]:
+    """The mean of no target is zero."""
+    from harness.candidates.published.verl import engine
+
+    released = engine.given()["sft_loss"]
+
+    def loss(*given: Any, **named: Any) -> tuple[Tensor, Any]:
+        value, metrics = released(*given, **named)
+        return value.nan_to_num(), metrics
+
+    return patch.dict(engine.given(), sft_loss=loss)
+
+
+MENDS: dict[str, Mend] = {
+    "sdpa-stays-local": attention_that_shares,
+    "engine-first-token-counts": first_tokens_masked,
+    "engine-no-target-nan": nothing_is_zero,
+}
