@@ -1,0 +1,64 @@
+"""apply_sequence_parallel checks the number of query heads twice, and that of kv heads never
+
+LLaMA-Factory 0.9.5 (v1). num_key_value_heads is read from config.num_attention_heads. A model with
+one kv head is accepted with cp_size 2; nothing repeats its keys and values, and the exchange is
+then given pieces of unlike sizes.
+
+Run: python kv-heads-never-checked.py (two processes on the CPU; nothing of flash-attn is called).
+"""
+
+import importlib.util
+import socket
+import sys
+from types import ModuleType, SimpleNamespace
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def released():
+    """The module, without what the packages above it import beside it."""
+    root = importlib.util.find_spec("llamafactory").submodule_search_locations[0]
+    below = ("", ".v1", ".v1.accelerator", ".v1.utils", ".v1.plugins", ".v1.plugins.model_plugins")
+    for name in (*below, ".v1.plugins.model_plugins.parallelization"):
+        package = ModuleType("llamafactory" + name)
+        package.__path__ = [root + name.replace(".", "/")]
+        sys.modules[package.__name__] = package
+    from llamafactory.v1.plugins.model_plugins.parallelization import sequence_parallel
+
+    return sequence_parallel
+
+
+def rank(index: int, port: int, found) -> None:
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2
+    )
+    module = released()
+    module.DistributedInterface = lambda: SimpleNamespace(get_group=lambda _: dist.group.WORLD)
+    model = type("Model", (), {"__module__": __name__})()
+    model.config = SimpleNamespace(num_attention_heads=4, num_key_value_heads=3)
+    try:
+        module.apply_sequence_parallel(model, {"cp_size": 2})
+        said = "accepted"
+    except AssertionError as error:
+        said = f"refused: {error}"
+    if index == 0:
+        found.put(said)
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(rank, (port, found), nprocs=2)
+    said = found.get()
+    print("expected of 3 kv heads with cp_size 2: refused: num_key_value_heads must be divisible")
+    print(f"got      of 3 kv heads with cp_size 2: {said}")
+    return int(said == "accepted")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
