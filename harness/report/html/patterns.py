@@ -20,15 +20,30 @@ def pattern(case: Case, layout: Layout, maps: Sequence[Mapping[str, Any]]) -> st
     cells = [cell for line in lines for cell in line]
     signs = maps[0]["signs"]
     wrong = {cell.token for cell in cells if signs[cell.token] not in RIGHT}
-    if len(wrong) < 2:
+    if not wrong:
         return ""
+    if wrong == _beyond_the_window(case):
+        return f"All {len(wrong)} have more before them than the window of {case.window}"
+    return _at_edges(cells, wrong) or _shared(case, layout, cells, wrong)
+
+
+def _at_edges(cells: Sequence[Cell], wrong: set[int]) -> str:
+    """Where they stand just before or behind a place where another rank goes on."""
     ends = {cell.token for cell in cells if cell.edge}
     begins = {after.token for cell, after in pairwise(cells) if cell.token in ends}
+    places = {"the last before another rank goes on": ends, "the first after another rank": begins}
+    for place, such in places.items():
+        if wrong <= such:
+            many = f"All {len(wrong)} are {place}{_all(wrong, such)}"
+            return f"It is {place}" if len(wrong) == 1 else many
+    return ""
+
+
+def _shared(case: Case, layout: Layout, cells: Sequence[Cell], wrong: set[int]) -> str:
+    """Whose they are, or of which rows."""
+    if len(wrong) == 1:
+        return ""
     held = {cell.rank for cell in cells if cell.token in wrong}
-    if wrong <= ends:
-        return f"All {len(wrong)} are the last before another rank goes on{_all(wrong, ends)}"
-    if wrong <= begins:
-        return f"All {len(wrong)} are the first after another rank{_all(wrong, begins)}"
     told = list(_rows(case, cells, wrong))
     if len(held) == 1 and len(layout.ranks) > 1 and held != {-1}:
         told.insert(0, f"are held by rank {held.pop()}")
@@ -62,6 +77,13 @@ def _rows(case: Case, cells: Sequence[Cell], wrong: set[int]) -> Iterator[str]:
     if len(rows) == 1 or shared:
         only = "the only one" if len(rows) == 1 else "the only ones"
         yield f"stand in {which}" + (f", {only} {' and '.join(shared)}" if shared else "")
+
+
+def _beyond_the_window(case: Case) -> set[int]:
+    if case.window is None:
+        return set()
+    starts = zip(case.offsets, case.rows, strict=False)
+    return {start + position for start, row in starts for position in range(case.window, len(row))}
 
 
 def padded_on_the_left(case: Case) -> set[int]:

@@ -188,7 +188,9 @@ def _says(
         if expected is None and got is None:
             continue
         word = WORDS.get(key, key)
-        if got is None or got == expected:
+        if got is None:
+            parts.append(f"{word} not reported, expected {brief(expected)}")
+        elif got == expected:
             parts.append(f"{word} {brief(expected)}")
         else:
             how = ", as gradients tell" if each["inferred"] else ""

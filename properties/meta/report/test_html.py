@@ -71,6 +71,8 @@ def test_a_cell_holds_what_came_and_below_it_what_was_expected() -> None:
     ("signs", "said"),
     [
         ("00-0800", ""),
+        ("0080000", "It is the last before another rank goes on"),
+        ("0008000", "It is the first after another rank"),
         ("0800080", ""),
         ("0080800", "All 2 are held by rank 0, and stand in row 0"),
         (
@@ -88,6 +90,11 @@ def test_what_wrong_tokens_have_in_common_is_said(signs: str, said: str) -> None
     assert re.findall(r"<strong>(\w+ \w+ \w+[^<]*)\.</strong>", page_of(drawn)) == [said] * bool(
         said
     )
+
+
+def test_what_lies_beyond_the_window_is_said() -> None:
+    failure = replace(pictured(signs="0088800"), case=replace(CASE, window=2))
+    assert "<strong>All 3 have more before them than the window of 2.</strong>" in page_of(failure)
 
 
 @pytest.mark.parametrize(
