@@ -1,4 +1,4 @@
-"""The loss of a causal model is NaN where a batch has no target.
+"""The loss of a causal model is NaN where a micro-batch has no target
 
 transformers 5.23.0, as the ALST tutorial of DeepSpeed 0.19.8 uses it; one process, no GPU. The
 mean over no targets is 0 / 0, which also spoils a sum over micro-batches.

@@ -1,4 +1,4 @@
-"""TiledFusedLogitsLoss: what follows the loss does not reach the gradient of lm_head.
+"""TiledFusedLogitsLoss: what follows the loss does not reach the gradients of compute_params
 
 DeepSpeed 0.19.8, one process, no GPU. The docstring recommends output_reduction="sum" and to take
 the mean afterwards. The gradients of compute_params are taken in forward, at an incoming gradient

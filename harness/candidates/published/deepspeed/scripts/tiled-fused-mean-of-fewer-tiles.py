@@ -1,4 +1,5 @@
-"""TiledFusedLogitsLoss: gradients are too small where torch.chunk gives fewer tiles than shards.
+"""TiledFusedLogitsLoss: with output_reduction mean, gradients are too small where there are fewer
+tiles than shards
 
 DeepSpeed 0.19.8, one process, no GPU. 4 tokens in 3 shards are 2 tiles. With
 output_reduction="mean" the loss is the mean over 2 tiles, and its gradient is divided by 3.

@@ -1,4 +1,5 @@
-"""sequence_tiled_compute with output_reduction="mean" divides the gradients of other losses too.
+"""SequenceTiledCompute.backward divides its incoming gradient in place, and with it that of other
+losses
 
 DeepSpeed 0.19.8, one process, no GPU. Backward does `incoming_grad /= shards` in place, and
 autograd hands the same tensor to every term of a sum. The gradients of an auxiliary loss that was

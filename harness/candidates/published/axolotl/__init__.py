@@ -1,0 +1,1 @@
+"""axolotl: transformers trainers around the rings of ring-flash-attn."""

@@ -1,0 +1,81 @@
+"""Steps of axolotl's trainers over ranks that share a sequence."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published.axolotl import grpo, sft
+from harness.candidates.published.axolotl.library import RingAttnFunc
+from harness.candidates.published.axolotl.model import Seen, parameters
+from harness.candidates.published.flash_stand_in import flash
+from harness.candidates.published.library import Step
+from harness.candidates.published.wiring.gradients import emit_gradients, steps
+from harness.candidates.published.wiring.rows import Padded, micro_batches
+from harness.case import Case
+
+Collate = Callable[[Case, Padded], sft.Batch]
+LLAMA3, RING = RingAttnFunc.VARLEN_LLAMA3, RingAttnFunc.BATCH_RING
+# Positions of rows that are padded on the left begin before them, which turns nothing by more.
+OF_TABLES = ("positions", ".attn.q", ".attn.k")
+
+
+def supervised(
+    case: Case,
+    rank: Rank,
+    emit: Emit,
+    *,
+    collate: Collate,
+    ring: Any,
+    counted: bool = False,
+    stride: int | None = None,
+    unseen: tuple[str, ...] = (),
+) -> None:
+    """The trainer of causal models."""
+    seen = Seen(case, rank, unseen)
+    made = sft.trainer(case, rank, counted=counted)
+    batches = [collate(case, padded) for padded in micro_batches(case, rank)]
+    with seen.shared(rank, ring_attn_func=ring, heads_k_stride=stride, gather_outputs=False):
+        for say in steps(case, parameters(seen), emit):
+            seen.emit = say
+            loss = sft.step(rank, seen, made, [dict(batch) for batch in batches])
+    flash.must_have_run()
+    emit("loss", loss)
+    emit_gradients(parameters(seen), emit)
+
+
+def rewarded(case: Case, rank: Rank, emit: Emit, *, loss_type: str) -> None:
+    """The trainer of GRPO."""
+    # Logits are those of some tokens.
+    seen = Seen(case, rank, (*OF_TABLES, "logits"))
+    made = grpo.Trainer(case, rank, seen, loss_type)
+    batches = [grpo.batch_of(case, padded) for padded in micro_batches(case, rank)]
+    with seen.shared(rank, ring_attn_func=RING, heads_k_stride=None, gather_outputs=True):
+        for say in steps(case, parameters(seen), emit):
+            seen.emit = say
+            loss = made.step(batches)
+    flash.must_have_run()
+    emit("loss", loss)
+    emit_gradients(parameters(seen), emit)
+
+
+def packed(kind: str) -> Collate:
+    return partial(sft.packed, kind=kind)
+
+
+PACKED = partial(supervised, collate=packed("multiple"), ring=LLAMA3)
+PADDED = partial(supervised, collate=sft.table, ring=RING, unseen=OF_TABLES)
+
+STEPS: dict[str, Step] = {
+    "packed": PACKED,
+    "packed-counted": partial(PACKED, counted=True),
+    "packed-stride": partial(PACKED, stride=2),
+    "packed-shifted": partial(PACKED, collate=packed("shifted")),
+    "packed-unpadded": partial(PACKED, collate=packed("as it is")),
+    "flattened": partial(PACKED, collate=packed("as it is"), ring=RING),
+    "padded": PADDED,
+    "padded-counted": partial(PADDED, counted=True),
+    "padded-shifted": partial(PADDED, collate=partial(sft.table, shifted=True)),
+    "grpo": partial(rewarded, loss_type="bnpo"),
+    "grpo-rows": partial(rewarded, loss_type="grpo"),
+}

@@ -1,0 +1,141 @@
+"""axolotl's rings without what is listed of them.
+
+Legend: B rows, S tokens of all ranks, L those of one.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from harness.candidates.published.axolotl.wrapping import Call, applying, wrapped
+
+
+def window_over_all() -> AbstractContextManager[Any]:
+    """Distances are those in the row."""
+    return _ring(lambda _: _gathered(None))
+
+
+@contextmanager
+def padding_hidden() -> Iterator[None]:
+    """Every rank knows which keys are real."""
+    mask: list[Tensor | None] = [None]
+
+    def apply(original: Call) -> Call:
+        def call(batch: dict[str, Any], **given: Any) -> Any:
+            more = -batch["input_ids"].shape[1] % given["local_world_size"]
+            mask[0] = F.pad(batch["attention_mask"], (0, more)).bool()
+            return original(batch, **given)
+
+        return call
+
+    with applying(apply), _ring(lambda _: _gathered(mask)):
+        yield
+
+
+def window_counts_the_token_itself() -> AbstractContextManager[Any]:
+    """flash-attn counts the keys before a query, transformers the query's own as well."""
+
+    def less(original: Call) -> Call:
+        def call(*given: Any, window_size: tuple[int, int] = (-1, -1), **named: Any) -> Any:
+            behind = window_size[0] - 1 if window_size[0] > 0 else window_size[0]
+            return original(*given, window_size=(behind, window_size[1]), **named)
+
+        return call
+
+    return _ring(less)
+
+
+@contextmanager
+def window_whatever_the_shard() -> Iterator[None]:
+    """The window is handed on whatever the length of a shard."""
+    from ring_flash_attn.adapters import hf_adapter
+
+    window: list[int | None] = [None]
+
+    def attend(original: Call) -> Call:
+        @wraps(original)
+        def call(*given: Any, sliding_window: int | None = None, **named: Any) -> Any:
+            window[0] = sliding_window
+            return original(*given, sliding_window=sliding_window, **named)
+
+        return call
+
+    def ring(original: Call) -> Call:
+        def call(*given: Any, **named: Any) -> Any:
+            if window[0] is not None:
+                named["window_size"] = (window[0], window[0])
+            return original(*given, **named)
+
+        return call
+
+    with wrapped(hf_adapter, "flash_attention_forward", attend), _ring(ring):
+        yield
+
+
+class Gather(torch.autograd.Function):
+    """Keys or values of all ranks; a gradient is the sum of what all have of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        pieces = [torch.empty_like(x) for _ in range(group.size())]
+        dist.all_gather(pieces, x.contiguous(), group=group)
+        return torch.cat(pieces, 1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient.chunk(ctx.group.size(), 1)[ctx.group.rank()], None
+
+
+def _gathered(mask: list[Tensor | None] | None) -> Call:
+    """Attention of a rank's queries over the keys of all, in the place of a ring."""
+    from harness.candidates.published.flash_stand_in import flash
+    from harness.candidates.published.wiring.decoder import eager
+
+    def call(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        group: dist.ProcessGroup,
+        window_size: tuple[int, int],
+        **_: Any,
+    ) -> Tensor:
+        flash.calls["in the place of a ring"] += 1
+        k, v = (Gather.apply(x, group) for x in (k, v))  # type: ignore[no-untyped-call]
+        places = torch.arange(k.shape[1])
+        back_LS = places.chunk(group.size())[group.rank()][:, None] - places
+        seen_LS = back_LS >= 0
+        if window_size[0] >= 0:
+            seen_LS &= back_LS <= window_size[0]
+        seen = seen_LS.expand(len(q), -1, -1)
+        if mask is not None and mask[0] is not None:
+            seen = seen & mask[0][:, None]
+        out: Tensor = eager(q, k, v, seen)
+        return out
+
+    return call
+
+
+@contextmanager
+def _ring(wrapper: Callable[[Call], Call]) -> Iterator[None]:
+    """Around either function of ring-flash-attn that axolotl calls."""
+    import ring_flash_attn
+
+    from harness.candidates.published.axolotl import library
+
+    functions = library.batch_ring.RING_ATTN_FUNC_MAPPING
+    name = library.RingAttnFunc.BATCH_RING
+    with ExitStack() as patches:
+        patches.enter_context(wrapped(ring_flash_attn, "llama3_flash_attn_varlen_func", wrapper))
+        patches.enter_context(patch.dict(functions, {name: wrapper(functions[name])}))
+        yield

@@ -1,0 +1,32 @@
+"""What each entry refuses."""
+
+from harness.candidates.published.library import Limit
+from harness.candidates.published.wiring.limits import first, transformers
+from harness.case import Case
+
+
+def counted(case: Case) -> str | None:
+    """Its step divides by the targets of all micro-batches of all replicas."""
+    parts = case.dp * case.micro_batches
+    same = case.loss == "token-mean" or (
+        parts == 1 if case.loss == "micro-mean" else len(case.rows) == 1
+    )
+    return transformers(case) or first(
+        not same and f"loss={case.loss}: it averages over the targets of all ranks"
+    )
+
+
+def packed(case: Case) -> str | None:
+    """Keys that ranks exchange for packed rows."""
+    return counted(case) or first(
+        case.window is not None and f"window={case.window}: models that it is for have none"
+    )
+
+
+RINGS = ("masked", "masked-hf", "chunked", "chunked-hsdp", "compiled", "embedded", "validation")
+PACKED = ("packed", "packed-flash", "packed-halo", "packed-a2a")
+LIMITS: dict[str, Limit] = {**dict.fromkeys(RINGS, counted), **dict.fromkeys(PACKED, packed)}
+STATED = {
+    **dict.fromkeys(RINGS, "dtype=fp32"),
+    **dict.fromkeys(PACKED, "dtype=fp32 window=none"),
+}

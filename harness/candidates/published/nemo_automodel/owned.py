@@ -1,0 +1,105 @@
+"""What a model adds that shards its embeddings in its own forward, as its Qwen3.5 does."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from nemo_automodel.components.distributed import blockdiag_cp
+from nemo_automodel.components.distributed.blockdiag_cp import kernels
+from nemo_automodel.components.distributed.context_parallel import sharder as cut
+from torch import nn
+from torch.nn import functional as F
+
+from harness.candidates.published.flash_stand_in import flash
+from harness.candidates.published.nemo_automodel.mesh import Mesh
+from harness.candidates.published.nemo_automodel.recipe import NUMBERS, Batch
+
+
+def embed_then_cut(model: nn.Module, mesh: Mesh, shard: Callable[..., Any]) -> None:
+    """Ids come whole; this rank goes on with its part of what they embed to."""
+
+    def before(_: nn.Module, given: Any, named: Batch) -> tuple[Any, Batch]:
+        ids = named.pop("input_ids")
+        embedded = model.get_input_embeddings()(ids)  # type: ignore[operator]
+        named["inputs_embeds"], _, _ = shard(mesh["cp"], embedded)
+        return given, named
+
+    if mesh["cp"].size() > 1:
+        model.register_forward_pre_hook(before, with_kwargs=True)
+
+
+def own_sharder(model: Any, shard: Callable[..., Any], indices: Callable[..., Any]) -> None:
+    """The hook that its recipe asks a model for."""
+
+    def prepare(_: Batch, num_chunks: int) -> Batch:  # noqa: ARG001 - as it is called
+        return {
+            "cp_sharder": cut.ContextParallelSharder(
+                shard_batch=shard, local_token_global_indices=indices
+            )
+        }
+
+    model.prepare_model_inputs_for_cp = prepare
+
+
+def ring(model: nn.Module, mesh: Mesh) -> None:
+    """For rows in a table: torch's ring, with ids that stay whole."""
+    embed_then_cut(model, mesh, cut.shard_sequence_for_cp_round_robin)
+    own_sharder(
+        model,
+        partial(cut.shard_batch_aux_only, extra_seq_buffers={NUMBERS: 1}),
+        cut.round_robin_local_indices,
+    )
+
+
+def packed(model: nn.Module, mesh: Mesh, *, kernel: str, exchange: str) -> None:
+    """For packed rows: the library exchanges keys, and tells rows apart by their numbers."""
+    blockdiag_cp.configure_cp_varlen(attn_backend=kernel, kv_exchange=exchange)
+    embed_then_cut(model, mesh, cut.shard_sequence_for_cp_contiguous)
+    own_sharder(model, _cut_packed, cut.contiguous_local_indices)
+    if mesh["cp"].size() > 1:
+        _attend_by_rows(model)
+
+
+def _cut_packed(cp: Any, tp: Any, batch: Batch, **options: Any) -> tuple[Any, Batch, Any]:
+    # What it takes for a mask of the loss is cut and handed on, and read by nobody.
+    options["loss_mask"] = batch.pop(NUMBERS)
+    context, batch, layout = blockdiag_cp.make_cp_blockdiag_batch_and_ctx(
+        cp, tp, batch, shard_primary=False, **options
+    )
+    batch[NUMBERS] = batch.pop("loss_mask")
+    return context, batch, layout
+
+
+def _attend_by_rows(model: nn.Module) -> None:
+    """Its attention in the place of torch's while a layer attends, as its Qwen3.5 dispatches."""
+    stock = F.scaled_dot_product_attention
+
+    def before(*_: Any) -> None:
+        F.scaled_dot_product_attention = blockdiag_cp.cp_blockdiag_sdpa
+
+    def after(*_: Any) -> None:
+        F.scaled_dot_product_attention = stock
+
+    for name, module in model.named_modules():
+        if name.endswith("self_attn"):
+            inner = getattr(module, "_checkpoint_wrapped_module", module)
+            inner.register_forward_pre_hook(before)
+            inner.register_forward_hook(after, always_call=True)
+
+
+def believe_in_a_gpu() -> None:
+    """It runs flash-attn on GPUs and in half precision only; the stand-in for it does neither."""
+    flash.install()
+    kernels.HAS_FLASH_VARLEN = True
+    kernels._varlen_backend_unavailable_reason = lambda *_: None
+    kernels.torch = Single()
+
+
+class Single:
+    """torch, where fp16 is the name of fp32: cases in half precision show little."""
+
+    float16 = torch.float32
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)

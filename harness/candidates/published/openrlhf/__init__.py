@@ -1,0 +1,1 @@
+"""OpenRLHF: rings of its SFT and PPO trainers."""

@@ -1,0 +1,150 @@
+"""OpenRLHF's modules and methods, without what their packages import beside them."""
+
+import dataclasses
+import importlib.machinery
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.distributed import ProcessGroup
+
+from harness.candidates.published.flash_stand_in import blocks, flash
+from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
+
+
+class Gather(torch.autograd.Function):
+    """`all_gather` of flash_attn.utils.distributed: backward sums over ranks and scatters."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        gathered = x.new_empty(group.size() * len(x), *x.shape[1:])
+        dist.all_gather_into_tensor(gathered, x.contiguous(), group=group)
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        mine = gradient.new_empty(len(gradient) // ctx.group.size(), *gradient.shape[1:])
+        dist.reduce_scatter_tensor(mine, gradient.contiguous(), group=ctx.group)
+        return mine, None
+
+
+def module(name: str, **held: Any) -> ModuleType:
+    """A module of this name that holds no more than this."""
+    made = ModuleType(name)
+    made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    made.__path__ = []
+    vars(made).update(held)
+    return made
+
+
+@contextmanager
+def in_place(*modules: ModuleType) -> Iterator[None]:
+    """Let these be imported meanwhile; afterwards they are not there."""
+    sys.modules.update({each.__name__: each for each in modules})
+    try:
+        yield
+    finally:
+        for each in modules:
+            del sys.modules[each.__name__]
+
+
+blocks.install()
+flash.give_to_transformers()
+sys.modules.update(
+    {
+        each.__name__: each
+        for each in (
+            module("flash_attn.utils"),
+            module("flash_attn.utils.distributed", all_gather=Gather.apply),
+        )
+    }
+)
+bare_packages(
+    "openrlhf",
+    "openrlhf.models",
+    "openrlhf.utils",
+    "openrlhf.trainer",
+    "openrlhf.trainer.ppo_utils",
+)
+# Of both nothing is called without LoRA and ZeRO's leaves.
+with in_place(
+    module("deepspeed"),
+    module("peft", LoraConfig=None, TaskType=None, get_peft_model=None),
+    module("peft.tuners"),
+    module("peft.tuners.lora", LoraLayer=None),
+):
+    actor: Any = import_module("openrlhf.models.actor")
+    losses: Any = import_module("openrlhf.models.loss")
+    utils: Any = import_module("openrlhf.models.utils")
+ring: Any = import_module("openrlhf.models.ring_attn_utils")
+vars(sys.modules["openrlhf.models"]).update(SFTLoss=losses.SFTLoss)
+SFTTrainer: Any = import_module("openrlhf.trainer.sft_trainer").SFTTrainer
+experience: Any = import_module("openrlhf.trainer.ppo_utils.experience")
+buffers: Any = import_module("openrlhf.trainer.ppo_utils.replay_buffer")
+loss_utils: Any = import_module("openrlhf.utils.loss_utils")
+
+STRATEGY = folder("openrlhf.utils") / "deepspeed" / "deepspeed.py"
+PPO = folder("openrlhf.trainer") / "ray" / "ppo_actor.py"
+
+
+def methods_of_strategy(world: ProcessGroup) -> dict[str, Any]:
+    """By name; "all ranks" are those of `world`."""
+    given = {
+        "Actor": actor.Actor,
+        "dist": SimpleNamespace(
+            ReduceOp=dist.ReduceOp,
+            all_reduce=lambda x, op: dist.all_reduce(x, op, group=world),
+            get_rank=dist.get_rank,
+        ),
+        "get_ring_attn_group": ring.get_ring_attn_group,
+        "nn": torch.nn,
+        "optim": torch.optim,
+        "set_ring_attn_group": ring.set_ring_attn_group,
+        "torch": torch,
+    }
+    names = (
+        *("all_reduce", "backward", "get_grad_norm", "optimizer_step"),
+        *("ring_attn_group", "setup_ring_attn"),
+    )
+    return {name: lifted(STRATEGY, f"DeepspeedStrategy.{name}", given) for name in names}
+
+
+def methods_of_ppo_trainer(loader: Callable[..., Any]) -> dict[str, Any]:
+    """`ppo_train` and `training_step`, with this in the place of torch's DataLoader."""
+    given = {
+        **{name: getattr(typing, name) for name in ("Dict", "List", "Optional", "Union")},
+        "DataLoader": loader,
+        "Experience": experience.Experience,
+        "aggregate_loss": losses.aggregate_loss,
+        "compute_approx_kl": utils.compute_approx_kl,
+        "fields": dataclasses.fields,
+        "get_loss_batch_info": loss_utils.get_loss_batch_info,
+        "iter_grad_accum_global_norm": loss_utils.iter_grad_accum_global_norm,
+        "masked_mean": utils.masked_mean,
+        "torch": torch,
+        "tqdm": import_module("tqdm").tqdm,
+    }
+    names = ("ppo_train", "training_step")
+    return {name: lifted(PPO, f"ActorPPOTrainer.{name}", given) for name in names}
+
+
+@contextmanager
+def on_a_cpu() -> Iterator[None]:
+    """Tensors go to the current CUDA device, which here is no such thing."""
+    with patch.object(torch.cuda, "current_device", lambda: "cpu"):
+        yield
+
+
+def replay_buffer(*, dynamic: bool) -> Any:
+    """It wants to know a device for what is never drawn from it."""
+    with patch.object(torch.cuda, "current_device", lambda: 0):
+        return buffers.NaiveReplayBuffer(1, packing_samples=True, dynamic_batch=dynamic)

@@ -1,0 +1,100 @@
+"""The logged policy_loss is weighted by tokens, although it is normalized by those of the step.
+
+OpenRLHF 0.11.2. ActorPPOTrainer.ppo_train on one rank and two micro-batches, of one and of three
+actions. Every action has a ratio of 1 and an advantage of -1, so that the loss of each is 1.
+
+    python policy-loss-weighted-twice.py
+"""
+
+import ast
+import dataclasses
+import importlib
+import pathlib
+import sys
+import types
+import typing
+from importlib import metadata
+from types import SimpleNamespace as Names
+from typing import Any
+
+import torch
+
+ACTIONS = (1, 3)
+vars(torch.cuda)["current_device"] = lambda: "cpu"
+root = metadata.distribution("openrlhf").locate_file("openrlhf")
+
+
+def released(name: str) -> Any:
+    """A module of OpenRLHF, where its packages would import what needs a GPU."""
+    for package in ("models", "utils", "trainer", "trainer.ppo_utils"):
+        bare = types.ModuleType(f"openrlhf.{package}")
+        bare.__path__ = [f"{root}/{package.replace('.', '/')}"]
+        sys.modules.setdefault(bare.__name__, bare)
+    sys.modules.setdefault("deepspeed", types.ModuleType("deepspeed"))
+    return importlib.import_module(name)
+
+
+losses = released("openrlhf.models.loss")
+utils = released("openrlhf.utils.loss_utils")
+Experience = released("openrlhf.trainer.ppo_utils.experience").Experience
+
+
+def methods(*names: str) -> dict[str, Any]:
+    """Methods of ActorPPOTrainer, word for word; their module imports ray."""
+    tree: Any = ast.parse(pathlib.Path(str(root), "trainer/ray/ppo_actor.py").read_text())
+    body = next(node for node in tree.body if getattr(node, "name", "") == "ActorPPOTrainer").body
+    given: dict[str, Any] = {
+        name: getattr(typing, name) for name in ("Dict", "List", "Optional", "Union")
+    }
+    given |= {"torch": torch, "fields": dataclasses.fields, "Experience": Experience}
+    given |= {"iter_grad_accum_global_norm": utils.iter_grad_accum_global_norm}
+    given["tqdm"], given["DataLoader"] = Bar, lambda buffer, **_: buffer.items
+    for node in body:
+        if getattr(node, "name", "") in names:
+            exec(compile(ast.Module([node], []), "ppo_actor.py", "exec"), given)
+    return {name: given[name] for name in names}
+
+
+class Bar(list[Any]):
+    """Shows nothing."""
+
+    def __init__(self, steps: list[Any], **_: object) -> None:
+        super().__init__(steps)
+
+    def set_postfix(self, status: object) -> None: ...
+
+
+def experience(actions: int) -> Any:
+    ones = torch.ones(1, actions)
+    fields = {"action_mask": ones, "action_log_probs": -ones, "advantages": -ones}
+    return Experience(sequences=torch.zeros(1, actions + 1), **fields)
+
+
+def main() -> int:
+    args = Names(
+        actor=Names(entropy_coef=None),
+        algo=Names(kl=Names(use_loss=False)),
+        ds=Names(tensor_parallel_size=1),
+        train=Names(dynamic_batch_enable=False),
+    )
+    strategy = Names(ring_attn_group=None, accumulated_gradient=2, is_rank_0=lambda: False)
+    strategy.all_reduce = lambda data: data
+    strategy.backward = strategy.optimizer_step = strategy.get_grad_norm = lambda *_, **__: 0.0
+    trainer: Any = type("Trainer", (), methods("ppo_train", "training_step"))()
+    trainer.strategy, trainer.args, trainer.max_epochs = strategy, args, 1
+    methods_of_actor = {"train": lambda _: None, "__call__": lambda *given, **_: (-given[2], None)}
+    trainer.actor = type("Actor", (), methods_of_actor)()
+    trainer.actor_loss_fn = losses.PolicyLoss()
+    trainer.actor_scheduler = Names(get_last_lr=lambda: [0.0])
+    trainer.actor_optim = trainer.ema_model = trainer.aux_loss = None
+    trainer.dataloader_pin_memory = False
+    items = [experience(actions) for actions in ACTIONS]
+    trainer.replay_buffer = Names(items=items, sample_batch_size=1, collate_fn=None)
+    got = trainer.ppo_train(0.0)["policy_loss"]
+    print("expected 1.0, the mean loss of all actions")
+    print(f"got      {got}, what is logged as policy_loss")
+    return 0 if abs(got - 1) < 1e-6 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""The released `SFTTrainer.fit` over one step."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from harness.candidates.protocol import Rank
+from harness.candidates.published.openrlhf import library
+from harness.candidates.published.openrlhf.strategy import Engine, actor_of
+from harness.candidates.published.wiring.rows import Padded
+from harness.case import Case
+
+
+class Loader(list[Any]):
+    """Micro-batches as SFTDataset collates them: the mask is on the token that predicts."""
+
+    sampler = None
+
+    def __init__(self, batches: list[Padded]) -> None:
+        super().__init__(
+            (
+                batch.ids_BS,
+                batch.attended_BS,
+                F.pad(batch.targets_BS[:, 1:], (0, 1)).float(),
+            )
+            for batch in batches
+        )
+
+
+def arguments(case: Case) -> dict[str, Any]:
+    """What `train_sft` was called with."""
+    return {
+        "ckpt": SimpleNamespace(save_steps=-1),
+        "eval": SimpleNamespace(steps=-1),
+        "logger": SimpleNamespace(
+            logging_steps=1, tensorboard_dir=None, wandb=SimpleNamespace(key=None)
+        ),
+        "model": SimpleNamespace(aux_loss_coef=0.0),
+        "train": SimpleNamespace(batch_size=len(case.rows)),
+    }
+
+
+class Trainer(library.SFTTrainer):  # type: ignore[misc]
+    """Keeps what it would log."""
+
+    def __init__(self, engine: Engine, strategy: Any, rank: Rank, *, mean: bool) -> None:
+        super().__init__(
+            actor_of(engine),
+            strategy,
+            None,
+            None,
+            None,
+            SimpleNamespace(get_last_lr=lambda: [0.0]),
+            max_epochs=1,
+        )
+        self.rank, self.mean = rank, mean
+        self.reduced: list[float] = []
+        self.logged = 0.0
+        all_reduce = strategy.all_reduce
+
+        def kept(logs: Any, op: str = "mean") -> Any:
+            # It calls itself for each value of a table.
+            result = all_reduce(logs, op)
+            if isinstance(logs, dict):
+                self.reduced.append(result["gpt_loss"])
+            return result
+
+        strategy.all_reduce = kept
+
+    def step(self, batches: list[Padded]) -> Tensor:
+        """Up to its gradients. `gpt_loss` is of one micro-batch at a time; this is their mean."""
+        self.reduced.clear()
+        self.model.model.numbers.extend(batch.packed.tokens_T for batch in batches)
+        self.train_dataloader = Loader(batches)
+        self.fit(self.args)
+        logged = torch.tensor(self.logged if self.mean else sum(self.reduced) / len(batches))
+        # Only the first rank has a log.
+        dist.broadcast(logged, group=self.rank.world, group_src=0)
+        return logged
+
+    def save_logs_and_checkpoints(self, *given: Any) -> None:
+        self.logged = given[3]["loss_mean"]

@@ -1,0 +1,1 @@
+"""skyrl: Ulysses below its workers, for supervised and for reinforcement learning."""

@@ -1,0 +1,165 @@
+"""The parts of skyrl that a step takes, without what its modules import beside them."""
+
+import sys
+import typing
+from collections import defaultdict
+from contextlib import nullcontext
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import torch
+from torch import distributed as dist
+
+from harness.candidates.published.flash_stand_in import flash
+from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
+
+# Its modules ask for flash-attn when they are imported; transformers 5.8 would as well, and looks
+# for more of it than a stand-in has.
+import_module("transformers.modeling_utils")
+flash.give_to_transformers()
+TRAIN = "skyrl.backends.skyrl_train"
+bare_packages(
+    *("skyrl", "skyrl.backends", TRAIN, f"{TRAIN}.distributed", f"{TRAIN}.utils"),
+    *(f"{TRAIN}.workers", "skyrl.train", "skyrl.train.dataset"),
+)
+
+
+def _instead(name: str, **names: Any) -> None:
+    """A module of these names and no others."""
+    module = ModuleType(name)
+    vars(module).update(names)
+    sys.modules.setdefault(name, module)
+
+
+# No adapter is put in.
+_instead("peft", LoraConfig=None, TaskType=None, get_peft_model=None)
+_instead("peft.tuners")
+_instead("peft.tuners.lora", LoraLayer=None)
+# Its base class of strategies imports what reads and writes checkpoints.
+_instead(f"{TRAIN}.distributed.strategy", DistributedStrategy=object)
+
+# Only now can they be imported.
+wrapper: Any = import_module(f"{TRAIN}.workers.model_wrapper")
+ulysses: Any = import_module(f"{TRAIN}.distributed.ulysses")
+patches: Any = import_module(f"{TRAIN}.distributed.ulysses.monkey_patch")
+slicing: Any = import_module(f"{TRAIN}.distributed.ulysses.utils")
+batches: Any = import_module(f"{TRAIN}.training_batch")
+worker_utils: Any = import_module(f"{TRAIN}.workers.worker_utils")
+torch_utils: Any = import_module(f"{TRAIN}.utils.torch_utils")
+preprocess: Any = import_module("skyrl.train.dataset.preprocess")
+
+
+class Torch:
+    """torch, but for some names."""
+
+    def __init__(self, **names: Any) -> None:
+        vars(self).update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+_GIVEN: dict[str, Any] = {
+    **{name: getattr(typing, name) for name in ("Any", "Callable", "Dict", "List", "Optional")},
+    **{name: getattr(typing, name) for name in ("Tuple", "Type", "TYPE_CHECKING")},
+    **vars(torch_utils),
+    **vars(worker_utils),
+    **vars(batches),
+    "defaultdict": defaultdict,
+    "dist": dist,
+    "DataT": Any,
+    "nn": torch.nn,
+    # The device of this process is a CPU, and nothing is cast.
+    "torch": Torch(
+        autocast=lambda **_: nullcontext(),
+        cuda=SimpleNamespace(current_device=lambda: "cpu"),
+    ),
+}
+
+
+def _from(place: str, name: str, **given: Any) -> Any:
+    return lifted(folder("skyrl") / place, name, {**_GIVEN, **given})
+
+
+def _losses() -> dict[str, Any]:
+    """Functions of a policy's losses by their registered names."""
+    path = "backends/skyrl_train/utils/ppo_utils.py"
+    given: dict[str, Any] = {
+        "AlgorithmConfig": object,
+        "DictConfig": object,
+        # What they are registered with goes through ray.
+        "register_policy_loss": lambda _: lambda function: function,
+        "PolicyLossType": MagicMock(),
+        "reduce_loss": _from(path, "reduce_loss"),
+        "apply_off_policy_correction": _from(
+            "backends/skyrl_train/utils/off_policy_correction_utils.py",
+            "apply_off_policy_correction",
+            DictConfig=object,
+        ),
+    }
+    names = {
+        "cross_entropy": "cross_entropy_loss",
+        "cispo": "compute_policy_loss_cispo",
+        "regular": "ppo_policy_loss",
+        "critic": "ppo_critic_loss",
+        "kl": "compute_approx_kl",
+        "reduction": "apply_loss_reduction_to_advantages_minibatch",
+    }
+    return {key: _from(path, name, **given) for key, name in names.items()}
+
+
+losses = _losses()
+
+_STRATEGY = "backends/skyrl_train/distributed/strategy.py"
+all_reduce = _from(_STRATEGY, "DistributedStrategy.all_reduce")
+backward = _from(
+    "backends/skyrl_train/distributed/fsdp_strategy.py",
+    "FSDPStrategy.backward",
+    optim=torch.optim,
+)
+
+_WORKER = "backends/skyrl_train/workers/worker.py"
+monkey_patch = _from(
+    _WORKER,
+    "DistributedTorchRayActor._seq_parallel_monkey_patch",
+    PreTrainedModel=object,
+    apply_monkey_patch=ulysses.apply_monkey_patch,
+    set_ulysses_sequence_parallel_group=ulysses.set_ulysses_sequence_parallel_group,
+)
+
+
+class Actor:
+    """What a worker is derived from: an actor of ray with a configuration."""
+
+    def __init__(self, cfg: Any) -> None:
+        self.cfg = cfg
+
+
+_GIVEN_TO_WORKERS: dict[str, Any] = {
+    "Worker": Actor,
+    "WorkerOutput": SimpleNamespace,
+    "DistributedStrategy": object,
+    "LRScheduler": object,
+    "MeshRank": object,
+    "Optimizer": object,
+    "OmegaConf": None,
+    "PolicyLossRegistry": losses,
+    "compute_approx_kl": losses["kl"],
+    "ppo_critic_loss": losses["critic"],
+}
+PolicyWorker = _from(_WORKER, "PolicyWorkerBase", **_GIVEN_TO_WORKERS)
+CriticWorker = _from(_WORKER, "CriticWorkerBase", **_GIVEN_TO_WORKERS)
+
+# The collator imports this function when it is called.
+_instead(
+    "skyrl.train.sft_trainer",
+    collate_sft_batch=_from("train/sft_trainer.py", "collate_sft_batch"),
+)
+DefaultCollator = _from("train/dataset/collators.py", "DefaultCollator")
+normalize_advantages = _from(
+    "train/trainer.py",
+    "RayPPOTrainer._normalize_advantages",
+    apply_loss_reduction_to_advantages_minibatch=losses["reduction"],
+)

@@ -1,0 +1,70 @@
+"""The release without each of its listed bugs."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from harness.candidates.published.library import Mend
+
+
+@contextmanager
+def mask_on_every_rank() -> Iterator[None]:
+    """Where a shard has no padding it has a mask of ones, which is gathered like the others."""
+    from harness.candidates.published.skyrl import library
+
+    module = library.patches
+    original = module._ulysses_flash_attention_forward
+
+    def forward(
+        query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *given: Any, **named: Any
+    ) -> Any:
+        if mask is None:
+            mask = torch.ones(query.shape[:2], dtype=torch.bool)
+        return original(query, key, value, mask, *given, **named)
+
+    with patch.object(module, "_ulysses_flash_attention_forward", forward):
+        yield
+
+
+@contextmanager
+def flash_where_ranks_share() -> Iterator[None]:
+    """The attention is one that is patched."""
+    from harness.candidates.published.skyrl import library
+
+    original = library.ulysses.apply_monkey_patch
+
+    def apply(model: Any, **named: Any) -> None:
+        model.set_attn_implementation("flash_attention_2")
+        original(model=model, **named)
+
+    with (
+        mask_on_every_rank(),
+        patch.dict(library.monkey_patch.__globals__, apply_monkey_patch=apply),
+    ):
+        yield
+
+
+def shares_summed() -> AbstractContextManager[Any]:
+    """Losses that are shares of a mean are added up."""
+    from harness.candidates.published.skyrl import library
+
+    names = library.CriticWorker.forward_backward.__globals__
+    original = names["reduce_metrics"]
+
+    def reduced(metrics: dict[str, list[float]]) -> Any:
+        result = original(metrics)
+        result["critic_loss"] = sum(metrics["critic_loss"])
+        return result
+
+    return patch.dict(names, reduce_metrics=reduced)
+
+
+MENDS: dict[str, Mend] = {
+    "padded-mask-of-some-ranks": mask_on_every_rank,
+    "sdpa-shares-nothing": flash_where_ranks_share,
+    "critic-loss-over-micro-batches": shares_summed,
+}

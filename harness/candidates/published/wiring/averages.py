@@ -1,0 +1,52 @@
+"""Which sets of rows a loss averages over, before it averages their means."""
+
+from collections.abc import Callable, Iterable
+
+from harness.candidates.published.wiring.limits import first, transformers
+from harness.case import Case
+
+Sets = Iterable[Iterable[int]]
+Average = Callable[[Case], Sets]
+
+
+def whole(case: Case) -> Sets:
+    """All rows in one: the mean over every target."""
+    return [range(len(case.rows))]
+
+
+def replicas(case: Case) -> Sets:
+    """Those of each replica."""
+    return [range(replica, len(case.rows), case.dp) for replica in range(case.dp)]
+
+
+def micro_batches(case: Case) -> Sets:
+    """Those of each micro-batch of each replica; the larger ones are the first."""
+    for rows in map(list, replicas(case)):
+        share, larger = divmod(len(rows), case.micro_batches)
+        for number in range(case.micro_batches):
+            size = share + (number < larger)
+            yield rows[:size]
+            del rows[:size]
+
+
+def unlike(case: Case, sets: Sets) -> str | None:
+    """Why a loss that averages over these sets is not the one that a case asks for."""
+    computed = sorted(map(tuple, sets))
+    asked = {
+        "token-mean": whole(case),
+        "micro-mean": micro_batches(case),
+        "row-mean": [[row] for row in range(len(case.rows))],
+    }[case.loss]
+    empty = any(not any(case.rows[row].supervised() for row in rows) for rows in computed)
+    return first(
+        empty and "no target where it averages: it divides by their number, on one rank too",
+        computed != sorted(map(tuple, asked)) and f"loss={case.loss}: it averages otherwise",
+    )
+
+
+def context_parallel(case: Case, average: Average) -> str | None:
+    """Of a trainer of transformers under accelerate's context parallelism."""
+    window = case.window is not None and (
+        f"window={case.window}: accelerate refuses attention that is not full"
+    )
+    return transformers(case) or first(window) or unlike(case, average(case))
