@@ -1,0 +1,1 @@
+"""areal: Ulysses under FSDP2, as its engine for supervised training does it."""

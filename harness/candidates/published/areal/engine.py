@@ -1,0 +1,161 @@
+"""One step of areal's FSDP engine on the rows of a replica.
+
+Legend: B rows of one token dim each, S tokens of a row, T tokens of a stream, V vocabulary.
+"""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from harness import huggingface
+from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published.areal import library
+from harness.candidates.published.flash_stand_in import flash
+from harness.candidates.published.wiring.gradients import silent
+from harness.case import LEARNING_RATE, Case
+
+# The key under which numbers travel with the rows: one more than they are, for padding is zero.
+NUMBERS = "token_numbers"
+NO_CLIPPING = 1e30
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What differs between the entries."""
+
+    attention: str = "flash_attention_2"
+
+
+class Engine(library.fsdp_engine.FSDPEngine):  # type: ignore[misc]
+    """The published one, with the case's model and somebody who watches."""
+
+    def __init__(self, options: Options, case: Case, rank: Rank) -> None:
+        self.case, self.say = case, silent
+        self.watching = ExitStack()
+        self.numbers = torch.empty(0)
+        self.theirs = huggingface.build(case, rank.device, options.attention)
+        with patch.object(
+            library.fsdp_engine.AutoConfig, "from_pretrained", lambda **_: self.theirs.config
+        ):
+            super().__init__(_config(options, case))
+
+    def _create_llm_actor_or_critic(self) -> Any:
+        return self.theirs
+
+    def _prepare_mb_inputs(self, mb_item: Any) -> Any:
+        numbers = mb_item.padded_mb.pop(NUMBERS)
+        mb_item.orig_mb.pop(NUMBERS)
+        inputs, ctx = super()._prepare_mb_inputs(mb_item)
+        if self.parallel_helper.sp_size > 1:
+            numbers = library.ulysses.slice_input_tensor(numbers, dim=1, padding=True)
+        self.numbers = numbers.flatten() - 1
+        for key in ("input_ids", "position_ids"):
+            self.say(key.removeprefix("input_").replace("_ids", "s"), inputs[key][0], self.numbers)
+        self.watching.enter_context(
+            huggingface.watched(self.model, self.case, self.say, self.numbers)
+        )
+        return inputs, ctx
+
+    def _compute_logprobs_and_loss(
+        self, logits: Tensor, ctx: Any, loss_fn: Any, loss_weight_fn: Any, *rest: Any, **named: Any
+    ) -> Tensor:
+        self.watching.close()
+        gather = library.fsdp_engine.gather_logprobs_entropy
+
+        def told(logits: Tensor, labels: Tensor, **options: Any) -> Any:
+            logprobs, entropy = gather(logits, labels, **options)
+            self.say("labels", labels, self.numbers)
+            self.say("nll", -logprobs, self.numbers)
+            return logprobs, entropy
+
+        with patch.object(library.fsdp_engine, "gather_logprobs_entropy", told):
+            if loss_weight_fn(ctx.mb_input) == 0:
+                # The engine does not look at the tokens of such a micro-batch.
+                with torch.no_grad():
+                    self._compute_logprobs_entropy(logits, ctx.model_inputs)
+            loss: Tensor = super()._compute_logprobs_and_loss(
+                logits, ctx, loss_fn, loss_weight_fn, *rest, **named
+            )
+        return loss
+
+    def optimizer_step(self) -> Any:
+        for key, gradient in huggingface.gradients(self.model, self.case):
+            sharded: Any = gradient
+            self.say(key, sharded.full_tensor())
+        return super().optimizer_step()
+
+
+def train(options: Options, case: Case, rank: Rank, emit: Emit) -> None:
+    """Every step of the case."""
+    engine = Engine(options, case, rank)
+    groups = _groups(case.dp, case.sp)
+    if (groups["dp_rank"], torch.distributed.get_rank(groups["sp_group"])) != (
+        rank.dp_index,
+        rank.sp_index,
+    ):
+        raise RuntimeError("areal numbers its ranks in another order")
+    engine.__dict__.update(groups)
+    with patch.object(library.fsdp_engine, "load_hf_tokenizer", lambda _: None):
+        engine.initialize(None, library.fsdp_engine.FinetuneSpec(1, case.steps, 1))
+    for step in range(case.steps):
+        if step == case.steps - 1:
+            engine.say = emit
+        batch, _ = library.data.concat_batch(_rows(case, rank))
+        library.train_lm(SimpleNamespace(engine=engine), batch)
+        logged = engine.export_stats()
+        engine.say("loss", torch.tensor(logged["loss/avg"], dtype=torch.float32))
+    if options.attention == "flash_attention_2":
+        flash.must_have_run("flash_attn_varlen_func")
+
+
+def _rows(case: Case, rank: Rank) -> list[dict[str, Tensor]]:
+    """As a data loader hands them over: one dict a row, all padding to come."""
+    rows = []
+    for row in range(rank.dp_index, len(case.rows), case.dp):
+        mask = [bit == "1" for bit in case.rows[row].mask]
+        mask[0] = False
+        length = len(mask)
+        rows.append(
+            {
+                "input_ids": torch.tensor([case.ids_of(row)]),
+                "attention_mask": torch.ones(1, length, dtype=torch.bool),
+                "loss_mask": torch.tensor([mask]),
+                NUMBERS: torch.arange(length)[None] + case.offsets[row] + 1,
+            }
+        )
+    return rows
+
+
+@cache
+def _groups(dp: int, sp: int) -> dict[str, Any]:
+    """What the engine makes of all ranks, once: each case would leave its groups behind."""
+    engine = object.__new__(library.fsdp_engine.FSDPEngine)
+    engine.config = SimpleNamespace(backend=f"fsdp:d{dp}c{sp}")
+    engine.create_process_group()
+    return {name: value for name, value in vars(engine).items() if name != "config"}
+
+
+def _config(options: Options, case: Case) -> Any:
+    return library.arguments.TrainEngineConfig(
+        experiment_name="harness",
+        trial_name="harness",
+        path="harness",
+        backend=f"fsdp:d{case.dp}c{case.sp}",
+        attn_impl=options.attention,
+        dtype="float32",
+        mb_spec=library.arguments.MicroBatchSpec(n_mbs=case.micro_batches),
+        gradient_checkpointing=case.checkpoint,
+        optimizer=library.arguments.OptimizerConfig(
+            type="sgd",
+            lr=LEARNING_RATE,
+            weight_decay=0.0,
+            warmup_steps_proportion=0.0,
+            gradient_clipping=NO_CLIPPING,
+        ),
+    )

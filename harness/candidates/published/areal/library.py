@@ -1,0 +1,105 @@
+"""areal's modules, without the services that its packages start with."""
+
+import sys
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from harness.candidates.published.flash_stand_in import flash
+from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Rows per page of a GPU are 256 tokens, so that small rows would all be on the first rank.
+PAGE = 4
+
+
+def _only_to_be_imported() -> None:
+    """A cluster that nothing here starts, and a compiler of loops that are as right without it."""
+    ray: Any = ModuleType("ray")
+    ray.remote = lambda of: of
+    numba: Any = ModuleType("numba")
+    numba.njit = lambda of: of
+    sys.modules.update(ray=ray, numba=numba)
+
+
+def _prepare() -> None:
+    flash.give_to_transformers()
+    _only_to_be_imported()
+    # Its log-probabilities are compiled, which takes longer here than all of a case.
+    torch._dynamo.config.disable = True
+    bare_packages("areal", "areal.infra", "areal.engine")
+
+
+_prepare()
+
+arguments: Any = import_module("areal.api.cli_args")
+data: Any = import_module("areal.utils.data")
+fsdp_engine: Any = import_module("areal.engine.fsdp_engine")
+stats_tracker: Any = import_module("areal.utils.stats_tracker")
+ulysses: Any = import_module("areal.models.fsdp.ulysses")
+
+data.N_TOKENS_PER_PAGE = PAGE
+
+
+class _AllGather(torch.autograd.Function):
+    """torch's own, whose backward over gloo takes a rank of the group for one of the world."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+        ctx.group = group
+        pieces = [torch.empty_like(tensor) for _ in range(group.size())]
+        dist.all_gather(pieces, tensor.contiguous(), group=group)
+        return tuple(pieces)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        received = [torch.empty_like(gradients[0]) for _ in gradients]
+        for place, root in enumerate(dist.get_process_group_ranks(ctx.group)):
+            mine = root == dist.get_rank()
+            given = [each.contiguous() for each in gradients] if mine else None
+            dist.scatter(received[place], given, root, group=ctx.group)
+        return torch.stack(received).sum(0), None
+
+
+def _all_gather(tensor: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+    apply: Callable[..., tuple[Tensor, ...]] = _AllGather.apply
+    return apply(tensor, group)
+
+
+fsdp_engine.dist_F = SimpleNamespace(all_gather=_all_gather)
+
+_LM = folder("areal.trainer") / "sft" / "lm_engine.py"
+_compute_packed_sft_loss = lifted(
+    _LM,
+    "compute_packed_sft_loss",
+    {"torch": torch, "Any": Any, "stats_tracker": stats_tracker},
+)
+
+
+def compute_packed_sft_loss(
+    logprobs: Tensor, entropy: Tensor, input_: dict[str, Any], **named: Any
+) -> Tensor:
+    """The published one, which divides by 1e-5 more than there are targets, without that."""
+    count = input_["loss_mask"].bool().count_nonzero()
+    loss: Tensor = _compute_packed_sft_loss(logprobs, entropy, input_, **named)
+    exact: Tensor = loss * ((1e-5 + count) / count)
+    return exact
+
+
+# LMEngine.train_lm joins the rows, and hands them to this.
+train_lm = lifted(
+    _LM,
+    "LMEngine._train_lm",
+    {
+        "torch": torch,
+        "Any": Any,
+        "stats_tracker": stats_tracker,
+        "compute_packed_sft_loss": compute_packed_sft_loss,
+    },
+)

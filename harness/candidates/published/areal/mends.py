@@ -1,0 +1,77 @@
+"""The release without each of its listed bugs."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from harness.candidates.published.library import Mend
+
+
+def attention_that_exchanges() -> AbstractContextManager[Any]:
+    """Where ranks share a sequence, the model gets the attention that is replaced for it."""
+    from harness.candidates.published.areal.library import fsdp_engine
+
+    released = fsdp_engine.apply_monkey_patch
+
+    def apply(model: Any, ulysses_sp_size: int, **named: Any) -> None:
+        if ulysses_sp_size > 1:
+            model.set_attn_implementation("flash_attention_2")
+        released(model=model, ulysses_sp_size=ulysses_sp_size, **named)
+
+    return patch.object(fsdp_engine, "apply_monkey_patch", apply)
+
+
+def mask_of_packed_rows() -> AbstractContextManager[Any]:
+    """No dict of masks: transformers then makes a causal one of each row from the positions."""
+    from harness.candidates.published.areal.library import fsdp_engine
+
+    released = fsdp_engine.FSDPEngine._prepare_mb_list
+
+    def prepare(self: Any, input_: dict[str, Any]) -> Any:
+        batches = released(self, input_)
+        for batch in (*batches.mbs, *batches.padded_mbs):
+            batch["attention_mask"] = None
+        return batches
+
+    return patch.object(fsdp_engine.FSDPEngine, "_prepare_mb_list", prepare)
+
+
+def statistics_alike() -> AbstractContextManager[Any]:
+    """A rank that lacks what another has recorded takes part with zeros of the same kind."""
+    from harness.candidates.published.areal.library import stats_tracker
+
+    tracker = stats_tracker.DistributedStatsTracker
+    released = tracker.export
+
+    def export(
+        self: Any, key: str | None = None, reduce_group: Any = None, reset: Any = True
+    ) -> Any:
+        if key is None and reduce_group is not None:
+            mine = {
+                name: (self.reduce_types[name], self.denominators.get(name)) for name in self.stats
+            }
+            of_all: list[Any] = [None] * reduce_group.size()
+            torch.distributed.all_gather_object(of_all, mine, group=reduce_group)
+            for theirs in of_all:
+                for name, (kind, denominator) in theirs.items():
+                    if name not in self.stats:
+                        _take_part(self, name, kind, denominator)
+        return released(self, key, reduce_group, reset)
+
+    def _take_part(self: Any, name: str, kind: Any, denominator: str | None) -> None:
+        self.reduce_types[name] = kind
+        if denominator is not None:
+            self.denominators[name] = denominator
+        nothing = torch.zeros(1, dtype=torch.float32 if denominator else torch.bool)
+        self.stats[name] = [] if kind == stats_tracker.ReduceType.SCALAR else [nothing]
+
+    return patch.object(tracker, "export", export)
+
+
+MENDS: dict[str, Mend] = {
+    "stays-local": attention_that_exchanges,
+    "sdpa-rows-leak": mask_of_packed_rows,
+    "stats-out-of-step": statistics_alike,
+}
