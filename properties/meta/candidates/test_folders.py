@@ -129,7 +129,9 @@ def test_a_finding_is_fit_to_be_sent(library: Library, bug: Bug) -> None:
     assert bug.title[-1] != "."
     assert bug.mend.endswith(".")
     assert bug.main
-    assert bug.tensors not in ((), ("*",))
+    assert bug.tensors != ("*",)
+    # Where a rank raises there is no tensor.
+    assert bug.tensors or bug.looks == ("crashed",)
     if not bug.is_in(library.pinned):
         return
     # Who has only the page has all that is needed.

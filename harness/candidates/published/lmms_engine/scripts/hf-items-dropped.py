@@ -1,0 +1,100 @@
+"""With sp_ulysses_degree above 1 the forwards ignore num_items_in_batch, by which transformers'
+Trainer goes
+
+lmms-engine 0.1.4. transformers' Trainer hands it on and goes by it that losses are summed and
+divided by it. Where the sequence is shared the mean of the micro-batch is returned instead.
+
+Run: python hf-items-dropped.py
+(two processes on the CPU; PyTorch stands in for Liger's kernel).
+"""
+
+import contextlib
+import importlib.util
+import sys
+import tempfile
+from types import ModuleType, SimpleNamespace
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn import functional as F
+
+IGNORED = -100
+# One of the micro-batches of a step that has ten targets.
+ROWS = [[IGNORED, 2, IGNORED, 4]]
+ITEMS = 10
+
+
+class LigerFusedLinearCrossEntropyLoss:
+    """What Liger's kernel computes, and which targets it was asked for."""
+
+    targets: ClassVar[list[int]] = []
+
+    def __init__(self, reduction: str = "mean") -> None:
+        self.reduction = reduction
+
+    def __call__(self, weight, hidden, labels):
+        self.targets += labels[labels != IGNORED].tolist()
+        return F.cross_entropy(hidden @ weight.T, labels, reduction=self.reduction)
+
+
+def released():
+    """The module of the patched forward, without what the packages above it import beside it."""
+    root = importlib.util.find_spec("lmms_engine").submodule_search_locations[0]
+    for name in ("lmms_engine", "lmms_engine.models", "lmms_engine.models.qwen3"):
+        sys.modules[name] = package = ModuleType(name)
+        package.__path__ = [root + name.removeprefix("lmms_engine").replace(".", "/")]
+    # It says that Liger is not installed.
+    with contextlib.redirect_stdout(None):
+        from lmms_engine.models.qwen3 import qwen3_liger
+    qwen3_liger.LigerFusedLinearCrossEntropyLoss = LigerFusedLinearCrossEntropyLoss
+    return qwen3_liger
+
+
+def model_of(module, index: int, size: int):
+    """A model that says what its layers came to for a rank's tokens; its head is trained."""
+    torch.manual_seed(0)
+    total = sum(map(len, ROWS))
+    hidden = torch.randn(total + -total % size, 4).chunk(size)[index]
+    outputs = module.BaseModelOutputWithPastAndRmpad(
+        last_hidden_state=hidden,
+        seq_lens=torch.tensor([0, *map(len, ROWS)]).cumsum(0),
+        word_idx=torch.arange(total),
+    )
+    config = SimpleNamespace(hidden_size=4, use_return_dict=True)
+    config.output_attentions = config.output_hidden_states = False
+    return SimpleNamespace(
+        config=config, training=True, model=lambda **_: outputs, lm_head=nn.Linear(4, 16)
+    )
+
+
+def rank(index: int, size: int, store: str, found) -> None:
+    dist.init_process_group("gloo", init_method=store, rank=index, world_size=size)
+    module = released()
+    from lmms_engine.parallel.sequence_parallel import ulysses
+
+    ulysses.set_ulysses_sequence_parallel_group(dist.group.WORLD if size > 1 else None)
+    given = {"labels": torch.tensor([sum(ROWS, [])]), "num_items_in_batch": ITEMS}
+    loss = module.qwen3_lce_forward(model_of(module, index, size), use_rmpad=True, **given).loss
+    found.put(loss.item())
+    dist.destroy_process_group()
+
+
+def run(size: int):
+    found = mp.get_context("spawn").SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(rank, (size, f"file://{folder}/store", found), nprocs=size)
+    return [found.get() for _ in range(size)]
+
+
+def main() -> int:
+    (expected,), (got, _) = run(1), run(2)
+    print(f"expected loss {expected:.6f}, two targets of {ITEMS} (sp_ulysses_degree 1)")
+    print(f"got      loss {got:.6f} (sp_ulysses_degree 2)")
+    return int(abs(got - expected) > 1e-5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
