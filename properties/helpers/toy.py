@@ -108,6 +108,10 @@ fixed = "1.1"
 link = "https://example.org/toy/1"
 where = "toylib/__init__.py:1"
 says = "Gradients are three times what they should be."
+tensors = ["weight", "loss", "grad.*", "layers.*", "embed", "logits", "nll"]
+title = "Gradients are three times too large"
+mend = "Do not multiply."
+main = "not looked at: there is none"
 
 [[bug]]
 key = "gone"
@@ -123,6 +127,10 @@ fixed = ""
 link = ""
 where = "toylib/__init__.py:1"
 says = "It is listed, and nobody can see it."
+tensors = ["grad.*"]
+title = "Nothing can be seen"
+mend = "There is nothing to mend."
+main = "not looked at: there is none"
 
 [[bug]]
 key = "heads"
@@ -138,6 +146,10 @@ fixed = ""
 link = ""
 where = "toylib/__init__.py:1"
 says = "It does not repeat heads, and does not say so."
+tensors = []
+title = "Heads are not repeated"
+mend = "Repeat them."
+main = "not looked at: there is none"
 """
 
 

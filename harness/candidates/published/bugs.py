@@ -41,11 +41,11 @@ class Bug:
     where: str
     says: str
     # Every tensor that it can make wrong, as shell patterns.
-    tensors: tuple[str, ...] = ("*",)
+    tensors: tuple[str, ...]
     # For its maintainers: a heading, how it could be mended, and what their main branch has.
-    title: str = ""
-    mend: str = ""
-    main: str = ""
+    title: str
+    mend: str
+    main: str
 
     @property
     def case(self) -> Case:
@@ -93,11 +93,10 @@ def _read_from(library: Library) -> Iterator[dict[str, Any]]:
 
 def _read(table: dict[str, object]) -> Bug:
     names = {field.name for field in fields(Bug)}
-    news = {"tensors", "title", "mend", "main"}
-    if (names ^ table.keys()) - news:
+    if table.keys() != names:
         raise ValueError(
             f"bug {table.get('key', '')!r}: needs {', '.join(sorted(names))}; differs in "
-            f"{', '.join(sorted((names ^ table.keys()) - news))}"
+            f"{', '.join(sorted(names ^ table.keys()))}"
         )
     values: dict[str, str | tuple[str, ...]] = {}
     for name, value in table.items():

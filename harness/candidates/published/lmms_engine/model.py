@@ -102,7 +102,8 @@ class Model:
         if self.case.sp > 1:
             cut = library.ulysses.ulysses_pad_and_slice_inputs
             numbers, *_ = cut(numbers.unsqueeze(0), sp_size=self.case.sp)
-        return numbers.flatten() - 1
+        mine: Tensor = numbers.flatten() - 1
+        return mine
 
     def kept(self, padded: Padded, labels: Tensor, length: int) -> Tensor:
         """Which places of a rank are asked to predict.
@@ -122,14 +123,14 @@ class Model:
             lm_head=SimpleNamespace(weight=None),
         )
 
-        def found(_weight: None, places_N1: Tensor, _labels: Tensor) -> NoReturn:
+        def found(_weight: Tensor, places_N1: Tensor, _labels: Tensor) -> NoReturn:
             raise Found(places_N1.squeeze(1))
 
         try:
             with self.instead_of_liger(found):
                 type(self.module).forward(stand_in, labels=labels)
         except Found as there:
-            (places_N,) = there.args
+            places_N: Tensor = there.args[0]
             return places_N
         raise RuntimeError("the released forward computes no loss")
 

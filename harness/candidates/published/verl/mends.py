@@ -13,9 +13,9 @@ from harness.candidates.published.library import Mend
 
 def attention_that_shares() -> AbstractContextManager[Any]:
     """Where ranks share a sequence, the model gets the attention that is replaced for it."""
-    from harness.candidates.published.verl import candidate
+    from harness.candidates.published.verl import candidate, library
 
-    released = candidate.patched
+    released = library.patched
 
     @contextmanager
     def patched(model: Any, size: int) -> Iterator[None]:

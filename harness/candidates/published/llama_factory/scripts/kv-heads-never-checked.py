@@ -12,7 +12,6 @@ import socket
 import sys
 from types import ModuleType, SimpleNamespace
 
-import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 

@@ -1,5 +1,5 @@
-"""FSDPSFTTrainer with balance_dp_token divides loss and gradients by the number of ranks that share a
-sequence
+"""FSDPSFTTrainer with balance_dp_token divides loss and gradients by the number of ranks that
+share a sequence
 
 verl 0.6.1. The count of targets is summed over all ranks, so that each counts once for every rank
 that shares its sequence, and the loss is multiplied by the number of replicas only. As released it

@@ -1,5 +1,5 @@
-"""SFTDataset marks the token that predicts, and FSDPSFTTrainer reads the mask as if the predicted one
-were marked
+"""SFTDataset marks the token that predicts, and FSDPSFTTrainer reads the mask as if the predicted
+one were marked
 
 verl 0.6.1. The data set clears the mask up to the token before the prompt's last, and on the
 answer's last; the trainer reads loss_mask[:, 1:] with the labels input_ids[:, 1:]. So the last

@@ -1,0 +1,60 @@
+"""Hybrid context parallelism: each row on as many ranks as its length asks for."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from megatron.core import parallel_state, utils
+from megatron.core.datasets.data_schedule import HybridCPDataLoaderWrapper
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+from torch import distributed as dist
+
+from harness.candidates.protocol import Rank
+from harness.candidates.published.megatron_core.batch import columns, ends_of
+from harness.candidates.published.wiring.rows import micro_batches
+from harness.case import Case
+
+
+def batches(
+    case: Case, rank: Rank, config: TransformerConfig, groups: ProcessGroupCollection, ahead: bool
+) -> Iterator[Any]:
+    """The whole batch at once, whose rows the library deals to all ranks."""
+    parallel_state._HYBRID_DP_CP_GROUPS = _groups_of_some(rank.world)
+    packs = [_pack(batch, rank, ahead=ahead) for batch in micro_batches(case, rank)]
+    dealt: Iterator[Any] = HybridCPDataLoaderWrapper(iter([packs]), config, groups)
+    return dealt
+
+
+def cut(row: dict[str, Tensor], _: Rank, *, ahead: bool) -> tuple[dict[str, Tensor], Any]:  # noqa: ARG001
+    """One row; over how many ranks it is cut came with it."""
+    size = int(row.pop("local_cp_size"))
+    made: tuple[dict[str, Tensor], Any] = utils.get_batch_on_this_hybrid_cp_rank(row, size)
+    return made
+
+
+def per_rank(case: Case, *, ahead: bool) -> int:
+    """So that all ranks of a sequence share the longest row."""
+    longest, multiple = max(map(len, case.rows)) + ahead, 2 * case.ranks
+    return (longest + -longest % multiple) // case.sp
+
+
+def _pack(batch: Any, rank: Rank, *, ahead: bool) -> dict[str, Tensor]:
+    rows = [
+        columns(batch, row, 2 * rank.world.size(), ahead=ahead)[0]
+        for row in range(len(batch.ids_BS))
+    ]
+    whole = {key: torch.cat([row[key] for row in rows]) for key in rows[0]}
+    return whole | {"cu_seqlens": ends_of([len(row["tokens"]) for row in rows])}
+
+
+@cache
+def _groups_of_some(world: dist.ProcessGroup) -> dict[int, dist.ProcessGroup]:
+    """Of two ranks, of four, and so on below all."""
+    ranks = dist.get_process_group_ranks(world)
+    made: dict[int, dist.ProcessGroup] = parallel_state.create_hybrid_dp_cp_groups(
+        dist.get_rank(), ranks, None
+    )
+    return made

@@ -1,0 +1,60 @@
+"""Megatron-Core on CPUs: what its modules ask of CUDA, NCCL and Transformer Engine."""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from megatron.core import utils
+from torch import Tensor
+from torch import distributed as dist
+from torch.overrides import TorchFunctionMode
+
+CPU = torch.device("cpu")
+TORCH_ALL_REDUCE = dist.all_reduce
+
+
+class OnCpu(TorchFunctionMode):
+    """What is asked for on a GPU is made on the CPU, and nothing is pinned."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs or {})
+        if function is Tensor.cuda:
+            return args[0]
+        if named.get("device") == "cuda":
+            named["device"] = CPU
+        named.pop("pin_memory", None)
+        return function(*args, **named)
+
+
+def all_reduce(tensor: Tensor, op: Any = dist.ReduceOp.SUM, **named: Any) -> Any:
+    """As torch's; gloo has no average, so each rank divides first."""
+    if op == dist.ReduceOp.AVG:
+        tensor /= dist.get_world_size(named["group"])
+        op = dist.ReduceOp.SUM
+    return TORCH_ALL_REDUCE(tensor, op, **named)
+
+
+def partitioned_indices(ends: Tensor, length: int, size: int, rank: int) -> Tensor:
+    """Of each sequence in a pack, this rank's piece from the front and the one from the back."""
+    pieces: list[Tensor] = []
+    for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        chunks = torch.arange(start, end).chunk(2 * size)
+        pieces += [chunks[rank], chunks[2 * size - 1 - rank]]
+    assert length == ends[-1]
+    return torch.cat(pieces)
+
+
+def install() -> None:
+    """Once in a process, before anything is built."""
+    torch.cuda.current_device = lambda: CPU  # type: ignore[assignment,return-value]
+    dist.all_reduce = all_reduce  # type: ignore[assignment]
+    # Of Transformer Engine there is the one function that says which tokens a rank has.
+    utils.tex = SimpleNamespace(thd_get_partitioned_indices=partitioned_indices)
+    utils.is_te_min_version = lambda *_, **__: True

@@ -1,0 +1,65 @@
+"""What each entry refuses."""
+
+from functools import partial
+
+from harness.candidates.published.library import Limit
+from harness.candidates.published.wiring.limits import all_have_targets, around, first
+from harness.case import Case
+
+# By entry: whether it divides by the tokens of all micro-batches, and whether it trains a depth.
+PER_TOKEN, AHEAD, HYBRID, REPLICAS = 1, 2, 4, 8
+NAMES = {
+    "gpt": 0,
+    "gpt-per-token": PER_TOKEN,
+    "gpt-legacy": 0,
+    "gpt-collective": 0,
+    "gpt-overlap": PER_TOKEN,
+    "gpt-sharded": PER_TOKEN,
+    "packed": 0,
+    "packed-per-token": PER_TOKEN,
+    "packed-ends": PER_TOKEN,
+    "mtp": AHEAD,
+    "mtp-per-token": AHEAD | PER_TOKEN,
+    "mtp-packed": AHEAD,
+    "mtp-packed-per-token": AHEAD | PER_TOKEN,
+    "mtp-packed-ends": AHEAD | PER_TOKEN,
+    "hybrid": PER_TOKEN | HYBRID | REPLICAS,
+    "hybrid-cp": PER_TOKEN | HYBRID,
+    "mtp-hybrid": PER_TOKEN | HYBRID | REPLICAS | AHEAD,
+}
+
+
+def refused(case: Case, *, kind: int) -> str | None:
+    own = case.micro_batches * case.dp == len(case.rows)
+    one = case.micro_batches == 1 and case.dp == 1
+    computes = {
+        "token-mean": kind & PER_TOKEN or one,
+        "micro-mean": not kind & PER_TOKEN or one,
+        "row-mean": len(case.rows) == 1 or (not kind & PER_TOKEN and own),
+    }
+    return around(case) or first(
+        case.dtype != "fp32" and f"dtype={case.dtype}: its losses and rotations are in fp32",
+        case.window is not None and f"window={case.window}: attention is ours, and has none",
+        case.checkpoint and "checkpoint=1: it forks random states of CUDA",
+        not computes[case.loss] and f"loss={case.loss}: it averages over other tokens",
+        bool(kind & AHEAD) and case.layers > 1 and f"layers={case.layers}: a depth has one",
+        bool(kind & AHEAD)
+        and not kind & PER_TOKEN
+        and not all_have_targets(case)
+        and "a micro-batch without targets: it is NaN on one rank too",
+        bool(kind & HYBRID)
+        and case.dp > 1
+        and f"dp={case.dp}: rows go to ranks of other replicas, which a case cannot say",
+        bool(kind & REPLICAS)
+        and len(case.rows) % case.ranks > 0
+        and f"rows={len(case.rows)}: every rank loads as many",
+    )
+
+
+LIMITS: dict[str, Limit] = {name: partial(refused, kind=kind) for name, kind in NAMES.items()}
+STATED = {
+    name: "dtype=fp32 window=none checkpoint=0"
+    + (" layers=1" if kind & AHEAD else "")
+    + (" ranks=all dp=1" if kind & HYBRID else "")
+    for name, kind in NAMES.items()
+}

@@ -1,0 +1,1 @@
+"""transformers: its Trainer under accelerate's context parallelism, over FSDP2."""

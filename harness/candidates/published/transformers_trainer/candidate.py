@@ -1,0 +1,69 @@
+"""Steps of transformers' Trainer over ranks that share a sequence."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import transformers
+from torch import Tensor
+from transformers.loss.loss_utils import ForCausalLMLoss
+
+from harness import huggingface
+from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published.library import Step
+from harness.candidates.published.transformers_trainer.batches import stream, table
+from harness.candidates.published.wiring import trainer
+from harness.candidates.published.wiring.smoother import smoothing
+from harness.case import Case
+
+Collate = Callable[[Case, Sequence[int], int], trainer.Batch]
+
+
+def step(
+    case: Case,
+    rank: Rank,
+    emit: Emit,
+    *,
+    collate: Collate = table,
+    pieces: int = 2,
+    rotation: str = "allgather",
+    loss_kwargs: bool = True,
+    loss_function: Callable[..., Tensor] | None = None,
+    **chosen: Any,
+) -> None:
+    """One training; a sequence is padded to so many pieces for each rank that shares it."""
+    model = huggingface.build(case, rank.device)
+    # So says a class of models that has no use for the number of items.
+    model.accepts_loss_kwargs = loss_kwargs
+    multiple = pieces * case.sp if case.sp > 1 else 1
+    with trainer.several_ranks(case):
+        made = trainer.following(transformers.Trainer)(
+            model,
+            transformers.TrainingArguments(**trainer.options(case, rotation), **chosen),
+            data_collator=lambda batches: collate(case, batches[0], multiple),
+            train_dataset=trainer.micro_batches(case),
+            compute_loss_func=loss_function,
+        )
+        if made.label_smoother:
+            made.label_smoother = smoothing(made)
+        trainer.train(case, rank, emit, made)
+
+
+def causal(outputs: Any, labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
+    """The loss that models have, as a function of one's own."""
+    logits = outputs.logits
+    loss: Tensor = ForCausalLMLoss(logits, labels, logits.shape[-1], num_items_in_batch)
+    return loss
+
+
+STEPS: dict[str, Step] = {
+    "padded": step,
+    "padded-alltoall": partial(step, rotation="alltoall"),
+    "padded-to-cp": partial(step, pieces=1),
+    "packed": partial(step, collate=stream),
+    "replica": partial(step, average_tokens_across_devices=False),
+    "no-loss-kwargs": partial(step, loss_kwargs=False),
+    # So little that in fp32 nothing is smoothed.
+    "label-smoothing": partial(step, label_smoothing_factor=1e-30),
+    "loss-function": partial(step, loss_function=causal),
+}

@@ -1,0 +1,1 @@
+"""trl: its SFTTrainer under accelerate's context parallelism, over FSDP2."""

@@ -1,0 +1,46 @@
+"""Rows as a prepared data set has them, through the released collator."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+
+from harness.candidates.published.wiring.decoder import IGNORED
+from harness.candidates.published.wiring.rows import PADDING
+from harness.candidates.published.wiring.trainer import TOKENS, Batch
+from harness.case import Case
+from harness.case.case import MAX_TOKENS
+
+Collate = Callable[[list[dict[str, Any]]], Batch]
+
+
+def collating(case: Case, released: Collate) -> Collate:
+    """Of each micro-batch, an item of the data set, and of its numbers as well."""
+
+    def collate(items: list[dict[str, Any]]) -> Batch:
+        rows = [row for item in items for row in item["rows"]]
+        batch = released([example(case, row) for row in rows])
+        # Above every id, so that padding is below.
+        ids = [range(MAX_TOKENS + case.offsets[r], MAX_TOKENS + case.offsets[r + 1]) for r in rows]
+        numbers = released([{"input_ids": list(each)} for each in ids])["input_ids"]
+        batch[TOKENS] = (numbers - MAX_TOKENS).clamp(min=PADDING)
+        return batch
+
+    return collate
+
+
+def example(case: Case, row: int) -> dict[str, Any]:
+    """Its prompt and whatever else is no target are masked in labels."""
+    ids, targets = case.ids_of(row), case.rows[row].supervised()
+    labels = [token if place in targets else IGNORED for place, token in enumerate(ids)]
+    return {"input_ids": list(ids), "labels": labels}
+
+
+def tokenizer(case: Case) -> Any:
+    """It tells which id pads."""
+    words = {str(token): token for token in range(case.vocab)}
+    made: Any = PreTrainedTokenizerFast
+    words_only = Tokenizer(WordLevel(words, unk_token="0"))  # noqa: S106 - a word
+    return made(tokenizer_object=words_only, pad_token=str(case.pad_id))
