@@ -115,10 +115,14 @@ def run(options: argparse.Namespace) -> int:
 def so_far(out: Path) -> "Results":
     """What was found before, if pages can be made from it: after hours it is late to see that."""
     from harness.conformance import BadResults, read
+    from harness.outside import BadInput
 
     results = read(out)
     try:
         pages(results)
+    except BadInput:
+        # Of a folder, not of the results: it says which.
+        raise
     except (LookupError, TypeError, ValueError, AttributeError):
         raise BadResults(f"--out={out}: its results are damaged; name another folder") from None
     return results

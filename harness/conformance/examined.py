@@ -13,14 +13,14 @@ from harness.candidates import locate
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Published
 from harness.case import Case
-from harness.compare import Comparison
+from harness.compare import Comparison, Verdict
 from harness.conformance.drawn import by_sp, drawn, on_meshes, what_it_takes
 from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools
 from harness.conformance.request import Request
-from harness.conformance.stage import Stage, name_of, stage_of
+from harness.conformance.stage import Stage, stage_of
 from harness.judge import evaluate
-from harness.judge.known import listed
+from harness.judge.known import recognised
 
 SMOKE = 25
 
@@ -95,7 +95,7 @@ def _go_on(
         if bug.is_in(examined.version) and can_show(candidate, bug):
             examined.listed[bug.key] = seen = as_listed(bug, candidate.name, pools)
             # One may hide behind another that is listed too.
-            if name_of(seen) not in bug.looks and listed(seen) is None:
+            if recognised(seen).verdict is not Verdict.KNOWN:
                 examined.stale.append(bug.key)
 
 

@@ -12,22 +12,16 @@ SAME = "Nothing is new, mended or newly refused.\n"
 NEWLY_REFUSED = 0.2
 
 
-def changes(before: Results, now: Results) -> dict[str, list[str]]:
-    """By candidate, whichever release it names: what one would be told of it."""
+def since(before: Results, now: Results) -> str:
+    """A short page: a line for each candidate, whichever release it names."""
     old = {_step(name): each for name, each in before["candidates"].items()}
     new = {_step(name): each for name, each in now["candidates"].items()}
-    found: dict[str, list[str]] = {}
+    lines: list[str] = []
     for name, each in new.items():
         told = list(_changed(old[name], each)) if name in old else [f"new: {_how(each)}"]
         if told:
-            found[name] = [_release(old.get(name), each), *told]
-    return found
-
-
-def since(before: Results, now: Results) -> str:
-    """The same as a short page."""
-    found = changes(before, now)
-    lines = [f"- `{name}` {'; '.join(told)}\n" for name, told in found.items()]
+            release = _release(old.get(name), each)
+            lines.append(f"- `{name}` {'; '.join([release, *told])}\n")
     return HEAD + ("".join(lines) or SAME)
 
 
@@ -35,16 +29,16 @@ def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     if old["wiring"] != new["wiring"]:
         yield f"wiring: {new['wiring'] or 'runs again'}"
     was, there = _failures(old), _failures(new)
-    for name in there - was:
+    for name in sorted(there - was):
         yield f"new: {name}, not listed"
-    for name in was - there:
+    for name in sorted(was - there):
         yield f"gone: {name}, which was not listed"
-    for key in _seen(new) - _seen(old):
+    for key in sorted(_seen(new) - _seen(old)):
         yield f"new: {key}, which is listed"
-    for key in _seen(old) - _seen(new):
+    for key in sorted(_seen(old) - _seen(new)):
         yield f"mended: {key} is not seen any more"
     refused = _refused(new)
-    for reason in refused.keys() - _refused(old).keys():
+    for reason in sorted(refused.keys() - _refused(old).keys()):
         if refused[reason] >= NEWLY_REFUSED:
             yield f"newly refused: {reason}, {refused[reason]:.0%} of cases"
 

@@ -10,7 +10,7 @@ from harness.candidates import locate
 from harness.case import Case, Dtype
 from harness.compare import Comparison, Verdict
 from harness.golden.contents import Golden
-from harness.judge.judge import AHEAD, Run, begin, evaluate_traced, judge
+from harness.judge.judge import AHEAD, Run, begin, evaluate_traced, held_to_mends, judge
 from harness.judge.known import recognised
 from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
@@ -57,7 +57,7 @@ def verify(asked: Iterable[Job], goldens: int, pool: RankPool) -> "Verified":
 
 def _closer(failure: Comparison, pool: RankPool) -> Comparison:
     if failure.verdict is not Verdict.DIVERGED:
-        return failure
+        return held_to_mends(failure, pool)
     traced = evaluate_traced(failure.case, failure.candidate, pool)
     return failure if traced.verdict.passed else traced
 

@@ -1,6 +1,19 @@
 """From a case and a candidate to a comparison."""
 
 from harness.judge.diagnosed import diagnosed
-from harness.judge.judge import evaluate, evaluate_all, evaluate_traced, verdict_only
+from harness.judge.judge import (
+    evaluate,
+    evaluate_all,
+    evaluate_traced,
+    held_to_mends,
+    verdict_only,
+)
 
-__all__ = ["diagnosed", "evaluate", "evaluate_all", "evaluate_traced", "verdict_only"]
+__all__ = [
+    "diagnosed",
+    "evaluate",
+    "evaluate_all",
+    "evaluate_traced",
+    "held_to_mends",
+    "verdict_only",
+]

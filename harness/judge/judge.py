@@ -67,7 +67,7 @@ def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
     """Judge one case on everything that a candidate emits, also where it does not diverge."""
-    return _mended(_held_to_its_own(_traced(case, candidate, pool), pool), pool)
+    return held_to_mends(_held_to_its_own(_traced(case, candidate, pool), pool), pool)
 
 
 def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
@@ -93,7 +93,7 @@ def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[C
                 comparison = _asked_again(comparison, pool)
                 if comparison.verdict is Verdict.DIVERGED:
                     comparison = _closer(comparison, pool)
-                comparison = _mended(comparison, pool)
+                comparison = held_to_mends(comparison, pool)
             yield comparison
     except GeneratorExit:
         # Who has seen enough leaves no answers behind for the next one to take for theirs.
@@ -236,8 +236,8 @@ def _closer(seen: Comparison, pool: RankPool) -> Comparison:
     return traced.rooted(name, why)
 
 
-def _mended(seen: Comparison, pool: RankPool) -> Comparison:
-    """Whether anything else is wrong where a listed bug shows."""
+def held_to_mends(seen: Comparison, pool: RankPool) -> Comparison:
+    """The same, having asked whether anything else is wrong where a listed bug shows."""
     name = without_what_is_listed(seen) if seen.verdict.failed else ""
     if not name:
         return seen

@@ -46,7 +46,9 @@ def recognised(comparison: Comparison) -> Comparison:
     if not comparison.verdict.failed:
         return comparison
     bug, mended = listed(comparison), comparison.mended
-    if bug is None or (mended is not None and not mended.verdict.passed):
+    is_right_without = mended is not None and mended.verdict.passed
+    # Who has not asked does not know: it is no news only where there is nothing to ask.
+    if bug is None or (without_what_is_listed(comparison) and not is_right_without):
         return comparison
     return replace(
         comparison, verdict=Verdict.KNOWN, reason=" ".join(filter(None, (bug.key, bug.link)))

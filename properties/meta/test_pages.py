@@ -23,8 +23,10 @@ def test_pages_are_as_the_script_writes_them() -> None:
     written = docs.pages()
     for page, text in written.items():
         assert page.read_text() == text, f"{page.name} is out of date; run ci/docs.py"
-    tables = [page.name for page, text in written.items() if text.count("\n| ") > 12]
+    # Beside these there is a page for each finding.
+    tables = [text for page, text in written.items() if page.parent.name != "findings"]
     assert len(tables) == 9
+    assert all(text.count("\n| ") > 12 for text in tables)
 
 
 def test_tolerances_are_shown_as_they_are_in_force() -> None:

@@ -3,12 +3,15 @@
 `make` writes the package that wires them, as somebody else's would lie there.
 """
 
+import sys
 from pathlib import Path
 
 from harness.candidates.published.environment import Environment
 from harness.candidates.published.library import Library
 
 NAME = "behind"
+# Of every model, and no listed bug is of it alone.
+PLANTED = "grad.norm"
 
 CANDIDATE = """
 from functools import partial
@@ -18,7 +21,7 @@ from {module}.candidate import STEPS as RELEASED
 
 def step(released, case, rank, emit):
     def planted(key, tensor, tokens=None):
-        emit(key, tensor * 1.5 if key == "grad.norm" else tensor, tokens)
+        emit(key, tensor + 1 if key == "{planted}" else tensor, tokens)
 
     released(case, rank, planted)
 
@@ -37,7 +40,7 @@ def make(folder: Path, library: Library) -> Path:
         "__init__.py": "",
         "limits.py": f"from {library.module}.limits import LIMITS\n\n__all__ = ['LIMITS']\n",
         "mends.py": f"from {library.module}.mends import MENDS\n\n__all__ = ['MENDS']\n",
-        "candidate.py": CANDIDATE.format(module=library.module),
+        "candidate.py": CANDIDATE.format(module=library.module, planted=PLANTED),
     }.items():
         (package / name).write_text(text)
     facts = folder / "outside" / f"{NAME}-1.dist-info"
@@ -45,6 +48,12 @@ def make(folder: Path, library: Library) -> Path:
     (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1\n")
     (facts / "entry_points.txt").write_text(f"[harness.candidates]\n{NAME} = {NAME}\n")
     return folder / "outside"
+
+
+def forget() -> None:
+    """The next library's is another package of the same name."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
+        del sys.modules[name]
 
 
 def at_home(folder: Path, library: Library, planted: Library) -> Path:

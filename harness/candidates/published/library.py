@@ -10,7 +10,7 @@
     README.md         how it is wired
 
 `verl.sft` is the entry `sft` of the folder `verl`; `verl.sft@0.6.1` is that of another release,
-`verl.sft+mask-shifted` the same with one of its listed bugs mended.
+`deepspeed.alst+window-dropped` is an entry with one of its listed bugs mended.
 """
 
 import importlib

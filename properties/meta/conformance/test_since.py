@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.candidates.published.library import BadFolder
 from harness.cli import main
 from harness.conformance import read, since
 from properties.helpers.places import ROOT
@@ -87,7 +88,21 @@ def test_a_document_that_is_none_is_refused_before_any_rank_starts(
     assert why in capsys.readouterr().err
 
 
-def test_a_document_of_results_is_read_wherever_it_lies(tmp_path: Path) -> None:
-    (tmp_path / "last.json").write_text(json.dumps({"format": "conformance/1"}))
-    asked = ["conformance", "deepspeed", "--since", str(tmp_path / "last.json"), "--versions", "1"]
-    assert main(asked) == 2
+def test_a_sweep_is_compared_with_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = tmp_path / "last.json"
+    document.write_text(json.dumps({"format": "conformance/1"}))
+    assert main(["conformance", "deepspeed", "--since", str(document), "--versions", "1"]) == 2
+    assert "--since: compares what is examined" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_no_results_are_blamed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: object) -> None:
+        raise BadFolder("toy/known.toml: is half written")
+
+    monkeypatch.setattr("harness.commands.conformance.pages", broken)
+    assert main(["conformance", "deepspeed", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "harness: toy/known.toml: is half written\n"
