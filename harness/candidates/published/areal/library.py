@@ -3,17 +3,14 @@
 import sys
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from harness.candidates.published.flash_stand_in import flash
+from harness.candidates.published.wiring.gathering import all_gather
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Rows per page of a GPU are 256 tokens, so that small rows would all be on the first rank.
 PAGE = 4
@@ -47,32 +44,7 @@ ulysses: Any = import_module("areal.models.fsdp.ulysses")
 data.N_TOKENS_PER_PAGE = PAGE
 
 
-class _AllGather(torch.autograd.Function):
-    """torch's own, whose backward over gloo takes a rank of the group for one of the world."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-        ctx.group = group
-        pieces = [torch.empty_like(tensor) for _ in range(group.size())]
-        dist.all_gather(pieces, tensor.contiguous(), group=group)
-        return tuple(pieces)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        received = [torch.empty_like(gradients[0]) for _ in gradients]
-        for place, root in enumerate(dist.get_process_group_ranks(ctx.group)):
-            mine = root == dist.get_rank()
-            given = [each.contiguous() for each in gradients] if mine else None
-            dist.scatter(received[place], given, root, group=ctx.group)
-        return torch.stack(received).sum(0), None
-
-
-def _all_gather(tensor: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-    apply: Callable[..., tuple[Tensor, ...]] = _AllGather.apply
-    return apply(tensor, group)
-
-
-fsdp_engine.dist_F = SimpleNamespace(all_gather=_all_gather)
+fsdp_engine.dist_F = SimpleNamespace(all_gather=all_gather)
 
 _LM = folder("areal.trainer") / "sft" / "lm_engine.py"
 _compute_packed_sft_loss = lifted(

@@ -15,6 +15,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from harness.candidates.published.axolotl.wrapping import Call, applying, wrapped
+from harness.candidates.published.wiring.gathering import all_gather
 
 
 def window_over_all() -> AbstractContextManager[Any]:
@@ -79,23 +80,6 @@ def window_whatever_the_shard() -> Iterator[None]:
         yield
 
 
-class Gather(torch.autograd.Function):
-    """Keys or values of all ranks; a gradient is the sum of what all have of it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        pieces = [torch.empty_like(x) for _ in range(group.size())]
-        dist.all_gather(pieces, x.contiguous(), group=group)
-        return torch.cat(pieces, 1)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        gradient = gradient.contiguous()
-        dist.all_reduce(gradient, group=ctx.group)
-        return gradient.chunk(ctx.group.size(), 1)[ctx.group.rank()], None
-
-
 def _gathered(mask: list[Tensor | None] | None) -> Call:
     """Attention of a rank's queries over the keys of all, in the place of a ring."""
     from harness.candidates.published.flash_stand_in import flash
@@ -111,7 +95,7 @@ def _gathered(mask: list[Tensor | None] | None) -> Call:
         **_: Any,
     ) -> Tensor:
         flash.calls["in the place of a ring"] += 1
-        k, v = (Gather.apply(x, group) for x in (k, v))  # type: ignore[no-untyped-call]
+        k, v = (torch.cat(all_gather(x, group), 1) for x in (k, v))
         places = torch.arange(k.shape[1])
         back_LS = places.chunk(group.size())[group.rank()][:, None] - places
         seen_LS = back_LS >= 0

@@ -1,19 +1,17 @@
 """The ranks of a case as DeepSpeed's sequence-parallel groups, undone after it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from deepspeed.runtime.sequence_parallel import parallel_state_sp
 from deepspeed.utils import groups
-from torch import Tensor
-from torch import distributed as dist
 from torch.distributed.nn import functional as collectives
 
 from harness.candidates.protocol import Rank
 from harness.candidates.published.deepspeed.world import start
+from harness.candidates.published.wiring.gathering import all_gather
 from harness.case import Case
 
 
@@ -40,24 +38,3 @@ def parallel(case: Case, rank: Rank) -> Iterator[Any]:
             parallel_state_sp.initialize_sequence_parallel(case.sp)
             groups.mpu = parallel_state_sp
         yield groups.mpu
-
-
-class _AllGather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        pieces = [torch.empty_like(tensor) for _ in range(group.size())]
-        dist.all_gather(pieces, tensor.contiguous(), group=group)
-        return torch.stack(pieces)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (grad,) = grads
-        dist.all_reduce(grad := grad.clone(), group=ctx.group)
-        return grad[ctx.group.rank()], None
-
-
-def all_gather(tensor: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-    """Torch's differentiable one, whose backward fails over gloo in a group without rank 0."""
-    gather: Callable[..., Tensor] = _AllGather.apply
-    return tuple(gather(tensor, group))

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from harness.candidates.protocol import Rank
 from harness.candidates.published.llama_factory import library
+from harness.candidates.published.wiring.gathering import all_gather
 from harness.case import Case
 
 FORWARD = "_flash_attention_forward"
@@ -55,7 +56,7 @@ def shared(
         # Where batches go, which is the GPU of this number.
         get_rank=lambda: rank.device,
         all_gather=dist.all_gather,
-        nn=SimpleNamespace(all_gather=AllGather.list),
+        nn=SimpleNamespace(all_gather=all_gather),
     )
     heard = SimpleNamespace(pad=F.pad, cross_entropy=cross_entropy)
     with ExitStack() as stack:
@@ -67,26 +68,3 @@ def shared(
         stack.enter_context(patch.object(library.parallel, "F", heard))
         library.apply_sequence_parallel(model, {"cp_size": case.sp})
         yield
-
-
-class AllGather(torch.autograd.Function):
-    """torch.distributed.nn.all_gather: its backward over gloo fails in groups without rank 0."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-        ctx.group = group
-        received = [torch.empty_like(x) for _ in range(group.size())]
-        dist.all_gather(received, x.contiguous(), group=group)
-        return tuple(received)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        stacked = torch.stack(gradients)
-        dist.all_reduce(stacked, group=ctx.group)
-        return stacked[ctx.group.rank()], None
-
-    @classmethod
-    def list(cls, x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-        """As it is called."""
-        gathered: tuple[Tensor, ...] = cls.apply(x, group)  # type: ignore[no-untyped-call]
-        return gathered
