@@ -11,13 +11,10 @@ from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
 from harness.candidates.published.llama_factory.batch import batch_of
 from harness.candidates.published.llama_factory.patches import interface, shared
-from harness.candidates.published.llama_factory.trainer import Trainer
+from harness.candidates.published.llama_factory.trainer import Trainer, in_full
 from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps
-from harness.candidates.published.wiring.rows import all_targets, micro_batches
+from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
-
-# What the trainer adds to the number of targets before it divides, on one rank as on many.
-ADDED = 1e-6
 
 
 def step(case: Case, rank: Rank, emit: Emit, *, packed: bool) -> None:
@@ -37,11 +34,10 @@ def step(case: Case, rank: Rank, emit: Emit, *, packed: bool) -> None:
         for say in steps(case, parameters, emit):
             loss = trainer.step(say)
             reduce(parameters, rank.world, mean=True)
-            targets = max(all_targets(case), 1)
             for _, gradient in huggingface.gradients(model, case):
-                gradient.mul_((targets + ADDED) / targets)
+                gradient.mul_(in_full(case))
     flash.must_have_run()
-    emit("loss", torch.tensor(loss * (targets + ADDED) / targets))
+    emit("loss", torch.tensor(loss * in_full(case)))
     emit_gradients(parameters, emit)
 
 
