@@ -40,7 +40,7 @@ def findings(libraries: Iterable[Library]) -> str:
 
 
 def _line(library: Library, bug: Bug) -> tuple[str, ...]:
-    page = f"[{bug.title or bug.key}]({file_of(library, bug)})"
+    page = f"[{bug.title}]({file_of(library, bug)})"
     return library.distribution, page, _since(library, bug), bug.main, bug.link
 
 

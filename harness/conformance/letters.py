@@ -25,7 +25,7 @@ def file_of(library: Library, bug: Bug) -> str:
 
 def letter(library: Library, bug: Bug, found: Mapping[str, Any] | None) -> str:
     """The whole page."""
-    parts = [f"# {bug.title or bug.key}", f"{library.distribution} {_release(library, bug)}"]
+    parts = [f"# {bug.title}", f"{library.distribution} {_release(library, bug)}"]
     parts += [bug.says, _listed(bug)]
     parts += _script(library, bug) + _mend(library, bug)
     parts += ["## As the harness shows it", *_shown(library, bug, found)]
@@ -40,13 +40,12 @@ def _release(library: Library, bug: Bug) -> str:
 
 
 def _facts(bug: Bug) -> dict[str, str]:
-    facts = {
+    return {
         "where": bug.where,
         "when": ", ".join(bug.when) or "always",
         "main branch": bug.main,
         "reported": bug.link or "no report was found",
     }
-    return {name: fact for name, fact in facts.items() if fact}
 
 
 def _listed(bug: Bug) -> str:
@@ -71,8 +70,6 @@ def _script(library: Library, bug: Bug) -> list[str]:
 
 
 def _mend(library: Library, bug: Bug) -> list[str]:
-    if not bug.mend:
-        return []
     parts = ["## How it could be mended", bug.mend]
     if bug.key in library.mends:
         name = f"{library.name}.{bug.candidate[0]}+{bug.key}"
@@ -105,7 +102,7 @@ def finding_record(key: str, found: Mapping[str, Any]) -> dict[str, Any]:
         "golden": bug.golden,
         "as a script": f"{found['replay']} --script report.py",
     }
-    return {**found, "known": {name: fact for name, fact in known.items() if fact}}
+    return {**found, "known": known}
 
 
 def seen(library: Library, bug: Bug, results: Results) -> Mapping[str, Any] | None:
