@@ -177,12 +177,10 @@ def _reported(evidence: Evidence) -> list[Look]:
         expected, got = evidence.comparison.loss or (0.0, 0.0)
         gradients = [key for key in wrong if key.startswith(GRADIENT)]
         if gradients and wrong[0] == "loss":
-            # Without a target all that can be learnt is what is no token.
-            looks.append(
-                name_gradients(evidence)
-                if evidence.mask_n.any()
-                else Look("pad-leak", "no token is a target, and something is learnt all the same")
-            )
+            # Without a target all that can be learnt is what is no token; what is no number is not.
+            is_learnt = np.isfinite(got) and not evidence.mask_n.any()
+            why = "no token is a target, and something is learnt all the same"
+            looks.append(Look("pad-leak", why) if is_learnt else name_gradients(evidence))
         name = "loss-misreported" if np.isfinite(got) else "non-finite"
         looks.append(Look(name, f"loss {got:.6g} instead of {expected:.6g}"))
     return looks

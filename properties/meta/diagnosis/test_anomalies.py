@@ -124,6 +124,9 @@ def test_where_nothing_is_to_be_learnt_padding_was() -> None:
     unsupervised = parse("case/1 rows=5:00000 heads=4/2 layers=1 vocab=16 sp=2 dp=1 seed=7")
     for case, name in ((unsupervised, "pad-leak"), (CASE, "gradient-partial")):
         assert named(changes, case, ("nll", "loss"))[0] == name
+    # A mean of nothing is no padding.
+    nothing = {"loss": times(np.nan), GRADIENTS[0]: times(np.nan)}
+    assert named(nothing, unsupervised, ("nll", "loss"))[0] == "non-finite"
 
 
 def test_factors_are_told_from_the_mesh() -> None:
