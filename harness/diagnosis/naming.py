@@ -177,7 +177,7 @@ def _reported(evidence: Evidence) -> list[Look]:
         expected, got = evidence.comparison.loss or (0.0, 0.0)
         gradients = [key for key in wrong if key.startswith(GRADIENT)]
         if gradients and wrong[0] == "loss":
-            # Without a target all that can be learnt is what is no token; what is no number is not.
+            # Without a target all that can be learnt is no token; a NaN is nothing learnt.
             is_learnt = np.isfinite(got) and not evidence.mask_n.any()
             why = "no token is a target, and something is learnt all the same"
             looks.append(Look("pad-leak", why) if is_learnt else name_gradients(evidence))
