@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from harness.case import Case, Dtype, LossContract, Row, parse
-from harness.compare import agree
+from harness.compare import agree, doubt
 from harness.generation import cases
 from harness.generation.strategies import LOSSES
 from harness.reference import TORCH_DTYPES, reference, rowwise, seeded_weights
@@ -37,8 +37,9 @@ def gradients(trace: Trace) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @given(cases(sps=(1,), dps=(1, 2), max_length=8))
 def test_padded_batches_and_rows_alone_agree(case: Case) -> None:
+    # As conditioning allows: one case in very many is ill-conditioned past the budget itself.
     one, other = oracle(case), rowwise(case)
-    assert agree(one, other) == ""
+    assert doubt(one, other) == ""
     assert list(one) == list(other)
     assert one["nll"].tokens is not None
     assert other["nll"].tokens is not None
@@ -154,4 +155,4 @@ def test_a_fault_in_the_reference_is_caught_by_the_row_wise_oracle(
     name: str, fault: Callable[..., Any] | SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"harness.reference.{name}", fault)
-    assert agree(oracle(TYPICAL), rowwise(TYPICAL)) != ""
+    assert doubt(oracle(TYPICAL), rowwise(TYPICAL)) != ""
