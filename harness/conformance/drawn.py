@@ -6,16 +6,19 @@ from typing import Any, get_args
 
 from harness.candidates.published.library import Published
 from harness.case import Case, Dtype, InvalidCase, LossContract, Model
+from harness.case.stated import ASKED
 from harness.conformance.request import Request
 from harness.generation import cases, generate
 
 DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "bf16")
 SPS = (2, 4)
 MOST_RANKS = 4
+# What is drawn as a candidate takes it, and not stated.
+DRAWN = {*ASKED, "ranks", "model"}
 # Enough to tell what a candidate takes.
 PROBED = 400
-# A candidate that refuses most of what is drawn is asked about no more than this many times.
-DRAWN_AT_MOST = 6
+# So many cases are drawn for each that is asked for; the strictest candidate takes one in eleven.
+DRAWN_AT_MOST = 16
 
 
 def what_it_takes(candidate: Published, seed: int) -> dict[str, list[str]]:
@@ -54,6 +57,7 @@ def drawn(
         dtypes=takes["dtype"],
         losses=takes["loss"],
         architectures=takes["model"],
+        stated=[limit for limit in candidate.limits.split() if limit.split("=")[0] not in DRAWN],
     )
     chosen, left = list[Case](), count
     for case in generate(strategy, DRAWN_AT_MOST * count, request.seed):
