@@ -4,8 +4,7 @@ Trainer goes
 lmms-engine 0.1.4. transformers' Trainer hands it on and goes by it that losses are summed and
 divided by it. Where the sequence is shared the mean of the micro-batch is returned instead.
 
-Run: python hf-items-dropped.py
-(two processes on the CPU; PyTorch stands in for Liger's kernel).
+Run: python hf-items-dropped.py (two processes; PyTorch stands in for Liger's).
 """
 
 import contextlib
@@ -79,6 +78,7 @@ def rank(index: int, size: int, store: str, found) -> None:
     given = {"labels": torch.tensor([sum(ROWS, [])]), "num_items_in_batch": ITEMS}
     loss = module.qwen3_lce_forward(model_of(module, index, size), use_rmpad=True, **given).loss
     found.put(loss.item())
+    ulysses.set_ulysses_sequence_parallel_group(None)  # Held at exit, it aborts now and then.
     dist.destroy_process_group()
 
 

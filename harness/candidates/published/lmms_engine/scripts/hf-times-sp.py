@@ -69,6 +69,7 @@ def rank(index: int, size: int, store: str, found) -> None:
     # FSDP averages over all ranks.
     dist.all_reduce(w.grad)
     found.put(w.grad.item() / size)
+    ulysses.set_ulysses_sequence_parallel_group(None)  # Held at exit, it aborts now and then.
     dist.destroy_process_group()
 
 

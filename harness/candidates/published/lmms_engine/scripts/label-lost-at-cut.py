@@ -3,8 +3,7 @@
 lmms-engine 0.1.4. The patched forwards cut labels first and move them up after that, inside each
 shard: its last hidden state and its first label are dropped.
 
-Run: python label-lost-at-cut.py
-(two processes on the CPU; PyTorch stands in for Liger's kernel).
+Run: python label-lost-at-cut.py (two processes; PyTorch stands in for Liger's).
 """
 
 import contextlib
@@ -77,6 +76,7 @@ def rank(index: int, size: int, store: str, found) -> None:
     labels = torch.tensor([sum(ROWS, [])])
     module.qwen3_lce_forward(model_of(module, index, size), labels=labels, use_rmpad=True)
     found.put(LigerFusedLinearCrossEntropyLoss.targets)
+    ulysses.set_ulysses_sequence_parallel_group(None)  # Held at exit, it aborts now and then.
     dist.destroy_process_group()
 
 

@@ -4,8 +4,7 @@ losses of the last rank are dropped
 lmms-engine 0.1.4. The first rank has two losses and is padded to the three of the second; then the
 last loss of the second is dropped. It is still counted as a target.
 
-Run: python losses-unpadded-at-the-end.py
-(two processes on the CPU; PyTorch stands in for Liger's kernel).
+Run: python losses-unpadded-at-the-end.py (two processes; PyTorch stands in for Liger's).
 """
 
 import contextlib
@@ -79,6 +78,7 @@ def rank(index: int, size: int, store: str, found) -> None:
     model = model_of(module, index, size)
     loss = module.qwen3_lce_forward(model, labels=labels, use_rmpad=True).loss
     found.put(loss.item())
+    ulysses.set_ulysses_sequence_parallel_group(None)  # Held at exit, it aborts now and then.
     dist.destroy_process_group()
 
 

@@ -3,8 +3,7 @@
 lmms-engine 0.1.4. Four tokens over three ranks get two tokens of padding, whose labels are zero
 and which pass for a row of their own. No row here has token 0 as a target.
 
-Run: python padding-learnt.py
-(three processes on the CPU; PyTorch stands in for Liger's kernel).
+Run: python padding-learnt.py (three processes; PyTorch stands in for Liger's).
 """
 
 import contextlib
@@ -77,6 +76,7 @@ def rank(index: int, size: int, store: str, found) -> None:
     labels = torch.tensor([sum(ROWS, [])])
     module.qwen3_lce_forward(model_of(module, index, size), labels=labels, use_rmpad=True)
     found.put(LigerFusedLinearCrossEntropyLoss.targets)
+    ulysses.set_ulysses_sequence_parallel_group(None)  # Held at exit, it aborts now and then.
     dist.destroy_process_group()
 
 
