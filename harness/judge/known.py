@@ -2,6 +2,7 @@
 
 What it is called is not enough: behind a bug that makes everything wrong there may be a second
 one. The step is run once more with all that is listed of it mended, and has to be right then.
+That decides; a name tells which of several bugs it is, and decides only where there are no mends.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,10 @@ def listed(comparison: Comparison) -> Bug | None:
     patterns = [pattern for bug in there for pattern in bug.tensors]
     if not all(any(fnmatchcase(key, pattern) for pattern in patterns) for key in wrong):
         return None
-    return next((bug for bug in there if comparison.called in bug.looks), None)
+    named = (bug for bug in there if comparison.called in bug.looks)
+    # A fault may be nobody's: no other name of it is taken for that of a bug.
+    mended = (bug for bug in there if comparison.fault is None and _has_mend(comparison, bug))
+    return next(named, None) or next(mended, None)
 
 
 def without_what_is_listed(comparison: Comparison) -> str:
@@ -30,12 +34,9 @@ def without_what_is_listed(comparison: Comparison) -> str:
     Empty where it shows none that is listed, or where the release has no mends: those are of the
     pinned one.
     """
-    bug, named = listed(comparison), locate(comparison.candidate)
-    if bug is None or named.environment is None:
-        return ""
-    library, release = named.environment.library, named.environment.release
-    mended = [other.key for other in _there(comparison) if other.key in library.mends]
-    if release != library.pinned or bug.key not in mended:
+    bug = listed(comparison)
+    mended = [other.key for other in _there(comparison) if _has_mend(comparison, other)]
+    if bug is None or bug.key not in mended:
         return ""
     name, at, version = comparison.candidate.partition("@")
     return "+".join((name, *mended)) + at + version
@@ -53,6 +54,14 @@ def recognised(comparison: Comparison) -> Comparison:
     return replace(
         comparison, verdict=Verdict.KNOWN, reason=" ".join(filter(None, (bug.key, bug.link)))
     )
+
+
+def _has_mend(comparison: Comparison, bug: Bug) -> bool:
+    """Whether its candidate can be run without it."""
+    environment = locate(comparison.candidate).environment
+    if environment is None or environment.release != environment.library.pinned:
+        return False
+    return bug.key in environment.library.mends
 
 
 def _there(comparison: Comparison) -> Iterator[Bug]:

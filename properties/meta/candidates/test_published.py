@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harness.candidates import locate
-from harness.candidates.published.bugs import bugs
+from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.environment import FOLDER, Environment, NotInstalled
 from harness.candidates.published.library import BadFolder, Library, Published, libraries
 from harness.case import parse
@@ -232,6 +232,24 @@ def test_what_is_listed_is_known_only_where_the_step_is_right_without_it(
     assert "\n  and     gradient-partial: 1 of 12 gradients are wrong" in said
     assert main(["repro", SMALL, "--candidate", "toy.step+gone"]) == 2
     assert "toy has no mend of gone; it has scaled, heads" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_mend_tells_what_is_listed_whatever_it_is_called_and_a_fault_goes_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def otherwise_called(library: Library) -> list[Bug]:
+        return [replace(bug, looks=("segment-leak",)) for bug in bugs(library)]
+
+    monkeypatch.setattr("harness.judge.known.bugs", otherwise_called)
+    few_heads = SMALL.replace("heads=2/2", "heads=2/1")
+    for case, entry, verdict in (
+        (SMALL, "step", "KNOWN "),
+        (SMALL, "crowded", "DIVERGED "),
+        (few_heads, "fussy", "FAULT "),
+    ):
+        main(["repro", case, "--candidate", f"toy.{entry}"])
+        assert capsys.readouterr().out.startswith(verdict)
 
 
 @pytest.mark.usefixtures("installed")
