@@ -19,8 +19,9 @@ from harness.candidates.published.axolotl.rings import (
     window_over_all,
     window_whatever_the_shard,
 )
-from harness.candidates.published.axolotl.wrapping import Call, applying, piece, wrapped
+from harness.candidates.published.axolotl.wrapping import applying, piece
 from harness.candidates.published.library import Mend
+from harness.candidates.published.wiring.mending import Call, wrapped
 
 IGNORED = -100
 

@@ -3,9 +3,8 @@
 Legend: B rows, S tokens of all ranks, L those of one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
@@ -14,8 +13,10 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from harness.candidates.published.axolotl.wrapping import Call, applying, wrapped
+from harness.candidates.published.axolotl.wrapping import applying
+from harness.candidates.published.wiring import mending
 from harness.candidates.published.wiring.gathering import all_gather
+from harness.candidates.published.wiring.mending import Around, Call, wrapped
 
 
 def window_over_all() -> AbstractContextManager[Any]:
@@ -41,43 +42,13 @@ def padding_hidden() -> Iterator[None]:
 
 
 def window_counts_the_token_itself() -> AbstractContextManager[Any]:
-    """flash-attn counts the keys before a query, transformers the query's own as well."""
-
-    def less(original: Call) -> Call:
-        def call(*given: Any, window_size: tuple[int, int] = (-1, -1), **named: Any) -> Any:
-            behind = window_size[0] - 1 if window_size[0] > 0 else window_size[0]
-            return original(*given, window_size=(behind, window_size[1]), **named)
-
-        return call
-
-    return _ring(less)
+    return _ring(mending.window_counts_the_token_itself)
 
 
-@contextmanager
-def window_whatever_the_shard() -> Iterator[None]:
-    """The window is handed on whatever the length of a shard."""
+def window_whatever_the_shard() -> AbstractContextManager[Any]:
     from ring_flash_attn.adapters import hf_adapter
 
-    window: list[int | None] = [None]
-
-    def attend(original: Call) -> Call:
-        @wraps(original)
-        def call(*given: Any, sliding_window: int | None = None, **named: Any) -> Any:
-            window[0] = sliding_window
-            return original(*given, sliding_window=sliding_window, **named)
-
-        return call
-
-    def ring(original: Call) -> Call:
-        def call(*given: Any, **named: Any) -> Any:
-            if window[0] is not None:
-                named["window_size"] = (window[0], window[0])
-            return original(*given, **named)
-
-        return call
-
-    with wrapped(hf_adapter, "flash_attention_forward", attend), _ring(ring):
-        yield
+    return mending.window_whatever_the_shard(hf_adapter, _ring)
 
 
 def _gathered(mask: list[Tensor | None] | None) -> Call:
@@ -111,7 +82,7 @@ def _gathered(mask: list[Tensor | None] | None) -> Call:
 
 
 @contextmanager
-def _ring(wrapper: Callable[[Call], Call]) -> Iterator[None]:
+def _ring(around: Around) -> Iterator[None]:
     """Around either function of ring-flash-attn that axolotl calls."""
     import ring_flash_attn
 
@@ -120,6 +91,6 @@ def _ring(wrapper: Callable[[Call], Call]) -> Iterator[None]:
     functions = library.batch_ring.RING_ATTN_FUNC_MAPPING
     name = library.RingAttnFunc.BATCH_RING
     with ExitStack() as patches:
-        patches.enter_context(wrapped(ring_flash_attn, "llama3_flash_attn_varlen_func", wrapper))
-        patches.enter_context(patch.dict(functions, {name: wrapper(functions[name])}))
+        patches.enter_context(wrapped(ring_flash_attn, "llama3_flash_attn_varlen_func", around))
+        patches.enter_context(patch.dict(functions, {name: around(functions[name])}))
         yield

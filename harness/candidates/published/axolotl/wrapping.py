@@ -1,23 +1,17 @@
 """How the release is wrapped where a bug of it is mended."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
-from unittest.mock import patch
 
 from torch import Tensor
 
-Call = Callable[..., Any]
+from harness.candidates.published.wiring.mending import Around, wrapped
 
 
-def applying(wrapper: Callable[[Call], Call]) -> AbstractContextManager[Any]:
+def applying(around: Around) -> AbstractContextManager[Any]:
     from harness.candidates.published.axolotl import library
 
-    return wrapped(library.sharing, "apply_sequence_parallelism", wrapper)
-
-
-def wrapped(owner: Any, name: str, wrapper: Callable[[Call], Call]) -> AbstractContextManager[Any]:
-    return patch.object(owner, name, wrapper(getattr(owner, name)))
+    return wrapped(library.sharing, "apply_sequence_parallelism", around)
 
 
 def piece(whole_BS: Tensor, given: dict[str, Any]) -> Tensor:

@@ -1,62 +1,28 @@
 """The release without each of its listed bugs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from typing import Any
-from unittest.mock import patch
 
 from torch import Tensor
 
 from harness.candidates.published.library import Mend
+from harness.candidates.published.wiring import mending
+from harness.candidates.published.wiring.mending import Call, wrapped
 
-Call = Callable[..., Any]
 
-
-@contextmanager
-def window_where_a_row_is_longer() -> Iterator[None]:
-    """The window is handed on whatever the length of a shard."""
+def window_where_a_row_is_longer() -> AbstractContextManager[Any]:
     hf_adapter = imported("ring_flash_attn.adapters.hf_adapter")
-    window: list[int | None] = [None]
-
-    def attend(original: Call) -> Call:
-        @wraps(original)
-        def call(*given: Any, sliding_window: int | None = None, **named: Any) -> Any:
-            window[0] = sliding_window
-            return original(*given, sliding_window=sliding_window, **named)
-
-        return call
-
-    def ring(original: Call) -> Call:
-        @wraps(original)
-        def call(*given: Any, **named: Any) -> Any:
-            if window[0] is not None:
-                named["window_size"] = (window[0], window[0])
-            return original(*given, **named)
-
-        return call
-
-    with (
-        wrapped(hf_adapter, "flash_attention_forward", attend),
-        wrapped(hf_adapter, "llama3_flash_attn_varlen_func", ring),
-    ):
-        yield
+    rings = partial(wrapped, hf_adapter, "llama3_flash_attn_varlen_func")
+    return mending.window_whatever_the_shard(hf_adapter, rings)
 
 
 @contextmanager
 def window_counts_the_token_itself() -> Iterator[None]:
-    """flash-attn counts the keys before a query, transformers the query's own as well."""
     varlen = imported("ring_flash_attn.llama3_flash_attn_varlen")
-
-    def less(original: Call) -> Call:
-        @wraps(original)
-        def call(*given: Any, window_size: tuple[int, int], **named: Any) -> Any:
-            behind = window_size[0] - 1 if window_size[0] > 0 else window_size[0]
-            return original(*given, window_size=(behind, window_size[1]), **named)
-
-        return call
-
+    less = mending.window_counts_the_token_itself
     with ExitStack() as patches:
         for name in ("llama3_flash_attn_varlen_forward", "llama3_flash_attn_varlen_backward"):
             patches.enter_context(wrapped(varlen, name, less))
@@ -113,10 +79,6 @@ def imported(name: str) -> Any:
 
     library.ring.patch_transformers_for_ring_flash_attn()
     return import_module(name)
-
-
-def wrapped(owner: Any, name: str, wrapper: Callable[[Call], Call]) -> AbstractContextManager[Any]:
-    return patch.object(owner, name, wrapper(getattr(owner, name)))
 
 
 MENDS: dict[str, Mend] = {
