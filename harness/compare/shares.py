@@ -22,6 +22,9 @@ def shares(case: Case, replica: int, nll: Entry) -> set[int]:
     # A table pads so much that it could hide what is not cut at all; its columns tell.
     if _cut_by_column(case, batches, nll):
         layouts.append([[max(batch)] * len(batch) for batch in lengths])
+        # As wide as the whole batch, whatever is in a micro-batch of it.
+        widest = max(map(len, case.rows))
+        layouts.append([[widest] * len(batch) for batch in lengths])
     return {
         sum(-(-length // pieces) * pieces for batch in layout for length in batch) // case.sp
         for layout in layouts
@@ -38,12 +41,17 @@ def _micro_batches(case: Case, replica: int) -> Iterator[list[int]]:
 
 
 def _cut_by_column(case: Case, batches: list[list[int]], nll: Entry) -> bool:
-    """Whether tokens of one column are on one rank, with rows as they are padded or all alike."""
+    """Whether tokens of one column are on one rank, with rows as they are padded or all alike.
+
+    How wide the table is does not matter where rows stand at its left; where all stand at its
+    right, neither.
+    """
     if nll.tokens is None or nll.owners is None:
         return False
     owner_n: Tokens = np.full(case.tokens, -1)
     owner_n[nll.tokens] = nll.owners
-    return any(_agree(case, batches, owner_n, sides) for sides in ({"left"}, set[str]()))
+    shifted = ({"left"}, set[str](), {"left", "right"})
+    return any(_agree(case, batches, owner_n, sides) for sides in shifted)
 
 
 def _agree(case: Case, batches: list[list[int]], owner_n: Tokens, shifted: set[str]) -> bool:

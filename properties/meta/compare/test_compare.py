@@ -10,6 +10,7 @@ import torch
 
 from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict, compare
+from harness.compare.shares import shares
 from harness.reference import TORCH_DTYPES, reference
 from harness.report import explain
 from harness.trace import (
@@ -225,6 +226,16 @@ def test_a_table_of_very_unequal_rows_is_parallel_all_the_same() -> None:
     assert isinstance(assembly, Assembly)
     assert min(assembly.local_rows) >= case.tokens
     assert judge(ranks, case=case, against=(truth, truth)).verdict is Verdict.EQUAL
+
+
+def test_a_table_may_be_padded_all_on_the_left_and_as_wide_as_the_whole_batch() -> None:
+    case = parse("case/1 rows=1:1,1:1,3:111,5:11111 layers=1 sp=2 dp=1 micro=2")
+    tokens = np.array([2, 3, 5, 6, 7, 8])
+    # Of six columns each rank has three; the last two rows stand in columns 3 to 5 and 1 to 5.
+    by_column, at_random = (np.array(each) for each in ([1, 1, 0, 0, 1, 1], [0, 1, 1, 0, 1, 1]))
+    for owners, explained in ((by_column, True), (at_random, False)):
+        nll = Entry(np.ones(6), tokens, owners)
+        assert (4 * 6 // 2 in shares(case, 0, nll)) == explained
 
 
 def test_a_run_in_which_nothing_telling_was_examined_is_a_fault() -> None:
