@@ -13,9 +13,7 @@ weight, a token of an activation), where
     own        the baseline's largest error in the slice
     noise      the baseline's relative error over the whole tensor, or the median over the tensors
                of the same kind where that is larger: a few numbers may be exact by luck
-    rounding   half a unit in the last place: what writing the oracle down in this dtype costs; of
-               a loss and its gradients half a unit of one over the largest loss where that is
-               more, for the loss is the logarithm of a sum that is at least one
+    rounding   half a unit in the last place: what writing the oracle down in this dtype costs
 
 The errors of many elements average out, so what is typical of a tensor is known better than what
 is extreme. Below fp64 each tensor is therefore judged as a whole as well, by root mean squares:
@@ -55,8 +53,6 @@ ZERO = 1e-14
 
 # Half a unit in the last place, relative.
 ROUNDING = {"fp64": 2.0**-53, "fp32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.0**-12}
-# The same of what a loss adds up, which is done in fp32 whatever the dtype.
-ROUNDING_OF_SUMS = ROUNDING | {"bf16": 2.0**-24, "fp16": 2.0**-24}
 
 # In fp32: weights are of the order of one, and half of them are rounded to a neighbour. Over 120
 # cases plain training from there erred 1.3 times as much.

@@ -12,7 +12,6 @@ from harness.compare.budget import (
     DRIFT,
     FP64_RELATIVE,
     ROUNDING,
-    ROUNDING_OF_SUMS,
     TIMES,
     TIMES_ON_THE_WHOLE,
     UNITS,
@@ -170,28 +169,16 @@ def _allowed(
         left = max(float(np.abs(baseline - oracle).max(initial=0.0)) for baseline in baselines)
         few = UNITS[dtype] * ROUNDING[dtype] * kind_largest
         return np.full_like(magnitude, few + left)
-    rounding = _rounding(key, dtype, noise)
     if dtype == "fp64" and not noise.usual:
         # Nobody but the oracle was asked: it has no error of its own.
-        return (FP64_RELATIVE + rounding) * magnitude + ZERO * kind_largest
+        return FP64_RELATIVE * magnitude + ZERO * kind_largest
     own = np.max([_per_slice(np.abs(baseline - oracle)) for baseline in baselines], axis=0)
     relative = max(noise.of.get(key, 0.0), noise.usual.get(kind_of(key), 0.0))
     scale = np.sqrt(magnitude * magnitude.max(initial=0.0))
     allowed: Floats = TIMES[dtype] * np.maximum(own, relative * scale)
     if dtype == "fp64":
-        return allowed + (FP64_RELATIVE + rounding) * magnitude + ZERO * kind_largest
-    return allowed + rounding * magnitude
-
-
-def _rounding(key: str, dtype: Dtype, noise: Noise) -> float:
-    """What writing down costs, as a share of what is written.
-
-    A loss is the logarithm of a sum that is at least one, and rounded as one is; a small loss is
-    mostly that rounding, and so are the gradients that come of it.
-    """
-    loss = noise.largest.get("loss", 0.0)
-    of_one = ROUNDING_OF_SUMS[dtype] / loss if loss and kind_of(key) != "forward" else 0.0
-    return UNITS[dtype] * max(ROUNDING[dtype], of_one)
+        return allowed + FP64_RELATIVE * magnitude + ZERO * kind_largest
+    return allowed + UNITS[dtype] * ROUNDING[dtype] * magnitude
 
 
 def _allowed_on_the_whole(
@@ -203,7 +190,7 @@ def _allowed_on_the_whole(
         # There is nothing to be gained over single elements.
         return 0.0, 0.0
     own = max(_own_on_the_whole(oracle, baselines), noise.usual_on_the_whole.get(kind, 0.0) * size)
-    allowed = TIMES_ON_THE_WHOLE[dtype] * own + _rounding(key, dtype, noise) * size
+    allowed = TIMES_ON_THE_WHOLE[dtype] * own + UNITS[dtype] * ROUNDING[dtype] * size
     return allowed, allowed / size
 
 

@@ -49,7 +49,9 @@ def row_by_row(model: Decoder, case: Case) -> Trace:
             lambda q, k, v: attend_row(q, k, v, case.window),
             ignore,
         )
-        surprise_TV = -at_least_fp32(logits_TV).log_softmax(-1)
+        logits_TV = at_least_fp32(logits_TV)
+        # Rounded as a large sum is, and not as the small losses that may come of it.
+        surprise_TV = logits_TV.logsumexp(-1, keepdim=True) - logits_TV
         for target in row.supervised():
             term = surprise_TV[target - 1, ids[target]]
             total = total + float(weights[r, target]) * term

@@ -57,6 +57,20 @@ def test_they_agree_on_every_loss_contract_and_the_contracts_differ() -> None:
     assert len(losses) == len(LOSSES)
 
 
+def test_asked_row_by_row_a_small_loss_has_the_rounding_of_the_sum_that_it_comes_of() -> None:
+    case = parse(
+        "case/1 rows=2:11 heads=4/4 layers=1 vocab=2 sp=1 dp=1 model=qwen2 tied=1 steps=2 "
+        "dtype=fp32 seed=45626"
+    )
+    exact = oracle(case)["loss"].values
+    by_luck, usual = (
+        abs(float(trace["loss"].values - exact))
+        for trace in (reference(case, torch.float32), rowwise(case, torch.float32))
+    )
+    assert exact < 0.01
+    assert by_luck < 2.0**-24 < usual < 2.0**-18
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("rows", ["3:000,2:10:left", "1:1", "1:1,1:0:left"])
 def test_where_nothing_is_supervised_loss_and_gradients_are_zero(
