@@ -19,7 +19,7 @@ from properties.helpers.stores import files, on_disk, stored_in
 
 DAMAGED = 4
 VECTOR, TENSORS = "vectors/two-rows.json", "tensors/two-rows.safetensors"
-FUZZED = 20_000
+FUZZED = 5_000
 COUNTS = pytest.mark.parametrize("count", [FUZZED, pytest.param(100_000, marks=pytest.mark.long)])
 
 
