@@ -73,7 +73,7 @@ def _mend(library: Library, bug: Bug) -> list[str]:
     parts = ["## How it could be mended", bug.mend]
     if bug.key in library.mends:
         name = f"{library.name}.{bug.candidate[0]}+{bug.key}"
-        parts.append(f"`{name}` is the released step with such a mend.")
+        parts.append(f"We tried a mend: with it the same step is right (candidate `{name}`).")
     return parts
 
 

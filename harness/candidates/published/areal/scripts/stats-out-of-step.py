@@ -1,4 +1,5 @@
-"""export_stats enters unlike collectives where one replica had no target in a step
+"""export_stats crashes or hangs where one replica had no target in a step: ranks enter different
+collectives
 
 areal 1.0.4: the log's collectives differ between replicas with and without a target.
 

@@ -1,7 +1,7 @@
 """attn_impl sdpa or eager with context parallelism: every rank attends to its own shard only,
 without an error
 
-areal 1.0.4: with attn_impl=sdpa or eager no rank sees another rank's tokens.
+areal 1.0.4: with attn_impl=sdpa, and by reading with eager, no rank sees another rank's tokens.
 
 pip install areal==1.0.4; needs no GPU. Exit status 1 if the bug shows.
 """

@@ -1,4 +1,4 @@
-"""varlen_llama3: a length that context_parallel_size does not divide fails.
+"""With position_ids, a length that context_parallel_size does not divide ends training.
 
 axolotl 0.19.0, ring-flash-attn 0.1.8. Lengths are handed to the ring before the batch is
 padded. A row of 3 tokens on two ranks of a CPU; nothing is attended to.

@@ -2,7 +2,8 @@
 
 axolotl 0.19.0, ring-flash-attn 0.1.8. A window of 2 in a row of 8: distances are those inside a
 block of keys, so the last token sees keys of the other rank. Two ranks on a CPU; values are
-unit vectors, so that an output holds the attention weights.
+unit vectors, so that an output holds the attention weights. Token 5 is the fault of another bug,
+a window of one token too many.
 
     python ring-window-by-block.py
 """

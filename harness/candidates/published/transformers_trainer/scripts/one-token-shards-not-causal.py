@@ -1,4 +1,4 @@
-"""sdpa_attention_forward turns is_causal off where a shard has one token.
+"""sdpa_attention_forward turns is_causal off where context parallelism leaves a shard one token.
 
 Two tokens over two ranks: the first attends to the second.
 

@@ -1,4 +1,5 @@
-"""SFTTrainer clamps num_items_in_batch to 1, which with cp_size > 1 may be a fraction.
+"""With average_tokens_across_devices off SFTTrainer clamps num_items_in_batch to 1, though with
+cp_size > 1 it may be a fraction.
 
 One target over two ranks is half a target on each: average_tokens_across_devices is off.
 
