@@ -1,0 +1,1 @@
+"""twinkle-kit: the step of its `TransformersModel` where ranks share a sequence."""

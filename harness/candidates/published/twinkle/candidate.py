@@ -1,0 +1,98 @@
+"""Steps of twinkle's `TransformersModel` over ranks that share a sequence."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness import huggingface
+from harness.candidates.protocol import Emit, Rank
+from harness.candidates.published.flash_stand_in import flash
+from harness.candidates.published.library import Step
+from harness.candidates.published.twinkle.batch import features
+from harness.candidates.published.twinkle.library import losses
+from harness.candidates.published.twinkle.patches import restored
+from harness.candidates.published.twinkle.trainer import Exact, Trainer
+from harness.candidates.published.wiring.gradients import (
+    emit_gradients,
+    reduce,
+    silent,
+    steps,
+)
+from harness.candidates.published.wiring.limits import any_is_padded_on_the_left
+from harness.candidates.published.wiring.rows import micro_batches
+from harness.case import Case
+
+Loss = Callable[[], Any]
+
+# What `set_loss` is given; the first is what there is without.
+summed: Loss = partial(losses.CrossEntropyLoss, reduction="sum")
+mean: Loss = losses.CrossEntropyLoss
+chunked: Loss = partial(losses.ChunkedCrossEntropyLoss, chunk_size=3, reduction="sum")
+chunked_mean: Loss = partial(losses.ChunkedCrossEntropyLoss, chunk_size=3)
+fused: Loss = losses.LigerFusedLinearCrossEntropyLoss
+
+
+def step(
+    case: Case,
+    rank: Rank,
+    emit: Emit,
+    *,
+    attention: str = "sdpa",
+    loss: Loss = summed,
+    padding_free: bool = False,
+    joined: bool = False,
+) -> None:
+    """One of the ways to train: how rows are laid out, who attends, what the loss is."""
+    model = huggingface.build(case, rank.device)
+    model.set_attn_implementation(attention)
+    parameters = huggingface.parameters(model, case)
+    batches = [features(padded, joined=joined) for padded in micro_batches(case, rank)]
+    side = "left" if any_is_padded_on_the_left(case) else "right"
+    task = "fused_lm_ce" if loss is fused else "causal_lm"
+
+    with restored(rank):
+        trainer = Trainer(case, rank, model, loss(), padding_free=padding_free, padding_side=side)
+        for say in steps(case, parameters, emit):
+            trainer.metric.total_loss = Exact()
+            for batch in batches:
+                trainer.micro_batch(batch, task, without_logits(say) if loss is fused else say)
+            reduce(parameters, rank.world, mean=True)
+            trainer.divide(say)
+            logged = trainer.logged()
+    if attention == "flash_attention_2":
+        flash.must_have_run()
+    emit("loss", torch.tensor(logged, dtype=torch.float64))
+    emit_gradients(parameters, emit)
+
+
+def without_logits(emit: Emit) -> Emit:
+    """A fused loss leaves the head out of the model."""
+
+    def say(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+        if key != "logits":
+            emit(key, tensor, tokens)
+
+    return silent if emit is silent else say
+
+
+packed: Callable[..., None] = partial(step, attention="flash_attention_2", padding_free=True)
+dataset: Step = partial(step, attention="flash_attention_2", joined=True)
+
+STEPS: dict[str, Step] = {
+    "padded": step,
+    "padded-flash": partial(step, attention="flash_attention_2"),
+    "packed": packed,
+    "packed-dataset": dataset,
+    "ring": packed,
+    "without-targets": step,
+    "mean": partial(step, loss=mean),
+    "packed-mean": partial(packed, loss=mean),
+    "chunked": partial(step, loss=chunked),
+    "packed-chunked": partial(packed, loss=chunked),
+    "chunked-mean": partial(step, loss=chunked_mean),
+    "fused": partial(step, loss=fused),
+    "packed-fused": partial(packed, loss=fused),
+}

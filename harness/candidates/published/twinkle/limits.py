@@ -1,0 +1,126 @@
+"""What twinkle, or its wiring, cannot do with a case."""
+
+from math import gcd
+
+from harness.candidates.published.library import Limit
+from harness.candidates.published.wiring import limits
+from harness.case import Case
+from harness.case.stated import ALL_RANKS
+
+
+def trainer(case: Case, dtype: str = "fp32") -> str | None:
+    """Of every entry."""
+    return limits.transformers(case, (dtype,))
+
+
+def over_all(case: Case) -> str | None:
+    """Of losses that are summed, and divided by the tokens of all micro-batches and replicas."""
+    parts = {"token-mean": 1, "micro-mean": case.dp * case.micro_batches}
+    return limits.first(
+        parts.get(case.loss, len(case.rows)) > 1
+        and f"loss={case.loss}: its sum is divided by the tokens of all"
+    )
+
+
+def some_have_none(case: Case) -> bool:
+    """Whether a micro-batch has no target, and another may have."""
+    return case.dp * case.micro_batches > 1 and not limits.all_have_targets(case)
+
+
+def summed(case: Case, dtype: str = "fp32") -> str | None:
+    return (
+        trainer(case, dtype)
+        or over_all(case)
+        or limits.first(
+            some_have_none(case)
+            and "a micro-batch without targets counts as one token, on one rank too: an entry"
+        )
+    )
+
+
+def averaged(case: Case) -> str | None:
+    """Of a mean over each micro-batch, and then over them and replicas."""
+    parts = {"token-mean": 1, "micro-mean": case.dp * case.micro_batches}
+    return trainer(case) or limits.first(
+        parts.get(case.loss, len(case.rows)) != case.dp * case.micro_batches
+        and f"loss={case.loss}: each micro-batch is averaged"
+    )
+
+
+def several(case: Case) -> str | None:
+    """Rows that its processor collates."""
+    return limits.first(
+        any(
+            len(rows) > 1 and any(len(row) == 1 for row in rows)
+            for rows in limits.micro_batches(case)
+        )
+        and "a row of one token beside others: collating raises, on one rank too"
+    )
+
+
+def table(case: Case) -> str | None:
+    """Rows in a table."""
+    sides = {
+        row.side
+        for rows in limits.micro_batches(case)
+        for row in rows
+        if len(row) < max(map(len, rows))
+    }
+    return several(case) or limits.first(
+        len(sides) > 1 and "a processor pads all rows on one side",
+        case.kernel != "sdpa" and f"kernel={case.kernel}: attention is fused, which rounds more",
+        needs_ring(case)
+        and f"kv_heads={case.kv_heads} sp={case.sp}: a ring, which takes packed rows only",
+    )
+
+
+def needs_ring(case: Case) -> bool:
+    """Heads are dealt to so many ranks as divide them; such groups form a ring."""
+    return gcd(case.kv_heads, case.sp) < case.sp
+
+
+def stream(case: Case) -> str | None:
+    """All rows of a micro-batch in one."""
+    return limits.first(
+        needs_ring(case)
+        and f"kv_heads={case.kv_heads} sp={case.sp}: a ring, which is an entry of its own"
+    )
+
+
+def ring(case: Case) -> str | None:
+    return (
+        # As flash-attn has it: in fp32 its buffers would be the same memory as its sums.
+        summed(case, "bf16")
+        or several(case)
+        or limits.first(
+            case.sp > 1
+            and not needs_ring(case)
+            and f"kv_heads={case.kv_heads} sp={case.sp}: no ring is needed",
+            case.window is not None and "window: its ring fails on one, loudly",
+        )
+    )
+
+
+LIMITS: dict[str, Limit] = {
+    "padded": lambda case: summed(case) or table(case),
+    "padded-flash": lambda case: summed(case) or table(case),
+    "packed": lambda case: summed(case) or several(case) or stream(case),
+    "packed-dataset": lambda case: summed(case) or stream(case),
+    "ring": ring,
+    "without-targets": lambda case: trainer(case) or over_all(case) or table(case),
+    "mean": lambda case: averaged(case) or table(case),
+    "packed-mean": lambda case: averaged(case) or several(case) or stream(case),
+    "chunked": lambda case: summed(case) or table(case),
+    "packed-chunked": lambda case: summed(case) or several(case) or stream(case),
+    "chunked-mean": lambda case: averaged(case) or table(case),
+    "fused": lambda case: summed(case) or table(case),
+    "packed-fused": lambda case: summed(case) or several(case) or stream(case),
+}
+# Its groups are those that the harness has, but for a mesh of rings.
+STATED = {
+    **{
+        key: "dtype=fp32" if key.startswith("packed") else "dtype=fp32 kernel=sdpa"
+        for key in LIMITS
+    },
+    "ring": f"dtype=bf16 {ALL_RANKS}",
+}

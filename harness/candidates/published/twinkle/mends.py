@@ -1,0 +1,164 @@
+"""Ways to run without a listed bug."""
+
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from harness.candidates.published.library import Mend
+from harness.candidates.published.wiring.decoder import IGNORED
+from harness.candidates.published.wiring.mending import Call, wrapped
+
+
+def blocks_told_the_end() -> AbstractContextManager[Any]:
+    """Each block's backward gets what all of them came to, not its own part."""
+    from harness.candidates.published.twinkle.library import ring
+
+    block = ring.backward
+
+    def around(released: Call) -> Call:
+        @wraps(released)
+        def backward(
+            group: Any,
+            dout: Tensor,
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+            out: Tensor,
+            lse: Tensor,
+            *others: Any,
+            **named: Any,
+        ) -> Any:
+            # (cu_seqlens, max_seqlen, the first half of every row, the second)
+            half = others[3]
+            whole = [dout[0], out[0], lse[0].transpose(0, 1)]
+
+            def of_block(_dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> None:
+                # The first two are the block's own out and log-sum-exp.
+                dout, out, lse = whole if len(q) == len(whole[0]) else [x[half] for x in whole]
+                block(dout, q, k, v, out, lse.transpose(0, 1).contiguous(), *rest[2:])
+
+            with patch.object(ring, "backward", of_block):
+                return released(group, dout, q, k, v, out, lse, *others, **named)
+
+        return backward
+
+    return wrapped(ring, "zigzag_ring_flash_attn_varlen_backward", around)
+
+
+def _by_all(labels_BL: Tensor) -> tuple[Tensor, int]:
+    """How many targets the ranks of a sequence have, and how many ranks these are."""
+    from harness.candidates.published.twinkle.library import sharing
+
+    shared = sharing.sequence_parallel
+    count = (labels_BL != IGNORED).sum().float()
+    if not shared.world_size:
+        return count, 1
+    dist.all_reduce(count, group=shared._data_rank_group)
+    return count, shared.world_size
+
+
+def counted_together() -> AbstractContextManager[Any]:
+    """Each rank counts an even share of the targets of its sequence."""
+    from harness.candidates.published.twinkle.library import losses
+
+    def around(released: Call) -> Call:
+        @wraps(released)
+        def loss(self: Any, inputs: Any, outputs: Any, **named: Any) -> Any:
+            result = released(self, inputs, outputs, **named)
+            if self.reduction == "sum":
+                count, size = _by_all(inputs["labels"])
+                result["num_tokens"] = (count / size).clamp(min=1 / size)
+            return result
+
+        return loss
+
+    return wrapped(losses.ChunkedCrossEntropyLoss, "__call__", around)
+
+
+def averaged_together() -> AbstractContextManager[Any]:
+    """Each rank divides by an even share of the targets of its sequence."""
+    from harness.candidates.published.twinkle.library import losses
+
+    def around(released: Call) -> Call:
+        @wraps(released)
+        def loss(self: Any, inputs: Any, outputs: Any, **named: Any) -> Any:
+            if self.reduction == "sum":
+                return released(self, inputs, outputs, **named)
+            count, size = _by_all(inputs["labels"])
+            own = (inputs["labels"] != IGNORED).sum().clamp(min=1)
+            result = released(self, inputs, outputs, **named)
+            result["loss"] = result["loss"] * own * size / count.clamp(min=1)
+            return result
+
+        return loss
+
+    return wrapped(losses.ChunkedCrossEntropyLoss, "__call__", around)
+
+
+def nothing_counts_as_nothing() -> AbstractContextManager[Any]:
+    """Without targets nothing is added to what gradients and the logged loss are divided by."""
+    from harness.candidates.published.twinkle.library import trainer
+
+    def around(released: Call) -> Call:
+        @wraps(released)
+        def calculate_loss(self: Any, **named: Any) -> Any:
+            value = released(self, **named)
+            status = self.optimizer_group[self.active_group].train_status
+            if not (status.inputs["labels"] != IGNORED).any():
+                status.num_tokens -= 1 / self.device_mesh.world_size
+                status.outputs["num_tokens"] = torch.tensor(0)
+            return value
+
+        return calculate_loss
+
+    return wrapped(trainer.TransformersModel, "calculate_loss", around)
+
+
+def mask_of_one_row_is_padded() -> AbstractContextManager[Any]:
+    """With its row, as masks of several rows are."""
+    from harness.candidates.published.twinkle.library import sharing
+
+    def around(released: Call) -> Call:
+        @wraps(released)
+        def pad_and_split(
+            self: Any, ids: Any, embeds: Any, labels: Any, positions: Any, mask: Any, *given: Any,
+            **named: Any,
+        ) -> Any:  # fmt: skip
+            if mask is not None and len(mask) == 1 and self.attn_implementation == "sdpa":
+                mask = self.pad(mask, padding_value=0)
+            return released(self, ids, embeds, labels, positions, mask, *given, **named)
+
+        return pad_and_split
+
+    return wrapped(sharing.SequenceParallel, "pad_and_split_inputs", around)
+
+
+def one_row_is_padding_free() -> AbstractContextManager[Any]:
+    """Where rows begin is said by the library itself, as for padding_free."""
+    from harness.candidates.published.twinkle.library import sharing
+
+    def around(released: Call) -> Call:
+        @wraps(released)
+        def prepare(self: Any, inputs: Any) -> Any:
+            if len(inputs["input_ids"]) == 1 and self.attn_implementation != "sdpa":
+                inputs["padding_free"] = True
+            return released(self, inputs)
+
+        return prepare
+
+    return wrapped(sharing.SequenceParallel, "prepare_inputs", around)
+
+
+MENDS: dict[str, Mend] = {
+    "ring-drops-lse-gradient": blocks_told_the_end,
+    "chunked-loss-counts-empty-ranks": counted_together,
+    "chunked-loss-mean-of-ranks": averaged_together,
+    "empty-batch-counts-as-a-token": nothing_counts_as_nothing,
+    "mask-of-one-row-not-padded": mask_of_one_row_is_padded,
+    "padding-begins-a-row": one_row_is_padding_free,
+}
