@@ -13,11 +13,11 @@ from harness.generation import cases, generate
 DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "bf16")
 SPS = (2, 4)
 MOST_RANKS = 4
-# What is drawn as a candidate takes it, and not stated.
-DRAWN = {*ASKED, "ranks", "model"}
+# These are drawn as a candidate takes them, whatever it states.
+NOT_STATED = {*ASKED, "ranks", "model"}
 # Enough to tell what a candidate takes.
 PROBED = 400
-# So many cases are drawn for each that is asked for; the strictest candidate takes one in eleven.
+# A candidate that refuses most of what is drawn is asked about no more than this many times.
 DRAWN_AT_MOST = 16
 
 
@@ -57,7 +57,9 @@ def drawn(
         dtypes=takes["dtype"],
         losses=takes["loss"],
         architectures=takes["model"],
-        stated=[limit for limit in candidate.limits.split() if limit.split("=")[0] not in DRAWN],
+        stated=[
+            limit for limit in candidate.limits.split() if limit.split("=")[0] not in NOT_STATED
+        ],
     )
     chosen, left = list[Case](), count
     for case in generate(strategy, DRAWN_AT_MOST * count, request.seed):

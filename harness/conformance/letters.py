@@ -73,7 +73,10 @@ def _mend(library: Library, bug: Bug) -> list[str]:
     parts = ["## How it could be mended", bug.mend]
     if bug.key in library.mends:
         name = f"{library.name}.{bug.candidate[0]}+{bug.key}"
-        parts.append(f"We tried a mend: with it the same step is right (candidate `{name}`).")
+        parts.append(
+            f"We tried a mend, candidate `{name}`: once all that is listed of the step is so, "
+            "it is right."
+        )
     return parts
 
 
