@@ -74,8 +74,8 @@ def _mend(library: Library, bug: Bug) -> list[str]:
     if bug.key in library.mends:
         name = f"{library.name}.{bug.candidate[0]}+{bug.key}"
         parts.append(
-            f"We tried a mend: candidate `{name}`. The step is right once every bug that is listed "
-            "of it is mended."
+            f"We tried a mend: candidate `{name}`. The step is right once every bug that is "
+            "listed of it is mended."
         )
     return parts
 
