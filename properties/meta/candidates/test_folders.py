@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -14,7 +15,7 @@ import pytest
 from harness.anomalies import ANOMALIES
 from harness.candidates.published.bugs import Bug, about, bugs
 from harness.candidates.published.library import Library, libraries
-from harness.case import Dtype
+from harness.case import Case, Dtype
 from harness.case.stated import outside
 from harness.compare import Comparison, Look, Verdict
 from harness.compare.comparison import Divergence, KeyResult
@@ -58,6 +59,12 @@ def steps(library: Library) -> set[str]:
     raise AssertionError("candidate.py has a table of STEPS, written out")
 
 
+@cache
+def drawn() -> tuple[Case, ...]:
+    """The same for all: to draw a case takes longer than to ask a limit about it."""
+    return tuple(generate(cases(dtypes=get_args(Dtype)), 300, 0))
+
+
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
 def test_a_folder_holds_what_it_should(library: Library) -> None:
     assert library.requirements
@@ -70,7 +77,7 @@ def test_a_folder_holds_what_it_should(library: Library) -> None:
 def test_what_is_stated_leaves_out_nothing_that_a_step_supports(library: Library) -> None:
     assert library.stated.keys() <= library.limits.keys()
     for key, limits in library.stated.items():
-        for case in generate(cases(dtypes=get_args(Dtype)), 100, 0):
+        for case in drawn():
             if outside(case, limits, case.ranks):
                 assert library.limits[key](case) is not None, f"{key}, {limits}: {case}"
 

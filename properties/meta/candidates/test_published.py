@@ -228,7 +228,7 @@ def test_what_is_listed_is_known_only_where_the_step_is_right_without_it(
     assert main(["repro", SMALL, "--candidate", "toy.crowded"]) == 1
     said = capsys.readouterr().out
     assert said.startswith("DIVERGED  candidate toy.crowded\n")
-    assert "\n  beside  the same without scaled, which is listed, is DIVERGED\n" in said
+    assert "\n  beside  with scaled mended it is DIVERGED\n" in said
     assert "\n  and     gradient-partial: 1 of 12 gradients are wrong" in said
     assert main(["repro", SMALL, "--candidate", "toy.step+gone"]) == 2
     assert "toy has no mend of gone; it has scaled, heads" in capsys.readouterr().err
