@@ -9,6 +9,13 @@ from harness.candidates.published.library import Library, libraries
 from harness.conformance.document import Results
 
 FOLDER = "findings"
+# Its pin is the torch that all of them were run with.
+TORCH = "torch_context_parallel"
+WORDS = (
+    "The harness runs the released step beside plain training in one process, on the same batch "
+    "and weights. Below, a candidate is a step under test, sp the number of ranks that share a "
+    "sequence, and dp the number of replicas."
+)
 
 
 def letters(libraries: Iterable[Library], results: Results) -> Iterator[tuple[str, str]]:
@@ -28,7 +35,7 @@ def letter(library: Library, bug: Bug, found: Mapping[str, Any] | None) -> str:
     parts = [f"# {bug.title}", f"{library.distribution} {_release(library, bug)}"]
     parts += [bug.says, _listed(bug)]
     parts += _script(library, bug) + _mend(library, bug)
-    parts += ["## As the harness shows it", *_shown(library, bug, found)]
+    parts += ["## As the harness shows it", WORDS, *_shown(library, bug, found)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -64,7 +71,8 @@ def _script(library: Library, bug: Bug) -> list[str]:
     if not path.is_file():
         return []
     needs = (
-        f"`python {path.name}` needs no GPU, and only {' '.join(library.requirements)} and torch."
+        f"`python {path.name}` needs no GPU. We ran it with torch {libraries()[TORCH].pinned} for "
+        f"a CPU and these, without what they depend on: {' '.join(library.requirements)}."
     )
     return ["## Script", needs, f"```python\n{path.read_text().rstrip()}\n```"]
 
@@ -74,22 +82,23 @@ def _mend(library: Library, bug: Bug) -> list[str]:
     if bug.key in library.mends:
         name = f"{library.name}.{bug.candidate[0]}+{bug.key}"
         parts.append(
-            f"We tried a mend: candidate `{name}`. The step is right once every bug that is "
-            "listed of it is mended."
+            f"We tried a mend, as `{name}`: the step is right once every bug that is listed of "
+            "it is mended."
         )
     return parts
 
 
 def _shown(library: Library, bug: Bug, found: Mapping[str, Any] | None) -> Iterator[str]:
+    kept = f"kept in `golden/vectors/{bug.golden}.json`."
     if found is None:
-        yield f"Not run here; its case is `{bug.line}`, of golden `{bug.golden}`."
+        yield f"Not run here; its batch is `{bug.line}`, {kept}"
         return
     yield f"```\n{found['explanation']}\n```"
     if found["loss"]:
         expected, got = found["loss"]
         yield f"Loss expected {expected:.9g}, got {got:.9g}."
     steps = ", ".join(f"`{library.name}.{key}`" for key in bug.candidate)
-    yield f"It shows in {steps}. Its batch is golden `{bug.golden}`."
+    yield f"It shows in {steps}. Its batch is {kept}"
 
 
 def finding_record(key: str, found: Mapping[str, Any]) -> dict[str, Any]:

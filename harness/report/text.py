@@ -79,7 +79,7 @@ def _divergence_lines(comparison: Comparison) -> list[str]:
 def _beside_lines(mended: Comparison) -> list[str]:
     """What a bug that is listed does not explain."""
     _, *bugs = mended.candidate.partition("@")[0].split("+")
-    so = f"the same without {', '.join(bugs)}, which is listed, is {mended.verdict.name}"
+    so = f"with {' and '.join(bugs)} mended it is {mended.verdict.name}"
     return [f"  beside  {so}", *(f"  and     {_look(look)}" for look in mended.looks)]
 
 
