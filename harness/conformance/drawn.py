@@ -2,33 +2,47 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, get_args
 
 from harness.candidates.published.library import Published
 from harness.case import Case, Dtype, InvalidCase, LossContract, Model
 from harness.case.stated import ASKED
 from harness.conformance.request import Request
-from harness.generation import cases, generate
+from harness.generation import cases, drawn, generate
 
 DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "bf16")
 SPS = (2, 4)
 MOST_RANKS = 4
-# These are drawn as a candidate takes them, whatever it states.
-NOT_STATED = {*ASKED, "ranks", "model"}
+ARGUMENTS = {**ASKED, "model": "architectures"}
+# These are drawn as they are asked for, whatever it states.
+NOT_STATED = {"sp", "dp", "ranks"}
 # Enough to tell what a candidate takes.
 PROBED = 400
 # A candidate that refuses most of what is drawn is asked about no more than this many times.
 DRAWN_AT_MOST = 16
 
 
+def stated(candidate: Published) -> dict[str, Any]:
+    """How its cases are drawn, so that few are drawn in vain."""
+    arguments: dict[str, Any] = {"stated": []}
+    for limit in candidate.limits.split():
+        name, _, values = limit.partition("=")
+        if name in ARGUMENTS.keys() - NOT_STATED:
+            arguments[ARGUMENTS[name]] = tuple(values.split(","))
+        elif name not in NOT_STATED:
+            arguments["stated"].append(limit)
+    return arguments
+
+
 def what_it_takes(candidate: Published, seed: int) -> dict[str, list[str]]:
     """The finest dtype, and the loss contracts and architectures, of which it takes any case."""
+    all_there_are = {"dtypes": DTYPES, "architectures": get_args(Model)}
     probe = cases(
         sps=(1, *SPS),
         max_ranks=MOST_RANKS,
-        dtypes=DTYPES,
-        architectures=get_args(Model),
         max_steps=1,
+        **(all_there_are | stated(candidate)),
     )
     taken = [c for c in generate(probe, PROBED, seed) if candidate.supports(c) is None]
     fields: dict[str, Sequence[Any]] = {
@@ -44,25 +58,21 @@ def what_it_takes(candidate: Published, seed: int) -> dict[str, list[str]]:
     return takes
 
 
-def drawn(
+def runnable(
     candidate: Published, takes: dict[str, list[Any]], sp: int, count: int, request: Request
 ) -> Iterator[Case]:
     """Cases until so many of them can be run, in the order of the ranks that they need."""
     if not all(takes.values()):
         return
+    taken = {ARGUMENTS[name]: values for name, values in takes.items()}
     strategy = cases(
         sps=(sp,),
         dps=(1,) if sp == 1 else (1, 2),
         max_ranks=MOST_RANKS,
-        dtypes=takes["dtype"],
-        losses=takes["loss"],
-        architectures=takes["model"],
-        stated=[
-            limit for limit in candidate.limits.split() if limit.split("=")[0] not in NOT_STATED
-        ],
+        **(stated(candidate) | taken),
     )
     chosen, left = list[Case](), count
-    for case in generate(strategy, DRAWN_AT_MOST * count, request.seed):
+    for case in islice(drawn(strategy, request.seed), DRAWN_AT_MOST * count):
         chosen.append(case)
         left -= candidate.supports(case) is None
         if not left:
@@ -75,7 +85,7 @@ def by_sp(
 ) -> Iterator[tuple[int, Iterator[Case]]]:
     """Generated cases for each sp."""
     for sp in SPS:
-        yield sp, drawn(candidate, takes, sp, request.count, request)
+        yield sp, runnable(candidate, takes, sp, request.count, request)
 
 
 def on_meshes(goldens: Iterable[Case], takes: dict[str, list[Any]]) -> Iterator[Case]:

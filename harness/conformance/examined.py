@@ -14,7 +14,7 @@ from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Published
 from harness.case import Case
 from harness.compare import Comparison, Verdict
-from harness.conformance.drawn import by_sp, drawn, on_meshes, what_it_takes
+from harness.conformance.drawn import by_sp, on_meshes, runnable, what_it_takes
 from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools
 from harness.conformance.request import Request
@@ -64,7 +64,7 @@ def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examine
     examined = Examined(name, named.home, takes)
     examined.packages, examined.version = named.environment.installed, named.environment.release
     with Pools(examined.home, request) as pools:
-        smoke = stage_of(drawn(candidate, takes, 1, SMOKE, request), candidate, pools)
+        smoke = stage_of(runnable(candidate, takes, 1, SMOKE, request), candidate, pools)
         examined.stages["sp 1"] = smoke
         if smoke.first:
             examined.failures = smallest(smoke, pools)

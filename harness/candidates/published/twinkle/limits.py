@@ -15,10 +15,8 @@ def trainer(case: Case, dtype: str = "fp32") -> str | None:
 
 def over_all(case: Case) -> str | None:
     """Of losses that are summed, and divided by the tokens of all micro-batches and replicas."""
-    parts = {"token-mean": 1, "micro-mean": case.dp * case.micro_batches}
     return limits.first(
-        parts.get(case.loss, len(case.rows)) > 1
-        and f"loss={case.loss}: its sum is divided by the tokens of all"
+        case.loss != "token-mean" and f"loss={case.loss}: its sum is divided by the tokens of all"
     )
 
 
@@ -116,11 +114,14 @@ LIMITS: dict[str, Limit] = {
     "fused": lambda case: summed(case) or table(case),
     "packed-fused": lambda case: summed(case) or several(case) or stream(case),
 }
+SUM, TABLE = "dtype=fp32 loss=token-mean", "kernel=sdpa"
 # Its groups are those that the harness has, but for a mesh of rings.
 STATED = {
-    **{
-        key: "dtype=fp32" if key.startswith("packed") else "dtype=fp32 kernel=sdpa"
-        for key in LIMITS
-    },
-    "ring": f"dtype=bf16 {ALL_RANKS}",
+    **dict.fromkeys(
+        ("padded", "padded-flash", "without-targets", "chunked", "fused"), f"{SUM} {TABLE}"
+    ),
+    **dict.fromkeys(("packed", "packed-dataset", "packed-chunked", "packed-fused"), SUM),
+    **dict.fromkeys(("mean", "chunked-mean"), f"dtype=fp32 {TABLE}"),
+    "packed-mean": "dtype=fp32",
+    "ring": f"dtype=bf16 loss=token-mean {ALL_RANKS}",
 }
