@@ -10,8 +10,6 @@ from unittest.mock import patch
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from transformers import masking_utils, modeling_flash_attention_utils
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness.candidates.protocol import Rank
 from harness.candidates.published.ms_swift.library import (
@@ -19,6 +17,7 @@ from harness.candidates.published.ms_swift.library import (
     meshes,
     sequence_parallel,
 )
+from harness.candidates.published.wiring.restored import restored
 from harness.case import Case
 
 # A mesh of the same shape is made once: its groups stay for as long as the process.
@@ -48,15 +47,7 @@ def prepared(case: Case, rank: Rank, model: Any, *, packed: bool) -> Iterator[No
         # Nothing is prepared then.
         yield
         return
-    registries = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS, ALL_ATTENTION_FUNCTIONS
-    changed = [
-        *(vars(module) for module in (masking_utils, modeling_flash_attention_utils)),
-        *(vars(registry)["_local_mapping"] for registry in registries),
-        *(vars(type(registry))["_global_mapping"] for registry in registries),
-    ]
-    with ExitStack() as stack:
-        for names in changed:
-            stack.enter_context(patch.dict(names))
+    with restored(), ExitStack() as stack:
         stack.enter_context(patch.object(SequenceParallel, "_global_inited", False))
         stack.enter_context(patch.object(meshes, "init_device_mesh", mesh_of(case, rank)))
         # The ranks that a launcher started, where the pool has more.

@@ -13,7 +13,7 @@ from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
 from harness.candidates.published.twinkle.batch import features
 from harness.candidates.published.twinkle.library import losses
-from harness.candidates.published.twinkle.patches import restored
+from harness.candidates.published.twinkle.patches import prepared
 from harness.candidates.published.twinkle.trainer import Exact, Trainer
 from harness.candidates.published.wiring.gradients import (
     emit_gradients,
@@ -53,7 +53,7 @@ def step(
     side = "left" if any_is_padded_on_the_left(case) else "right"
     task = "fused_lm_ce" if loss is fused else "causal_lm"
 
-    with restored(rank):
+    with prepared(rank):
         trainer = Trainer(case, rank, model, loss(), padding_free=padding_free, padding_side=side)
         for say in steps(case, parameters, emit):
             trainer.metric.total_loss = Exact()

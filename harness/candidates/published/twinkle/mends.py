@@ -3,7 +3,6 @@
 from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -11,43 +10,13 @@ from torch import distributed as dist
 
 from harness.candidates.published.library import Mend
 from harness.candidates.published.wiring.decoder import IGNORED
-from harness.candidates.published.wiring.mending import Call, wrapped
+from harness.candidates.published.wiring.mending import Call, blocks_told_the_end, wrapped
 
 
-def blocks_told_the_end() -> AbstractContextManager[Any]:
-    """Each block's backward gets what all of them came to, not its own part."""
+def ring_told_the_end() -> AbstractContextManager[Any]:
     from harness.candidates.published.twinkle.library import ring
 
-    block = ring.backward
-
-    def around(released: Call) -> Call:
-        @wraps(released)
-        def backward(
-            group: Any,
-            dout: Tensor,
-            q: Tensor,
-            k: Tensor,
-            v: Tensor,
-            out: Tensor,
-            lse: Tensor,
-            *others: Any,
-            **named: Any,
-        ) -> Any:
-            # (cu_seqlens, max_seqlen, the first half of every row, the second)
-            half = others[3]
-            whole = [dout[0], out[0], lse[0].transpose(0, 1)]
-
-            def of_block(_dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> None:
-                # The first two are the block's own out and log-sum-exp.
-                dout, out, lse = whole if len(q) == len(whole[0]) else [x[half] for x in whole]
-                block(dout, q, k, v, out, lse.transpose(0, 1).contiguous(), *rest[2:])
-
-            with patch.object(ring, "backward", of_block):
-                return released(group, dout, q, k, v, out, lse, *others, **named)
-
-        return backward
-
-    return wrapped(ring, "zigzag_ring_flash_attn_varlen_backward", around)
+    return blocks_told_the_end(ring)
 
 
 def _by_all(labels_BL: Tensor) -> tuple[Tensor, int]:
@@ -155,7 +124,7 @@ def one_row_is_padding_free() -> AbstractContextManager[Any]:
 
 
 MENDS: dict[str, Mend] = {
-    "ring-drops-lse-gradient": blocks_told_the_end,
+    "ring-drops-lse-gradient": ring_told_the_end,
     "chunked-loss-counts-empty-ranks": counted_together,
     "chunked-loss-mean-of-ranks": averaged_together,
     "empty-batch-counts-as-a-token": nothing_counts_as_nothing,

@@ -6,6 +6,8 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
+from torch import Tensor
+
 Call = Callable[..., Any]
 # What stands around a function.
 Around = Callable[[Call], Call]
@@ -53,3 +55,40 @@ def window_whatever_the_shard(
 
     with wrapped(hf_adapter, "flash_attention_forward", attend), rings(ring):
         yield
+
+
+def blocks_told_the_end(ring: Any) -> AbstractContextManager[Any]:
+    """Each block's backward gets what all of them came to, not its own part.
+
+    The ring is ms-swift's, of which twinkle has a copy.
+    """
+    block = ring.backward
+
+    def around(released: Call) -> Call:
+        @wraps(released)
+        def backward(
+            group: Any,
+            dout: Tensor,
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+            out: Tensor,
+            lse: Tensor,
+            *others: Any,
+            **named: Any,
+        ) -> Any:
+            # (cu_seqlens, max_seqlen, the first half of every row, the second)
+            half = others[3]
+            whole = [dout[0], out[0], lse[0].transpose(0, 1)]
+
+            def of_block(_dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> None:
+                # The first two are the block's own out and log-sum-exp.
+                dout, out, lse = whole if len(q) == len(whole[0]) else [x[half] for x in whole]
+                block(dout, q, k, v, out, lse.transpose(0, 1).contiguous(), *rest[2:])
+
+            with patch.object(ring, "backward", of_block):
+                return released(group, dout, q, k, v, out, lse, *others, **named)
+
+        return backward
+
+    return wrapped(ring, "zigzag_ring_flash_attn_varlen_backward", around)
