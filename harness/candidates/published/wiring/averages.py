@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from harness.candidates.published.wiring.limits import first, transformers
+from harness.candidates.published.wiring.limits import dealt, first, transformers
 from harness.case import Case
 
 Sets = Iterable[Iterable[int]]
@@ -20,13 +20,8 @@ def replicas(case: Case) -> Sets:
 
 
 def micro_batches(case: Case) -> Sets:
-    """Those of each micro-batch of each replica; the larger ones are the first."""
-    for rows in map(list, replicas(case)):
-        share, larger = divmod(len(rows), case.micro_batches)
-        for number in range(case.micro_batches):
-            size = share + (number < larger)
-            yield rows[:size]
-            del rows[:size]
+    """Those of each micro-batch of each replica."""
+    return [rows for replica in range(case.dp) for rows in dealt(case, replica)]
 
 
 def unlike(case: Case, sets: Sets) -> str | None:

@@ -1,6 +1,7 @@
 """What every wiring of its kind refuses, as arithmetic on the case."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from harness.case import Case, Row
 
@@ -10,16 +11,19 @@ def first(*reasons: str | bool) -> str | None:
     return next((str(reason) for reason in reasons if reason), None)
 
 
+def dealt(case: Case, replica: int) -> list[range]:
+    """The rows of each of its micro-batches; the larger ones are the first."""
+    rows = range(replica, len(case.rows), case.dp)
+    share, larger = divmod(len(rows), case.micro_batches)
+    starts = [share * number + min(number, larger) for number in range(case.micro_batches + 1)]
+    return [rows[start:end] for start, end in pairwise(starts)]
+
+
 def micro_batches(case: Case) -> Iterator[tuple[Row, ...]]:
-    """The rows of each, over all replicas; the larger ones are the first."""
+    """Those of all replicas, one after the other."""
     for replica in range(case.dp):
-        rows = case.rows[replica :: case.dp]
-        share, larger = divmod(len(rows), case.micro_batches)
-        start = 0
-        for number in range(case.micro_batches):
-            size = share + (number < larger)
-            yield rows[start : start + size]
-            start += size
+        for rows in dealt(case, replica):
+            yield tuple(case.rows[row] for row in rows)
 
 
 def all_have_targets(case: Case) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.candidates.protocol import Rank
+from harness.candidates.published.wiring.limits import dealt
 from harness.case import Case
 
 PADDING = -1
@@ -47,14 +48,7 @@ class Packed:
 
 def micro_batches(case: Case, rank: Rank) -> list[Padded]:
     """What this rank's replica trains on, in order."""
-    mine = range(rank.dp_index, len(case.rows), case.dp)
-    share, larger = divmod(len(mine), case.micro_batches)
-    sizes = [share + (i < larger) for i in range(case.micro_batches)]
-    starts = [sum(sizes[:i]) for i in range(case.micro_batches)]
-    return [
-        padded(case, list(mine[start : start + size]), rank.device)
-        for start, size in zip(starts, sizes, strict=True)
-    ]
+    return [padded(case, list(rows), rank.device) for rows in dealt(case, rank.dp_index)]
 
 
 def padded(case: Case, rows: list[int], device: torch.device) -> Padded:

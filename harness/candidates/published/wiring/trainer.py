@@ -28,6 +28,7 @@ from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.wiring import ring_on_cpu
 from harness.candidates.published.wiring.decoder import IGNORED, local_mean
 from harness.candidates.published.wiring.gradients import silent
+from harness.candidates.published.wiring.limits import dealt
 from harness.case import LEARNING_RATE, Case
 
 # Where a batch has the numbers of its tokens.
@@ -94,11 +95,8 @@ def parallelism(dp: int, sp: int, rotation: str) -> Any:
 
 def micro_batches(case: Case) -> list[list[int]]:
     """The rows of each, in the order in which accelerate deals them to replicas."""
-    replicas = [
-        torch.tensor(range(replica, len(case.rows), case.dp)).tensor_split(case.micro_batches)
-        for replica in range(case.dp)
-    ]
-    return [part.tolist() for parts in zip(*replicas, strict=True) for part in parts]
+    replicas = [dealt(case, replica) for replica in range(case.dp)]
+    return [list(rows) for together in zip(*replicas, strict=True) for rows in together]
 
 
 def following(trainer: type[Any], ears: type[Any] | None = None) -> type[Any]:
