@@ -1,8 +1,9 @@
-"""UlyssesSPAttentionHF: padding before a row is attended to, attention_mask is dropped silently.
+"""UlyssesSPAttentionHF drops attention_mask, as documented, and lets padding before a row pass
+without a warning.
 
 DeepSpeed 0.19.8, transformers 5.23.0, two ranks on CPU. A row with two tokens of padding before
-it. transformers on one rank hides them. With Ulysses the mask, which UlyssesSPDataLoaderAdapter
-shards with all other tensors, is dropped, and real tokens attend to the padding.
+it. transformers on one rank hides them. UlyssesSPDataLoaderAdapter accepts and shards the mask,
+the attention drops it, and real tokens attend to the padding. Padding after a row does no harm.
 
     python left-padding-attended.py
 """

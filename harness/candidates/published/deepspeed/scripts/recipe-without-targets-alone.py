@@ -1,15 +1,13 @@
-"""The loss of a causal model is NaN where a micro-batch has no target
+"""transformers: the loss of a causal model is NaN where a micro-batch has no target
 
-transformers 5.23.0, as the ALST tutorial of DeepSpeed 0.19.8 uses it; one process, no GPU. The
-mean over no targets is 0 / 0, which also spoils a sum over micro-batches.
+transformers 5.23.0, one process, no GPU; nothing of DeepSpeed is used. ForCausalLMLoss takes the
+mean over the targets, which is 0 / 0 where there are none. The ALST tutorial of DeepSpeed takes
+the loss of each rank from there, so that it is NaN with one rank too.
 
     python recipe-without-targets-alone.py
 """
 
-import os
 import sys
-
-os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -1,63 +1,93 @@
 """ALST tutorial: the loss is NaN where a rank has no target.
 
-DeepSpeed 0.19.8, two ranks on CPU. "Loss averaging" of the tutorial multiplies the mean of each
-rank by its number of targets. On a rank that has only a prompt or padding the mean is NaN, and NaN
-times 0 is NaN: so is the loss of all ranks. deepspeed_sp_compute_loss of transformers leaves such
-ranks out.
+DeepSpeed 0.19.8, transformers 5.23.0, two ranks on CPU. The training loop of DeepSpeed's tutorial
+docs/_tutorials/ulysses-alst-sequence-parallelism.md (in the repository, not in the wheel), on a
+row whose first half is a prompt. The first rank has that half. The mean of its losses is NaN,
+from model.loss_function of transformers. The tutorial multiplies it by the number of targets, 0,
+and NaN times 0 is NaN: so is the loss of all ranks. deepspeed_sp_compute_loss of transformers has
+the same lines, and leaves such ranks out.
 
     python recipe-without-targets.py
 """
 
+import os
 import sys
 import tempfile
+from typing import Any
 
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import deepspeed
 import torch
 import torch.distributed.nn
-from torch import Tensor
-from torch.distributed import destroy_process_group, group, init_process_group
+from deepspeed.runtime.sequence_parallel.ulysses_sp import (
+    UlyssesSPAttentionHF,
+    UlyssesSPDataLoaderAdapter,
+)
+from deepspeed.utils import groups
+from torch import distributed
 from torch.multiprocessing.spawn import spawn
-from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
 
-SP, VOCAB = 2, 16
-# The first half of the row is a prompt, and the first rank has that half.
-SHIFT_LABELS = torch.tensor([[-100, -100, -100, 4, 5, 6]])
+SP = 2
+ROW = {
+    "input_ids": torch.tensor([[1, 2, 3, 4, 5, 6]]),
+    "position_ids": torch.arange(6)[None],
+    "labels": torch.tensor([[-100, -100, -100, -100, 5, 6]]),
+}
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 1,
+    "zero_optimization": {"stage": 3},
+    "zero_allow_untested_optimizer": True,
+    "sequence_parallel_size": SP,
+}
 
 
-def logits() -> Tensor:
-    return torch.randn(1, 6, VOCAB, generator=torch.Generator().manual_seed(0))
-
-
-def mean(logits: Tensor, labels: Tensor) -> Tensor:
-    """What `model.loss_function` of transformers gives."""
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+def build() -> Any:
+    torch.manual_seed(0)
+    size: dict[str, Any] = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 32}
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(**size, **heads, num_hidden_layers=1))
 
 
 def rank_main(rank: int, folder: str) -> None:
-    init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=SP)
-    sp_group, sp_world_size = group.WORLD, SP
-    shift_labels = SHIFT_LABELS.chunk(SP, dim=1)[rank]
-    loss = mean(logits().chunk(SP, dim=1)[rank], shift_labels)
+    os.environ.update(LOCAL_RANK=str(rank))
+    distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=SP)
+    # Otherwise a kernel for shared memory is compiled, for a minute.
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
+    deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+    mpu = UlyssesSPAttentionHF.register_with_transformers(build(), "sdpa", SP, micro_batch_size=1)
+    optimizer = torch.optim.SGD((plain := build()).parameters(), lr=0.1)
+    model, *_ = deepspeed.initialize(model=plain, optimizer=optimizer, config=CONFIG, mpu=mpu)
+    sp_group, sp_world_size = groups._get_sequence_parallel_group(), SP
+    loader = UlyssesSPDataLoaderAdapter([ROW], rank, sp_group, sp_world_size, model.device)
+    batch = next(iter(loader))
 
-    # From here on as in docs/_tutorials/ulysses-alst-sequence-parallelism.md, 0.19.8.
+    # From here on as in the tutorial, lines 106 to 123 at commit edaa722.
+    outputs = model(**batch)
+    shift_labels = batch["shift_labels"]
+    loss = model.module.loss_function(
+        logits=outputs.logits,
+        labels=None,
+        shift_labels=shift_labels,
+        vocab_size=model.module.config.vocab_size,
+    )
     losses_per_rank = torch.distributed.nn.functional.all_gather(loss, group=sp_group)
     good_tokens = (shift_labels != -100).view(-1).sum()
     good_tokens_per_rank = torch.distributed.nn.functional.all_gather(good_tokens, group=sp_group)
-    total_loss = sum(
-        losses_per_rank[rank] * good_tokens_per_rank[rank] for rank in range(sp_world_size)
-    )
+    total_loss = sum(losses_per_rank[r] * good_tokens_per_rank[r] for r in range(sp_world_size))
     total_good_tokens = sum(good_tokens_per_rank)
     loss = total_loss / max(total_good_tokens, 1)
 
-    if rank == 0:
-        torch.save(loss.detach(), f"{folder}/loss.pt")
-    destroy_process_group()
+    torch.save(loss.detach(), f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
 
 
 def main() -> int:
-    expected = mean(logits(), SHIFT_LABELS).item()
+    expected = build()(**ROW).loss.item()
     with tempfile.TemporaryDirectory() as folder:
         spawn(rank_main, (folder,), nprocs=SP)
-        got = torch.load(f"{folder}/loss.pt").item()
+        got = torch.load(f"{folder}/0.pt").item()
     print(f"expected loss {expected:.6f}")
     print(f"got      loss {got:.6f}")
     return int(not abs(expected - got) < 1e-5)

@@ -1,8 +1,10 @@
 """TiledFusedLogitsLoss: with output_reduction mean, gradients are too small where there are fewer
 tiles than shards
 
-DeepSpeed 0.19.8, one process, no GPU. 4 tokens in 3 shards are 2 tiles. With
-output_reduction="mean" the loss is the mean over 2 tiles, and its gradient is divided by 3.
+DeepSpeed 0.19.8, one process, no GPU. torch.chunk makes 2 tiles of 4 tokens and 3 shards. With
+output_reduction="mean" the loss is the mean over 2 tiles, and its gradient is divided by 3. The
+docstring recommends "sum" where tiles have unlike numbers of tokens. Here both have two, and the
+loss is right; only its gradient is not.
 
     python tiled-fused-mean-of-fewer-tiles.py
 """

@@ -1,8 +1,8 @@
 """TiledMLP: its gradients are never reduced where torch.chunk gives fewer tiles than shards.
 
-DeepSpeed 0.19.8, two ranks of ZeRO 3 on CPU. 4 tokens in 3 shards are 2 tiles. The loop of
-backward sets ds_grad_is_ready only at tile i + 1 == shards, so never: each rank keeps its own
-gradients.
+DeepSpeed 0.19.8, two ranks of ZeRO 3 on CPU. torch.chunk makes ceil(n / ceil(n / shards)) tiles of
+n tokens: 2 of 4 tokens and 3 shards. The loop of backward sets ds_grad_is_ready only at tile
+i + 1 == shards, so never: each rank keeps its own gradients.
 
     python tiled-mlp-never-reduced.py
 """

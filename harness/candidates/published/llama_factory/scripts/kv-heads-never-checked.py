@@ -1,8 +1,8 @@
 """apply_sequence_parallel checks the number of query heads twice, and that of kv heads never
 
-LLaMA-Factory 0.9.5 (v1). num_key_value_heads is read from config.num_attention_heads. A model with
-one kv head is accepted with cp_size 2; nothing repeats its keys and values, and the exchange is
-then given pieces of unlike sizes.
+LLaMA-Factory 0.9.5 (v1). num_key_value_heads is read from config.num_attention_heads. So a model
+with 6 query heads and 3 kv heads is accepted with cp_size 2, though 2 does not divide 3. The
+exchange then sends pieces of 2 heads and of 1 head, and all ranks expect pieces of 2.
 
 Run: python kv-heads-never-checked.py (two processes on the CPU; nothing of flash-attn is called).
 """
@@ -36,7 +36,7 @@ def rank(index: int, port: int, found) -> None:
     module = released()
     module.DistributedInterface = lambda: SimpleNamespace(get_group=lambda _: dist.group.WORLD)
     model = type("Model", (), {"__module__": __name__})()
-    model.config = SimpleNamespace(num_attention_heads=4, num_key_value_heads=3)
+    model.config = SimpleNamespace(num_attention_heads=6, num_key_value_heads=3)
     try:
         module.apply_sequence_parallel(model, {"cp_size": 2})
         said = "accepted"
@@ -54,8 +54,9 @@ def main() -> int:
     found = mp.get_context("spawn").SimpleQueue()
     mp.spawn(rank, (port, found), nprocs=2)
     said = found.get()
-    print("expected of 3 kv heads with cp_size 2: refused: num_key_value_heads must be divisible")
-    print(f"got      of 3 kv heads with cp_size 2: {said}")
+    model = "6 query heads, 3 kv heads, cp_size 2"
+    print(f"expected of {model}: refused: num_key_value_heads must be divisible by cp_size")
+    print(f"got      of {model}: {said}")
     return int(said == "accepted")
 
 

@@ -1,9 +1,9 @@
-"""One padded row with cp_size above one: padding's position zero is taken for the beginning of a
-packed row, and attention writes nothing for the row
+"""Ulysses: a micro-batch of one row that is padded loses its attention output
 
-LLaMA-Factory 0.9.5 (v1). The renderer counts positions from one; padding_and_split_data pads them
-with zeros. transformers takes a zero in a batch of one row for the beginning of a packed sequence,
-so that no real token is in any sequence. Without cp_size there is no padding, and all is well.
+LLaMA-Factory 0.9.5 (v1). The renderer numbers a row's tokens from 1; padding_and_split_data pads
+these positions with zeros. In a batch of one row transformers takes each position 0 for the
+beginning of a packed sequence. So the first sequence begins at the padding, and no real token is
+in any sequence. Without cp_size there is no padding, and the row is right.
 
 Run: python padding-takes-the-row.py (two processes on the CPU; nothing of flash-attn is called).
 """

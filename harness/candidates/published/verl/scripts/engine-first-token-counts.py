@@ -1,7 +1,8 @@
 """sft_loss trains a row's last token to predict the next row's first where that is masked in
 
 verl 0.9.1. The loss mask is rolled over the whole packed micro-batch, and its tokens are counted
-before that. What is trained then depends on which rows share a micro-batch.
+before that. What is trained then depends on which rows share a micro-batch. The masks below have
+all tokens in, as a data set of one's own (data.custom_cls) may give them for plain text.
 
 Run: python engine-first-token-counts.py (one process, no GPU; sequence parallelism plays no part).
 """
@@ -14,22 +15,28 @@ from types import SimpleNamespace
 
 import torch
 
+ROOT = Path(importlib.util.find_spec("verl").submodule_search_locations[0])
+
+
+def released(path: str, name: str, **given):
+    """A function as released, out of a module that imports much beside it."""
+    tree = ast.parse((ROOT / path).read_text())
+    (function,) = (node for node in tree.body if getattr(node, "name", "") == name)
+    exec(compile(ast.Module([function], []), path, "exec"), given)
+    return given[name]
+
 
 def sft_loss():
-    """The released function, out of a module that imports all of the trainer."""
-    root = Path(importlib.util.find_spec("verl").submodule_search_locations[0])
-    tree = ast.parse((root / "workers" / "utils" / "losses.py").read_text())
-    (function,) = (node for node in tree.body if getattr(node, "name", "") == "sft_loss")
-    given = {
-        "torch": torch,
-        "ActorConfig": object,
-        "TensorDict": object,
-        "DatasetPadMode": SimpleNamespace(NO_PADDING="no_padding"),
-        "tu": SimpleNamespace(get_non_tensor_data=lambda data, key, default: default),
-        "masked_sum": lambda values, mask: (values * mask).sum(),
-    }
-    exec(compile(ast.Module([function], []), "losses.py", "exec"), given)
-    return given["sft_loss"]
+    return released(
+        "workers/utils/losses.py",
+        "sft_loss",
+        torch=torch,
+        ActorConfig=object,
+        TensorDict=object,
+        DatasetPadMode=SimpleNamespace(NO_PADDING="no_padding"),
+        tu=SimpleNamespace(get_non_tensor_data=lambda data, key, default: default),
+        masked_sum=released("utils/torch_functional.py", "masked_sum", torch=torch),
+    )
 
 
 def loss_of(log_probs, masks):
