@@ -58,7 +58,8 @@ def packed(model: nn.Module, mesh: Mesh, *, kernel: str, exchange: str) -> None:
     embed_then_cut(model, mesh, cut.shard_sequence_for_cp_contiguous)
     own_sharder(model, _cut_packed, cut.contiguous_local_indices)
     if mesh["cp"].size() > 1:
-        _attend_by_rows(model)
+        # As its Qwen3.5 dispatches.
+        attending(model, blockdiag_cp.cp_blockdiag_sdpa)
 
 
 def _cut_packed(cp: Any, tp: Any, batch: Batch, **options: Any) -> tuple[Any, Batch, Any]:
@@ -71,12 +72,12 @@ def _cut_packed(cp: Any, tp: Any, batch: Batch, **options: Any) -> tuple[Any, Ba
     return context, batch, layout
 
 
-def _attend_by_rows(model: nn.Module) -> None:
-    """Its attention in the place of torch's while a layer attends, as its Qwen3.5 dispatches."""
+def attending(model: nn.Module, attend: Callable[..., Any]) -> None:
+    """With this in the place of torch's attention while a layer attends."""
     stock = F.scaled_dot_product_attention
 
     def before(*_: Any) -> None:
-        F.scaled_dot_product_attention = blockdiag_cp.cp_blockdiag_sdpa
+        F.scaled_dot_product_attention = attend
 
     def after(*_: Any) -> None:
         F.scaled_dot_product_attention = stock

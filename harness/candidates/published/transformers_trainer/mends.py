@@ -1,6 +1,6 @@
 """The release without each of its listed bugs.
 
-Legend: B rows, S tokens of all ranks, s those of one, N heads, H head dim, Q queries, K keys.
+Legend: B rows, S tokens of all ranks.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +12,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.distributed._functional_collectives import all_gather_tensor_autograd
 
 from harness.candidates.published.library import Mend
-from harness.candidates.published.wiring.decoder import IGNORED, eager, seen_in_rows
+from harness.candidates.published.wiring.decoder import IGNORED, seen_in_rows
+from harness.candidates.published.wiring.whole import attend_balanced
 
 # compute_loss of a trainer.
 Compute = Callable[..., Tensor]
@@ -37,31 +37,19 @@ def masked() -> Iterator[None]:
         now.clear()
         if shares is not None and shares.cp_enabled:
             mesh = self.accelerator.torch_device_mesh["cp"]
-            columns = held(inputs["input_ids"].shape[1], mesh.size())
-            seen = seen_in_rows(rows_of(inputs), torch.arange(len(columns))[None], None)
-            mine = columns.chunk(mesh.size())[mesh.get_local_rank()]
-            now.update(mesh=mesh, seen_BQK=seen[:, mine][:, :, columns])
+            places = torch.arange(inputs["input_ids"].shape[1])[None]
+            now.update(mesh=mesh, seen_BSS=seen_in_rows(rows_of(inputs), places, None))
         return prepare(self, model, inputs)
 
     def attend(layer: Any, q: Tensor, k: Tensor, v: Tensor, *given: Any, **named: Any) -> Any:
         if not now:
             return sdpa(layer, q, k, v, *given, **named)
-        k, v = (all_gather_tensor_autograd(x.contiguous(), 2, now["mesh"]) for x in (k, v))
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        return eager(q, k, v, now["seen_BQK"]), None
+        return attend_balanced(q, k, v, now["seen_BSS"], now["mesh"]), None
 
     with ExitStack() as patches:
         patches.enter_context(patch.object(Trainer, "_prepare_context_parallel_inputs", look))
         patches.enter_context(patch.dict(ALL_ATTENTION_FUNCTIONS._global_mapping, sdpa=attend))
         yield
-
-
-def held(length: int, ranks: int) -> Tensor:
-    """Columns by rank: a piece from the front and one from the back, or one where that is odd."""
-    if length % (2 * ranks):
-        return torch.arange(length)
-    pieces = torch.arange(length).chunk(2 * ranks)
-    return torch.cat([torch.cat((pieces[r], pieces[-1 - r])) for r in range(ranks)])
 
 
 def rows_of(inputs: dict[str, Tensor]) -> Tensor:

@@ -1,77 +1,68 @@
 """batch_flattening with context parallelism: rows attend to each other.
 
-axolotl 0.19.0, ring-flash-attn 0.1.8. Without sample_packing the ring is batch_ring, which
-takes position_ids and ignores them. Two ranks on a CPU; values are unit vectors, so that an
-output holds the attention weights.
+axolotl 0.19.0, ring-flash-attn 0.1.8. The config schema accepts both together and chooses
+batch_ring, which takes position_ids and ignores them. Two ranks on a CPU; values are unit vectors,
+so that an output holds the attention weights.
 
     python flattened-rows-leak.py
 """
 
 import sys
 import tempfile
-import types
 from importlib.machinery import ModuleSpec
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
-import transformers.modeling_flash_attention_utils as attention
 from torch import distributed as dist
 from torch import multiprocessing
+from transformers.utils import is_vision_available
 
 # Nothing is compiled on a CPU.
 torch.compiler.set_stance("force_eager")
 RANKS, TOKENS = 2, 8
+CONFIG: dict[str, Any] = {"base_model": "any", "datasets": [{"path": "any", "type": "alpaca"}]}
+CONFIG |= {"learning_rate": 1e-4, "gradient_accumulation_steps": 1, "micro_batch_size": 2}
+CONFIG |= {"attn_implementation": "flash_attention_2"}
+CONFIG |= {"context_parallel_size": RANKS, "batch_flattening": True}
 
 
 def kernel(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    dropout_p: float,
-    softmax_scale: float,
-    causal: bool,
-    window_size_left: int = -1,
-    window_size_right: int = -1,
-    softcap: float = 0.0,
-    alibi_slopes: Any = None,
-    return_softmax: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_scale: float, causal: bool, **_: Any
 ) -> tuple[Any, ...]:
     """flash-attn's forward: the last query stands at the last key."""
     back = torch.arange(k.shape[1] - q.shape[1], k.shape[1])[:, None] - torch.arange(k.shape[1])
-    seen = back >= 0 if causal else torch.ones_like(back, dtype=torch.bool)
-    if window_size_left >= 0:
-        seen &= (back <= window_size_left) & (back >= -window_size_right)
     scores = torch.einsum("bqnh,bknh->bnqk", q, k) * softmax_scale
-    scores = scores.masked_fill(~seen, -torch.inf)
-    out = torch.einsum("bnqk,bknh->bqnh", scores.softmax(-1).nan_to_num(0), v)
-    lse = scores.logsumexp(-1)
-    return out, lse.masked_fill(lse == -torch.inf, torch.inf), None, None
+    scores = scores.masked_fill(back < 0, -torch.inf) if causal else scores
+    out = torch.einsum("bnqk,bknh->bqnh", scores.softmax(-1), v)
+    return out, scores.logsumexp(-1), None, None
 
 
-def stand_in_for_flash_attn() -> None:
-    package, interface = (
-        types.ModuleType(name) for name in ("flash_attn", "flash_attn.flash_attn_interface")
-    )
-    for name in ("forward", "backward", "varlen_forward", "varlen_backward"):
-        setattr(interface, f"_flash_attn_{name}", kernel)
-    for each in (package, interface):
-        each.__spec__ = ModuleSpec(each.__name__, None)
-        sys.modules[each.__name__] = each
-    # As axolotl's check of a config does.
-    attention.is_flash_attn_greater_or_equal_2_10 = lambda: True
-    attention.is_flash_attn_greater_or_equal = lambda version: True
+def stand_in(name: str, **names: Any) -> None:
+    sys.modules[name] = module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    vars(module).update(names)
+
+
+def ring() -> Any:
+    """What the config schema chooses; raises ValueError where it refuses the config."""
+    parts = ("forward", "backward", "varlen_forward", "varlen_backward")
+    stand_in("flash_attn")
+    stand_in("flash_attn.flash_attn_interface", **{f"_flash_attn_{x}": kernel for x in parts})
+    if not is_vision_available():
+        stand_in("PIL")
+        stand_in("PIL.Image", Resampling=int)
+    from axolotl.utils.schemas.config import AxolotlInputConfig
+
+    return AxolotlInputConfig(**CONFIG).ring_attn_func
 
 
 def work(rank: int, store: str, queue: Any) -> None:
     dist.init_process_group("gloo", f"file://{store}", world_size=RANKS, rank=rank)
-    stand_in_for_flash_attn()
+    chosen = ring()
     from axolotl.monkeypatch.ring_attn.adapters import batch
-    from axolotl.utils.schemas.enums import RingAttnFunc
 
-    attend = batch.create_flash_attn_forward_varlen_llama3(
-        dist.group.WORLD, RingAttnFunc.BATCH_RING
-    )
+    attend = batch.create_flash_attn_forward_varlen_llama3(dist.group.WORLD, chosen)
     torch.manual_seed(0)
     q, k = torch.randn(2, 1, TOKENS, 1, TOKENS)
     v = torch.eye(TOKENS)[None, :, None]
@@ -85,9 +76,17 @@ def work(rank: int, store: str, queue: Any) -> None:
 
 
 def main() -> int:
+    try:
+        chosen = ring()
+    except ValueError as error:
+        print(f"the config is refused, as it should be: {error}")
+        return 0
+    print("the config is accepted, with ring_attn_func", chosen.value)
+    if chosen.value != "batch_ring":
+        return 0
     queue = multiprocessing.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(work, (str(Path(folder, "store")), queue), RANKS)
+        multiprocessing.spawn(work, (f"{folder}/store", queue), RANKS)
     got = queue.get()
     expected = [4, 5, 6, 7]
     print("which of 8 tokens the last attends to; its row begins at 4")

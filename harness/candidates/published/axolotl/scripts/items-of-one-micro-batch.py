@@ -1,7 +1,8 @@
 """Context parallelism replaces num_items_in_batch with a truncated local count.
 
-axolotl 0.19.0. The trainer's count is of all accumulated micro-batches. Here there are two of
-them, with 9 targets together and 3 in this one, none of them at the cut. Two ranks on a CPU.
+axolotl 0.19.0. Latent there: no trainer of this release uses a loss that was divided by the count.
+The trainer's count is of all accumulated micro-batches. Here there are two of them, with 9
+targets together and 3 in this one, none of them at the cut. Two ranks on a CPU.
 
     python items-of-one-micro-batch.py
 """

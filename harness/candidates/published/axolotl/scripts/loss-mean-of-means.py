@@ -1,4 +1,5 @@
-"""Context parallelism averages the shards' mean losses, whatever they are means of.
+"""Context parallelism averages the shards' mean losses, though shards have unequal numbers of
+targets.
 
 axolotl 0.19.0, transformers 5.16.1. AxolotlTrainer sets model_accepts_loss_kwargs to False, so
 that each rank's loss is the mean over its own shard, and FSDP averages over ranks. Two ranks on

@@ -1,7 +1,7 @@
 """Context parallelism pads shift_labels with 0, so padding learns token 0.
 
-axolotl 0.19.0. A collator may give shift_labels beside labels: the trainer of transformers
-counts them and its loss takes them as they are. A row of 3 tokens on two ranks of a CPU.
+axolotl 0.19.0. Only a custom collator gives shift_labels beside labels, such as that of a plugin;
+transformers' loss takes them as they are. A row of 3 tokens on two ranks of a CPU.
 
     python shift-labels-padded-with-zeros.py
 """

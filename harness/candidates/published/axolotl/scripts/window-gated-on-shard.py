@@ -88,12 +88,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(work, (str(Path(folder, "store")), queue), RANKS)
     got = queue.get()
-    # Token 3 is another fault, of one token too many.
-    expected = "none before 3"
+    # Token 3 may be there as well: that is another fault, window-one-too-wide.
+    expected = [4, 5, 6, 7]
     print("which of 8 tokens the last attends to, with a window of 4")
-    print("expected", expected)
+    print("expected", expected, "or token 3 as well, which is another fault: window-one-too-wide")
     print("got     ", got)
-    return 0 if min(got) >= 3 else 1
+    return 0 if got in (expected, [3, *expected]) else 1
 
 
 if __name__ == "__main__":

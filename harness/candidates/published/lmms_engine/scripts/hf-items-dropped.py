@@ -1,8 +1,8 @@
-"""With sp_ulysses_degree above 1 the forwards ignore num_items_in_batch, by which transformers'
-Trainer goes
+"""With sp_ulysses_degree above 1 the forwards ignore num_items_in_batch, on which transformers'
+Trainer relies
 
-lmms-engine 0.1.4. transformers' Trainer hands it on and goes by it that losses are summed and
-divided by it. Where the sequence is shared the mean of the micro-batch is returned instead.
+lmms-engine 0.1.4. transformers' Trainer hands it on and relies on the model to sum losses and
+divide by it. Where ranks share a sequence the mean of the micro-batch is returned instead.
 
 Run: python hf-items-dropped.py (two processes; PyTorch stands in for Liger's).
 """

@@ -1,4 +1,4 @@
-"""The logged policy_loss is weighted by tokens, although it is normalized by those of the step.
+"""The logged policy_loss is weighted by tokens twice: it is already a mean over the step's tokens.
 
 OpenRLHF 0.11.2. ActorPPOTrainer.ppo_train on one rank and two micro-batches, of one and of three
 actions. Every action has a ratio of 1 and an advantage of -1, so that the loss of each is 1.

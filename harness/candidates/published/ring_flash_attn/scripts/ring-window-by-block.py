@@ -1,8 +1,9 @@
-"""zigzag_ring_flash_attn_func takes a window_size and applies it inside each block
+"""zigzag_ring_flash_attn_func takes window_size silently and applies it block by block; it should
+raise
 
-ring-flash-attn 0.1.8. The README says that windows are not supported; the functions take one and
-hand it to the kernel block by block, where distances are those in the block and not in the row.
-Tokens then see keys far outside the window, and others see none at all.
+ring-flash-attn 0.1.8. The README says that window_size is not supported; the function takes one
+and hands it to the kernel with every block, where distances are those in the block and not in the
+row. Tokens then see keys far outside the window and miss keys inside it.
 
 Run: python ring-window-by-block.py (two processes on the CPU; plain torch stands in for the
 kernel of flash-attn, with the window and the causality that it is asked for).

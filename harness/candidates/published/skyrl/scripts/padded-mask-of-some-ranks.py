@@ -1,8 +1,8 @@
 """Sequence parallelism without remove_microbatch_padding hangs when only some ranks have padding.
 
-skyrl 0.3.0, transformers 5.8.0. HFModelWrapper computes the log probabilities of a row of three
-tokens, on one rank and on two. The second has a column of padding and waits in the all_gather of
-masks; the first has none and goes on. Run: python padded-mask-of-some-ranks.py
+skyrl 0.3.0, transformers 5.8.0. HFModelWrapper computes the log probabilities of a row on one rank
+and on two. Four tokens need no padding, and are right. With three the second rank has a column of
+padding and waits in the all_gather of masks; the first has none and goes on.
 """
 
 import importlib.util
@@ -19,8 +19,7 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers import modeling_flash_attention_utils as utils
 
-RANKS = 2
-IDS = torch.tensor([[3, 1, 4]])
+RANKS, ROWS = 2, (torch.tensor([[3, 1, 4, 1]]), torch.tensor([[3, 1, 4]]))
 
 
 def empty(name: str, **names: Any) -> Any:
@@ -65,10 +64,10 @@ def pad(x: Any, places: Any, batch: int, length: int) -> Any:
     return x.new_zeros(batch * length, *shape).index_put((places,), x).view(batch, length, *shape)
 
 
-def log_probs(wrapper: Any, model: Any, size: int) -> Any:
+def log_probs(wrapper: Any, model: Any, size: int, row: Any) -> Any:
     with torch.no_grad():
         wrapped = wrapper(model, use_flash_attention_2=True, sequence_parallel_size=size)
-        return [round(x, 4) for x in wrapped(IDS, 2, torch.ones_like(IDS))[0].tolist()]
+        return [round(x, 4) for x in wrapped(row, 2, torch.ones_like(row))[0].tolist()]
 
 
 def rank(index: int, store: str) -> None:
@@ -81,15 +80,16 @@ def rank(index: int, store: str) -> None:
     named = {"flash": flash, "flash_varlen": varlen, "unpad": unpad, "pad": pad}
     vars(utils).update({f"_{name}_fn": function for name, function in named.items()})
     utils._process_flash_kwargs_fn = lambda **_: {}
-    expected = log_probs(wrapper, model, 1)
+    expected = [log_probs(wrapper, model, 1, row) for row in ROWS]
     ulysses.set_ulysses_sequence_parallel_group(dist.group.WORLD)
     ulysses.apply_monkey_patch(model=model, ulysses_sp_size=RANKS)
-    try:
-        got = log_probs(wrapper, model, RANKS)
-    except RuntimeError as error:
-        got = f"nothing within 20 seconds: {error!s:.150}"
-    print(f"rank {index}: expected {expected}\nrank {index}: got      {got}\n", end="", flush=True)
-    os._exit(int(got != expected))
+    for row, right in zip(ROWS, expected, strict=True):
+        try:
+            got = log_probs(wrapper, model, RANKS, row)
+        except RuntimeError as error:
+            got = f"nothing within 20 seconds: {error!s:.150}"
+        print(f"rank {index}, {row.numel()} tokens: expected {right}, got {got}", flush=True)
+    os._exit(int(got != right))
 
 
 if __name__ == "__main__":

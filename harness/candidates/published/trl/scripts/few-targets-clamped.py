@@ -1,7 +1,8 @@
 """With average_tokens_across_devices off SFTTrainer clamps num_items_in_batch to 1, though with
 cp_size > 1 it may be a fraction.
 
-One target over two ranks is half a target on each: average_tokens_across_devices is off.
+It takes fewer than cp_size targets in a whole step. Here one target over two ranks is half a
+target on each.
 
 trl 1.16.0, transformers 5.23.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
 

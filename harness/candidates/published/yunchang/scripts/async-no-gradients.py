@@ -1,7 +1,7 @@
 """AsyncLongContextAttention gives queries, keys and values no gradient, without an error
 
 yunchang 0.6.4. Its all-to-alls write into plain buffers, so autograd never reaches what came in.
-The method `backward` that is meant to refuse training is one that autograd never calls.
+Its method `backward` raises, to refuse training, but autograd never calls it.
 
 Run: python async-no-gradients.py (two processes on the CPU; plain torch stands in for the kernel).
 """

@@ -1,7 +1,7 @@
 """LongContextAttention takes a window_size and a zigzag ring applies it inside each block
 
 yunchang 0.6.4. `window_size` is handed to the kernel block by block, where distances are those in
-the block and not in the row. Tokens then see keys far outside the window, and others none at all.
+the block and not in the row. Tokens then see keys far outside the window and miss keys inside it.
 
 Run: python ring-window-by-block.py (two processes on the CPU; plain torch stands in for the
 kernel of flash-attn, with the window and the causality that it is asked for).
