@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 from typing import Any, get_args
 
 from harness.candidates.published.library import Published
@@ -88,15 +88,29 @@ def by_sp(
         yield sp, runnable(candidate, takes, sp, request.count, request)
 
 
-def on_meshes(goldens: Iterable[Case], takes: dict[str, list[Any]]) -> Iterator[Case]:
-    """Each golden's batch at every sp, in the dtype that the candidate takes."""
-    meshed = []
-    for golden in goldens:
-        for sp in SPS:
-            try:
-                case = replace(golden, sp=sp, dtype=takes["dtype"][0])
-            except InvalidCase:
-                continue
-            if case.ranks <= MOST_RANKS:
-                meshed.append(case)
-    yield from sorted(meshed, key=lambda case: case.ranks)
+def on_meshes(
+    goldens: Iterable[Case], candidate: Published, takes: dict[str, list[Any]]
+) -> Iterator[Case]:
+    """Each golden's batch at every sp, as near to it as the candidate takes it."""
+    meshed = (nearest(golden, sp, candidate, takes) for golden in goldens for sp in SPS)
+    found = dict.fromkeys(c for c in meshed if c is not None and c.ranks <= MOST_RANKS)
+    yield from sorted(found, key=lambda case: case.ranks)
+
+
+def nearest(
+    golden: Case, sp: int, candidate: Published, takes: dict[str, list[Any]]
+) -> Case | None:
+    """With its own loss, model and kernel, or with others where it is refused with these."""
+    kernels = stated(candidate).get("kernels", (golden.kernel,))
+    fields = takes | {"kernel": kernels}
+    # The last is the first to be given up.
+    order = ("dtype", "kernel", "model", "loss")
+    nearer = [sorted(fields[name], key=getattr(golden, name).__ne__) for name in order]
+    variants = []
+    for values in product(*nearer):
+        try:
+            variants.append(replace(golden, sp=sp, **dict(zip(order, values, strict=True))))
+        except InvalidCase:
+            continue
+    taken = (case for case in variants if candidate.supports(case) is None)
+    return next(taken, next(iter(variants), None))

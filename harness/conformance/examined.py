@@ -86,7 +86,8 @@ def _go_on(
     request: Request,
 ) -> None:
     takes = examined.takes
-    examined.stages["goldens"] = stage_of(on_meshes(goldens.values(), takes), candidate, pools)
+    batches = on_meshes(goldens.values(), candidate, takes)
+    examined.stages["goldens"] = stage_of(batches, candidate, pools)
     for sp, asked in by_sp(candidate, takes, request):
         examined.stages[f"sp {sp}"] = stage_of(asked, candidate, pools)
     for stage in examined.stages.values():

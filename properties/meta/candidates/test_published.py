@@ -189,8 +189,8 @@ def test_the_table_tells_known_new_and_our_own_mistakes_apart(
     # What is not listed is shown as the smallest case there is.
     (failure,) = twice["failures"]
     assert parse(failure["case"]).tokens == 2
-    goldens_refused = step["stages"]["goldens"]["verdicts"]["UNSUPPORTED"]
-    assert goldens_refused > 0
+    # A golden whose loss it refuses is a batch all the same.
+    assert set(step["stages"]["goldens"]["verdicts"]) <= {"EQUAL", "WITHIN", "KNOWN"}
     text = (out / "conformance.md").read_text()
     assert text == page(read(out))
     assert "| `toy.step` | 1.0 |" in text
