@@ -11,7 +11,6 @@ import numpy as np
 
 from harness.case import Case
 from harness.trace import Entry
-from harness.trace.trace import Tokens
 
 
 def shares(case: Case, replica: int, nll: Entry) -> set[int]:
@@ -20,11 +19,16 @@ def shares(case: Case, replica: int, nll: Entry) -> set[int]:
     lengths = [[len(case.rows[row]) for row in batch] for batch in batches]
     layouts = [[[sum(batch)] for batch in lengths], lengths]
     # A table pads so much that it could hide what is not cut at all; its columns tell.
-    if _cut_by_column(case, batches, nll):
-        layouts.append([[max(batch)] * len(batch) for batch in lengths])
-        # As wide as the whole batch, whatever is in a micro-batch of it.
-        widest = max(map(len, case.rows))
-        layouts.append([[widest] * len(batch) for batch in lengths])
+    for starts in _starts(case, batches):
+        widths = [
+            max(map(sum, zip(start, length, strict=True)))
+            for start, length in zip(starts, lengths, strict=True)
+        ]
+        if _cut_by_column(case, batches, starts, nll):
+            layouts.append([[w] * len(b) for w, b in zip(widths, batches, strict=True)])
+            # As wide as the whole batch, whatever is in a micro-batch of it.
+            widest = max(*widths, *map(len, case.rows))
+            layouts.append([[widest] * len(batch) for batch in batches])
     return {
         sum(-(-length // pieces) * pieces for batch in layout for length in batch) // case.sp
         for layout in layouts
@@ -40,30 +44,35 @@ def _micro_batches(case: Case, replica: int) -> Iterator[list[int]]:
         yield list(islice(rows, each + (number < larger)))
 
 
-def _cut_by_column(case: Case, batches: list[list[int]], nll: Entry) -> bool:
-    """Whether tokens of one column are on one rank, with rows as they are padded or all alike.
+def _starts(case: Case, batches: list[list[int]]) -> Iterator[list[list[int]]]:
+    """The column of each row's first token, for every way in which tables are padded."""
+    rows = [[case.rows[row] for row in batch] for batch in batches]
+    longest = [max(map(len, batch)) for batch in rows]
+    behind = [[0] * len(batch) for batch in rows]
+    before = [[w - len(row) for row in batch] for w, batch in zip(longest, rows, strict=True)]
+    either = [
+        [start if row.side == "left" else 0 for start, row in zip(starts, batch, strict=True)]
+        for starts, batch in zip(before, rows, strict=True)
+    ]
+    # Answers as they are generated begin in one column, behind prompts of any length.
+    prompts = [[(*row.supervised(), 1)[0] for row in batch] for batch in rows]
+    answers = [[max(batch) - prompt for prompt in batch] for batch in prompts]
+    yield from (behind, before, either, answers)
 
-    How wide the table is does not matter where rows stand at its left; where all stand at its
-    right, neither.
-    """
+
+def _cut_by_column(
+    case: Case, batches: list[list[int]], starts: list[list[int]], nll: Entry
+) -> bool:
+    """Whether tokens of one column are on one rank."""
     if nll.tokens is None or nll.owners is None:
         return False
-    owner_n: Tokens = np.full(case.tokens, -1)
+    owner_n = np.full(case.tokens, -1)
     owner_n[nll.tokens] = nll.owners
-    shifted = ({"left"}, set[str](), {"left", "right"})
-    return any(_agree(case, batches, owner_n, sides) for sides in shifted)
-
-
-def _agree(case: Case, batches: list[list[int]], owner_n: Tokens, shifted: set[str]) -> bool:
-    for batch in batches:
-        width = max(len(case.rows[row]) for row in batch)
-        owners = np.full((len(batch), width), -1)
-        for b, row in enumerate(batch):
-            length = len(case.rows[row])
-            start = width - length if case.rows[row].side in shifted else 0
-            own = owner_n[case.offsets[row] : case.offsets[row + 1]]
-            owners[b, start : start + length] = own
-        highest = owners.max(0)
-        if ((owners >= 0) & (owners != highest)).any():
+    for batch, columns in zip(batches, starts, strict=True):
+        owners: dict[int, set[int]] = {}
+        for row, start in zip(batch, columns, strict=True):
+            for column, token in enumerate(range(*case.offsets[row : row + 2]), start):
+                owners.setdefault(column, set()).add(int(owner_n[token]))
+        if any(len(found - {-1}) > 1 for found in owners.values()):
             return False
     return True

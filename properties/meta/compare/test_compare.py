@@ -238,6 +238,17 @@ def test_a_table_may_be_padded_all_on_the_left_and_as_wide_as_the_whole_batch() 
         assert (4 * 6 // 2 in shares(case, 0, nll)) == explained
 
 
+def test_a_table_may_have_all_answers_begin_in_one_column() -> None:
+    case = parse("case/1 rows=8:11111111,5:00111,2:11 layers=1 sp=2 dp=1")
+    # Prompts of one, two and one token end in the second of ten columns, of which each rank has
+    # five. Else the last token of the second row would be in a column of the other rank.
+    by_column, at_random = np.zeros((2, 15), int)
+    by_column[4:8] = at_random[4:8] = at_random[12] = 1
+    for owners, explained in ((by_column, True), (at_random, False)):
+        nll = Entry(np.ones(15), np.arange(15), owners)
+        assert (3 * 10 // 2 in shares(case, 0, nll)) == explained
+
+
 def test_a_run_in_which_nothing_telling_was_examined_is_a_fault() -> None:
     blind, bare = oracle(), oracle()
     far_from_the_edge = np.array([0, 1, 2, 5])
