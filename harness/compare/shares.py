@@ -4,31 +4,29 @@ Rows are cut as one stream, or each by itself, or as a table; into one piece for
 two where early tokens are to go with late ones.
 """
 
-from collections.abc import Iterator
-from itertools import islice
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, islice
 
-import numpy as np
-
-from harness.case import Case
+from harness.case import Case, Row
 from harness.trace import Entry
+
+# The column of each row's first token, in one table.
+Starts = Callable[[Sequence[Row]], list[int]]
 
 
 def shares(case: Case, replica: int, nll: Entry) -> set[int]:
     """Every number that some layout explains, given who reported which token."""
     batches = list(_micro_batches(case, replica))
-    lengths = [[len(case.rows[row]) for row in batch] for batch in batches]
+    rows = [[case.rows[row] for row in batch] for batch in batches]
+    lengths = [[len(row) for row in batch] for batch in rows]
     layouts = [[[sum(batch)] for batch in lengths], lengths]
     # A table pads so much that it could hide what is not cut at all; its columns tell.
-    for starts in _starts(case, batches):
-        widths = [
-            max(map(sum, zip(start, length, strict=True)))
-            for start, length in zip(starts, lengths, strict=True)
-        ]
+    for starts in (_behind, _before, _either, _answers):
         if _cut_by_column(case, batches, starts, nll):
-            layouts.append([[w] * len(b) for w, b in zip(widths, batches, strict=True)])
+            layouts.append([[_width(batch, starts)] * len(batch) for batch in rows])
             # As wide as the whole batch, whatever is in a micro-batch of it.
-            widest = max(*widths, *map(len, case.rows))
-            layouts.append([[widest] * len(batch) for batch in batches])
+            layouts.append([[_width(case.rows, starts)] * len(batch) for batch in rows])
     return {
         sum(-(-length // pieces) * pieces for batch in layout for length in batch) // case.sp
         for layout in layouts
@@ -44,35 +42,50 @@ def _micro_batches(case: Case, replica: int) -> Iterator[list[int]]:
         yield list(islice(rows, each + (number < larger)))
 
 
-def _starts(case: Case, batches: list[list[int]]) -> Iterator[list[list[int]]]:
-    """The column of each row's first token, for every way in which tables are padded."""
-    rows = [[case.rows[row] for row in batch] for batch in batches]
-    longest = [max(map(len, batch)) for batch in rows]
-    behind = [[0] * len(batch) for batch in rows]
-    before = [[w - len(row) for row in batch] for w, batch in zip(longest, rows, strict=True)]
-    either = [
-        [start if row.side == "left" else 0 for start, row in zip(starts, batch, strict=True)]
-        for starts, batch in zip(before, rows, strict=True)
-    ]
-    # Answers as they are generated begin in one column, behind prompts of any length.
-    prompts = [[(*row.supervised(), 1)[0] for row in batch] for batch in rows]
-    answers = [[max(batch) - prompt for prompt in batch] for batch in prompts]
-    yield from (behind, before, either, answers)
+def _behind(rows: Sequence[Row]) -> list[int]:
+    """Padding is behind all rows."""
+    return [0] * len(rows)
 
 
-def _cut_by_column(
-    case: Case, batches: list[list[int]], starts: list[list[int]], nll: Entry
-) -> bool:
-    """Whether tokens of one column are on one rank."""
+def _before(rows: Sequence[Row]) -> list[int]:
+    """Padding is before all rows."""
+    return [max(map(len, rows)) - len(row) for row in rows]
+
+
+def _either(rows: Sequence[Row]) -> list[int]:
+    """Each row is padded on its own side."""
+    both = zip(rows, _before(rows), strict=True)
+    return [start if row.side == "left" else 0 for row, start in both]
+
+
+def _answers(rows: Sequence[Row]) -> list[int]:
+    """As they are generated: answers begin in one column, behind prompts of any length."""
+    prompts = [(*row.supervised(), 1)[0] for row in rows]
+    return [max(prompts) - prompt for prompt in prompts]
+
+
+def _width(rows: Sequence[Row], starts: Starts) -> int:
+    return max(start + len(row) for row, start in zip(rows, starts(rows), strict=True))
+
+
+def _cut_by_column(case: Case, batches: list[list[int]], starts: Starts, nll: Entry) -> bool:
+    """Whether tokens of a column are on one rank."""
     if nll.tokens is None or nll.owners is None:
         return False
-    owner_n = np.full(case.tokens, -1)
-    owner_n[nll.tokens] = nll.owners
-    for batch, columns in zip(batches, starts, strict=True):
+    owner_n = dict(zip(nll.tokens.tolist(), nll.owners.tolist(), strict=True))
+    for batch in batches:
         owners: dict[int, set[int]] = {}
+        columns = starts([case.rows[row] for row in batch])
         for row, start in zip(batch, columns, strict=True):
             for column, token in enumerate(range(*case.offsets[row : row + 2]), start):
-                owners.setdefault(column, set()).add(int(owner_n[token]))
-        if any(len(found - {-1}) > 1 for found in owners.values()):
+                if token in owner_n:
+                    owners.setdefault(column, set()).add(owner_n[token])
+        if any(len(found) > 1 for found in owners.values()):
+            return False
+        # With answers in a column a table may be so wide that half of it is all of another one:
+        # a rank then has columns in no more than two runs.
+        in_order = [next(iter(owners[column])) for column in sorted(owners)]
+        runs = Counter(owner for owner, _ in groupby(in_order))
+        if starts is _answers and max(runs.values(), default=0) > 2:
             return False
     return True

@@ -6,7 +6,7 @@ from itertools import islice, product
 from typing import Any, get_args
 
 from harness.candidates.published.library import Published
-from harness.case import Case, Dtype, InvalidCase, LossContract, Model
+from harness.case import Case, Dtype, InvalidCase, Kernel, LossContract, Model
 from harness.case.stated import ASKED
 from harness.conformance.request import Request
 from harness.generation import cases, drawn, generate
@@ -15,41 +15,44 @@ DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "bf16")
 SPS = (2, 4)
 MOST_RANKS = 4
 ARGUMENTS = {**ASKED, "model": "architectures"}
-# These are drawn as they are asked for, whatever it states.
-NOT_STATED = {"sp", "dp", "ranks"}
+# Who asks says these, whatever a candidate states of them.
+ASKED_FOR = {"sp", "dp", "ranks"}
 # Enough to tell what a candidate takes.
 PROBED = 400
-# A candidate that refuses most of what is drawn is asked about no more than this many times.
+# A candidate that refuses most of what is drawn has this many times as many drawn.
 DRAWN_AT_MOST = 16
 
 
-def stated(candidate: Published) -> dict[str, Any]:
+def as_stated(candidate: Published) -> dict[str, Any]:
     """How its cases are drawn, so that few are drawn in vain."""
     arguments: dict[str, Any] = {"stated": []}
     for limit in candidate.limits.split():
         name, _, values = limit.partition("=")
-        if name in ARGUMENTS.keys() - NOT_STATED:
+        if name in ASKED_FOR:
+            continue
+        if name in ARGUMENTS:
             arguments[ARGUMENTS[name]] = tuple(values.split(","))
-        elif name not in NOT_STATED:
+        else:
             arguments["stated"].append(limit)
     return arguments
 
 
 def what_it_takes(candidate: Published, seed: int) -> dict[str, list[str]]:
-    """The finest dtype, and the loss contracts and architectures, of which it takes any case."""
+    """The finest dtype, and of losses, architectures and kernels those that it takes any of."""
+    fields: dict[str, Sequence[Any]] = {
+        "dtype": DTYPES,
+        "loss": get_args(LossContract),
+        "model": get_args(Model),
+        "kernel": get_args(Kernel),
+    }
     all_there_are = {"dtypes": DTYPES, "architectures": get_args(Model)}
     probe = cases(
         sps=(1, *SPS),
         max_ranks=MOST_RANKS,
         max_steps=1,
-        **(all_there_are | stated(candidate)),
+        **(all_there_are | as_stated(candidate)),
     )
     taken = [c for c in generate(probe, PROBED, seed) if candidate.supports(c) is None]
-    fields: dict[str, Sequence[Any]] = {
-        "dtype": DTYPES,
-        "loss": get_args(LossContract),
-        "model": get_args(Model),
-    }
     takes = {
         name: [value for value in values if any(getattr(c, name) == value for c in taken)]
         for name, values in fields.items()
@@ -69,7 +72,7 @@ def runnable(
         sps=(sp,),
         dps=(1,) if sp == 1 else (1, 2),
         max_ranks=MOST_RANKS,
-        **(stated(candidate) | taken),
+        **(as_stated(candidate) | taken),
     )
     chosen, left = list[Case](), count
     for case in islice(drawn(strategy, request.seed), DRAWN_AT_MOST * count):
@@ -101,11 +104,9 @@ def nearest(
     golden: Case, sp: int, candidate: Published, takes: dict[str, list[Any]]
 ) -> Case | None:
     """With its own loss, model and kernel, or with others where it is refused with these."""
-    kernels = stated(candidate).get("kernels", (golden.kernel,))
-    fields = takes | {"kernel": kernels}
     # The last is the first to be given up.
     order = ("dtype", "kernel", "model", "loss")
-    nearer = [sorted(fields[name], key=getattr(golden, name).__ne__) for name in order]
+    nearer = [sorted(takes[name], key=getattr(golden, name).__ne__) for name in order]
     variants = []
     for values in product(*nearer):
         try:

@@ -249,6 +249,23 @@ def test_a_table_may_have_all_answers_begin_in_one_column() -> None:
         assert (3 * 10 // 2 in shares(case, 0, nll)) == explained
 
 
+def test_what_was_generated_may_be_padded_as_a_whole_and_then_split() -> None:
+    case = parse("case/1 rows=7:0000001,2:01,8:01111111,2:01 layers=1 sp=2 dp=1 micro=2")
+    # A prompt of six and an answer of seven, of different rows: thirteen columns, and one more.
+    # The answer of each row begins in the seventh column, which is the first of the second rank.
+    owners = np.array([0] * 6 + [1] + [0, 1] + [0] + [1] * 7 + [0, 1])
+    nll = Entry(np.ones(19), np.arange(19), owners)
+    assert 4 * 14 // 2 in shares(case, 0, nll)
+
+
+def test_ranks_that_have_columns_here_and_there_have_no_table() -> None:
+    case = parse("case/1 rows=8:11111111,8:00000001 layers=1 sp=2 dp=1")
+    # Both computed two rows of eight, and each reports a front and a back of every row. Were
+    # answers in one column, there would be fourteen, of which rank 0 had 0, 1, 6, 7, 12 and 13.
+    nll = Entry(np.ones(16), np.arange(16), np.array([0, 0, 1, 1, 1, 1, 0, 0] * 2))
+    assert 16 not in shares(case, 0, nll)
+
+
 def test_a_run_in_which_nothing_telling_was_examined_is_a_fault() -> None:
     blind, bare = oracle(), oracle()
     far_from_the_edge = np.array([0, 1, 2, 5])
