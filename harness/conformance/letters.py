@@ -12,9 +12,9 @@ FOLDER = "findings"
 # Its pin is the torch that all of them were run with.
 TORCH = "torch_context_parallel"
 WORDS = (
-    "The harness runs the released step beside plain training in one process, on the same batch "
-    "and weights. Below, a candidate is a step under test, sp the number of ranks that share a "
-    "sequence, and dp the number of replicas."
+    "The harness compares the released step, on as many ranks as its case says, with plain "
+    "training in one process, on the same batch and weights. Below, a candidate is a step under "
+    "test, sp the number of ranks that share a sequence, and dp the number of replicas."
 )
 
 
@@ -72,7 +72,7 @@ def _script(library: Library, bug: Bug) -> list[str]:
         return []
     needs = (
         f"`python {path.name}` needs no GPU. We ran it with torch {libraries()[TORCH].pinned} for "
-        f"a CPU and these, without what they depend on: {' '.join(library.requirements)}."
+        f"a CPU and {' '.join(library.requirements)}."
     )
     return ["## Script", needs, f"```python\n{path.read_text().rstrip()}\n```"]
 
@@ -82,8 +82,8 @@ def _mend(library: Library, bug: Bug) -> list[str]:
     if bug.key in library.mends:
         name = f"{library.name}.{bug.candidate[0]}+{bug.key}"
         parts.append(
-            f"We tried a mend, as `{name}`: the step is right once every bug that is listed of "
-            "it is mended."
+            f"We tried a mend: `{name}`, with the mends of what else is listed of this step, is "
+            "right."
         )
     return parts
 
@@ -91,7 +91,7 @@ def _mend(library: Library, bug: Bug) -> list[str]:
 def _shown(library: Library, bug: Bug, found: Mapping[str, Any] | None) -> Iterator[str]:
     kept = f"kept in `golden/vectors/{bug.golden}.json`."
     if found is None:
-        yield f"Not run here; its batch is `{bug.line}`, {kept}"
+        yield f"Not run here; its case is `{bug.line}`, {kept}"
         return
     yield f"```\n{found['explanation']}\n```"
     if found["loss"]:

@@ -15,7 +15,7 @@ import pytest
 from harness.anomalies import ANOMALIES
 from harness.candidates.published.bugs import Bug, about, bugs
 from harness.candidates.published.library import Library, libraries
-from harness.case import Case, Dtype
+from harness.case import Case, Dtype, Kernel, Model
 from harness.case.stated import outside
 from harness.compare import Comparison, Look, Verdict
 from harness.compare.comparison import Divergence, KeyResult
@@ -55,7 +55,10 @@ def steps(library: Library) -> set[str]:
 @cache
 def drawn() -> tuple[Case, ...]:
     """The same for all: to draw a case takes longer than to ask a limit about it."""
-    return tuple(generate(cases(dtypes=get_args(Dtype)), 300, 0))
+    strategy = cases(
+        dtypes=get_args(Dtype), architectures=get_args(Model), kernels=get_args(Kernel)
+    )
+    return tuple(generate(strategy, 300, 0))
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)

@@ -1,6 +1,5 @@
 """The parts of axolotl that a step takes, on a machine without a GPU."""
 
-import contextlib
 import sys
 from importlib import import_module
 from types import SimpleNamespace
@@ -123,16 +122,3 @@ def grpo_methods() -> tuple[Any, Any]:
         for name in ("_get_per_token_logps_and_entropies", "_compute_loss")
     )
     return logps, loss
-
-
-@contextlib.contextmanager
-def restored() -> Any:
-    """What the rings replace in transformers, for a whole process, is as it was afterwards."""
-    helpers = import_module("transformers.modeling_flash_attention_utils")
-    functions = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
-    name = "_flash_attention_forward"
-    with (
-        patch.dict(functions._local_mapping),
-        patch.object(helpers, name, getattr(helpers, name)),
-    ):
-        yield

@@ -19,6 +19,7 @@ from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.axolotl import library
 from harness.candidates.published.wiring.gradients import silent
+from harness.candidates.published.wiring.restored import restored
 from harness.case import Case
 
 IGNORED = -100
@@ -47,7 +48,7 @@ class Seen:
         with ExitStack() as stack:
             stack.callback(number(self._numbered, with_kwargs=True).remove)
             if self.case.sp > 1:
-                stack.enter_context(library.restored())
+                stack.enter_context(restored())
                 stack.enter_context(
                     library.sharing.SequenceParallelContextManager(
                         models=[self.model],

@@ -17,7 +17,7 @@ from harness.candidates.published.wiring.decoder import seen_in_rows
 from harness.candidates.published.wiring.mending import Call, wrapped
 from harness.candidates.published.wiring.whole import attend_balanced
 
-# Each gives attention a hook; the later one is the last to say what attends.
+# Each says what attends, the second where it is called; ours is said after either.
 HOOKS = "attach_context_parallel_hooks", "attach_cp_sdpa_hooks"
 
 

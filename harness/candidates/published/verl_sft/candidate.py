@@ -9,6 +9,7 @@ from harness.candidates.published.library import Step
 from harness.candidates.published.verl.library import patched
 from harness.candidates.published.verl_sft.trainer import Batch, Trainer
 from harness.candidates.published.wiring.gradients import emit_gradients, steps
+from harness.candidates.published.wiring.limits import dealt
 from harness.candidates.published.wiring.rows import padded
 from harness.case import Case
 
@@ -22,8 +23,7 @@ def step(
     model.set_attn_implementation("flash_attention_2")
     parameters = huggingface.parameters(model, case)
     mine = list(range(rank.dp_index, len(case.rows), case.dp))
-    share, larger = divmod(len(mine), case.micro_batches)
-    sizes = [share + (i < larger) for i in range(case.micro_batches)]
+    sizes = list(map(len, dealt(case, rank.dp_index)))
     trainer = Trainer(case, rank, model, balanced=balanced)
     trainer.parameters = parameters
     with patched(model, case.sp):

@@ -20,22 +20,27 @@ def replicas(case: Case) -> Sets:
 
 
 def micro_batches(case: Case) -> Sets:
-    """Those of each micro-batch of each replica."""
+    """Those of each micro-batch, replica by replica."""
     return [rows for replica in range(case.dp) for rows in dealt(case, replica)]
+
+
+def asked(case: Case) -> Sets:
+    """Those of its own loss."""
+    averages: dict[str, Average] = {
+        "token-mean": whole,
+        "micro-mean": micro_batches,
+        "row-mean": lambda case: [[row] for row in range(len(case.rows))],
+    }
+    return averages[case.loss](case)
 
 
 def unlike(case: Case, sets: Sets) -> str | None:
     """Why a loss that averages over these sets is not the one that a case asks for."""
     computed = sorted(map(tuple, sets))
-    asked = {
-        "token-mean": whole(case),
-        "micro-mean": micro_batches(case),
-        "row-mean": [[row] for row in range(len(case.rows))],
-    }[case.loss]
     empty = any(not any(case.rows[row].supervised() for row in rows) for rows in computed)
     return first(
         empty and "no target where it averages: it divides by their number, on one rank too",
-        computed != sorted(map(tuple, asked)) and f"loss={case.loss}: it averages otherwise",
+        computed != sorted(map(tuple, asked(case))) and f"loss={case.loss}: it averages otherwise",
     )
 
 

@@ -4,7 +4,7 @@ Legend: ... the leading dims in which a library cuts its tokens, B rows, Q queri
         N heads, C kv heads, H head dim, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.wiring import gradients
+from harness.candidates.published.wiring.averages import asked
 from harness.candidates.published.wiring.rows import PADDING, Padded, micro_batches
 from harness.case import Case
 from harness.reference.decoder import Attend, Decoder, at_least_fp32
@@ -121,7 +122,8 @@ def right_padded(batch: Padded, multiple: int) -> Part:
 def weighted(case: Case, nll: Tensor, tokens: Tensor) -> Tensor:
     """This rank's share of the loss, where a library leaves it to its users to add up."""
     weights = torch.zeros(case.tokens + 1, dtype=torch.float64, device=nll.device)
-    for rows in _averaged(case):
+    sets = list(map(list, asked(case)))
+    for rows in sets:
         terms = [
             case.offsets[row] + t
             for row in rows
@@ -129,22 +131,8 @@ def weighted(case: Case, nll: Tensor, tokens: Tensor) -> Tensor:
             if case.rows[row].mask[t + 1] == "1"
         ]
         weights[terms] = 1 / max(len(terms), 1)
-    sets = sum(1 for _ in _averaged(case))
     # The last is that of padding, whose number is -1.
-    return (nll * (weights / sets)[tokens.flatten()].to(nll.dtype)).sum()
-
-
-def _averaged(case: Case) -> Iterator[list[int]]:
-    """Sets of rows; the loss is the mean of their means."""
-    rows = list(range(len(case.rows)))
-    if case.loss == "token-mean":
-        yield rows
-    elif case.loss == "row-mean":
-        yield from ([row] for row in rows)
-    else:
-        for replica in range(case.dp):
-            mine = torch.tensor(rows[replica :: case.dp])
-            yield from (part.tolist() for part in mine.tensor_split(case.micro_batches))
+    return (nll * (weights / len(sets))[tokens.flatten()].to(nll.dtype)).sum()
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, seen_BQK: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ def dealt(case: Case, replica: int) -> list[range]:
 
 
 def micro_batches(case: Case) -> Iterator[tuple[Row, ...]]:
-    """Those of all replicas, one after the other."""
+    """The rows of each, replica by replica."""
     for replica in range(case.dp):
         for rows in dealt(case, replica):
             yield tuple(case.rows[row] for row in rows)
