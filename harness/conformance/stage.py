@@ -13,12 +13,13 @@ from harness.generation.situations import situations_of
 from harness.generation.situations.needs import lacking
 from harness.judge import evaluate, evaluate_all
 from harness.judge.known import listed, recognised
-from harness.trace import GRADIENT
+from harness.trace import GRADIENT, Kind
 
 # Each costs a launch of ranks; after so many of a kind more would tell nothing new.
 MOST_FAULTS = 16
 # A comparison of losses sees a difference from here on: what suites that compare them allow.
 SEEN_BY_LOSS = 0.01
+NOTHING_ALONE = "proves nothing at sp 1 either"
 WRONG_ALONE = "wrong at sp 1 as well: its model rounds more than plain training does"
 
 
@@ -104,10 +105,11 @@ def _on_ranks(
                 stage.add(unsupported(case, name, f"{bug.key}, listed: seen often enough"))
 
     for comparison in evaluate_all(worth_asking(), pools.of(ranks)):
-        stage.add(blamed(recognised(comparison), pools))
-        if comparison.fault is None:
+        seen = blamed(recognised(comparison), pools)
+        stage.add(seen)
+        if seen.fault is None:
             continue
-        bug = listed(comparison)
+        bug = listed(seen)
         if bug is None:
             news += 1
         else:
@@ -117,16 +119,26 @@ def _on_ranks(
 
 
 def blamed(seen: Comparison, pools: Pools) -> Comparison:
-    """The same, unless rounding alone makes its batch wrong at sp 1: nothing shared is to blame.
+    """The same, unless its batch is wrong by rounding, or proves nothing, at sp 1 as well.
 
-    What is wrong there by more than rounding is kept: it may be the library's.
+    Nothing shared is to blame then. What is wrong there by more than rounding is kept: it may be
+    the library's.
     """
-    if seen.verdict is not Verdict.DIVERGED or seen.case.sp == 1:
+    vacuous = is_vacuous(seen)
+    if not vacuous and (seen.verdict is not Verdict.DIVERGED or seen.case.sp == 1):
         return seen
     alone = replace(seen.case, sp=1)
-    if evaluate(alone, seen.candidate, pools.of(alone.ranks)).called == "low-precision":
+    is_alone = seen.case.sp == 1
+    there = seen if is_alone else evaluate(alone, seen.candidate, pools.of(alone.ranks))
+    if vacuous and is_vacuous(there):
+        return unsupported(seen.case, seen.candidate, f"{NOTHING_ALONE}: {seen.reason}")
+    if not vacuous and there.called == "low-precision":
         return unsupported(seen.case, seen.candidate, WRONG_ALONE)
     return seen
+
+
+def is_vacuous(comparison: Comparison) -> bool:
+    return comparison.fault is not None and comparison.fault.kind is Kind.VACUOUS
 
 
 def name_of(comparison: Comparison) -> str:

@@ -48,6 +48,7 @@ def step(
     """One of the ways to train: how rows are laid out, who attends, what the loss is."""
     model = huggingface.build(case, rank.device)
     model.set_attn_implementation(attention)
+    model.register_forward_hook(in_full)
     parameters = huggingface.parameters(model, case)
     batches = [features(padded, joined=joined) for padded in micro_batches(case, rank)]
     side = "left" if any_is_padded_on_the_left(case) else "right"
@@ -66,6 +67,13 @@ def step(
         flash.must_have_run()
     emit("loss", torch.tensor(logged, dtype=torch.float64))
     emit_gradients(parameters, emit)
+
+
+def in_full(_: Any, __: Any, outputs: Any) -> Any:
+    """As accelerate hands on what a model in half precision gives."""
+    if outputs.logits is not None:
+        outputs.logits = outputs.logits.float()
+    return outputs
 
 
 def without_logits(emit: Emit) -> Emit:
