@@ -2,7 +2,9 @@
 
 axolotl 0.19.0. Latent there: no trainer of this release uses a loss that was divided by the count.
 The trainer's count is of all accumulated micro-batches. Here there are two of them, with 9
-targets together and 3 in this one, none of them at the cut. Two ranks on a CPU.
+targets together and 3 in this one, none of them at the cut. transformers divides the count by
+context_parallel_size (trainer.py:2208); here it comes divided truly, as 4.5. So a library that
+keeps it is right. Two ranks on a CPU.
 
     python items-of-one-micro-batch.py
 """
@@ -35,7 +37,7 @@ def work(rank: int, store: str, queue: Any) -> None:
     batch = {
         "input_ids": torch.arange(6)[None],
         "labels": torch.tensor([[-100, 1, -100, -100, 4, 5]]),
-        "num_items_in_batch": 9,
+        "num_items_in_batch": 9 / RANKS,
     }
     cut, *_ = sharing.apply_sequence_parallelism(batch, rank, RANKS, 2, RingAttnFunc.BATCH_RING)
     if rank == 0:

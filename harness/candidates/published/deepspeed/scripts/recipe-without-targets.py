@@ -5,7 +5,8 @@ docs/_tutorials/ulysses-alst-sequence-parallelism.md (in the repository, not in 
 row whose first half is a prompt. The first rank has that half. The mean of its losses is NaN,
 from model.loss_function of transformers. The tutorial multiplies it by the number of targets, 0,
 and NaN times 0 is NaN: so is the loss of all ranks. deepspeed_sp_compute_loss of transformers has
-the same lines, and leaves such ranks out.
+the same lines, and leaves such ranks out. This script holds a copy of the tutorial's lines: a
+mend of the tutorial does not reach it.
 
     python recipe-without-targets.py
 """

@@ -1,4 +1,4 @@
-"""With sp_ulysses_degree above 1 the forwards ignore num_items_in_batch, on which transformers'
+"""With sp_ulysses_degree above 1 most forwards ignore num_items_in_batch, on which transformers'
 Trainer relies
 
 lmms-engine 0.1.4. transformers' Trainer hands it on and relies on the model to sum losses and

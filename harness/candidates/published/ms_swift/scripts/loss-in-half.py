@@ -1,9 +1,9 @@
-"""per_token_loss_func_sp computes and sums the loss in the dtype of the logits, which is bf16
-with --deepspeed or --fsdp fsdp2
+"""per_token_loss_func_sp computes and sums the loss in the dtype of the logits
 
 ms-swift 4.6.0. On one rank per_token_loss_func upcasts logits to fp32 "to avoid potential
-precision issues"; where the sequence is shared the loss stays in bf16, to two or three digits.
-With plain DDP accelerate has turned the model's outputs to fp32 before, and the loss is right.
+precision issues"; where the sequence is shared the loss of bf16 logits stays in bf16, to two or
+three digits. Logits are bf16 with --deepspeed or --fsdp fsdp2. With plain DDP accelerate has
+turned the model's outputs to fp32 before, and the loss is right.
 
 Run: python loss-in-half.py (two processes on the CPU; no GPU, nothing of transformers).
 """

@@ -2,7 +2,8 @@
 
 ring-flash-attn 0.1.8, as OpenRLHF 0.11.2 substitutes it (setup_ring_attn). The window is compared
 with the number of keys of one rank (key_states.shape[1]), not of the row, and left out.
-Two ranks on a CPU; the values are unit vectors, so an output holds the attention weights.
+Two ranks on a CPU; the values are unit vectors, so an output holds the attention weights. The
+script calls ring-flash-attn alone: it does not see a refusal by OpenRLHF.
 
     python window-gated-on-shard.py
 """

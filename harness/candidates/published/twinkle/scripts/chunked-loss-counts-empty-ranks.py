@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 REDUCTION = "sum"
-# Those of one row: a prompt is behind, as after padding.
+# Of one row. The second rank has no target, as where its part is all padding.
 LABELS = torch.tensor([[3, 1, -100, -100]])
 
 

@@ -3,6 +3,7 @@ attention
 
 twinkle-kit 0.5.1, transformers 5.23. A row of 5 tokens is padded to 6, with position -1.
 transformers is given positions alone, and takes the smallest for the beginning of a row.
+Right is a cu_seq_lens that begins at 0, or a mask, by which transformers goes first.
 
 Run: python padding-begins-a-row.py (two processes on the CPU; flash-attn is not called).
 """
@@ -66,10 +67,12 @@ def rank(index: int, size: int, store: str, found) -> None:
     tokenizer = SimpleNamespace(pad_token_id=0)
     shared.prepare(size, model, tokenizer, mesh.from_sizes(dp_size=size, ulysses_size=size))
     model(**shared.prepare_inputs(row))
-    assert given["mask"] is None
-    assert "cu_seq_lens_q" not in given
-    # What transformers does with these, for a batch of one row.
-    (starts, _), _ = prepare_fa_kwargs_from_position_ids(given["position_ids"])
+    starts = given.get("cu_seq_lens_q")
+    if given["mask"] is not None:
+        starts = torch.tensor([0, int(given["mask"].sum())])
+    elif starts is None:
+        # What transformers does with positions alone, for a batch of one row.
+        (starts, _), _ = prepare_fa_kwargs_from_position_ids(given["position_ids"])
     if index == 0:
         found.put((given["position_ids"].tolist(), starts.tolist()))
     dist.barrier()
@@ -82,7 +85,7 @@ def main() -> int:
         mp.spawn(rank, (2, f"file://{folder}/store", found), nprocs=2)
     positions, starts = found.get()
     print(f"positions that the attention is given: {positions}")
-    print(f"expected a row that begins at 0, cu_seq_lens [0, {TOKENS + 1}]")
+    print(f"expected a row that begins at 0, such as cu_seq_lens [0, {TOKENS + 1}]")
     print(f"got      cu_seq_lens {starts}")
     return int(starts[0] != 0)
 

@@ -1,8 +1,10 @@
-"""zigzag_ring_flash_attn_varlen_backward: gradients of queries and keys lack what goes through
-the log-sum-exp
+"""zigzag_ring_flash_attn_varlen_backward: gradients of queries, keys and values are wrong, from
+two causes
 
-twinkle-kit 0.5.1. Each block's backward gets the block's own out and log-sum-exp; grad_block_lse,
-through which the weights of the merge depend on queries and keys, is computed and never used.
+twinkle-kit 0.5.1. First, each block's backward gets the gradient of the block's output only;
+grad_block_lse, that of its log-sum-exp, is stored (:450) and never read: those of q and k are
+wrong. Second, update_out_and_lse takes a view of the first block's log-sum-exp (:101), which a
+later block overwrites in part: those of v are wrong, until .clone() is put there.
 
 Run: python ring-drops-lse-gradient.py (two processes on the CPU; flash-attn is written out below).
 """
@@ -23,7 +25,6 @@ def _flash_attn_varlen_forward(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale,
     causal, window_size=(-1, -1), alibi_slopes=None, return_softmax=False,
 ):  # fmt: skip
-    # Of one row; what flash-attn returns.
     scores = torch.einsum("qhd,khd->hqk", q, k) * softmax_scale
     if causal:
         scores = scores.masked_fill(torch.ones_like(scores[0]).triu(1).bool(), float("-inf"))
@@ -49,10 +50,10 @@ def _flash_attn_varlen_backward(
 
 def released():
     """The function, without what the packages above its module import beside it."""
-    for name in ("flash_attn", "flash_attn.flash_attn_interface"):
-        sys.modules[name] = ModuleType(name)
+    interface = ModuleType("flash_attn.flash_attn_interface")
+    sys.modules |= {"flash_attn": ModuleType("flash_attn"), interface.__name__: interface}
     for function in (_flash_attn_varlen_forward, _flash_attn_varlen_backward):
-        vars(sys.modules["flash_attn.flash_attn_interface"])[function.__name__] = function
+        vars(interface)[function.__name__] = function
     root = importlib.util.find_spec("twinkle").submodule_search_locations[0]
     path = f"{root}/model/transformers/strategy/sequence_parallel/zigzag_ring_attn.py"
     spec = importlib.util.spec_from_file_location("zigzag_ring_attn", path)
@@ -80,8 +81,7 @@ def rank(index: int, size: int, store: str, found) -> None:
     ring = partial(released(), cu_seqlens=ends, max_seqlen=8, causal=True, group=group)
     mine = [[0, 1, 6, 7], [2, 3, 4, 5]][index]  # A zigzag.
     pairs = zip(gradients(ring, mine), gradients(plain, slice(8)), strict=True)
-    errors = [(got - expected[:, mine]).abs().max().item() for got, expected in pairs]
-    found.put(errors)
+    found.put([(got - expected[:, mine]).abs().max().item() for got, expected in pairs])
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,8 +1,9 @@
-"""sft_loss trains a row's last token to predict the next row's first where that is masked in
+"""sft_loss trains a row's last token to predict the next row's first where that has loss_mask 1
 
 verl 0.9.1. The loss mask is rolled over the whole packed micro-batch, and its tokens are counted
 before that. What is trained then depends on which rows share a micro-batch. The masks below have
-all tokens in, as a data set of one's own (data.custom_cls) may give them for plain text.
+loss_mask 1 for all tokens, as a data set of one's own (data.custom_cls) may have for plain text.
+FSDPEngine.forward_backward_batch counts and calls sft_loss, as released: a mend in either is seen.
 
 Run: python engine-first-token-counts.py (one process, no GPU; sequence parallelism plays no part).
 """
@@ -10,18 +11,23 @@ Run: python engine-first-token-counts.py (one process, no GPU; sequence parallel
 import ast
 import importlib.util
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 
 ROOT = Path(importlib.util.find_spec("verl").submodule_search_locations[0])
+TU = SimpleNamespace(
+    get_non_tensor_data=lambda data, key, default: default,
+    assign_non_tensor=lambda data, **named: data.update(named),
+)
 
 
 def released(path: str, name: str, **given):
-    """A function as released, out of a module that imports much beside it."""
+    """A function or method as released, out of a module that imports much beside it."""
     tree = ast.parse((ROOT / path).read_text())
-    (function,) = (node for node in tree.body if getattr(node, "name", "") == name)
+    function, *_ = (node for node in ast.walk(tree) if getattr(node, "name", "") == name)
     exec(compile(ast.Module([function], []), path, "exec"), given)
     return given[name]
 
@@ -34,28 +40,56 @@ def sft_loss():
         ActorConfig=object,
         TensorDict=object,
         DatasetPadMode=SimpleNamespace(NO_PADDING="no_padding"),
-        tu=SimpleNamespace(get_non_tensor_data=lambda data, key, default: default),
+        tu=TU,
         masked_sum=released("utils/torch_functional.py", "masked_sum", torch=torch),
     )
 
 
-def loss_of(log_probs, masks):
-    """As forward_backward_batch calls it, on one replica."""
-    rows, mask = (torch.nested.nested_tensor(x, layout=torch.jagged) for x in (log_probs, masks))
-    data = {"dp_size": 1, "loss_mask": mask, "batch_num_tokens": mask.values().sum()}
-    value, _ = sft_loss()(None, {"log_probs": rows}, data)
-    return value
+def engine(log_probs):
+    """On one replica, with one micro-batch; the model's part is done."""
+
+    def forward_step(micro_batch, loss_function, forward_only):
+        loss, _ = loss_function(None, {"log_probs": log_probs}, micro_batch)
+        return loss, {"loss": loss.item(), "count": micro_batch["batch_num_tokens"]}
+
+    return SimpleNamespace(
+        ulysses_sequence_parallel_size=1,
+        get_data_parallel_group=lambda: None,
+        get_data_parallel_size=lambda: 1,
+        forward_step=forward_step,
+        _gradient_sync_context=lambda **_: nullcontext(),
+    )
+
+
+def train(log_probs, masks):
+    """The loss, and how many tokens it is divided by."""
+    rows = torch.nested.nested_tensor(log_probs, layout=torch.jagged, requires_grad=True)
+    data = {"loss_mask": torch.nested.nested_tensor(masks, layout=torch.jagged)}
+    forward_backward_batch = released(
+        "workers/engine/fsdp/transformer_impl.py",
+        "forward_backward_batch",
+        torch=torch,
+        TensorDict=object,
+        Callable=object,
+        tu=TU,
+        nullcontext=nullcontext,
+        get_device_id=lambda: "cpu",
+        prepare_micro_batches=lambda data, **_: ([data], None),
+        postprocess_batch_func=lambda output_lst, **_: output_lst,
+    )
+    torch.distributed.all_reduce = lambda *_, **__: None  # Of one replica.
+    (told,) = forward_backward_batch(engine(rows), data, sft_loss())
+    return told["loss"], told["count"]
 
 
 def main() -> int:
     # Of each token's prediction of the next one; the last of a row predicts another row's first.
     log_probs = [torch.tensor([-1.0, -10.0]), torch.tensor([-2.0, -20.0])]
-    masks = [torch.tensor([1, 1]), torch.tensor([1, 1])]
-    got = loss_of(log_probs, masks).item()
+    got, count = train(log_probs, [torch.tensor([1, 1]), torch.tensor([1, 1])])
     expected = (1.0 + 2.0) / 2
-    print(f"expected {expected} (the mean of what row 0 and row 1 predict of themselves)")
-    print(f"got      {got} (their last tokens predict each other's first)")
-    return int(got != expected)
+    print(f"expected loss {expected}, over 2 tokens (what each row predicts of itself)")
+    print(f"got      loss {got}, over {count} tokens")
+    return int(abs(got - expected) > 1e-6)
 
 
 if __name__ == "__main__":
