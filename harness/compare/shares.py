@@ -34,6 +34,39 @@ def shares(case: Case, replica: int, nll: Entry) -> set[int]:
     }
 
 
+def is_cut_evenly(case: Case, replica: int, nll: Entry, held: int) -> bool:
+    """Whether who reported what fits streams of any one length, of which each peer holds so much.
+
+    Packed to a fixed length, a stream may be mostly padding. A peer that computes all of a stream
+    and reports a part of it does not fit: all of the stream is then the piece of the first.
+    """
+    batches = list(_micro_batches(case, replica))
+    each, left = divmod(held, len(batches))
+    if left or not each or nll.tokens is None or nll.owners is None:
+        return False
+    peers = nll.owners - replica * case.sp
+    peer_n = dict(zip(nll.tokens.tolist(), peers.tolist(), strict=True))
+    streams = [
+        [token for row in batch for token in range(*case.offsets[row : row + 2])]
+        for batch in batches
+    ]
+    by_pieces = {1: [*range(case.sp)]}
+    # Who has places for all of a stream could else be taken for one whose late piece is padding.
+    if each % 2 == 0 and each < max(map(len, streams)):
+        by_pieces[2] = [*range(case.sp), *reversed(range(case.sp))]
+    return any(
+        all(
+            len(stream) <= each * case.sp
+            and all(
+                dealt[place * pieces // each] == peer_n.get(token, dealt[place * pieces // each])
+                for place, token in enumerate(stream)
+            )
+            for stream in streams
+        )
+        for pieces, dealt in by_pieces.items()
+    )
+
+
 def _micro_batches(case: Case, replica: int) -> Iterator[list[int]]:
     mine = range(replica, len(case.rows), case.dp)
     each, larger = divmod(len(mine), case.micro_batches)

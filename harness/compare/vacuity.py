@@ -8,7 +8,7 @@ from harness.case import Case
 from harness.compare.budget import MOST_WEAK, SLACK_THAT_SEES_HALF
 from harness.compare.comparison import KeyResult
 from harness.compare.crossing import holder_of_all, least_sent
-from harness.compare.shares import shares
+from harness.compare.shares import is_cut_evenly, shares
 from harness.trace import GRADIENT, Assembly, Entry, is_required
 from harness.trace.trace import Tokens
 
@@ -67,7 +67,8 @@ def _not_parallel(case: Case, assembly: Assembly, *, of_our_model: bool) -> str:
         peers = slice(replica * case.sp, (replica + 1) * case.sp)
         tokens = sum(len(row) for row in case.rows[replica :: case.dp])
         fewest = min(assembly.local_rows[peers])
-        if fewest >= tokens and fewest not in shares(case, replica, nll):
+        explained = fewest < tokens or fewest in shares(case, replica, nll)
+        if not explained and not is_cut_evenly(case, replica, nll, fewest):
             return f"every rank of replica {replica} computed on all {tokens} tokens"
         holder = holder_of_all(case, replica, nll)
         if holder is not None:

@@ -10,7 +10,7 @@ import torch
 
 from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict, compare
-from harness.compare.shares import shares
+from harness.compare.shares import is_cut_evenly, shares
 from harness.reference import TORCH_DTYPES, reference
 from harness.report import explain
 from harness.trace import (
@@ -256,6 +256,21 @@ def test_what_was_generated_may_be_padded_as_a_whole_and_then_split() -> None:
     owners = np.array([0] * 6 + [1] + [0, 1] + [0] + [1] * 7 + [0, 1])
     nll = Entry(np.ones(19), np.arange(19), owners)
     assert 4 * 14 // 2 in shares(case, 0, nll)
+
+
+def test_streams_may_be_packed_to_any_length() -> None:
+    case = parse("case/1 rows=9:111101101,9:000000001,1:1 layers=1 sp=2 dp=1 micro=2")
+    # Two streams, of 18 tokens and of one, of which each rank has so many places.
+    for each in (9, 10, 12, 17):
+        places = np.array([*range(18), 0])
+        nll = Entry(np.ones(19), np.arange(19), places // each)
+        assert is_cut_evenly(case, 0, nll, 2 * each)
+        # A cut elsewhere is no cut into equal pieces, nor is all of it computed by both.
+        assert not is_cut_evenly(case, 0, nll, 2 * each + 2)
+        assert not is_cut_evenly(case, 0, nll, 2 * 18)
+    # An early piece with a late one: ten places in four pieces, of which the last are padding.
+    balanced = np.array([0, 1, 1, 0])[np.array([*range(18), 0]) // 5]
+    assert is_cut_evenly(case, 0, Entry(np.ones(19), np.arange(19), balanced), 2 * 10)
 
 
 def test_ranks_that_have_columns_here_and_there_have_no_table() -> None:
