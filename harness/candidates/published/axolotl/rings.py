@@ -4,7 +4,7 @@ Legend: B rows, S tokens of all ranks, L those of one.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -21,7 +21,7 @@ from harness.candidates.published.wiring.mending import Around, Call, wrapped
 
 def window_over_all() -> AbstractContextManager[Any]:
     """Distances are those in the row."""
-    return _ring(lambda _: _gathered(None))
+    return _batch_ring(lambda _: _gathered(None))
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def padding_hidden() -> Iterator[None]:
 
         return call
 
-    with applying(apply), _ring(lambda _: _gathered(mask)):
+    with applying(apply), _batch_ring(lambda _: _gathered(mask)):
         yield
 
 
@@ -86,11 +86,17 @@ def _ring(around: Around) -> Iterator[None]:
     """Around either function of ring-flash-attn that axolotl calls."""
     import ring_flash_attn
 
+    with (
+        wrapped(ring_flash_attn, "llama3_flash_attn_varlen_func", around),
+        _batch_ring(around),
+    ):
+        yield
+
+
+def _batch_ring(around: Around) -> AbstractContextManager[Any]:
+    """Around the one that knows of no lengths."""
     from harness.candidates.published.axolotl import library
 
     functions = library.batch_ring.RING_ATTN_FUNC_MAPPING
     name = library.RingAttnFunc.BATCH_RING
-    with ExitStack() as patches:
-        patches.enter_context(wrapped(ring_flash_attn, "llama3_flash_attn_varlen_func", around))
-        patches.enter_context(patch.dict(functions, {name: around(functions[name])}))
-        yield
+    return patch.dict(functions, {name: around(functions[name])})

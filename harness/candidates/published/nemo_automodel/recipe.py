@@ -22,6 +22,7 @@ from nemo_automodel.components.training.rng import ScopedRNG
 from nemo_automodel.components.utils.model_utils import filter_forward_kwargs
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
 from harness.candidates.protocol import Rank
 from harness.candidates.published.nemo_automodel.mesh import Mesh
@@ -141,5 +142,10 @@ def trained(itself: Any, batches: list[Batch]) -> Tensor:
 def validated(itself: Any, batches: list[Batch]) -> Tensor:
     """The loss that its validation logs."""
     sample = itself._run_validation_epoch(batches)
-    itself.model_parts[0].train()
+    (model,) = itself.model_parts
+    model.train()
+    # Steps are taken outside, after this, and not before it: what FSDP gathered is of the old one.
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
     return torch.tensor(sample.metrics["val_loss"])
