@@ -1,9 +1,8 @@
 """zigzag_ring_flash_attn_varlen_backward: gradients of queries, keys and values are wrong, from
 two causes
 
-ms-swift 4.6.0. Each block's backward gets the block's own out and log-sum-exp; grad_block_lse,
-through which the weights of the merge depend on queries and keys, is computed and never used. And
-the first block's log-sum-exp is a view that later blocks write into.
+ms-swift 4.6.0. grad_block_lse, through which the weights of the merge depend on queries and keys,
+is never used; and the first block's log-sum-exp is a view that later blocks write into.
 
 Run: python ring-drops-lse-gradient.py (two processes on the CPU; flash-attn is written out below).
 """
