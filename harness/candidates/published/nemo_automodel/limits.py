@@ -1,7 +1,7 @@
 """What each entry refuses."""
 
 from harness.candidates.published.library import Limit
-from harness.candidates.published.wiring.limits import first, transformers
+from harness.candidates.published.wiring.limits import dealt, first, transformers
 from harness.case import Case
 
 
@@ -18,8 +18,17 @@ def counted(case: Case) -> str | None:
 
 def packed(case: Case) -> str | None:
     """Keys that ranks exchange for packed rows."""
+    streams = [
+        [sum(len(case.rows[row]) for row in rows) for rows in dealt(case, replica)]
+        for replica in range(case.dp)
+    ]
+    # All packs are as long as the longest, and each rank has a piece.
+    piece = -(-max(map(max, streams)) // case.sp)
     return counted(case) or first(
-        case.window is not None and f"window={case.window}: models that it is for have none"
+        case.window is not None and f"window={case.window}: models that it is for have none",
+        case.sp > 1
+        and min(map(max, streams)) <= piece
+        and "a replica whose packs all end in the first rank's piece: nothing is shared",
     )
 
 
