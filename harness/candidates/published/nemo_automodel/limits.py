@@ -22,8 +22,8 @@ def packed(case: Case) -> str | None:
         [sum(len(case.rows[row]) for row in rows) for rows in dealt(case, replica)]
         for replica in range(case.dp)
     ]
-    # All packs are as long as the longest, and each rank has a piece.
-    piece = -(-max(map(max, streams)) // case.sp)
+    # All packs are as long as the longest, padded to an even piece for each rank.
+    piece = 2 * -(-max(map(max, streams)) // (2 * case.sp))
     return counted(case) or first(
         case.window is not None and f"window={case.window}: models that it is for have none",
         case.sp > 1
