@@ -48,14 +48,14 @@ def strided(case: Case) -> str | None:
 def rewarded(case: Case) -> str | None:
     """What follows a prompt is generated."""
     return limits.transformers(case) or limits.first(
-        any(max(map(len, rows)) == 1 for rows in limits.micro_batches(case))
+        any(max(map(len, rows)) == 1 for rows in limits.rows_by_micro_batch(case))
         and "a batch of one token: nothing is generated",
     )
 
 
 def per_row(case: Case) -> str | None:
     """Means of rows are averaged, and then those of micro-batches."""
-    sizes = {len(rows) for rows in limits.micro_batches(case)}
+    sizes = {len(rows) for rows in limits.rows_by_micro_batch(case)}
     computes = {
         "row-mean": len(sizes) == 1,
         "micro-mean": sizes == {1},

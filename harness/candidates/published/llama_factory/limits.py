@@ -11,7 +11,7 @@ def trainer(case: Case) -> str | None:
         case.loss != "token-mean" and f"loss={case.loss}: it averages over tokens",
         # The widest of a table and all of a stream.
         case.sp == 1
-        and any(max(map(len, rows)) == 1 for rows in limits.micro_batches(case))
+        and any(max(map(len, rows)) == 1 for rows in limits.rows_by_micro_batch(case))
         and "a batch of one token: nothing is left of it to predict, and on one rank that fails",
     )
 

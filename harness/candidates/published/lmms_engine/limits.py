@@ -4,7 +4,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 
 from harness.candidates.published.library import Limit
-from harness.candidates.published.wiring.limits import first, micro_batches, transformers
+from harness.candidates.published.wiring.limits import first, rows_by_micro_batch, transformers
 from harness.case import Case, Row
 
 
@@ -14,7 +14,7 @@ def patched(case: Case) -> str | None:
         case.model == "llama" and "model=llama: it patches Qwens only",
         case.window is not None
         and f"window={case.window}: a patched model has none, on one rank as on many",
-        not all(all(pieces(rows, case.sp)) for rows in micro_batches(case))
+        not all(all(pieces(rows, case.sp)) for rows in rows_by_micro_batch(case))
         and "a rank whose tokens ask for no prediction: Liger divides by their number",
     )
 

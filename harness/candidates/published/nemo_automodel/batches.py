@@ -40,7 +40,7 @@ def padded(case: Case, rows: Padded) -> Batch:
 
 def packed(case: Case, rows: Padded) -> Batch:
     """One stream, as `packing_strategy: neat` makes it, as long as the longest of the case."""
-    size = max(sum(map(len, each)) for each in limits.micro_batches(case))
+    size = max(sum(map(len, each)) for each in limits.rows_by_micro_batch(case))
     samples = examples(rows)
     numbers_T = [number for sample in samples for number in sample[NUMBERS]]
     collated: Batch = neat_packed_collater([pack(samples, size, case.pad_id)])

@@ -4,7 +4,7 @@ from functools import partial
 from itertools import islice
 
 from harness.candidates.published.library import Limit
-from harness.candidates.published.wiring.limits import first, micro_batches, transformers
+from harness.candidates.published.wiring.limits import first, rows_by_micro_batch, transformers
 from harness.case import Case
 
 
@@ -18,7 +18,7 @@ def supervised(case: Case) -> str | None:
     computes = {"token-mean": True, "micro-mean": alone(case), "row-mean": len(case.rows) == 1}
     return transformers(case) or first(
         not computes[case.loss] and f"loss={case.loss}: it averages over all tokens of a step",
-        any(max(map(len, rows)) == 1 for rows in micro_batches(case))
+        any(max(map(len, rows)) == 1 for rows in rows_by_micro_batch(case))
         and "a micro-batch of rows of one token: squeeze(1) takes their dim, on one rank too",
     )
 
@@ -38,7 +38,7 @@ def reinforced(case: Case, *, tokens: bool = True, rows: bool = True) -> str | N
         "micro-mean": (tokens or one) and alone(case),
         "row-mean": (rows or one) and all(row.supervised() for row in case.rows),
     }
-    each = list(micro_batches(case))
+    each = list(rows_by_micro_batch(case))
     together = [
         [row for rows in islice(each, number, None, case.micro_batches) for row in rows]
         for number in range(case.micro_batches)

@@ -41,7 +41,7 @@ def step(
             model,
             transformers.TrainingArguments(**trainer.options(case, rotation), **chosen),
             data_collator=lambda batches: collate(case, batches[0], multiple),
-            train_dataset=trainer.micro_batches(case),
+            train_dataset=trainer.dealt_in_turn(case),
             compute_loss_func=loss_function,
         )
         if made.label_smoother:

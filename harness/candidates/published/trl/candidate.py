@@ -29,7 +29,7 @@ def step(case: Case, rank: Rank, emit: Emit, **chosen: Any) -> None:
         made = trainer.following(SFTTrainer, Fused)(
             huggingface.build(case, rank.device),
             SFTConfig(**options, **chosen),
-            train_dataset=Dataset.from_dict({"rows": trainer.micro_batches(case)}),
+            train_dataset=Dataset.from_dict({"rows": trainer.dealt_in_turn(case)}),
             processing_class=tokenizer(case),
         )
         made.data_collator = collating(case, made.data_collator)

@@ -49,7 +49,7 @@ def several(case: Case) -> str | None:
     return limits.first(
         any(
             len(rows) > 1 and any(len(row) == 1 for row in rows)
-            for rows in limits.micro_batches(case)
+            for rows in limits.rows_by_micro_batch(case)
         )
         and "a row of one token beside others: collating raises, on one rank too"
     )
@@ -59,7 +59,7 @@ def table(case: Case) -> str | None:
     """Rows in a table."""
     sides = {
         row.side
-        for rows in limits.micro_batches(case)
+        for rows in limits.rows_by_micro_batch(case)
         for row in rows
         if len(row) < max(map(len, rows))
     }

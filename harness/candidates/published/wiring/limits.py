@@ -19,7 +19,7 @@ def dealt(case: Case, replica: int) -> list[range]:
     return [rows[start:end] for start, end in pairwise(starts)]
 
 
-def micro_batches(case: Case) -> Iterator[tuple[Row, ...]]:
+def rows_by_micro_batch(case: Case) -> Iterator[tuple[Row, ...]]:
     """The rows of each, replica by replica."""
     for replica in range(case.dp):
         for rows in dealt(case, replica):
@@ -28,14 +28,14 @@ def micro_batches(case: Case) -> Iterator[tuple[Row, ...]]:
 
 def all_have_targets(case: Case) -> bool:
     """Whether in every micro-batch there is something to learn."""
-    return all(any(row.supervised() for row in rows) for rows in micro_batches(case))
+    return all(any(row.supervised() for row in rows) for rows in rows_by_micro_batch(case))
 
 
 def any_is_padded_on_the_left(case: Case) -> bool:
     """Whether in some micro-batch padding stands before a row."""
     return any(
         row.side == "left" and len(row) < max(map(len, rows))
-        for rows in micro_batches(case)
+        for rows in rows_by_micro_batch(case)
         for row in rows
     )
 

@@ -93,7 +93,7 @@ def parallelism(dp: int, sp: int, rotation: str) -> Any:
     return ParallelismConfig(dp_shard_size=dp, cp_size=sp, cp_handler=handler)
 
 
-def micro_batches(case: Case) -> list[list[int]]:
+def dealt_in_turn(case: Case) -> list[list[int]]:
     """The rows of each, in the order in which accelerate deals them to replicas."""
     replicas = [dealt(case, replica) for replica in range(case.dp)]
     return [list(rows) for together in zip(*replicas, strict=True) for rows in together]
