@@ -17,6 +17,8 @@ from harness.trace import GRADIENT, Kind
 
 # Each costs a launch of ranks; after so many of a kind more would tell nothing new.
 MOST_FAULTS = 16
+# Each costs a deadline as well.
+MOST_HANGS = 4
 # A comparison of losses sees a difference from here on: what suites that compare them allow.
 SEEN_BY_LOSS = 0.01
 NOTHING_ALONE = "proves nothing at sp 1 either"
@@ -92,11 +94,10 @@ def stage_of(asked: Iterable[Case], candidate: Published, pools: Pools) -> Stage
 def _on_ranks(
     ranks: int, batch: Sequence[Case], candidate: Published, pools: Pools, stage: Stage
 ) -> None:
-    name, known, news = candidate.name, Counter[Bug](), 0
+    name, faults, often = candidate.name, Counter[Bug | None](), set[Bug]()
 
     def worth_asking() -> Iterator[tuple[Case, str]]:
         for case in batch:
-            often = (bug for bug, count in known.items() if count >= MOST_FAULTS)
             bug = next((bug for bug in often if not lacking(case, bug.when)), None)
             # What cannot be run says so itself.
             if bug is None or candidate.supports(case) is not None:
@@ -110,12 +111,12 @@ def _on_ranks(
         if seen.fault is None:
             continue
         bug = listed(seen)
+        faults[bug] += 1
+        if faults[bug] < (MOST_HANGS if seen.fault.kind is Kind.HUNG else MOST_FAULTS):
+            continue
         if bug is None:
-            news += 1
-        else:
-            known[bug] += 1
-        if news == MOST_FAULTS:
             return
+        often.add(bug)
 
 
 def blamed(seen: Comparison, pools: Pools) -> Comparison:

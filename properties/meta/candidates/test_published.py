@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,23 @@ from harness.candidates import locate
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.environment import FOLDER, Environment, NotInstalled
 from harness.candidates.published.library import BadFolder, Library, Published, libraries
-from harness.case import parse
+from harness.case import Case, parse
 from harness.cli import main
-from harness.compare import Verdict
+from harness.compare import Comparison, Verdict, faulted
 from harness.conformance import Request, page, read
 from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools
-from harness.conformance.stage import WRONG_ALONE, Stage, blamed, stage_of
+from harness.conformance.stage import (
+    MOST_FAULTS,
+    MOST_HANGS,
+    WRONG_ALONE,
+    Stage,
+    blamed,
+    stage_of,
+)
 from harness.judge import evaluate
 from harness.ranks.pool import NotAtHome, RankPool
+from harness.trace import Fault, Kind
 from properties.helpers.places import ROOT
 from properties.helpers.stores import stored_in
 from properties.helpers.toy import KNOWN, make
@@ -217,6 +225,27 @@ def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage
         two_rows = parse(SMALL.replace("rows=2:11", "rows=2:11,2:11"))
         ended = stage_of([two_rows, right, right], fussy_step, pools)
         assert ended.verdicts == {"FAULT": 1}
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+@pytest.mark.parametrize(("kind", "most"), [(Kind.RAISED, MOST_FAULTS), (Kind.HUNG, MOST_HANGS)])
+@pytest.mark.usefixtures("installed")
+def test_no_fault_is_asked_for_again_and_again_least_of_all_one_that_costs_a_deadline(
+    kind: Kind, most: int, monkeypatch: pytest.MonkeyPatch, *, is_listed: bool
+) -> None:
+    def all_faulted(asked: Iterable[tuple[Case, str]], _pool: None) -> Iterator[Comparison]:
+        for case, name in asked:
+            yield faulted(case, name, Fault(kind=kind, summary="as always"))
+
+    step, pools = locate("toy.fussy").load(), Pools("", Request())
+    assert isinstance(step, Published)
+    (bug,) = (each for each in bugs(step.library) if each.key == "heads")
+    monkeypatch.setattr("harness.conformance.stage.evaluate_all", all_faulted)
+    monkeypatch.setattr("harness.conformance.stage.listed", lambda _: bug if is_listed else None)
+    monkeypatch.setattr(pools, "of", lambda _ranks: None)
+    tally = stage_of([parse(SMALL.replace("heads=2/2", "heads=2/1"))] * 20, step, pools)
+    left = {"UNSUPPORTED": 20 - most} if is_listed else {}
+    assert tally.verdicts == {"FAULT": most, **left}
 
 
 @pytest.mark.usefixtures("installed")
