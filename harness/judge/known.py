@@ -13,19 +13,28 @@ from harness.candidates import locate
 from harness.candidates.published.bugs import Bug, bugs
 from harness.compare import Comparison, Verdict
 from harness.generation.situations.needs import lacking
+from harness.trace import GRADIENT
 
 
 def listed(comparison: Comparison) -> Bug | None:
     """The bug that a failure of a published candidate is taken for."""
     there = list(_there(comparison))
-    wrong = [result.key for result in comparison.keys if result.wrong]
-    patterns = [pattern for bug in there for pattern in bug.tensors]
-    if not all(any(fnmatchcase(key, pattern) for pattern in patterns) for key in wrong):
+    if not _all_listed(comparison, there):
         return None
     named = (bug for bug in there if comparison.called in bug.looks)
     # A fault may be nobody's: no other name of it is taken for that of a bug.
     mended = (bug for bug in there if comparison.fault is None and _has_mend(comparison, bug))
     return next(named, None) or next(mended, None)
+
+
+def _all_listed(comparison: Comparison, there: list[Bug]) -> bool:
+    """Whether these bugs can make wrong all that is wrong."""
+    patterns = [pattern for bug in there for pattern in bug.tensors]
+    if comparison.case.steps > 1 and any(each.startswith(GRADIENT) for each in patterns):
+        # The last step is compared, and its weights are what wrong gradients have made.
+        return True
+    wrong = [result.key for result in comparison.keys if result.wrong]
+    return all(any(fnmatchcase(key, pattern) for pattern in patterns) for key in wrong)
 
 
 def without_what_is_listed(comparison: Comparison) -> str:

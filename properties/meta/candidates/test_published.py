@@ -254,6 +254,12 @@ def test_what_is_listed_is_known_only_where_the_step_is_right_without_it(
 ) -> None:
     assert main(["repro", SMALL, "--candidate", "toy.step"]) == 1
     assert capsys.readouterr().out.startswith("KNOWN     candidate toy.step\n")
+    # Of two steps the second has weights that wrong gradients made.
+    two_steps = SMALL.replace(" dtype", " steps=2 dtype")
+    assert main(["repro", two_steps, "--candidate", "toy.step"]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("KNOWN     candidate toy.step\n")
+    assert "\n  first   embed" in said
     assert main(["repro", SMALL, "--candidate", "toy.step+scaled"]) == 0
     capsys.readouterr()
     assert main(["repro", SMALL, "--candidate", "toy.crowded"]) == 1
