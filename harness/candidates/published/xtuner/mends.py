@@ -26,7 +26,7 @@ def weighted_backward() -> AbstractContextManager[Any]:
             own = count.clone()
             loss: Tensor = forward(ctx, mean, count, group)
             # Gradients are averaged over ranks; by now `count` is that of all of them.
-            ctx.share = group.size() * own / count
+            ctx.share = group.size() * int(own) / int(count)
             return loss
 
         @staticmethod
