@@ -143,5 +143,6 @@ def _by_token(case: Case, tokens: Tokens | None, values: Values) -> tuple[Number
 def _ratio(seen: Seen) -> float:
     expected, got = (x.astype(np.float64).ravel() for x in (seen.expected, seen.got))
     power = float(expected @ expected)
-    ratio = float(expected @ got) / power if power else 0.0
+    with np.errstate(invalid="ignore"):
+        ratio = float(expected @ got) / power if power else 0.0
     return float(f"{ratio:.{DIGITS}g}") if abs(ratio) < np.inf else 0.0

@@ -110,6 +110,8 @@ def test_what_is_not_finite_diverges_and_has_used_up_its_budget(key: str, value:
     assert comparison.first is not None
     assert comparison.first.key == key
     assert comparison.used > 1
+    everywhere = judged({key: lambda values: np.full_like(values, value)})
+    assert everywhere.verdict is Verdict.DIVERGED
 
 
 @pytest.mark.parametrize(
