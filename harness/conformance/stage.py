@@ -94,7 +94,7 @@ def stage_of(asked: Iterable[Case], candidate: Published, pools: Pools) -> Stage
 def _on_ranks(
     ranks: int, batch: Sequence[Case], candidate: Published, pools: Pools, stage: Stage
 ) -> None:
-    name, faults, often = candidate.name, Counter[Bug | None](), set[Bug]()
+    name, faults, often = candidate.name, Counter[Bug | None](), list[Bug]()
 
     def worth_asking() -> Iterator[tuple[Case, str]]:
         for case in batch:
@@ -116,7 +116,7 @@ def _on_ranks(
             continue
         if bug is None:
             return
-        often.add(bug)
+        often.append(bug)
 
 
 def blamed(seen: Comparison, pools: Pools) -> Comparison:
