@@ -48,7 +48,6 @@ def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
     assert run.stderr.endswith("exit status 0: every case passed\n")
 
 
-@pytest.mark.long
 def test_each_part_explains_and_keeps_the_failure_that_it_finds(tmp_path: Path) -> None:
     words = ["check", "--sp", "2", "--dp", "1", "--cases", "10", "--json", "--pools", "2"]
     words += ["--no-diagnose", "--candidate", "mutants.B14"]

@@ -18,7 +18,7 @@ from properties.helpers.commands import ran
 from properties.helpers.stores import CASES, files, stored_in
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [15, pytest.param(50, marks=pytest.mark.long)])
 def test_killed_at_any_moment_it_is_the_old_one_or_the_new_one(tmp_path: Path, kills: int) -> None:
     killer = (sys.executable, "-m", "properties.helpers.killed")
     run = ran(*killer, tmp_path / "golden", str(kills))
