@@ -20,18 +20,11 @@ from harness.candidates.published.library import BadFolder, Library, Published, 
 from harness.case import Case, parse
 from harness.cli import main
 from harness.compare import Comparison, Verdict, faulted
+from harness.compare.comparison import KeyResult
 from harness.conformance import Request, page, read
-from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools
-from harness.conformance.stage import (
-    MOST_FAULTS,
-    MOST_HANGS,
-    WRONG_ALONE,
-    Stage,
-    blamed,
-    stage_of,
-)
-from harness.judge import evaluate
+from harness.conformance.stage import MOST_FAULTS, MOST_HANGS, stage_of
+from harness.judge.known import listed
 from harness.ranks.pool import NotAtHome, RankPool
 from harness.trace import Fault, Kind
 from properties.helpers.places import ROOT
@@ -272,6 +265,27 @@ def test_what_is_listed_is_known_only_where_the_step_is_right_without_it(
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_listed_bug_excuses_its_tensors_and_later_what_wrong_gradients_make() -> None:
+    few_heads = SMALL.replace("heads=2/2", "heads=2/1")
+    for case, entry, steps, wrong, key in (
+        (SMALL, "step", 1, ("weight", "grad.head"), "scaled"),
+        (SMALL, "step", 1, ("nll", "weight", "grad.head"), None),
+        (SMALL, "step", 2, ("nll", "weight", "grad.head"), "scaled"),
+        # It stops the step and makes no gradient wrong.
+        (few_heads, "fussy", 2, ("nll",), None),
+    ):
+        keys = tuple(KeyResult(each, elements=4, wrong=1, used=2.0) for each in wrong)
+        seen = Comparison(
+            case=replace(parse(case), steps=steps),
+            candidate=f"toy.{entry}",
+            verdict=Verdict.DIVERGED,
+            keys=keys,
+        )
+        bug = listed(seen)
+        assert (bug and bug.key) == key
+
+
+@pytest.mark.usefixtures("installed")
 def test_a_mend_tells_what_is_listed_whatever_it_is_called_and_a_fault_goes_by_its_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -380,67 +394,3 @@ def test_what_is_not_pinned_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(text)
     with pytest.raises(BadFolder, match="is not an exact pin"):
         assert Library("toy", "toywiring", tmp_path).requirements
-
-
-ALONE = """
-from harness.candidates.own.native import LocalDialect
-
-class Scaled(LocalDialect):
-    name = "scaled"
-
-    def __init__(self, *sps):
-        self.sps = sps
-
-    def backward(self, loss):
-        super().backward(loss * (2 if self.sp in self.sps else 1))
-
-    def run(self, case, rank, emit):
-        self.sp = case.sp
-        super().run(case, rank, emit)
-
-SHARED, ALWAYS = Scaled(2), Scaled(1, 2)
-"""
-
-
-# Plain training in bf16 rounds so much here that some of its gradients may be nothing.
-NOTHING = (
-    "case/1 rows=2:11:left,3:111:left,9:111111101,8:00000111,6:011110,6:000011,5:00000,"
-    "10:0000000011:left heads=2/1 layers=2 vocab=32 sp=2 dp=1 model=qwen2 tied=1 micro=2 pad=3 "
-    "dtype=bf16 seed=65"
-)
-
-
-def test_a_batch_that_proves_nothing_alone_is_held_against_nobody(
-    harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pools = Pools("", Request())
-    monkeypatch.setattr(pools, "of", lambda _ranks: harness_pool)
-    for sp in (1, 2):
-        seen = evaluate(replace(parse(NOTHING), sp=sp), "native-gather", harness_pool)
-        assert seen.verdict is Verdict.FAULT
-        assert blamed(seen, pools).verdict is Verdict.UNSUPPORTED
-    # Who shares nothing proves nothing where there is something to share.
-    case = parse("case/1 rows=8:11111111 heads=2/2 layers=1 vocab=16 sp=2 dp=1 seed=0")
-    stayed = evaluate(case, "mutants.B129", harness_pool)
-    assert stayed.verdict is blamed(stayed, pools).verdict is Verdict.FAULT
-
-
-def test_a_batch_that_is_rounded_too_much_alone_is_not_held_against_what_is_shared(
-    tmp_path: Path, harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "alone.py").write_text(ALONE)
-    pools = Pools("", Request())
-    monkeypatch.setattr(pools, "of", lambda _ranks: harness_pool)
-    case = parse(SMALL)
-    names = (f"{tmp_path}/alone.py:SHARED", f"{tmp_path}/alone.py:ALWAYS", "mutants.B134")
-    failures = [evaluate(case, name, harness_pool) for name in names]
-    assert {failure.verdict for failure in failures} == {Verdict.DIVERGED}
-    shared, always, coarse = (blamed(failure, pools) for failure in failures)
-    # By more than rounding it may be the library that is wrong on one rank too.
-    assert shared.verdict is always.verdict is Verdict.DIVERGED
-    assert (coarse.verdict, coarse.reason) == (Verdict.UNSUPPORTED, WRONG_ALONE)
-    # Nor is it made smaller until nothing is shared any more.
-    stage = Stage()
-    stage.add(shared)
-    ((small, count),) = smallest(stage, pools)
-    assert (small.case.sp, count) == (2, 1)

@@ -20,7 +20,7 @@ def dealt(case: Case, replica: int) -> list[range]:
 
 
 def rows_by_micro_batch(case: Case) -> Iterator[tuple[Row, ...]]:
-    """The rows of each, replica by replica."""
+    """The rows of each micro-batch, replica by replica."""
     for replica in range(case.dp):
         for rows in dealt(case, replica):
             yield tuple(case.rows[row] for row in rows)

@@ -94,7 +94,7 @@ def parallelism(dp: int, sp: int, rotation: str) -> Any:
 
 
 def dealt_in_turn(case: Case) -> list[list[int]]:
-    """The rows of each, in the order in which accelerate deals them to replicas."""
+    """The rows of each micro-batch, in the order in which accelerate deals them to replicas."""
     replicas = [dealt(case, replica) for replica in range(case.dp)]
     return [list(rows) for together in zip(*replicas, strict=True) for rows in together]
 
