@@ -34,6 +34,7 @@ AGAINST_ITSELF = (
 # Between two columns of situations.
 GAP = 4
 MOST_REASONS = 10
+MOST_LEANS = 3
 # Columns, for what has as much room as it wants.
 ENDLESS = 10_000
 
@@ -49,6 +50,7 @@ def show(summary: Summary, console: Console) -> None:
         if tally.known:
             say(console, _by_reason(f"{candidate} fails as is listed of it", tally.known))
     console.print(_situations(summary, console.width))
+    _bounds(summary, console)
     if summary.placement:
         say(console, f"\n{_place(dict(summary.placement))}")
     if summary.ended:
@@ -63,6 +65,16 @@ def show(summary: Summary, console: Console) -> None:
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))
+
+
+def _bounds(summary: Summary, console: Console) -> None:
+    """Once, or for each candidate where they were judged on other cases."""
+    texts = {name: tally.bounds.text() for name, tally in summary.tallies.items()}
+    if len({*texts.values()}) == 1:
+        texts = {"": next(iter(texts.values()))}
+    for name, text in texts.items():
+        if text:
+            console.print(Text(f"\n{name and name + ', '}{text}"))
 
 
 def _place(place: dict[str, str]) -> str:
@@ -102,14 +114,31 @@ def _why(candidate: str, tally: Tally) -> str:
     if tally.failures:
         kinds = {failure["verdict"] for failure in tally.failures}
         return f"{candidate} is {worst(kinds)} on {tally.failures[0]['case']}"
+    if tally.lacking or not tally.judged:
+        return _too_few(candidate, tally)
+    return f"{candidate} {_over_all_cases(tally)}"
+
+
+def _over_all_cases(tally: Tally) -> str:
+    """What shows in no single case."""
+    if tally.leans:
+        leans = "; ".join(tally.leans[:MOST_LEANS])
+        return f"is off by the same in every case, and by too little to be told in one: {leans}"
     if tally.is_unshared:
         return (
-            f"{candidate} shared nothing: in none of {tally.shared} cases at sp > 1 did one rank "
-            "need anything of another"
+            f"shared nothing: in none of {tally.shared} cases at sp > 1 did one rank need "
+            "anything of another"
         )
-    if not tally.lacking and tally.known:
-        forgiven = "which passes with --known pass" if tally.passed else "and passes nothing"
-        return f"{candidate} fails as is listed of it, {forgiven}"
+    if tally.unexamined:
+        return (
+            f"was not judged on enough of what was asked for: {'; '.join(tally.unexamined)}. "
+            "Leave it out with --sp, --dtype, --loss and --set, or ask for more --cases"
+        )
+    forgiven = "which passes with --known pass" if tally.passed else "and passes nothing"
+    return f"fails as is listed of it, {forgiven}"
+
+
+def _too_few(candidate: str, tally: Tally) -> str:
     drawn, (reason, count) = tally.verdicts.total(), tally.refused.most_common(1)[0]
     wanted = tally.judged + tally.lacking
     return (

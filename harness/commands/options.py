@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Collection, Mapping
@@ -17,6 +18,9 @@ from harness.outside import BadInput
 PASSED, DIVERGED, USAGE, FAULT = 0, 1, 2, 3
 # As a shell has it of who was ended by Ctrl-C.
 STOPPED = 130
+# Sizes that are drawn where nobody asked for others; and, seldom, beyond them.
+USUAL_SPS, USUAL_DPS = (1, 2, 4), (1, 2)
+RARE_SPS, RARE_DPS = (3, 5, 8), (4,)
 
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
@@ -36,9 +40,16 @@ def campaign_options(parser: argparse.ArgumentParser, *, cases: int, seed: int |
     )
     parser.add_argument("--seed", type=int, default=seed, metavar="S", help=drawn)
     parser.add_argument(
-        "--sp", default="1,2,4", metavar="LIST", help="ranks that share a sequence; default: 1,2,4"
+        "--sp",
+        metavar="LIST",
+        help="ranks that share a sequence; default: 1,2,4, as far as --ranks allows, and a few "
+        "cases with others",
     )
-    parser.add_argument("--dp", default="1,2", metavar="LIST", help="replicas; default: 1,2")
+    parser.add_argument(
+        "--dp",
+        metavar="LIST",
+        help="replicas; default: 1,2, as far as --ranks allows, and a few cases with 4",
+    )
     parser.add_argument(
         "--dtype",
         default="fp64,fp32",
@@ -196,7 +207,7 @@ def answer(
 
 def read_request(options: argparse.Namespace) -> tuple[Request, int]:
     """What `check` or `mutants` was asked to examine, and on how many ranks."""
-    sps, dps = read_numbers("--sp", options.sp), read_numbers("--dp", options.dp)
+    sps, dps = _meshes(options)
     against = against_of(options)
     if against == ITSELF:
         sps = tuple(sp for sp in sps if sp > 1)
@@ -213,11 +224,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
     losses = _words("--loss", options.loss, get_args(LossContract))
     wrappers = _words("--wrapper", options.wrapper, get_args(Wrapper))
     kernels = _words("--kernel", options.kernel, get_args(Kernel))
-    ranks = max(sps) * max(dps) if options.ranks is None else options.ranks
-    if ranks < min(sps) * min(dps):
-        raise UsageError(
-            f"--ranks={ranks}: sp*dp={min(sps)}*{min(dps)} is the smallest mesh asked for"
-        )
+    ranks = _ranks_for(options, sps, dps)
     request = Request(
         candidates=tuple(dict.fromkeys(options.candidate or ("native-gather", "native-local"))),
         sps=sps,
@@ -230,6 +237,8 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         wrappers=wrappers,
         stated=tuple(options.set),
         against=against,
+        rare_sps=() if options.sp else RARE_SPS,
+        rare_dps=() if options.dp else RARE_DPS,
     )
     for text in request.stated:
         from harness.case.stated import BadField, read_stated
@@ -239,6 +248,36 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         except BadField as error:
             raise UsageError(f"--set={error}") from None
     return request, ranks
+
+
+def _meshes(options: argparse.Namespace) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sizes asked for; if nobody asked, the usual ones for which there are ranks."""
+    dps = read_numbers("--dp", options.dp) if options.dp else USUAL_DPS
+    if options.sp:
+        sps = read_numbers("--sp", options.sp)
+    else:
+        ranks = math.inf if options.ranks is None else options.ranks
+        sps = tuple(sp for sp in USUAL_SPS if sp * min(dps) <= ranks)
+        if max(sps, default=1) == 1:
+            raise UsageError(
+                f"--ranks={options.ranks}: no sequence can be shared; use at least "
+                f"{2 * min(dps)} ranks, or ask for --sp 1"
+            )
+    if not options.dp and options.ranks is not None:
+        dps = tuple(dp for dp in dps if dp * min(sps) <= options.ranks) or dps[:1]
+    return sps, dps
+
+
+def _ranks_for(options: argparse.Namespace, sps: tuple[int, ...], dps: tuple[int, ...]) -> int:
+    """As many as there are to be, or as the sizes need; each size has a mesh that fits."""
+    ranks: int = max(sps) * max(dps) if options.ranks is None else options.ranks
+    for option, numbers, least in (("--sp", sps, min(dps)), ("--dp", dps, min(sps))):
+        if max(numbers) * least > ranks:
+            raise UsageError(
+                f"--ranks={ranks}: {option}={max(numbers)} needs {max(numbers) * least} ranks; "
+                f"ask for more ranks, or for a smaller {option}"
+            )
+    return ranks
 
 
 def against_of(options: argparse.Namespace) -> Against:

@@ -40,6 +40,11 @@ class KeyResult:
     used: float
     # What the whole tensor may stray as a share of it.
     slack: float = 0.0
+    # Whether it is zero in the reference, so that nothing can be wrong with its size.
+    zero: bool = False
+    # By what share of itself it is larger than in plain training in the case's own dtype; nothing
+    # where that has no error of its own, or so much that this says little.
+    lean: float | None = None
 
     @property
     def weak(self) -> bool:
@@ -88,6 +93,9 @@ class Comparison:
     as_in_fp32: bool = False
     # What it was compared with, where that is not plain training.
     against: str = ""
+    # How many targets were judged whose label is on another rank; nothing where a candidate shows
+    # too little of who holds what.
+    at_edge: int | None = None
     # Whether any rank was seen to send anything to another.
     silent: bool = False
     # Packages that ranks had in plain torch instead.
