@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 
 import harness
+from harness.campaign.coverage import Coverage
 from harness.campaign.digest import digest
-from harness.campaign.examined import Examined
 from harness.campaign.live import Live
 from harness.campaign.request import WHOLE, Part, Request, origin
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary, Tally
@@ -171,7 +171,7 @@ def _nothing_yet(request: Request, part: Part, supply: Supply, pool: RankPool) -
         of=part.of,
         shards=(part.number,),
         tallies={
-            candidate: Tally(examined=Examined.asks(supply.share))
+            candidate: Tally(coverage=Coverage.asks(supply.share))
             for candidate in request.candidates
         },
         situations=Counter(dict.fromkeys(SITUATIONS, 0)),

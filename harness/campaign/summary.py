@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from harness.campaign.bounds import Bounds
+from harness.campaign.coverage import Coverage, of_any_layer
 from harness.campaign.digest import add_up, digest, is_digest
-from harness.campaign.examined import Examined, of_any_layer
 from harness.campaign.leaning import Leaning, told
 from harness.campaign.request import Request
 from harness.case import Case, Dtype, parse
@@ -105,7 +105,7 @@ class Tally:
     # By how many tokens a case has.
     pace: dict[str, Pace] = field(default_factory=dict)
     # What it was asked for, and what of it was judged.
-    examined: Examined = field(default_factory=Examined)
+    coverage: Coverage = field(default_factory=Coverage)
     bounds: Bounds = field(default_factory=Bounds)
     # By dtype and tensor.
     leanings: dict[str, dict[str, Leaning]] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Tally:
         self.verdicts[comparison.verdict.name] += 1
         for name in situations:
             self.situations.setdefault(name, Counter())[comparison.verdict.name] += 1
-        self.examined.add(comparison)
+        self.coverage.add(comparison)
         if comparison.verdict is not Verdict.UNSUPPORTED:
             self.bounds.add(comparison.case)
             self.pace.setdefault(size_of(comparison.case), Pace()).add(seconds)
@@ -181,7 +181,7 @@ class Tally:
             used,
             situations,
             pace,
-            self.examined + other.examined,
+            self.coverage + other.coverage,
             self.bounds + other.bounds,
             leanings,
             failures,
@@ -211,7 +211,7 @@ class Tally:
     def unexamined(self) -> list[str]:
         """What was asked for and not examined; a failure ends what is asked."""
         stopped = any(Verdict[name].failed for name in self.verdicts)
-        return [] if stopped else list(self.examined.lacks())
+        return [] if stopped else list(self.coverage.lacks())
 
     @property
     def leans(self) -> list[str]:
@@ -239,7 +239,7 @@ class Tally:
             "histogram": {dtype: asdict(histogram) for dtype, histogram in self.used.items()},
             "situations": {name: dict(counts) for name, counts in self.situations.items()},
             "pace": {size: asdict(pace) for size, pace in self.pace.items()},
-            "examined": self.examined.record(),
+            "coverage": self.coverage.record(),
             "unexamined": self.unexamined,
             "bounds": asdict(self.bounds),
             "leanings": {
@@ -272,7 +272,7 @@ class Tally:
             used,
             situations,
             pace,
-            Examined.from_record(record["examined"]),
+            Coverage.from_record(record["coverage"]),
             Bounds(**record["bounds"]),
             leanings,
             failures,
@@ -303,7 +303,7 @@ class Tally:
                 size.isdecimal() and 0 <= pace.most <= pace.seconds + 1e-5
                 for size, pace in self.pace.items()
             )
-            and self.examined.is_sound()
+            and self.coverage.is_sound()
             and self.bounds.is_sound()
             and all(
                 dtype in DTYPES and all(map(Leaning.is_sound, each.values()))

@@ -253,19 +253,24 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
 def _meshes(options: argparse.Namespace) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The sizes asked for; if nobody asked, the usual ones for which there are ranks."""
     dps = read_numbers("--dp", options.dp) if options.dp else USUAL_DPS
-    if options.sp:
-        sps = read_numbers("--sp", options.sp)
-    else:
-        ranks = math.inf if options.ranks is None else options.ranks
-        sps = tuple(sp for sp in USUAL_SPS if sp * min(dps) <= ranks)
-        if max(sps, default=1) == 1:
-            raise UsageError(
-                f"--ranks={options.ranks}: no sequence can be shared; use at least "
-                f"{2 * min(dps)} ranks, or ask for --sp 1"
-            )
+    sps = read_sps(options, min(dps))
     if not options.dp and options.ranks is not None:
         dps = tuple(dp for dp in dps if dp * min(sps) <= options.ranks) or dps[:1]
     return sps, dps
+
+
+def read_sps(options: argparse.Namespace, dp: int = 1) -> tuple[int, ...]:
+    """What `--sp` names; if nobody asked, the usual ones for which there are ranks."""
+    if options.sp:
+        return read_numbers("--sp", options.sp)
+    ranks = math.inf if options.ranks is None else options.ranks
+    sps = tuple(sp for sp in USUAL_SPS if sp * dp <= ranks)
+    if max(sps, default=1) == 1:
+        raise UsageError(
+            f"--ranks={options.ranks}: no sequence can be shared; use at least {2 * dp} ranks, or "
+            "ask for --sp 1"
+        )
+    return sps
 
 
 def _ranks_for(options: argparse.Namespace, sps: tuple[int, ...], dps: tuple[int, ...]) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from typing import Any
 
+from harness.campaign.coverage import Coverage
 from harness.candidates import locate
 from harness.case import Case, Dtype
 from harness.compare import Comparison, Verdict
@@ -41,7 +42,7 @@ def verify(asked: Iterable[Job], goldens: int, pool: RankPool) -> "Verified":
     """
     verified = Verified(goldens=goldens)
     failing = []
-    for name, comparison in judged(asked, pool):
+    for name, comparison in judged(map(verified.ask, asked), pool):
         if comparison.verdict.failed:
             failing.append((name, comparison))
         else:
@@ -89,12 +90,21 @@ class Verified:
     # Bugs that are listed upstream, by key and link; and why cases were refused.
     listed: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+    # By candidate, what it was asked for and what of it was judged.
+    coverage: dict[str, Coverage] = field(default_factory=dict)
     elements: int = 0
     seconds: float = 0.0
+
+    def ask(self, job: Job) -> Job:
+        """The same, counted as asked for."""
+        _, case, candidate, _ = job
+        self.coverage.setdefault(candidate, Coverage()).ask(case)
+        return job
 
     def add(self, name: str, comparison: Comparison) -> None:
         self.verdicts[comparison.verdict.name] += 1
         self.elements += comparison.elements
+        self.coverage.setdefault(comparison.candidate, Coverage()).add(comparison)
         if comparison.verdict is Verdict.KNOWN:
             self.listed[comparison.reason] += 1
         if comparison.verdict is Verdict.UNSUPPORTED:
@@ -106,7 +116,15 @@ class Verified:
     def verdict(self) -> Verdict:
         """The worst of all; a store that nobody could run was not verified."""
         seen = (Verdict[name] for name in self.verdicts)
-        return Verdict.worst(each for each in seen if each is not Verdict.UNSUPPORTED)
+        gaps = [Verdict.FAULT] if self.unexamined else []
+        return Verdict.worst([*(each for each in seen if each is not Verdict.UNSUPPORTED), *gaps])
+
+    @property
+    def unexamined(self) -> list[str]:
+        """What candidates were asked for and not examined; failures say enough."""
+        if self.failures:
+            return []
+        return [f"{name}: {what}" for name, each in self.coverage.items() for what in each.lacks()]
 
     def record(self) -> dict[str, Any]:
         return {
@@ -115,6 +133,7 @@ class Verified:
             "verdicts": dict(self.verdicts),
             "listed": dict(self.listed),
             "refused": dict(self.refused),
+            "unexamined": self.unexamined,
             "elements": self.elements,
             "seconds": self.seconds,
             "failures": {name: comparison_record(each) for name, each in self.failures.items()},

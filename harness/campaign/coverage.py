@@ -53,7 +53,7 @@ class Gradient:
 
 
 @dataclass(slots=True)
-class Examined:
+class Coverage:
     """What one candidate was asked for, and what of it was judged."""
 
     asked: Counter[str] = field(default_factory=Counter)
@@ -62,12 +62,12 @@ class Examined:
     gradients: dict[str, Gradient] = field(default_factory=dict)
 
     @classmethod
-    def asks(cls, cases: Iterable[Case]) -> "Examined":
+    def asks(cls, cases: Iterable[Case]) -> "Coverage":
         """Of a candidate that is to be judged on these."""
-        examined = cls()
+        coverage = cls()
         for case in cases:
-            examined.ask(case)
-        return examined
+            coverage.ask(case)
+        return coverage
 
     def ask(self, case: Case) -> None:
         if case.sp > 1:
@@ -94,12 +94,12 @@ class Examined:
             gradient.compared += 1
             gradient.alive += one
 
-    def __add__(self, other: "Examined") -> "Examined":
+    def __add__(self, other: "Coverage") -> "Coverage":
         gradients = {
             name: self.gradients.get(name, Gradient()) + other.gradients.get(name, Gradient())
             for name in {**self.gradients, **other.gradients}
         }
-        return Examined(self.asked + other.asked, self.judged + other.judged, gradients)
+        return Coverage(self.asked + other.asked, self.judged + other.judged, gradients)
 
     def lacks(self) -> Iterator[str]:
         """What was asked for and not examined enough, in words."""
@@ -124,7 +124,7 @@ class Examined:
         }
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> "Examined":
+    def from_record(cls, record: dict[str, Any]) -> "Coverage":
         return cls(
             Counter(record["asked"]),
             Counter(record["judged"]),

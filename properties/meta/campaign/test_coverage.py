@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from harness.campaign.examined import ENOUGH, Examined
+from harness.campaign.coverage import ENOUGH, Coverage
 from harness.campaign.summary import Tally
 from harness.case import Case, parse
 from harness.cli import main
 from harness.compare import Comparison, KeyResult, Verdict
+from harness.conformance.examined import Examined
+from harness.conformance.stage import Stage
 from properties.helpers.places import PLANTED
 
 pytest_plugins = ["properties.helpers.own_pool"]
@@ -25,7 +27,7 @@ def judged(case: Case, keys: tuple[KeyResult, ...] = KEYS, at_edge: int | None =
 
 
 def lacks(asked: list[Case], seen: list[Comparison]) -> list[str]:
-    examined = Examined.asks(asked)
+    examined = Coverage.asks(asked)
     for comparison in seen:
         examined.add(comparison)
     return list(examined.lacks())
@@ -66,8 +68,8 @@ def test_gradients_that_are_zero_in_every_case_are_named() -> None:
 
 
 def test_parts_add_up_and_a_failure_is_not_hidden_by_what_was_not_examined() -> None:
-    part = Tally(examined=Examined.asks([SHARED] * 6))
-    other = Tally(examined=Examined.asks([SHARED] * 6))
+    part = Tally(coverage=Coverage.asks([SHARED] * 6))
+    other = Tally(coverage=Coverage.asks([SHARED] * 6))
     other.add(judged(SHARED))
     other.add(judged(SHARED))
     assert (part + other).verdict == "FAULT"
@@ -89,3 +91,15 @@ def test_who_refuses_what_was_asked_for_is_no_pass(capsys: pytest.CaptureFixture
         assert tallies[name]["verdict"] == "FAULT"
         assert {*tallies[name]["verdicts"]} <= {"EQUAL", "WITHIN", "UNSUPPORTED"}
         assert any("on another rank" in what for what in tallies[name]["unexamined"])
+
+
+def test_a_published_step_that_was_examined_on_too_little_is_told() -> None:
+    stage = Stage(coverage=Coverage.asks([SHARED] * 8))
+    examined = Examined("a.b", "a@1", {}, stages={"sp 2": stage})
+    stage.add(judged(SHARED))
+    assert len(examined.unexamined) == 2
+    stage.add(judged(SHARED))
+    assert examined.unexamined == []
+    assert Examined("a.b", "a@1", {}, stages={"sp 1": Stage()}).unexamined == [
+        "no case that it supports shares a sequence"
+    ]
