@@ -75,8 +75,7 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
     }
     told = [_told(*each) for each in moved]
     answer(options, {"goldens": told, "failures": failures, "placement": place})
-    changed = any(change is Change.SEMANTIC for _, change, _, _ in moved)
-    return DIVERGED if changed else PASSED
+    return DIVERGED if any(change.failed for _, change, _, _ in moved) else PASSED
 
 
 def _told(name: str, change: str, why: str, comparison: Any) -> dict[str, str]:
