@@ -144,12 +144,13 @@ def _campaign(options: argparse.Namespace) -> int:
 
 
 def _answer(shown: "Shown | Passed", options: argparse.Namespace, pool: "RankPool") -> int:
-    answer(options, {**shown.record(), "placement": pool.place})
+    status = status_of(shown.verdict, options.known)
+    status = answer(options, {**shown.record(), "placement": pool.place}, status)
     if not options.json:
         print(shown.text())  # noqa: T201 - the answer
     if options.script is not None:
         _write_script(options.script, shown.comparison, pool)
-    return status_of(shown.verdict, options.known)
+    return status
 
 
 def _read(texts: list[str], candidate: str | None) -> tuple[list[Case], str, "Bundle | None"]:
@@ -200,6 +201,8 @@ def _write_script(name: str, comparison: "Comparison | None", pool: "RankPool") 
     except NoScript as why:
         print(f"harness: --script={name}: {why}", file=sys.stderr)  # noqa: T201 - no refusal
     except OSError as error:
-        raise UsageError(f"--script={name}: cannot be written: {error.strerror}") from None
+        # What failed has its exit status all the same.
+        said = f"--script={name}: cannot be written: {error.strerror}"
+        print(f"harness: {said}", file=sys.stderr)  # noqa: T201 - no refusal
     finally:
         draft.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from harness.failure.smallest import smallest
 from harness.judge import evaluate, verdict_only
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
+from properties.helpers.full import full_disk
 
 pytest_plugins = ["properties.helpers.own_pool"]
 pytestmark = pytest.mark.usefixtures("own_pool")
@@ -273,6 +274,21 @@ def test_where_every_layer_is_needed_that_is_said(repro: Say) -> None:
     status, said = repro(case, "--candidate", NEEDS_LAYERS, "--bisect-layer")
     assert status == DIVERGED
     assert said.splitlines()[-1] == "  layers  with fewer than 2 it does not fail"
+
+
+def test_a_full_disk_changes_no_verdict(
+    mine: str,
+    diverged: Comparison,  # noqa: ARG001 - ranks are there
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["repro", str(CASE), "--candidate", f"{mine}:B14", "--no-diagnose"]
+    with full_disk():
+        assert main([*words, "--script", "it.py", "--report", "pages"]) == DIVERGED
+    told = capsys.readouterr().err
+    assert "harness: --report=pages: cannot be written: File too large\n" in told
+    assert "harness: --script=it.py: cannot be written: File too large\n" in told
+    assert not list(Path().glob("it.py*"))
+    assert not list(Path("pages").iterdir())
 
 
 NOTHING = "harness: --script=it.py: there is nothing to show: no case failed\n"
