@@ -122,5 +122,4 @@ def run(options: argparse.Namespace) -> int:
     known = options.known if all(tally.passed for tally in summary.tallies.values()) else "fail"
     status = STOPPED if summary.ended == INTERRUPTED else status_of(summary.verdict, known)
     say(console, f"\n{closing(summary, status)}")
-    answer(options, summary.record())
-    return status
+    return answer(options, summary.record(), status)

@@ -108,8 +108,8 @@ def run(options: argparse.Namespace) -> int:
         (out / file).write_text(text)
     if before is not None:
         _tell_changes(before, records, out)
-    answer(options, {"found": records}, read(out))
-    return _status(records, sweeping=bool(versions))
+    status = _status(records, sweeping=bool(versions))
+    return answer(options, {"found": records}, status, read(out))
 
 
 def so_far(out: Path) -> "Results":

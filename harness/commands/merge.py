@@ -29,5 +29,4 @@ def run(options: argparse.Namespace) -> int:
     show_failures(summary, console)
     status = status_of(summary.verdict)
     say(console, f"\n{closing(summary, status)}")
-    answer(options, summary.record())
-    return status
+    return answer(options, summary.record(), status)

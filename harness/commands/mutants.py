@@ -99,5 +99,4 @@ def run(options: argparse.Namespace) -> int:
             )
         show(power, console)
         document = {**power.record(), "placement": pools[0].place}
-    answer(options, document)
-    return PASSED if power.passed else DIVERGED
+    return answer(options, document, PASSED if power.passed else DIVERGED)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from harness.case import Case, InvalidCase, parse
 from harness.commands.options import (
     UsageError,
+    against_of,
     against_option,
     answer,
     campaign_options,
@@ -99,7 +100,8 @@ def _case(options: argparse.Namespace) -> int:
 
     _may_write(options.script, [candidate])
     with open_pool(options, ranks, [candidate]) as pool:
-        shown = look(cases, candidate, pool, ranks if ranks > needed else 0)
+        beside = ranks if ranks > needed else 0
+        shown = look(cases, candidate, pool, beside, against=against_of(options))
         if bundle is not None:
             shown.beside(bundle, pool.device)
         if options.bisect_layer and shown.failed:
@@ -142,12 +144,13 @@ def _campaign(options: argparse.Namespace) -> int:
 
 
 def _answer(shown: "Shown | Passed", options: argparse.Namespace, pool: "RankPool") -> int:
-    answer(options, {**shown.record(), "placement": pool.place})
+    status = status_of(shown.verdict, options.known)
+    status = answer(options, {**shown.record(), "placement": pool.place}, status)
     if not options.json:
         print(shown.text())  # noqa: T201 - the answer
     if options.script is not None:
         _write_script(options.script, shown.comparison, pool)
-    return status_of(shown.verdict, options.known)
+    return status
 
 
 def _read(texts: list[str], candidate: str | None) -> tuple[list[Case], str, "Bundle | None"]:
@@ -198,6 +201,8 @@ def _write_script(name: str, comparison: "Comparison | None", pool: "RankPool") 
     except NoScript as why:
         print(f"harness: --script={name}: {why}", file=sys.stderr)  # noqa: T201 - no refusal
     except OSError as error:
-        raise UsageError(f"--script={name}: cannot be written: {error.strerror}") from None
+        # What failed has its exit status all the same.
+        said = f"--script={name}: cannot be written: {error.strerror}"
+        print(f"harness: {said}", file=sys.stderr)  # noqa: T201 - no refusal
     finally:
         draft.unlink(missing_ok=True)

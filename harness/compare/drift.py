@@ -13,7 +13,16 @@ class Change(StrEnum):
 
     NONE = "none"
     DRIFT = "environment drift"
+    # Bits of two runs here differ, so that those of an earlier one tell nothing.
+    UNREPEATABLE = "not repeatable"
+    # Other bits in the same environment: somebody changed what computes them.
+    CHANGED = "changed"
     SEMANTIC = "semantic change"
+
+    @property
+    def failed(self) -> bool:
+        """Whether somebody has to look at it."""
+        return self in (Change.CHANGED, Change.SEMANTIC)
 
 
 @dataclass(frozen=True, slots=True)

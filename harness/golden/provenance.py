@@ -1,6 +1,7 @@
 """Where tensors come from: what may move their last bits."""
 
 import platform
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ GENERATOR = "1"
 
 # Which ranks they were, and where those of one pool went, moves no bit.
 SAME_ANYWHERE = ("devices", "ranks")
+# What /proc/cpuinfo calls what tells one processor from another.
+PROCESSOR = ("model name", "cpu family", "model", "stepping")
 
 
 def fingerprint(place: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -29,8 +32,19 @@ def fingerprint(place: Mapping[str, str] | None = None) -> dict[str, str]:
         "numpy": np.__version__,
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": torch.backends.cpu.get_cpu_capability(),
+        "processor": processor(),
         **{name: what for name, what in there.items() if name not in SAME_ANYWHERE},
     }
+
+
+def processor() -> str:
+    """Its make and model, as far as the system tells: libraries choose kernels by it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor()
+    told = dict(re.split(r"\s*:\s*", line, maxsplit=1) for line in lines if ":" in line)
+    return " ".join(told[word] for word in PROCESSOR if word in told) or platform.processor()
 
 
 def commit(folder: Path) -> str:

@@ -44,16 +44,35 @@ class Store:
 
     def change(self, changed: Callable[[dict[str, bytes]], Files]) -> None:
         """The same, made of what is there at that moment: no other writer comes between."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._told():
+            self.folder.mkdir(parents=True, exist_ok=True)
         with self._locked(fcntl.LOCK_EX):
             self._settle()
             files = changed(self._files())
-            draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=self.folder))
+            with self._told():
+                self._commit(files)
+            self._settle()
+
+    def _commit(self, files: Files) -> None:
+        """All or none; of none nothing is left behind."""
+        draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=self.folder))
+        try:
             for name, data in files.items():
                 (draft / name).parent.mkdir(exist_ok=True)
                 (draft / name).write_bytes(data)
             draft.rename(self.folder / COMMITTED)
-            self._settle()
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """A full disk is no fault of the harness."""
+        try:
+            yield
+        except OSError as error:
+            why = f"cannot be written: {error.strerror}; nothing in it was changed"
+            raise BadGolden(f"store={self.folder}: {why}") from None
 
     def _files(self) -> dict[str, bytes]:
         return {**_read(self.folder), **_read(self.folder / COMMITTED)}

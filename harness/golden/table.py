@@ -49,10 +49,16 @@ def show_compared(seen: Sequence[tuple[str, Change, str, Comparison]], console: 
     for name, change, why, comparison in seen:
         if change is Change.SEMANTIC:
             say(console, f"{name}: {change}\n{explain(comparison)}\n")
-        elif change is Change.DRIFT:
+        elif change is not Change.NONE:
             say(console, f"{name}: {change}: {why}")
     counts = Counter(change for _, change, _, _ in seen)
     say(console, "; ".join(f"{change}: {counts[change]} of {len(seen)}" for change in Change))
+    if counts[Change.CHANGED]:
+        say(
+            console,
+            "The candidate changed, or a library that it uses; if that is meant, record it "
+            "again with `golden generate --out DIR`",
+        )
 
 
 def show_verified(verified: Verified, doubted: Mapping[str, str], console: Console) -> None:

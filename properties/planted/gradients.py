@@ -1,5 +1,6 @@
 """Steps whose gradients are wrong in one plain way, and whose loss is right."""
 
+import itertools
 from collections.abc import Callable
 
 from torch import Tensor
@@ -42,3 +43,17 @@ NEGATED = WrongAtTheEnd(lambda _name, grad, _sp: -grad)
 DIVIDED_BY_SP = WrongAtTheEnd(lambda _name, grad, sp: grad / sp)
 A_LAYER_MISSING = WrongAtTheEnd(in_the_last_layer(lambda _name, grad, _sp: grad * 0))
 LAST_SLICE_ZEROED = WrongAtTheEnd(without_last_slice)
+
+
+def a_hundredth_more(_name: str, grad: Tensor, _sp: int) -> Tensor:
+    return grad * 1.01
+
+
+def every_third_time_more(name: str, grad: Tensor, _sp: int) -> Tensor:
+    turn = next(turns.setdefault(name, itertools.count(1)))
+    return grad * 1.01 if turn % 3 else grad * 0.99
+
+
+turns: dict[str, "itertools.count[int]"] = {}
+A_HUNDREDTH_MORE = WrongAtTheEnd(a_hundredth_more)
+EVERY_THIRD_TIME_MORE = WrongAtTheEnd(every_third_time_more)

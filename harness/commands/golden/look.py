@@ -66,5 +66,6 @@ def verify(options: argparse.Namespace) -> int:
     verified.seconds = round(time.monotonic() - started, 3)
     if not options.json:
         show_verified(verified, doubted, console(options))
-    answer(options, {**verified.record(), "unconfirmed": doubted, "placement": place})
-    return DIVERGED if doubted else status_of(verified.verdict.name, options.known)
+    document = {**verified.record(), "unconfirmed": doubted, "placement": place}
+    status = DIVERGED if doubted else status_of(verified.verdict.name, options.known)
+    return answer(options, document, status)

@@ -74,9 +74,8 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
         if change is Change.SEMANTIC
     }
     told = [_told(*each) for each in moved]
-    answer(options, {"goldens": told, "failures": failures, "placement": place})
-    changed = any(change is Change.SEMANTIC for _, change, _, _ in moved)
-    return DIVERGED if changed else PASSED
+    status = DIVERGED if any(change.failed for _, change, _, _ in moved) else PASSED
+    return answer(options, {"goldens": told, "failures": failures, "placement": place}, status)
 
 
 def _told(name: str, change: str, why: str, comparison: Any) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from harness.compare import Change
 from harness.report.html.render import render
 
 
@@ -45,7 +46,7 @@ def recorded_page(document: Mapping[str, Any], links: Mapping[str, str]) -> str:
     return render(
         "recorded.html",
         title=f"{len(document['goldens'])} goldens: {told}",
-        verdict="DIVERGED" if document["failures"] else "WITHIN",
+        verdict="DIVERGED" if any(Change(change).failed for change in changes) else "WITHIN",
         told=told,
         goldens=document["goldens"],
         links=links,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.against import ITSELF, Against
 from harness.campaign.request import Request
 from harness.campaign.supply import draw
 from harness.case import Case, parse
@@ -20,6 +21,7 @@ from harness.failure.smallest import smallest
 from harness.judge import evaluate, verdict_only
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
+from properties.helpers.full import full_disk
 
 pytest_plugins = ["properties.helpers.own_pool"]
 pytestmark = pytest.mark.usefixtures("own_pool")
@@ -234,17 +236,28 @@ def test_what_shrinks_after_another_case_still_needs_it(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fresh(
-        case: Case, candidate: str, _: RankPool, before: tuple[Case, ...] = (), ranks: int = 0
+        case: Case,
+        candidate: str,
+        pool: RankPool,
+        before: tuple[Case, ...] = (),
+        ranks: int = 0,
+        *,
+        against: Against,
     ) -> Comparison:
+        assert pool is harness_pool
         assert not ranks
         verdict = Verdict.DIVERGED if before == (CASE,) else Verdict.EQUAL
-        return Comparison(case=case, candidate=candidate, verdict=verdict, before=before)
+        return Comparison(
+            case=case, candidate=candidate, verdict=verdict, against=against, before=before
+        )
 
     for module in ("confirm", "smallest"):
         monkeypatch.setattr(f"harness.failure.{module}.on_fresh_ranks", fresh)
 
-    found = smallest(fresh(LARGER, "native-local", harness_pool, (CASE,)), harness_pool)
+    seen = fresh(LARGER, "native-local", harness_pool, (CASE,), against=ITSELF)
+    found = smallest(seen, harness_pool)
     assert found.finished
+    assert found.smallest.against == ITSELF
     assert found.smallest.case.tokens == 1
     assert found.smallest.before == (CASE,)
 
@@ -261,6 +274,21 @@ def test_where_every_layer_is_needed_that_is_said(repro: Say) -> None:
     status, said = repro(case, "--candidate", NEEDS_LAYERS, "--bisect-layer")
     assert status == DIVERGED
     assert said.splitlines()[-1] == "  layers  with fewer than 2 it does not fail"
+
+
+def test_a_full_disk_changes_no_verdict(
+    mine: str,
+    diverged: Comparison,  # noqa: ARG001 - ranks are there
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["repro", str(CASE), "--candidate", f"{mine}:B14", "--no-diagnose"]
+    with full_disk():
+        assert main([*words, "--script", "it.py", "--report", "pages"]) == DIVERGED
+    told = capsys.readouterr().err
+    assert "harness: --report=pages: cannot be written: File too large\n" in told
+    assert "harness: --script=it.py: cannot be written: File too large\n" in told
+    assert not list(Path().glob("it.py*"))
+    assert not list(Path("pages").iterdir())
 
 
 NOTHING = "harness: --script=it.py: there is nothing to show: no case failed\n"

@@ -13,6 +13,7 @@ from harness.golden import examine
 from harness.golden.generate import compute
 from harness.golden.manifest import FILE
 from harness.trace import Trace
+from properties.helpers.full import full_disk
 from properties.helpers.stores import CASES, on_disk, stored_in
 from properties.helpers.traces import scaled
 
@@ -169,3 +170,26 @@ def test_what_cannot_be_added_is_refused_and_nothing_is_written(
     assert golden("add", folder, *words) == 2
     assert said in capsys.readouterr().err
     assert on_disk(folder) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("add", "new", "case/1 rows=2:11 sp=2", "--comment", "It is short."),
+        ("generate", "--accept", "--reason", "the definition changed"),
+    ],
+)
+def test_on_a_full_disk_a_store_stays_as_it_was_and_no_draft_is_left(
+    command: tuple[str, ...],
+    folder: Path,
+    references_times: Change,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    references_times(1.5)
+    before = on_disk(folder)
+    with full_disk():
+        assert main(["golden", *command, "--store", str(folder)]) == 4
+    said = f"store={folder}: cannot be written: File too large; nothing in it was changed"
+    assert capsys.readouterr().err == f"harness: {said}\n"
+    assert on_disk(folder) == before
+    assert not list(folder.glob(".*"))

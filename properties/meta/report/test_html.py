@@ -1,5 +1,6 @@
 """Pages say what the record says, whatever stands in it; a browser looks at them elsewhere."""
 
+import argparse
 import json
 import re
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from harness.case import Row
 from harness.cli import main
+from harness.commands.options import answer
 from harness.compare import Comparison, Look, faulted
 from harness.compare.scale import Scale
 from harness.failure.bundle import write_bundle
@@ -21,6 +23,7 @@ from harness.report.html import NotDrawn, Page, pages_of, save
 from harness.trace import Fault, Kind, Misfit, MisfitKind
 from properties.helpers.commands import ran
 from properties.helpers.drawn import CASE, HOSTILE, SIGNS, campaign, pictured
+from properties.helpers.full import full_disk
 from properties.helpers.fuzzing import fuzz, one_value_else
 from properties.helpers.places import ROOT
 
@@ -280,6 +283,23 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_rank_starts(
     (tmp_path / "file").touch()
     assert main([*command, "--report", str(tmp_path / "file" / "in")]) == 2
     assert "--report=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("status", "then"), [(0, 3), (1, 1), (3, 3), (130, 130)])
+def test_a_page_that_cannot_be_written_changes_no_verdict_and_is_not_passed_over(
+    status: int, then: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = argparse.Namespace(json=False, report=str(tmp_path))
+    document = campaign()
+    with full_disk():
+        assert answer(options, document, status) == then
+    said = f"harness: --report={tmp_path}: cannot be written: File too large"
+    if status == 0:
+        said += "; everything passed, and the exit status is 3 for want of its page"
+    assert capsys.readouterr().err == f"{said}\n"
+    assert not list(tmp_path.iterdir())
+    assert answer(options, document, status) == status
+    assert list(tmp_path.iterdir())
 
 
 def shapes() -> dict[str, Callable[[], Any]]:
