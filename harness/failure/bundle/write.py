@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.compare import Comparison
-from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, put
+from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, private, put
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.read import EXPLANATION, FORMAT, RANKS, RECORD, TENSORS
 from harness.failure.bundle.tensors import pack
@@ -29,7 +29,7 @@ def write_bundle(
     try:
         return put(files, name, folder)
     except OSError:
-        return put(files, name, elsewhere())
+        return put(files, name, private(elsewhere()))
 
 
 def _files(comparison: Comparison, origin: Origin) -> dict[str, bytes]:
