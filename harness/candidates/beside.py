@@ -21,7 +21,7 @@ def put_first(folder: str) -> None:
 
 def require_own(folder: str) -> None:
     """Raise `FromElsewhere` for a module that the folder holds and that is another file's here."""
-    for name, ours in _held(folder).items():
+    for name, ours in held(folder).items():
         if name not in sys.modules:
             continue
         theirs = _file_of(sys.modules[name])
@@ -34,7 +34,7 @@ def require_own(folder: str) -> None:
 
 
 @cache
-def _held(folder: str) -> dict[str, str]:
+def held(folder: str) -> dict[str, str]:
     """The modules that Python finds in a folder, and the file of each; no part of any is run."""
     if not folder:
         return {}

@@ -32,7 +32,9 @@ def private(folder: Path) -> Path:
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     if not is_private(folder):
-        raise PermissionError(errno.EPERM, "can be written by others, or is a link; remove it", str(folder))
+        raise PermissionError(
+            errno.EPERM, "can be written by others, or is a link; remove it", str(folder)
+        )
     return folder
 
 
