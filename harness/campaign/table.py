@@ -21,6 +21,7 @@ from harness.campaign.summary import (
     Tally,
     worst,
 )
+from harness.names import short_names
 
 ENDED = {
     INTERRUPTED: "interrupted before all cases were judged; this is no pass",
@@ -179,11 +180,6 @@ def titled(title: str) -> Table:
     )
 
 
-def short_name(candidate: str) -> str:
-    """Without the folders: a table is narrow."""
-    return candidate.rpartition("/")[2]
-
-
 def _shards(numbers: Sequence[int]) -> str:
     """1, 2, 3 and 7 as `shards 1-3, 7`."""
     runs = groupby(enumerate(numbers), lambda each: each[1] - each[0])
@@ -203,11 +199,10 @@ def _verdicts(summary: Summary) -> Table:
     table.add_column("candidate", min_width=13, no_wrap=True)
     for name in (*columns, "elements", "used"):
         table.add_column(name.lower(), justify="right", no_wrap=True)
+    short = short_names(summary.tallies)
     for candidate, tally in summary.tallies.items():
         counts = [str(tally.verdicts[name] or "·") for name in columns]
-        table.add_row(
-            Text(short_name(candidate)), *counts, f"{tally.elements:,}", f"{tally.most:.2g}"
-        )
+        table.add_row(Text(short[candidate]), *counts, f"{tally.elements:,}", f"{tally.most:.2g}")
     return table
 
 
@@ -225,10 +220,11 @@ def _errors(summary: Summary) -> Table:
     for bound in BUCKETS:
         table.add_column(f"≤{bound:g}", justify="right", no_wrap=True)
     table.add_column("most", justify="right", no_wrap=True)
+    short = short_names(summary.tallies)
     for candidate, tally in summary.tallies.items():
         for dtype, histogram in sorted(tally.used.items()):
             counts = [str(count or "·") for count in histogram.counts]
-            table.add_row(Text(short_name(candidate)), dtype, *counts, f"{histogram.most:.2g}")
+            table.add_row(Text(short[candidate]), dtype, *counts, f"{histogram.most:.2g}")
     return table
 
 

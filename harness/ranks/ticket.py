@@ -18,6 +18,8 @@ class Ticket:
 
     case: Case
     candidate: str
+    # What its ranks import from first.
+    folder: str
     traced: bool
     # Nothing is run: the code of the candidate is loaded, to say early what is wrong with it.
     loads: bool = False

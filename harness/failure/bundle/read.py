@@ -19,7 +19,7 @@ from typing import Any, TypeVar, get_args
 from harness.against import Against
 from harness.case import Case, parse
 from harness.compare import Differing
-from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, listed
+from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, is_private, listed
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.tensors import Malformed, unpack
 from harness.failure.sameness import Mark
@@ -108,7 +108,7 @@ def find_bundle(name: str) -> Path:
     """The folder behind a path, or behind the id of a bundle that was written here."""
     if os.sep in name or os.path.lexists(name):
         return Path(name)
-    kept = listed((DEFAULT_FOLDER, elsewhere()))
+    kept = listed((DEFAULT_FOLDER, *filter(is_private, (elsewhere(),))))
     meant = [each for each in kept if name in (each, each.partition("-")[0])]
     if len(meant) == 1:
         return kept[meant[0]]

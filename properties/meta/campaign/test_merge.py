@@ -318,3 +318,10 @@ def test_errors_are_shown_by_candidate_and_dtype() -> None:
         line for line in printed(summary(1, 1)).splitlines() if "a  " in line and "fp" in line
     )
     assert row.split() == ["a", "fp64", *"····1··", "0.2"]
+
+
+def test_candidates_of_one_file_name_are_told_apart_in_every_table() -> None:
+    names = ("somewhere/a/mine.py:STEP", "somewhere/b/mine.py:STEP")
+    told = printed(replace(summary(1, 1), tallies={name: tally([0.2]) for name in names}))
+    first = [line.split()[0] for line in told.splitlines() if "mine.py" in line]
+    assert first == ["a/mine.py:STEP", "b/mine.py:STEP"] * 2
