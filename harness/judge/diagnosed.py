@@ -31,7 +31,7 @@ def diagnosed(
     """The same with what experiments say of it, where they may say anything."""
     vacuous = failure.fault is not None and failure.fault.kind is Kind.VACUOUS
     # What depends on what ran before, or beside, shows nothing on a case alone.
-    by_itself = not failure.before and not failure.ranks and failure.called not in OF_RUNS
+    by_itself = not failure.before and not failure.ranks and failure.seen_as not in OF_RUNS
     if not (failure.verdict is Verdict.DIVERGED or vacuous) or not by_itself:
         return failure
     if pool.against == ITSELF:

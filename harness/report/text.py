@@ -85,10 +85,9 @@ def _beside_lines(mended: Comparison) -> list[str]:
 
 def look_lines(comparison: Comparison) -> list[str]:
     """What it is called, and why."""
-    told = comparison.diagnosis or comparison.looks
-    if not told:
+    if not comparison.looks:
         return [f"  looks   {comparison.scale}"] if comparison.scale else []
-    root, *others = told
+    root, *others = comparison.looks
     lines = [f"  looks   {_look(root)}", f"  cause   usually {ANOMALIES[root.name].cause}"]
     return lines + [f"  and     {_look(other)}" for other in others]
 

@@ -26,7 +26,7 @@ from harness.failure.sameness import Mark
 from harness.outside import BadInput, read_file, read_json
 from harness.verdict import Verdict
 
-FORMAT = 7
+FORMAT = 8
 MOST_BYTES = 4 << 20
 RECORD, EXPLANATION = "failure.json", "explanation.txt"
 TENSORS, RANKS = "tensors.safetensors", "ranks.txt"
@@ -56,7 +56,7 @@ _KINDS: dict[str, Any] = {
     "findings": list,
     "scale": dict | NoneType,
     "looks": list,
-    "diagnosis": list,
+    "seen": list,
     "cause": str,
     "keys": dict,
     "loss": list | NoneType,

@@ -201,7 +201,7 @@ def test_before_and_after_shrinking_stand_side_by_side() -> None:
 def test_nothing_that_was_sent_to_us_is_more_than_text() -> None:
     fault = Fault(kind=Kind.RAISED, summary=HOSTILE, stacks={0: HOSTILE}, log=HOSTILE)
     for comparison in (
-        replace(pictured(), candidate=HOSTILE, reason=HOSTILE, looks=(Look("crashed", HOSTILE),)),
+        replace(pictured(), candidate=HOSTILE, reason=HOSTILE, seen=(Look("crashed", HOSTILE),)),
         replace(faulted(CASE, HOSTILE, fault), logs={0: HOSTILE}),
     ):
         page = page_of(comparison, test=HOSTILE, bundle=HOSTILE)
