@@ -14,7 +14,7 @@ from harness.verdict import Verdict
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
-FORMAT = 8
+FORMAT = 9
 # So many cases may need nothing of other ranks; that no case of more does is no chance.
 FEW = 20
 INTERRUPTED: Final = "interrupted"
@@ -86,6 +86,8 @@ class Tally:
     # How many cases failed as is listed of the candidate, by the bug's key and link.
     known: Counter[str] = field(default_factory=Counter)
     elements: int = 0
+    # Keys that it emitted and that nothing was compared with, in order.
+    uncompared: tuple[str, ...] = ()
     # Cases in which plain training was asked again, and what it then said decided for a pass.
     asked_again: int = 0
     # Cases that passed with several ranks to a sequence, and those of them without a word between
@@ -115,6 +117,7 @@ class Tally:
         if comparison.verdict is not Verdict.UNSUPPORTED:
             self.pace.setdefault(size_of(comparison.case), Pace()).add(seconds)
         self.elements += comparison.elements
+        self.uncompared = tuple(dict.fromkeys([*self.uncompared, *comparison.uncompared]))
         if comparison.verdict is Verdict.UNSUPPORTED:
             self.refused[comparison.reason] += 1
             if comparison.limits:
@@ -147,6 +150,7 @@ class Tally:
             self.lacking + other.lacking,
             self.known + other.known,
             self.elements + other.elements,
+            tuple(dict.fromkeys([*self.uncompared, *other.uncompared])),
             self.asked_again + other.asked_again,
             self.shared + other.shared,
             self.silent + other.silent,
@@ -189,6 +193,7 @@ class Tally:
             "lacking": self.lacking,
             "known": dict(self.known),
             "elements": self.elements,
+            "uncompared": list(self.uncompared),
             "asked_again": self.asked_again,
             "shared": self.shared,
             "silent": self.silent,
@@ -211,6 +216,7 @@ class Tally:
             record["lacking"],
             Counter(record["known"]),
             record["elements"],
+            tuple(record["uncompared"]),
             record["asked_again"],
             record["shared"],
             record["silent"],

@@ -21,6 +21,7 @@ from harness.campaign.summary import (
     Tally,
     worst,
 )
+from harness.uncompared import told_of
 
 ENDED = {
     INTERRUPTED: "interrupted before all cases were judged; this is no pass",
@@ -46,6 +47,8 @@ def show(summary: Summary, console: Console) -> None:
         if tally.refused:
             drawn = f"of {tally.verdicts.total()} cases that were drawn"
             say(console, _by_reason(f"{candidate} does not support, {drawn}", tally.refused))
+        if tally.uncompared:
+            say(console, f"\n{candidate}: {told_of(tally.uncompared)}")
         if tally.known:
             say(console, _by_reason(f"{candidate} fails as is listed of it", tally.known))
     console.print(_situations(summary, console.width))

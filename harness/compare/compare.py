@@ -17,7 +17,16 @@ from harness.compare.elementwise import Judged, judge, measure_noise
 from harness.compare.picture import Seen, draw
 from harness.compare.scale import fit_scale
 from harness.compare.vacuity import vacuity
-from harness.trace import GRADIENT, Assembly, Entry, Fault, Kind, Trace, is_required
+from harness.trace import (
+    GRADIENT,
+    Assembly,
+    Entry,
+    Fault,
+    Kind,
+    Trace,
+    is_of_plain_training,
+    is_required,
+)
 from harness.trace.trace import Tokens, Values
 from harness.verdict import Verdict
 
@@ -101,6 +110,7 @@ def compare(
         misfits=tuple(assembly.misfits),
         keys=tuple(results),
         scale=fit_scale(case, gradients) if gradients_differ else None,
+        uncompared=_uncompared(oracle, assembly, of_our_model=of_our_model),
         fault=fault if verdict is Verdict.FAULT else None,
         silent=case.sp > 1 and assembly.silent,
         stood_in=assembly.stood_in,
@@ -108,6 +118,15 @@ def compare(
         differing=tuple(kept.tensors),
         picture=draw(case, oracle, assembly, seen) if verdict is Verdict.DIVERGED else None,
     )
+
+
+def _uncompared(oracle: Trace, assembly: Assembly, *, of_our_model: bool) -> tuple[str, ...]:
+    """What was emitted and has nothing to be compared with, were the run traced or not."""
+    if not of_our_model:
+        # What is not sent may be emitted at sp 1 as well.
+        return tuple(key for key in assembly.trace if key not in oracle)
+    emitted = dict.fromkeys([*assembly.trace, *assembly.skipped])
+    return tuple(key for key in emitted if key not in oracle and not is_of_plain_training(key))
 
 
 def _not_a_pass(vacuous: str, out_of_step: str) -> Fault | None:

@@ -84,6 +84,8 @@ class Comparison:
     seen: tuple[Look, ...] = ()
     # The same by experiments on other cases; empty where there were none, or they told nothing.
     diagnosis: tuple[Look, ...] = ()
+    # Keys that were emitted, and that there is nothing to compare with.
+    uncompared: tuple[str, ...] = ()
     fault: Fault | None = None
     # Whether it diverged in fp64, and by no more than fp32 would.
     as_in_fp32: bool = False

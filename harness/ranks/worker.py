@@ -203,6 +203,7 @@ def main() -> None:
                 payload,
                 run=run,
                 fragments=items,
+                skipped=list(recorder.skipped),
                 refusal=refusal,
                 limits=limits,
                 idle=idle,

@@ -27,6 +27,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "reason": comparison.reason,
         "elements": comparison.elements,
         "unjudged": list(comparison.unjudged),
+        "uncompared": list(comparison.uncompared),
         "stood_in": list(comparison.stood_in),
         # JSON has no infinity; an element outside an exact budget has used all of it.
         "used": min(comparison.used, 1e308),

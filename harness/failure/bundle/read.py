@@ -50,6 +50,7 @@ _KINDS: dict[str, Any] = {
     "reason": str,
     "elements": int,
     "unjudged": list,
+    "uncompared": list,
     "stood_in": list,
     "used": _NUMBER,
     "first": dict | NoneType,

@@ -170,8 +170,8 @@ def test_a_shard_that_is_there_twice_is_refused(
         ("[" * 100_000, "is not JSON"),
         ("[]", "was not written by check --json"),
         ('{"versions": {}}', "was not written by check --json"),
-        ('{"format": 1}', "has format 1; this version reads 8"),
-        ('{"format": 8}', "is damaged"),
+        ('{"format": 1}', "has format 1; this version reads 9"),
+        ('{"format": 9}', "is damaged"),
     ],
 )
 def test_what_is_no_document_is_refused(
