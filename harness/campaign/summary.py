@@ -92,6 +92,8 @@ class Tally:
     # How many cases failed as is listed of the candidate, by the bug's key and link.
     known: Counter[str] = field(default_factory=Counter)
     elements: int = 0
+    # Keys that it emitted and that nothing was compared with.
+    uncompared: tuple[str, ...] = ()
     # Cases in which plain training was asked again, and what it then said decided for a pass.
     asked_again: int = 0
     # Cases that passed with several ranks to a sequence, and those of them without a word between
@@ -128,6 +130,7 @@ class Tally:
             self.bounds.add(comparison.case)
             self.pace.setdefault(size_of(comparison.case), Pace()).add(seconds)
         self.elements += comparison.elements
+        self.uncompared = tuple(sorted({*self.uncompared, *comparison.uncompared}))
         if comparison.verdict is Verdict.UNSUPPORTED:
             self.refused[comparison.reason] += 1
             if comparison.limits:
@@ -175,6 +178,7 @@ class Tally:
             self.lacking + other.lacking,
             self.known + other.known,
             self.elements + other.elements,
+            tuple(sorted({*self.uncompared, *other.uncompared})),
             self.asked_again + other.asked_again,
             self.shared + other.shared,
             self.silent + other.silent,
@@ -232,6 +236,7 @@ class Tally:
             "lacking": self.lacking,
             "known": dict(self.known),
             "elements": self.elements,
+            "uncompared": list(self.uncompared),
             "asked_again": self.asked_again,
             "shared": self.shared,
             "silent": self.silent,
@@ -266,6 +271,7 @@ class Tally:
             record["lacking"],
             Counter(record["known"]),
             record["elements"],
+            tuple(record["uncompared"]),
             record["asked_again"],
             record["shared"],
             record["silent"],

@@ -22,6 +22,7 @@ from harness.campaign.summary import (
     worst,
 )
 from harness.names import short_names
+from harness.uncompared import told_of
 
 ENDED = {
     INTERRUPTED: "interrupted before all cases were judged; this is no pass",
@@ -48,6 +49,8 @@ def show(summary: Summary, console: Console) -> None:
         if tally.refused:
             drawn = f"of {tally.verdicts.total()} cases that were drawn"
             say(console, _by_reason(f"{candidate} does not support, {drawn}", tally.refused))
+        if tally.uncompared:
+            say(console, f"\n{candidate}: {told_of(tally.uncompared)}")
         if tally.known:
             say(console, _by_reason(f"{candidate} fails as is listed of it", tally.known))
     console.print(_situations(summary, console.width))

@@ -113,7 +113,7 @@ def diagnose_option(parser: argparse.ArgumentParser) -> None:
         "--diagnose",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="name a failure by experiments on other small cases, up to 10 s; default: do",
+        help="name a failure by experiments on other small cases, up to 200; default: do",
     )
 
 

@@ -18,7 +18,16 @@ from harness.compare.elementwise import Judged, Noise, is_zero, judge, lean, mea
 from harness.compare.picture import Seen, draw
 from harness.compare.scale import fit_scale
 from harness.compare.vacuity import at_edge, vacuity
-from harness.trace import GRADIENT, Assembly, Entry, Fault, Kind, Trace, is_required
+from harness.trace import (
+    GRADIENT,
+    Assembly,
+    Entry,
+    Fault,
+    Kind,
+    Trace,
+    is_of_plain_training,
+    is_required,
+)
 from harness.trace.trace import Tokens, Values
 from harness.verdict import Verdict
 
@@ -100,6 +109,7 @@ def compare(
         misfits=tuple(assembly.misfits),
         keys=tuple(results),
         scale=fit_scale(case, gradients) if gradients_differ else None,
+        uncompared=_uncompared(oracle, assembly, of_our_model=of_our_model),
         fault=fault if verdict is Verdict.FAULT else None,
         at_edge=at_edge(case, oracle["nll"], trace["nll"]),
         silent=case.sp > 1 and assembly.silent,
@@ -124,6 +134,15 @@ def _result(
         zero=is_zero(key, expected, noise),
         lean=lean(expected, plain, values) if leans else None,
     )
+
+
+def _uncompared(oracle: Trace, assembly: Assembly, *, of_our_model: bool) -> tuple[str, ...]:
+    """What was emitted and has nothing to be compared with, were the run traced or not."""
+    if not of_our_model:
+        # What is not sent may be emitted at sp 1 as well.
+        return tuple(key for key in assembly.trace if key not in oracle)
+    emitted = dict.fromkeys([*assembly.trace, *assembly.skipped])
+    return tuple(key for key in emitted if key not in oracle and not is_of_plain_training(key))
 
 
 def _not_a_pass(vacuous: str, out_of_step: str) -> Fault | None:

@@ -139,7 +139,7 @@ def blamed(seen: Comparison, pools: Pools) -> Comparison:
     there = seen if is_alone else evaluate(alone, seen.candidate, pools.of(alone.ranks))
     if vacuous and is_vacuous(there):
         return unsupported(seen.case, seen.candidate, f"{NOTHING_ALONE}: {seen.reason}")
-    if not vacuous and there.called == "low-precision":
+    if not vacuous and there.seen_as == "low-precision":
         return unsupported(seen.case, seen.candidate, WRONG_ALONE)
     return seen
 

@@ -82,16 +82,12 @@ def try_mutant(
         cases=verdicts.total(),
         seconds=seconds,
         size=size_of(small.case),
-        named=_name(small),
+        named=small.called,
         unmet=tuple(lacking(first.case, mutant.needs)),
         verdicts=dict(verdicts),
         **_failure(first, small),
         **trial,
     )
-
-
-def _name(comparison: Comparison) -> str:
-    return next((look.name for look in (*comparison.diagnosis, *comparison.looks)), "")
 
 
 def try_benign(variant: Benign, cases: Iterable[Case], pool: RankPool) -> Trial:

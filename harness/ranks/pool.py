@@ -186,6 +186,7 @@ class RankPool:
         if isinstance(assembly, Assembly):
             assembly.sent = tuple(ticket.sent[rank] for rank in ranks)
             assembly.stood_in = ticket.stood_in
+            assembly.skipped += ticket.skipped
             assembly.out_of_step = first_disagreement(ticket.logs)
             assembly.idle = tuple(sorted(ticket.idle))
         return assembly

@@ -32,6 +32,8 @@ class Ticket:
     sent: dict[int, int | None] = field(default_factory=dict)
     # What rank 0 has a stand-in for.
     stood_in: tuple[str, ...] = ()
+    # Keys of what rank 0 emitted and did not send.
+    skipped: tuple[str, ...] = ()
     # Why each rank did not run it that did not.
     refusals: dict[int, str] = field(default_factory=dict)
     # Those of the candidate, where the case is outside them.
@@ -110,6 +112,7 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
     ticket.sent[rank] = None if frame.header.get("sent") is None else frame.whole("sent")
     if rank == 0:
         ticket.stood_in = _names(frame.header.get("stood_in", []))
+        ticket.skipped = _names(frame.header.get("skipped", []))
     if ticket.traced:
         ticket.logs[rank] = log
     return None
@@ -117,7 +120,7 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
 
 def _names(described: object) -> tuple[str, ...]:
     if not isinstance(described, list) or not all(isinstance(name, str) for name in described):
-        raise ProtocolError("what is stood in for is no list of names")
+        raise ProtocolError("what is stood in for, or was not sent, is no list of names")
     return tuple(described)
 
 

@@ -206,6 +206,7 @@ def main() -> None:
                 payload,
                 run=run,
                 fragments=items,
+                skipped=list(recorder.skipped),
                 refusal=refusal,
                 limits=limits,
                 idle=idle,

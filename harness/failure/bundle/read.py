@@ -26,7 +26,7 @@ from harness.failure.sameness import Mark
 from harness.outside import BadInput, read_file, read_json
 from harness.verdict import Verdict
 
-FORMAT = 7
+FORMAT = 8
 MOST_BYTES = 4 << 20
 RECORD, EXPLANATION = "failure.json", "explanation.txt"
 TENSORS, RANKS = "tensors.safetensors", "ranks.txt"
@@ -50,13 +50,14 @@ _KINDS: dict[str, Any] = {
     "reason": str,
     "elements": int,
     "unjudged": list,
+    "uncompared": list,
     "stood_in": list,
     "used": _NUMBER,
     "first": dict | NoneType,
     "findings": list,
     "scale": dict | NoneType,
     "looks": list,
-    "diagnosis": list,
+    "seen": list,
     "cause": str,
     "keys": dict,
     "loss": list | NoneType,

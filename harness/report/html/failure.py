@@ -31,7 +31,7 @@ def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The whole page; what the document says besides of where it ran comes last."""
     case = parse(record["case"])
     told = told_in_pairs(record["explanation"])
-    looks = [*record["diagnosis"], *record["looks"]]
+    looks = record["looks"]
     drawn = layout(case, record["picture"], record["findings"])
     return render(
         "failure.html",
