@@ -121,18 +121,13 @@ def _drawn(request: Request, ranks: int, least: int = 1) -> Iterator[Case]:
     first = _as_stated(notebook_case(request, ranks), request)
     first = [case for case in first if case.ranks >= least]
     yield from first
-    strategy = cases(
-        sps=request.sps,
-        dps=request.dps,
-        dtypes=request.dtypes,
-        losses=request.losses,
-        kernels=request.kernels,
-        wrappers=request.wrappers,
-        stated=request.stated,
-        min_ranks=least,
-        max_ranks=ranks,
-    )
+    strategy = cases(**bounds(request), min_ranks=least, max_ranks=ranks)
     yield from (case for case in drawn(strategy, request.seed) if case not in first)
+
+
+def bounds(request: Request) -> dict[str, Any]:
+    """What it says of cases, as `cases` takes it."""
+    return {name: getattr(request, name) for name in (*ASKED.values(), "stated")}
 
 
 def _as_stated(case: Case, request: Request) -> list[Case]:

@@ -108,10 +108,20 @@ class Verified:
         seen = (Verdict[name] for name in self.verdicts)
         return Verdict.worst(each for each in seen if each is not Verdict.UNSUPPORTED)
 
+    @property
+    def unexamined(self) -> str:
+        """Why nothing was verified, where nothing was."""
+        if not self.verdicts:
+            return "no golden has a mesh of so many ranks; ask for a smaller --sp or more --ranks"
+        if self.verdicts.keys() == {Verdict.UNSUPPORTED.name}:
+            return "every run was refused, for the reasons above, and a run of nothing is a fault"
+        return ""
+
     def record(self) -> dict[str, Any]:
         return {
             "goldens": self.goldens,
             "verdict": self.verdict.name,
+            "unexamined": self.unexamined,
             "verdicts": dict(self.verdicts),
             "listed": dict(self.listed),
             "refused": dict(self.refused),

@@ -162,8 +162,18 @@ class RankPool:
         self._waiting.append(Ticket(ANY, candidate, traced=False, loads=True, alone=True))
         self.start()
 
-    def collect(self) -> Outcome:
-        """The outcome of the oldest case under way."""
+    def limits(self, candidate: str) -> str:
+        """What it supports of single fields, as it says itself; no case may be under way."""
+        named = locate(candidate)
+        if not named.is_foreign:
+            return getattr(named.load(), "limits", "")
+        self.load(candidate)
+        while self._waiting:
+            ticket, _ = self._oldest()
+        return ticket.limits
+
+    def _oldest(self) -> tuple[Ticket, Fault | None]:
+        """What came of the oldest that is under way; nobody goes on whose code does not load."""
         ticket = self._waiting[0]
         fault = self._wait(lambda: ticket.complete)
         self._waiting.popleft()
@@ -176,6 +186,12 @@ class RankPool:
             if ticket.refusals:
                 here = f"{Path.cwd()}/"
                 raise UnknownCandidate(ticket.refusals[0].replace(here, ""))
+        return ticket, fault
+
+    def collect(self) -> Outcome:
+        """The outcome of the oldest case under way."""
+        ticket, fault = self._oldest()
+        if ticket.loads:
             return self.collect()
         if fault:
             return fault

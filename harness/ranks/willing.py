@@ -29,12 +29,13 @@ def willing(name: str, case: Case, recorder: Recorder) -> tuple[Candidate | None
 
 
 def loaded(name: str, _case: Case, _recorder: Recorder) -> tuple[None, str, str]:
-    """Nothing that runs, and what is wrong with the code of the candidate."""
+    """Nothing that runs; what is wrong with the code of the candidate, or else its limits."""
     try:
-        _load(name)
+        limits = getattr(_load(name), "limits", "")
     except UnknownCandidate as error:
         return None, str(error), ""
-    return None, "", ""
+    # What is no text its first case complains of.
+    return None, "", limits if isinstance(limits, str) else ""
 
 
 def _load(name: str) -> Candidate:

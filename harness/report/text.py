@@ -15,6 +15,11 @@ MOST_STRETCHES = 4
 
 def explain(comparison: Comparison) -> str:
     """Who, doing what, where, expected, got, and what to do next."""
+    return "\n".join(told(comparison))
+
+
+def told(comparison: Comparison) -> list[str]:
+    """What there is to tell, each with its word in front; the candidate first, the replay last."""
     lines = [f"{comparison.verdict.name:<9} candidate {comparison.candidate}"]
     lines.append(f"  case    {comparison.case}")
     if comparison.against:
@@ -42,7 +47,7 @@ def explain(comparison: Comparison) -> str:
         lines.append(f"  with    {', '.join(comparison.stood_in)} stood in for by plain torch")
     if not comparison.verdict.passed:
         lines.append(f"  replay  {replay(comparison)}")
-    return "\n".join(lines)
+    return lines
 
 
 def explain_no_start(fault: Fault) -> str:
