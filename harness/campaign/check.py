@@ -93,8 +93,10 @@ def check(
 def _judge(supply: Supply, summary: Summary, pool: RankPool, live: Live, until: float) -> None:
     case, counted = supply.share[0], set[bool]()
     situations, last = situations_of(case), time.monotonic()
-    jobs = _jobs(supply, summary, until)
-    for comparison in map(recognised, chain.from_iterable(evaluate_all(j, pool) for j in jobs)):
+    against = summary.request.against
+    rounds = _jobs(supply, summary, until)
+    seen = (evaluate_all(jobs, pool, against=against) for jobs in rounds)
+    for comparison in map(recognised, chain.from_iterable(seen)):
         tally = summary.tallies[comparison.candidate]
         if tally.failure is not None:
             continue

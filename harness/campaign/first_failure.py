@@ -38,7 +38,8 @@ def look_for(request: Request, pool: RankPool, *, shrink: bool) -> Shown | Passe
     supply = Supply(request, pool.size, WHOLE)
     tallies = {candidate: Tally() for candidate in request.candidates}
     for jobs in supply.rounds(tallies):
-        for comparison in map(recognised, evaluate_all(jobs, pool)):
+        seen = evaluate_all(jobs, pool, against=request.against)
+        for comparison in map(recognised, seen):
             tallies[comparison.candidate].add(comparison)
             if comparison.verdict.failed:
                 shown = Shown(comparison)

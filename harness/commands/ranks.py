@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from harness.campaign.request import WHOLE, Part
-from harness.commands.options import UsageError, against_of
+from harness.commands.options import UsageError
 
 if TYPE_CHECKING:
     from harness.ranks.pool import RankPool
@@ -82,7 +82,6 @@ def open_pool(
             home=where,
             nodes=nodes,
             deadline=options.deadline,
-            against=against_of(options),
         ) as pool:
             for candidate in candidates:
                 pool.load(candidate)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from harness.case import Case, InvalidCase, parse
 from harness.commands.options import (
     UsageError,
+    against_of,
     against_option,
     answer,
     campaign_options,
@@ -99,7 +100,8 @@ def _case(options: argparse.Namespace) -> int:
 
     _may_write(options.script, [candidate])
     with open_pool(options, ranks, [candidate]) as pool:
-        shown = look(cases, candidate, pool, ranks if ranks > needed else 0)
+        beside = ranks if ranks > needed else 0
+        shown = look(cases, candidate, pool, beside, against=against_of(options))
         if bundle is not None:
             shown.beside(bundle, pool.device)
         if options.bisect_layer and shown.failed:

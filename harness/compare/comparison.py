@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from harness.against import PLAIN, Against
 from harness.case import Case
 from harness.compare.budget import MOST_SLACK
 from harness.compare.differing import Differing
@@ -86,8 +87,8 @@ class Comparison:
     fault: Fault | None = None
     # Whether it diverged in fp64, and by no more than fp32 would.
     as_in_fp32: bool = False
-    # What it was compared with, where that is not plain training.
-    against: str = ""
+    # What it was compared with.
+    against: Against = PLAIN
     # Whether any rank was seen to send anything to another.
     silent: bool = False
     # Packages that ranks had in plain torch instead.

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from harness.against import PLAIN, Against
 from harness.candidates import locate
 from harness.case import Case
 from harness.compare import Comparison
@@ -12,13 +13,19 @@ from harness.ranks.pool import RankPool
 
 
 def on_fresh_ranks(
-    case: Case, candidate: str, pool: RankPool, before: Sequence[Case] = (), ranks: int = 0
+    case: Case,
+    candidate: str,
+    pool: RankPool,
+    before: Sequence[Case] = (),
+    ranks: int = 0,
+    *,
+    against: Against = PLAIN,
 ) -> Comparison:
     """Judge a case on ranks that ran nothing else, or nothing but these; on so many at least."""
     needed = max(each.ranks for each in (*before, case))
     with pool.fresh(max(needed, ranks)) as others:
         run_before(before, candidate, others)
-        seen = evaluate(case, candidate, others)
+        seen = evaluate(case, candidate, others, against=against)
         beside = others.size if others.size > needed else 0
         return replace(seen, before=tuple(before), ranks=beside)
 
@@ -35,7 +42,8 @@ def confirmed(
     small: Case, failure: Comparison, pool: RankPool, before: Sequence[Case] = ()
 ) -> Comparison | None:
     """What fresh ranks show of a failure on a smaller case, where it is still that failure."""
-    again = on_fresh_ranks(small, failure.candidate, pool, before, failure.ranks)
+    told = small, failure.candidate, pool, before, failure.ranks
+    again = on_fresh_ranks(*told, against=failure.against)
     if not mark_of(again).same_kind(mark_of(failure)):
         return None
     if again.called == failure.called:
@@ -49,18 +57,19 @@ def with_what_it_needs(failure: Comparison, earlier: Sequence[Case], pool: RankP
     if failure.called == "not-repeatable":
         # What comes and goes by chance needs nothing.
         return failure
-    alone = on_fresh_ranks(failure.case, failure.candidate, pool)
+    told = failure.case, failure.candidate, pool
+    alone = on_fresh_ranks(*told, against=failure.against)
     if mark_of(alone).same_kind(mark_of(failure)):
         # It is the case's own, and only a smaller one did not show it.
         return alone
     own = failure.case.ranks
     if not alone.ranks and own < pool.size:
-        again = on_fresh_ranks(failure.case, failure.candidate, pool, ranks=pool.size)
+        again = on_fresh_ranks(*told, ranks=pool.size, against=failure.against)
         if mark_of(again).same_kind(mark_of(failure)):
             why = f"it passes where there are {own}, and not where there are {pool.size}"
             return again.rooted("ranks-beside", why)
     for before in _suspects(earlier):
-        again = on_fresh_ranks(failure.case, failure.candidate, pool, before)
+        again = on_fresh_ranks(*told, before, against=failure.against)
         if mark_of(again).same_kind(mark_of(failure)):
             return again.rooted("stale-state", unless_they_ran(before))
     why = "on fresh ranks it passes, also after what ran before it"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from harness.against import PLAIN, Against
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.bundle import Bundle
@@ -109,11 +110,18 @@ class Shown:
         return {**comparison_record(recognised(self.comparison)), **self.fields}
 
 
-def look(cases: Sequence[Case], candidate: str, pool: RankPool, ranks: int = 0) -> Shown:
+def look(
+    cases: Sequence[Case],
+    candidate: str,
+    pool: RankPool,
+    ranks: int = 0,
+    *,
+    against: Against = PLAIN,
+) -> Shown:
     """The last of these, fully traced, on ranks that ran the others; as many as were asked for."""
     *before, case = cases
     run_before(before, candidate, pool)
-    seen = evaluate_traced(case, candidate, pool)
+    seen = evaluate_traced(case, candidate, pool, against=against)
     return Shown(replace(seen, before=tuple(before), ranks=ranks))
 
 

@@ -38,7 +38,8 @@ def shrink_sequence(failure: Comparison, pool: RankPool, seconds: float) -> Comp
     def shows(before: Sequence[Case], case: Case) -> Comparison | None:
         if time.monotonic() > until:
             return None
-        seen = on_fresh_ranks(case, failure.candidate, pool, before)
+        told = case, failure.candidate, pool, before
+        seen = on_fresh_ranks(*told, against=failure.against)
         return seen if mark_of(seen).same_kind(mark) else None
 
     small = _fewest(failure, shows)

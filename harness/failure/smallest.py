@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from harness.case import Case
 from harness.compare import Comparison
@@ -50,6 +51,11 @@ def fewest_layers(failure: Comparison, pool: RankPool) -> Comparison:
 
 def _judge(failure: Comparison, pool: RankPool) -> Callable[[Case], Comparison]:
     """As it was seen: after the cases that its ranks must have run before."""
+    told: dict[str, Any] = {
+        "candidate": failure.candidate,
+        "pool": pool,
+        "against": failure.against,
+    }
     if failure.before:
-        return lambda case: on_fresh_ranks(case, failure.candidate, pool, failure.before)
-    return partial(verdict_only, candidate=failure.candidate, pool=pool)
+        return partial(on_fresh_ranks, before=failure.before, **told)
+    return partial(verdict_only, **told)

@@ -34,7 +34,7 @@ def diagnosed(
     by_itself = not failure.before and not failure.ranks and failure.called not in OF_RUNS
     if not (failure.verdict is Verdict.DIVERGED or vacuous) or not by_itself:
         return failure
-    if pool.against == ITSELF:
+    if failure.against == ITSELF:
         # Hypotheses are of our own model.
         return failure
     asked = Asked(failure.candidate, pool, time.monotonic() + seconds)

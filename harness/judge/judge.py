@@ -8,7 +8,7 @@ from itertools import islice
 
 import torch
 
-from harness.against import ITSELF
+from harness.against import ITSELF, PLAIN, Against
 from harness.candidates import locate
 from harness.case import Case
 from harness.case.stated import spans_all_ranks
@@ -33,6 +33,7 @@ class Run:
     case: Case
     candidate: str
     pool: RankPool
+    against: Against = PLAIN
     # Nothing as long as the ranks have it.
     _outcome: Outcome | None = None
     # The same step at sp 1, where that is the reference, and what came of it.
@@ -60,29 +61,38 @@ class Run:
         return outcome
 
 
-def evaluate(case: Case, candidate: str, pool: RankPool) -> Comparison:
+def evaluate(
+    case: Case, candidate: str, pool: RankPool, *, against: Against = PLAIN
+) -> Comparison:
     """Judge one case; if it diverges, run it again fully traced to find the first place."""
-    return next(evaluate_all([(case, candidate)], pool))
+    return next(evaluate_all([(case, candidate)], pool, against=against))
 
 
-def evaluate_traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
+def evaluate_traced(
+    case: Case, candidate: str, pool: RankPool, *, against: Against = PLAIN
+) -> Comparison:
     """Judge one case on everything that a candidate emits, also where it does not diverge."""
-    return held_to_mends(_held_to_its_own(_traced(case, candidate, pool), pool), pool)
+    seen = _traced(case, candidate, pool, against)
+    return held_to_mends(_held_to_its_own(seen, pool), pool)
 
 
-def verdict_only(case: Case, candidate: str, pool: RankPool) -> Comparison:
+def verdict_only(
+    case: Case, candidate: str, pool: RankPool, *, against: Against = PLAIN
+) -> Comparison:
     """Judge one case on the required keys alone: what shrinking asks hundreds of times."""
-    return _asked_again(judge(begin(case, candidate, pool)), pool)
+    return _asked_again(judge(begin(case, candidate, pool, against=against)), pool)
 
 
-def evaluate_all(jobs: Iterable[tuple[Case, str]], pool: RankPool) -> Iterator[Comparison]:
+def evaluate_all(
+    jobs: Iterable[tuple[Case, str]], pool: RankPool, *, against: Against = PLAIN
+) -> Iterator[Comparison]:
     """Judge in order. Ranks stay busy while references are computed and judged."""
     coming = iter(jobs)
     under_way: deque[Run] = deque()
     try:
         while True:
             for case, candidate in islice(coming, AHEAD - len(under_way)):
-                under_way.append(begin(case, candidate, pool))
+                under_way.append(begin(case, candidate, pool, against=against))
             if not under_way:
                 return
             comparison = judge(under_way.popleft())
@@ -113,32 +123,38 @@ def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]
 
 
 def begin(
-    case: Case, candidate: str, pool: RankPool, *, traced: bool = False, again: bool = False
+    case: Case,
+    candidate: str,
+    pool: RankPool,
+    *,
+    against: Against = PLAIN,
+    traced: bool = False,
+    again: bool = False,
 ) -> Run:
     """Have the ranks run a case; the outcomes of several come in the order they were begun."""
     reason = pool.placement.refuses(case)
-    if pool.against == ITSELF and case.sp == 1:
+    if against == ITSELF and case.sp == 1:
         reason = "sp 1 is what it is compared with"
     if reason is not None:
-        return Run(case, candidate, pool, Unsupported(reason))
-    alone = own.runs_alone(case, again=again) if pool.against == ITSELF else []
+        return Run(case, candidate, pool, against, Unsupported(reason))
+    alone = own.runs_alone(case, again=again) if against == ITSELF else []
     for each in (*(one.case for one in alone), case):
         pool.submit(each, locate(candidate).full, traced=traced)
-    return Run(case, candidate, pool, alone=tuple(alone), traced=traced)
+    return Run(case, candidate, pool, against, alone=tuple(alone), traced=traced)
 
 
 def judge(run: Run, *, traced: bool = False, stored: Trace | None = None) -> Comparison:
     """Compare an outcome with plain training, computed here and now, or as it is `stored`."""
     pool = run.pool
     options = options_for(pool.placement, pool.size, pool.deadlines.case)
-    if pool.against == ITSELF:
-        options = (*options, "--against", ITSELF)
-        return replace(_judged(run, traced=traced), against=own.NAME, options=options)
-    return replace(_judged(run, traced=traced, stored=stored), options=options)
+    if run.against != PLAIN:
+        options = (*options, "--against", run.against)
+    seen = _judged(run, traced=traced, stored=stored)
+    return replace(seen, against=run.against, options=options)
 
 
 def _judged(run: Run, *, traced: bool, stored: Trace | None = None) -> Comparison:
-    case, candidate, itself = run.case, run.candidate, run.pool.against == ITSELF
+    case, candidate, itself = run.case, run.candidate, run.against == ITSELF
     references: Sequence[Trace] = ()
     if stored is not None:
         references = stored, stored
@@ -193,23 +209,23 @@ def _named(comparison: Comparison) -> Comparison:
 
 def _asked_again(seen: Comparison, pool: RankPool, *, traced: bool = False) -> Comparison:
     """Before a candidate is blamed, its step at sp 1 is asked again how far it strays itself."""
-    if pool.against != ITSELF or seen.verdict is not Verdict.DIVERGED or seen.case.dtype == "fp64":
+    if seen.against != ITSELF or seen.verdict is not Verdict.DIVERGED or seen.case.dtype == "fp64":
         return seen
-    run = begin(seen.case, seen.candidate, pool, traced=traced, again=True)
+    told = seen.case, seen.candidate, pool
+    run = begin(*told, against=seen.against, traced=traced, again=True)
     return replace(judge(run, traced=traced), asked_again=True)
 
 
-def _traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
-    comparison = _asked_again(
-        judge(begin(case, candidate, pool, traced=True), traced=True), pool, traced=True
-    )
+def _traced(case: Case, candidate: str, pool: RankPool, against: Against) -> Comparison:
+    run = begin(case, candidate, pool, against=against, traced=True)
+    comparison = _asked_again(judge(run, traced=True), pool, traced=True)
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
     comparison = replace(comparison, logs=pool.logs())
     if case.steps == 1:
         return comparison
     # After a wrong step everything is wrong: what went wrong shows in the first one.
-    alone = _traced(replace(case, steps=1), candidate, pool)
+    alone = _traced(replace(case, steps=1), candidate, pool, against)
     if not alone.verdict.passed:
         return comparison.named(*alone.looks)
     why = f"the first step alone is right, and after {case.steps - 1} more it is not"
@@ -218,8 +234,8 @@ def _traced(case: Case, candidate: str, pool: RankPool) -> Comparison:
 
 def _closer(seen: Comparison, pool: RankPool) -> Comparison:
     """The same case again, fully traced."""
-    case, candidate = seen.case, seen.candidate
-    traced = _traced(case, candidate, pool)
+    told = seen.case, seen.candidate, pool, seen.against
+    traced = _traced(*told)
     if traced.verdict is not Verdict.DIVERGED:
         again = f"{traced.verdict.name}: {traced.reason}" if traced.reason else traced.verdict.name
         why = f"seen once; the same case run again with full tracing: {again}"
@@ -227,7 +243,7 @@ def _closer(seen: Comparison, pool: RankPool) -> Comparison:
     if repr(traced.loss) == repr(seen.loss):
         return _held_to_its_own(traced, pool)
     # What ran before it was another case the first time, and itself since then.
-    settled = repr(_traced(case, candidate, pool).loss) == repr(traced.loss)
+    settled = repr(_traced(*told).loss) == repr(traced.loss)
     name, why = (
         ("stale-state", "run again, it comes out differently, and then the same each time")
         if settled
@@ -241,7 +257,7 @@ def held_to_mends(seen: Comparison, pool: RankPool) -> Comparison:
     name = without_what_is_listed(seen) if seen.verdict.failed else ""
     if not name:
         return seen
-    mended = _asked_again(judge(begin(seen.case, name, pool)), pool)
+    mended = _asked_again(judge(begin(seen.case, name, pool, against=seen.against)), pool)
     if mended.verdict is Verdict.DIVERGED:
         mended = _closer(mended, pool)
     return replace(seen, mended=mended)
@@ -252,7 +268,7 @@ def _held_to_its_own(seen: Comparison, pool: RankPool) -> Comparison:
     alone = seen
     if seen.as_in_fp32 and seen.case.sp > 1:
         case = replace(seen.case, sp=1)
-        alone = _traced(case, seen.candidate, pool)
+        alone = _traced(case, seen.candidate, pool, seen.against)
         if spans_all_ranks(alone.limits):
-            alone = _traced(case, seen.candidate, pool.beside(case.ranks))
+            alone = _traced(case, seen.candidate, pool.beside(case.ranks), seen.against)
     return unsupported(seen.case, seen.candidate, IN_FP32) if alone.as_in_fp32 else seen

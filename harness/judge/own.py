@@ -16,7 +16,6 @@ from harness.trace import Assembly, Entry, Fault, Kind, Outcome, Trace, Unsuppor
 
 # What stands there at a token that predicts no target is arbitrary.
 OF_TARGETS = ("nll", "weight")
-NAME = "its own step at sp 1"
 AT_SP_1 = "at sp 1, with which it is compared"
 
 

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from harness.against import PLAIN, Against
 from harness.candidates import locate
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case, parse
@@ -68,13 +67,10 @@ class RankPool:
         nodes: Nodes | None = None,
         deadline: float = DEADLINE,
         start_deadline: float = START_DEADLINE,
-        against: Against = PLAIN,
     ) -> None:
         self.size, self.placement, self.home = size, placement or Placement(), home
         self.device, self.transport = self.placement.device, self.placement.transport
         self.computes_on = self.placement.computes_on
-        # Asked by whoever judges what these ranks do.
-        self.against = against
         self.deadlines = Deadlines(deadline, start_deadline)
         self._nodes = nodes
         # By how many there are of each.
@@ -243,7 +239,6 @@ class RankPool:
             home=self.home,
             deadline=self.deadlines.case,
             start_deadline=self.deadlines.start,
-            against=self.against,
         )
         pool.computes_on = self.computes_on
         return pool

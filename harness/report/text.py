@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterable, Sequence
 
+from harness.against import ITSELF
 from harness.anomalies import ANOMALIES
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict
@@ -22,8 +23,8 @@ def told(comparison: Comparison) -> list[str]:
     """What there is to tell, each with its word in front; the candidate first, the replay last."""
     lines = [f"{comparison.verdict.name:<9} candidate {comparison.candidate}"]
     lines.append(f"  case    {comparison.case}")
-    if comparison.against:
-        lines.append(f"  against {comparison.against}: what is wrong there as well does not show")
+    if comparison.against == ITSELF:
+        lines.append("  against its own step at sp 1: what is wrong there as well does not show")
     if comparison.verdict is Verdict.KNOWN:
         lines.append(f"  listed  {comparison.reason}")
     if comparison.fault:

@@ -28,7 +28,7 @@ def keep(
         device=pool.device,
         transport=pool.transport,
         ranks=pool.size,
-        against=pool.against,
+        against=comparison.against,
         campaign=campaign,
         test=test,
         blob=blob,

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from harness.against import Against
 from harness.campaign.check import check
 from harness.campaign.merge import merge
 from harness.campaign.request import EmptyPart, Part, Request
@@ -85,7 +86,10 @@ def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: Ran
 def test_a_case_is_counted_whole_or_not_at_all_whenever_somebody_stops_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def passes(jobs: Iterator[tuple[Case, str]], _: RankPool) -> Iterator[Comparison]:
+    def passes(
+        jobs: Iterator[tuple[Case, str]], _: RankPool, *, against: Against
+    ) -> Iterator[Comparison]:
+        assert against == REQUEST.against
         for case, candidate in jobs:
             yield Comparison(case=case, candidate=candidate, verdict=Verdict.EQUAL)
 
@@ -114,7 +118,10 @@ def test_a_case_is_counted_whole_or_not_at_all_whenever_somebody_stops_it(
 def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What `check --json` prints of three shards, each of which diverges in its first case."""
 
-    def diverges(jobs: Iterator[tuple[Case, str]], _: RankPool) -> Iterator[Comparison]:
+    def diverges(
+        jobs: Iterator[tuple[Case, str]], _: RankPool, *, against: Against
+    ) -> Iterator[Comparison]:
+        assert against == REQUEST.against
         for case, candidate in jobs:
             yield Comparison(case=case, candidate=candidate, verdict=Verdict.DIVERGED)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.against import ITSELF, Against
 from harness.campaign.request import Request
 from harness.campaign.supply import draw
 from harness.case import Case, parse
@@ -234,17 +235,28 @@ def test_what_shrinks_after_another_case_still_needs_it(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fresh(
-        case: Case, candidate: str, _: RankPool, before: tuple[Case, ...] = (), ranks: int = 0
+        case: Case,
+        candidate: str,
+        pool: RankPool,
+        before: tuple[Case, ...] = (),
+        ranks: int = 0,
+        *,
+        against: Against,
     ) -> Comparison:
+        assert pool is harness_pool
         assert not ranks
         verdict = Verdict.DIVERGED if before == (CASE,) else Verdict.EQUAL
-        return Comparison(case=case, candidate=candidate, verdict=verdict, before=before)
+        return Comparison(
+            case=case, candidate=candidate, verdict=verdict, against=against, before=before
+        )
 
     for module in ("confirm", "smallest"):
         monkeypatch.setattr(f"harness.failure.{module}.on_fresh_ranks", fresh)
 
-    found = smallest(fresh(LARGER, "native-local", harness_pool, (CASE,)), harness_pool)
+    seen = fresh(LARGER, "native-local", harness_pool, (CASE,), against=ITSELF)
+    found = smallest(seen, harness_pool)
     assert found.finished
+    assert found.smallest.against == ITSELF
     assert found.smallest.case.tokens == 1
     assert found.smallest.before == (CASE,)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from harness.against import ITSELF, Against
 from harness.candidates.own.native import LocalDialect
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.ulysses import Shard
@@ -72,15 +73,22 @@ def test_of_what_ran_before_as_little_is_left_as_may_be(
     before = [*seven[:5], parse("case/1 rows=7:1111111 heads=4/4 sp=2"), *seven[5:]]
 
     def on_fresh_ranks(
-        case: Case, candidate: str, _pool: RankPool, before: Sequence[Case]
+        case: Case, candidate: str, _pool: RankPool, before: Sequence[Case], *, against: Against
     ) -> Comparison:
         fails = any(REMEMBERED[what](each, case) for each in before)
         verdict = Verdict.DIVERGED if fails else Verdict.EQUAL
-        return Comparison(case=case, candidate=candidate, verdict=verdict, before=tuple(before))
+        return Comparison(
+            case=case,
+            candidate=candidate,
+            verdict=verdict,
+            against=against,
+            before=tuple(before),
+        )
 
     monkeypatch.setattr(sequence, "on_fresh_ranks", on_fresh_ranks)
-    seen = on_fresh_ranks(last, "planted", pool := RankPool(2), before)
+    seen = on_fresh_ranks(last, "planted", pool := RankPool(2), before, against=ITSELF)
     found = sequence.shrink_sequence(seen.rooted("stale-state", "it remembers"), pool, 60)
+    assert found.against == ITSELF
     (first,) = found.before
     assert REMEMBERED[what](first, found.case)
     assert first.tokens == found.case.tokens == 2

@@ -31,7 +31,7 @@ FOUND = ("B26", "B30", "B61", "B101", "B105", "B119")
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(4, against=ITSELF) as pool:
+    with RankPool(4) as pool:
         yield pool
 
 
@@ -49,7 +49,7 @@ def test_the_loss_is_what_the_contract_makes_of_the_losses_of_tokens(case: Case)
 def test_a_right_step_is_what_it_is_at_sp_1(candidate: str, count: int, pool: RankPool) -> None:
     drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("fp64", "fp32", "bf16")), count, 0)
     for case in (CASE, *drawn):
-        comparison = evaluate(case, candidate, pool)
+        comparison = evaluate(case, candidate, pool, against=ITSELF)
         assert comparison.verdict.passed, explain(comparison)
         assert comparison.elements > 0
 
@@ -57,7 +57,7 @@ def test_a_right_step_is_what_it_is_at_sp_1(candidate: str, count: int, pool: Ra
 @pytest.mark.parametrize("key", FOUND)
 def test_what_sharing_a_sequence_breaks_is_found(key: str, pool: RankPool) -> None:
     for case in generate(cases(sps=(2, 4), dps=(1,), max_ranks=4), 40, 0):
-        comparison = evaluate(case, f"mutants.{key}", pool)
+        comparison = evaluate(case, f"mutants.{key}", pool, against=ITSELF)
         if comparison.verdict.failed:
             assert comparison.verdict is Verdict.DIVERGED
             assert comparison.called == BANK[key].anomaly
@@ -80,7 +80,7 @@ def test_what_sharing_a_sequence_breaks_is_found(key: str, pool: RankPool) -> No
 def test_a_step_that_is_no_reference_is_told_as_such(
     name: str, verdict: Verdict, said: str, pool: RankPool
 ) -> None:
-    comparison = evaluate(CASE, f"{ALONE}:{name}", pool)
+    comparison = evaluate(CASE, f"{ALONE}:{name}", pool, against=ITSELF)
     assert comparison.verdict is verdict
     assert said in (comparison.fault.summary if comparison.fault else comparison.reason)
 
@@ -90,10 +90,11 @@ def test_a_step_over_all_ranks_is_asked_at_sp_1_where_there_are_no_others(
     name: str, passes: bool, pool: RankPool
 ) -> None:
     for case in (CASE, replace(CASE, dtype="fp32")):
-        comparison = evaluate(case, f"{ALONE}:{name}", pool)
+        comparison = evaluate(case, f"{ALONE}:{name}", pool, against=ITSELF)
         assert comparison.verdict.passed is passes, explain(comparison)
         assert comparison.verdict is not Verdict.UNSUPPORTED
-    assert evaluate(replace(CASE, dp=1), f"{ALONE}:{name}", pool).verdict is Verdict.UNSUPPORTED
+    refused = evaluate(replace(CASE, dp=1), f"{ALONE}:{name}", pool, against=ITSELF)
+    assert refused.verdict is Verdict.UNSUPPORTED
     assert pool.beside(2).pids()
     if passes:
         # Of what is refused, nobody asks for a reference.
@@ -103,14 +104,14 @@ def test_a_step_over_all_ranks_is_asked_at_sp_1_where_there_are_no_others(
 
 
 def test_a_case_at_sp_1_has_nothing_to_be_compared_with(pool: RankPool) -> None:
-    comparison = evaluate(parse("case/1 rows=3:111 sp=1"), "native-local", pool)
+    comparison = evaluate(parse("case/1 rows=3:111 sp=1"), "native-local", pool, against=ITSELF)
     assert comparison.verdict is Verdict.UNSUPPORTED
     assert comparison.reason == "sp 1 is what it is compared with"
 
 
 @pytest.mark.parametrize("name", ["COMPUTES_ALL", "ONE_HOLDS_ALL"])
 def test_a_step_that_shares_nothing_is_vacuous_here_too(name: str, pool: RankPool) -> None:
-    comparison = evaluate(CASE, f"{VACUOUS}:{name}", pool)
+    comparison = evaluate(CASE, f"{VACUOUS}:{name}", pool, against=ITSELF)
     assert comparison.fault
     assert comparison.fault.kind is Kind.VACUOUS
 

@@ -43,13 +43,14 @@ STATED = ("window=none", "steps=1", "checkpoint=0")
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(4, against=ITSELF) as pool:
+    with RankPool(4) as pool:
         yield pool
 
 
 def judged(candidate: str, count: int, pool: RankPool) -> Iterator[Comparison]:
     drawn = cases(sps=(2, 4), max_ranks=4, dtypes=("fp32",), losses=("token-mean",), stated=STATED)
-    yield from evaluate_all(((case, candidate) for case in generate(drawn, count, 0)), pool)
+    jobs = ((case, candidate) for case in generate(drawn, count, 0))
+    yield from evaluate_all(jobs, pool, against=ITSELF)
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(300, marks=pytest.mark.long)])
