@@ -9,10 +9,11 @@ Under pytest-xdist every worker has a pool of its own.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
+from harness.against import PLAIN, Against
 from harness.plugin import failures, needs, profiles
 from harness.plugin.failures import RUNNING, NotProven
 from harness.plugin.judged import JUDGED, Judged
@@ -40,6 +41,13 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         default="native-gather",
         metavar="C",
         help="a built-in name, path/to/file.py:NAME or package.module:NAME",
+    )
+    group.addoption(
+        "--harness-against",
+        default=PLAIN,
+        choices=get_args(Against),
+        help="plain: compare with plain training; self: with the candidate's own step at sp 1; "
+        "default: plain",
     )
     group.addoption("--harness-ranks", type=int, default=4, metavar="N", help="ranks in the pool")
     group.addoption(
@@ -73,6 +81,13 @@ def harness_candidate(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.fixture(scope="session")
+def harness_against(pytestconfig: pytest.Config) -> Against:
+    """What candidates are compared with, as the command line has it."""
+    against: Against = pytestconfig.getoption("--harness-against")
+    return against
+
+
+@pytest.fixture(scope="session")
 def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
     """Ranks that stay up for the whole session; they start with the first case."""
     from harness.plugin.place import place
@@ -92,16 +107,23 @@ def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
 
 @pytest.fixture(scope="session")
 def harness_evaluate(
-    harness_pool: "RankPool", harness_candidate: str, pytestconfig: pytest.Config
+    harness_pool: "RankPool",
+    harness_candidate: str,
+    harness_against: Against,
+    pytestconfig: pytest.Config,
 ) -> Evaluate:
-    """Judge a case: `harness_evaluate(case)`, or with `candidate=` another one."""
+    """Judge a case: `harness_evaluate(case)`, or of another candidate, against something else."""
     from harness.judge import evaluate
     from harness.judge.known import recognised
 
     stash = pytestconfig.stash
 
-    def judge(case: "Case", candidate: str = harness_candidate) -> "Comparison":
-        seen = evaluate(case, candidate, harness_pool)
+    def judge(
+        case: "Case", candidate: str = harness_candidate, *, against: Against = harness_against
+    ) -> "Comparison":
+        if against not in get_args(Against):
+            raise ValueError(f"against={against!r}: use one of {', '.join(get_args(Against))}")
+        seen = evaluate(case, candidate, harness_pool, against=against)
         comparison = recognised(seen)
         stash[JUDGED].add(comparison)
         stash[RUNNING].add(seen, comparison, harness_pool)
@@ -124,8 +146,8 @@ def harness_prove(harness_evaluate: Evaluate, pytestconfig: pytest.Config) -> Pr
 
     spared = {Verdict.KNOWN} if pytestconfig.getoption("--harness-known") == "pass" else set()
 
-    def prove(case: "Case", *candidate: str) -> None:
-        comparison = harness_evaluate(case, *candidate)
+    def prove(case: "Case", *candidate: str, **options: Any) -> None:
+        comparison = harness_evaluate(case, *candidate, **options)
         if comparison.verdict in spared:
             return
         if comparison.verdict is not Verdict.UNSUPPORTED:
@@ -141,7 +163,10 @@ def harness_prove(harness_evaluate: Evaluate, pytestconfig: pytest.Config) -> Pr
 
 @pytest.fixture(scope="session")
 def harness_cases(
-    harness_pool: "RankPool", harness_candidate: str, pytestconfig: pytest.Config
+    harness_pool: "RankPool",
+    harness_candidate: str,
+    harness_against: Against,
+    pytestconfig: pytest.Config,
 ) -> Cases:
     """A strategy for cases of a candidate: `harness_cases("mine.py:MINE", sps=(2, 4))`.
 
@@ -159,7 +184,8 @@ def harness_cases(
         try:
             if candidate not in limits:
                 limits[candidate] = harness_pool.limits(candidate)
-            return of(candidate, limits[candidate], ranks, **options)
+            told = {"against": harness_against, **options}
+            return of(candidate, limits[candidate], ranks, **told)
         except CannotStart as error:
             why = explain_no_start(error.fault)
         except BadInput as error:

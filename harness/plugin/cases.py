@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from harness.against import ITSELF, Against
 from harness.campaign.request import Request
-from harness.campaign.supply import bounds, within
+from harness.campaign.supply import NothingToDraw, bounds, within
 from harness.case.stated import divided, read_stated, spans_all_ranks
 from harness.generation import cases, strategies
 
@@ -29,6 +30,7 @@ def of(
     limits: str,
     ranks: int,
     *,
+    against: Against,
     stated: Sequence[str] = (),
     min_ranks: int = 1,
     **options: Any,
@@ -42,6 +44,10 @@ def of(
         read_stated(text)
     said = dict(**options, **asked)
     named: Any = {name: tuple(said.pop(name, usual)) for name, usual in USUAL.items()}
+    if against == ITSELF:
+        named["sps"] = tuple(sp for sp in named["sps"] if sp > 1)
+        if not named["sps"]:
+            raise NothingToDraw("sp 1 is what against='self' compares with; ask for a larger one")
     request = Request(candidates=(candidate,), count=0, seed=0, stated=others, **named)
     least = max(min_ranks, ranks if spans_all_ranks(limits) else 1)
     fitting = {"min_ranks": least, "max_ranks": ranks}
