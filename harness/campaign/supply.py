@@ -130,21 +130,8 @@ def _beyond(request: Request, ranks: int) -> Iterator[Case]:
         rare_sps=[sp for sp in request.rare_sps if sp <= ranks],
         rare_dps=[dp for dp in request.rare_dps if dp <= ranks],
         max_ranks=ranks,
-        **_usual(request),
+        **bounds(request),
     )
-
-
-def _usual(request: Request) -> dict[str, Any]:
-    """How cases are drawn that a request describes."""
-    return {
-        "sps": request.sps,
-        "dps": request.dps,
-        "dtypes": request.dtypes,
-        "losses": request.losses,
-        "kernels": request.kernels,
-        "wrappers": request.wrappers,
-        "stated": request.stated,
-    }
 
 
 def _drawn(request: Request, ranks: int, least: int = 1) -> Iterator[Case]:
@@ -152,8 +139,13 @@ def _drawn(request: Request, ranks: int, least: int = 1) -> Iterator[Case]:
     first = _as_stated(notebook_case(request, ranks), request)
     first = [case for case in first if case.ranks >= least]
     yield from first
-    strategy = cases(**_usual(request), min_ranks=least, max_ranks=ranks)
+    strategy = cases(**bounds(request), min_ranks=least, max_ranks=ranks)
     yield from (case for case in drawn(strategy, request.seed) if case not in first)
+
+
+def bounds(request: Request) -> dict[str, Any]:
+    """What it says of cases, as `cases` takes it."""
+    return {name: getattr(request, name) for name in (*ASKED.values(), "stated")}
 
 
 def _as_stated(case: Case, request: Request) -> list[Case]:

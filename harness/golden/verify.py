@@ -121,10 +121,18 @@ class Verified:
 
     @property
     def unexamined(self) -> list[str]:
-        """What candidates were asked for and not examined; failures say enough."""
+        """What was asked for and not examined; failures say enough."""
+        if not self.verdicts:
+            return ["no golden fits so many ranks; ask for a smaller --sp or more --ranks"]
+        if self.verdicts.keys() == {Verdict.UNSUPPORTED.name}:
+            return ["every run was refused for the reasons above, and that is a fault"]
         if self.failures:
             return []
-        return [f"{name}: {what}" for name, each in self.coverage.items() for what in each.lacks()]
+        return [
+            f"{name} was judged on {what}; leave that out with --sp, or name another candidate"
+            for name, each in self.coverage.items()
+            for what in each.lacks()
+        ]
 
     def record(self) -> dict[str, Any]:
         return {

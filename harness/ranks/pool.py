@@ -158,8 +158,18 @@ class RankPool:
             return
         self._queue(Ticket(ANY, named.full, named.folder, traced=False, loads=True, alone=True))
 
-    def collect(self) -> Outcome:
-        """The outcome of the oldest case under way."""
+    def limits(self, candidate: str) -> str:
+        """What it supports of single fields, as it says itself; no case may be under way."""
+        named = locate(candidate)
+        if not named.is_foreign:
+            return getattr(named.load(), "limits", "")
+        self.load(candidate)
+        while self._order:
+            ticket, _ = self._oldest()
+        return ticket.limits
+
+    def _oldest(self) -> tuple[Ticket, Fault | None]:
+        """What came of the oldest that is under way; nobody goes on whose code does not load."""
         station, ticket = self._order[0]
         fault = self._wait(station, lambda: ticket.complete)
         self._order.popleft()
@@ -172,6 +182,12 @@ class RankPool:
             if ticket.refusals:
                 here = f"{Path.cwd()}/"
                 raise UnknownCandidate(ticket.refusals[0].replace(here, ""))
+        return ticket, fault
+
+    def collect(self) -> Outcome:
+        """The outcome of the oldest case under way."""
+        ticket, fault = self._oldest()
+        if ticket.loads:
             return self.collect()
         if fault:
             return fault

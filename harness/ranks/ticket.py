@@ -36,7 +36,7 @@ class Ticket:
     skipped: tuple[str, ...] = ()
     # Why each rank did not run it that did not.
     refusals: dict[int, str] = field(default_factory=dict)
-    # Those of the candidate, where the case is outside them.
+    # Those of the candidate, where the case is outside them or nothing is run.
     limits: str = ""
     # Ranks on a device on which they computed nothing.
     idle: set[int] = field(default_factory=set)
@@ -105,8 +105,9 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
         )
     log = _log(frame.header.get("log", []))
     ticket.fragments[rank] = unpack(frame.header.get("fragments"), frame.payload)
+    ticket.limits = frame.text("limits")
     if refusal := frame.text("refusal"):
-        ticket.refusals[rank], ticket.limits = refusal, frame.text("limits")
+        ticket.refusals[rank] = refusal
     if frame.header.get("idle") is True:
         ticket.idle.add(rank)
     ticket.sent[rank] = None if frame.header.get("sent") is None else frame.whole("sent")

@@ -32,12 +32,13 @@ def willing(
 
 
 def loaded(name: str, folder: str, _case: Case, _recorder: Recorder) -> tuple[None, str, str]:
-    """Nothing that runs, and what is wrong with the code of the candidate."""
+    """Nothing that runs; what is wrong with the code of the candidate, or else its limits."""
     try:
-        _load(name, folder)
+        limits = getattr(_load(name, folder), "limits", "")
     except UnknownCandidate as error:
         return None, str(error), ""
-    return None, "", ""
+    # What is no text its first case complains of.
+    return None, "", limits if isinstance(limits, str) else ""
 
 
 def _load(name: str, folder: str) -> Candidate:

@@ -17,6 +17,11 @@ MOST_STRETCHES = 4
 
 def explain(comparison: Comparison) -> str:
     """Who, doing what, where, expected, got, and what to do next."""
+    return "\n".join(told(comparison))
+
+
+def told(comparison: Comparison) -> list[str]:
+    """What there is to tell, each with its word in front; the candidate first, the replay last."""
     lines = [f"{comparison.verdict.name:<9} candidate {comparison.candidate}"]
     lines.append(f"  case    {comparison.case}")
     if comparison.against == ITSELF:
@@ -43,7 +48,7 @@ def explain(comparison: Comparison) -> str:
     lines += _besides(comparison)
     if not comparison.verdict.passed:
         lines.append(f"  replay  {replay(comparison)}")
-    return "\n".join(lines)
+    return lines
 
 
 def _besides(comparison: Comparison) -> Iterator[str]:
