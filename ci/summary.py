@@ -149,7 +149,9 @@ def failures_of(step: Step) -> list[Failure]:
         # pytest counts lines from zero.
         line = str(int(test.get("line", "")) + 1) if test.get("line") else ""
         for child in (*test.iter("failure"), *test.iter("error")):
-            text = child.get("message") or child.text or ""
+            first, whole = child.get("message", ""), child.text or ""
+            # The message of a test of a step is the first line of what is to be told.
+            text = whole if whole.startswith(first) else first
             found.append(Failure(test.get("name", ""), text, test.get("file", ""), line))
     last = "\n".join(step.file("txt").splitlines()[-LINES:])
     ended = [Failure(f"{step.name}: exit {step.status}", last)] if step.failed else []

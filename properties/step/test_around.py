@@ -93,6 +93,7 @@ def test_a_compiled_step_that_is_wrong_is_found(patient_pool: RankPool) -> None:
     assert comparison.verdict is Verdict.DIVERGED
 
 
+@pytest.mark.wrong_on_purpose
 @pytest.mark.parametrize(
     ("name", "changes", "looks"),
     [

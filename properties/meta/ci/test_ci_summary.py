@@ -158,6 +158,17 @@ def test_a_test_that_failed_is_annotated_where_it_begins(
     assert "::error file=test_mine.py,line=4,title=test_two::AssertionError: oh" in said
 
 
+def test_of_a_case_that_failed_in_a_test_the_whole_block_is_told(
+    tmp_path: Path, summarize: Summarize
+) -> None:
+    block = "DIVERGED shard-swapped: two are\n  replay  python -m harness repro"
+    failure = f'<failure message="{block.splitlines()[0]}">{block}</failure>'
+    (tmp_path / "tests.xml").write_text(
+        f'<suite><testcase name="one">{failure}</testcase></suite>'
+    )
+    assert f"~~~\n{block}\n~~~" in summarize(tmp_path)
+
+
 def test_steps_that_were_not_run_are_shown_and_are_no_failures(
     tmp_path: Path, summarize: Summarize
 ) -> None:

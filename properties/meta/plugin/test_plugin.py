@@ -81,6 +81,9 @@ def test_of_a_mutant(harness_cases, harness_prove, data):
 
 def test_of_what_cannot_run(harness_prove):
     harness_prove(parse("case/1 rows=2:11 kernel=flash"))
+
+def test_of_what_is_right_at_sp_1(harness_prove):
+    harness_prove(parse("case/1 rows=3:111 sp=2"), "mutants.B14", against="self")
 """
 # What a person scrolls past for one failure: its title, the block, and its line in the summary.
 MOST_ROWS = 15
@@ -98,7 +101,7 @@ def test_who_proves_is_told_why_it_failed_in_one_block_and_what_was_not_supporte
     monkeypatch.setenv("CI", "true")
     pytester.makepyfile(test_mine=PROVES)
     result = pytester.runpytest_inprocess(*OPTIONS)
-    result.assert_outcomes(failed=1, skipped=1)
+    result.assert_outcomes(failed=2, skipped=1)
     name = "DIVERGED label-rolled-locally: the last label of a shard is the shard's own *"
     result.stdout.fnmatch_lines(
         [
@@ -110,17 +113,25 @@ def test_who_proves_is_told_why_it_failed_in_one_block_and_what_was_not_supporte
             "  value   expected *, got *",
             "  replay  python -m harness repro * --candidate mutants.B14",
             "  bundle  *",
+            "*_ test_of_what_is_right_at_sp_1 _*",
+            "  against its own step at sp 1: *",
+            "  replay  python -m harness repro * --candidate mutants.B14 --against self",
+            "  bundle  *",
             "*= harness =*",
             "1 UNSUPPORTED: kernel=flash*",
             "*= short test summary info =*",
             f"FAILED test_mine.py::test_of_a_mutant - {name}",
-            "*= 1 failed, 1 skipped *",
+            "*= 2 failed, 1 skipped *",
         ]
     )
     lines = result.stdout.lines
     (title,) = (n for n, line in enumerate(lines) if "_ test_of_a_mutant _" in line)
-    (end,) = (n for n, line in enumerate(lines) if "= harness =" in line)
-    assert rows([*lines[title:end], *(line for line in lines if "FAILED" in line)]) <= MOST_ROWS
+    end = next(n for n, line in enumerate(lines) if n > title and "_ test_of" in line)
+    (summary,) = (line for line in lines if line.startswith("FAILED") and "_mutant" in line)
+    assert rows([*lines[title:end], summary]) <= MOST_ROWS
+    places = [line.split()[1] for line in lines if line.startswith("  bundle  ")]
+    kept = [read_bundle(Path(place)).origin.against for place in places]
+    assert kept == ["plain", "self"]
 
 
 def test_a_worker_of_xdist_tells_what_it_judged_and_could_not_run_and_the_smallest_failure(
@@ -181,14 +192,19 @@ def test_that_is_expected_to_fail(harness_prove):
 def test_a_failure_that_no_test_failed_on_fails_the_session_unless_it_is_only_told(
     unseen: str, status: int, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failed(case: Case, candidate: str, *_: object, **__: object) -> Comparison:
+    asked = []
+
+    def failed(case: Case, candidate: str, _: object, *, against: str) -> Comparison:
+        asked.append(against)
         return faulted(case, candidate, Fault(kind=Kind.RAISED, summary="rank 1 raised"))
 
     # No rank has to run for it.
     monkeypatch.setattr(judge, "evaluate", failed)
     pytester.makepyfile(UNSEEN)
-    result = pytester.runpytest_inprocess(*OPTIONS, "--harness-unseen", unseen)
+    options = ("--harness-unseen", unseen, "--harness-against", "self")
+    result = pytester.runpytest_inprocess(*OPTIONS, *options)
     assert result.ret == status
+    assert set(asked) == {"self"}
     result.assert_outcomes(passed=2, xfailed=1)
     result.stdout.fnmatch_lines(
         [
