@@ -8,7 +8,7 @@ from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.bundle import Bundle
 from harness.failure.bundle.keep import keep
-from harness.failure.confirm import run_before
+from harness.failure.confirm import rooted_in, run_before
 from harness.failure.like import known_alike
 from harness.failure.sameness import Mark, mark_of
 from harness.failure.shrink import worth_shrinking
@@ -112,9 +112,9 @@ class Shown:
 def look(cases: Sequence[Case], candidate: str, pool: RankPool, ranks: int = 0) -> Shown:
     """The last of these, fully traced, on ranks that ran the others; as many as were asked for."""
     *before, case = cases
-    run_before(before, candidate, pool)
-    seen = evaluate_traced(case, candidate, pool)
-    return Shown(replace(seen, before=tuple(before), ranks=ranks))
+    ran = run_before(before, candidate, pool)
+    seen = replace(evaluate_traced(case, candidate, pool), before=ran, ranks=ranks)
+    return Shown(rooted_in(ran, seen, pool))
 
 
 def again(bundle: Bundle, seen: Comparison, device: str) -> Again:
