@@ -10,6 +10,7 @@ from harness.compare import Comparison
 from harness.failure.sameness import mark_of
 from harness.judge import evaluate
 from harness.ranks.pool import RankPool
+from harness.trace import Unsupported
 
 
 def on_fresh_ranks(
@@ -21,21 +22,35 @@ def on_fresh_ranks(
     *,
     against: Against = PLAIN,
 ) -> Comparison:
-    """Judge a case on ranks that ran nothing else, or nothing but these; on so many at least."""
+    """Judge a case on ranks that ran nothing else, or nothing but these; on so many at least.
+
+    Of these, what the candidate refuses has not run before it.
+    """
     needed = max(each.ranks for each in (*before, case))
     with pool.fresh(max(needed, ranks)) as others:
-        run_before(before, candidate, others)
+        ran = run_before(before, candidate, others)
         seen = evaluate(case, candidate, others, against=against)
         beside = others.size if others.size > needed else 0
-        return replace(seen, before=tuple(before), ranks=beside)
+        return replace(seen, before=ran, ranks=beside)
 
 
-def run_before(cases: Sequence[Case], candidate: str, pool: RankPool) -> None:
-    """Have the ranks run these, whatever comes of it."""
+def run_before(cases: Sequence[Case], candidate: str, pool: RankPool) -> tuple[Case, ...]:
+    """Have the ranks run these, whatever comes of it; those that the candidate does not refuse."""
     for case in cases:
         pool.submit(case, locate(candidate).full)
-    for _ in cases:
-        pool.collect()
+    outcomes = [(case, pool.collect()) for case in cases]
+    return tuple(case for case, outcome in outcomes if not isinstance(outcome, Unsupported))
+
+
+def rooted_in(before: Sequence[Case], seen: Comparison, pool: RankPool) -> Comparison:
+    """A failure after these cases, said to be of a stale state if it passes without them."""
+    if not before or not seen.verdict.failed:
+        return seen
+    told = seen.case, seen.candidate, pool
+    alone = on_fresh_ranks(*told, ranks=seen.ranks, against=seen.against)
+    if mark_of(alone).same_kind(mark_of(seen)):
+        return seen
+    return seen.rooted("stale-state", unless_they_ran(before))
 
 
 def confirmed(
@@ -52,16 +67,20 @@ def confirmed(
     return again.named(*(replace(look, larger=True) for look in failure.seen), *again.seen)
 
 
-def with_what_it_needs(failure: Comparison, earlier: Sequence[Case], pool: RankPool) -> Comparison:
-    """A failure that fresh ranks do not show, and what they must have run to show it."""
+def with_what_it_needs(
+    failure: Comparison, earlier: Sequence[Case], pool: RankPool
+) -> Comparison | None:
+    """A failure that fresh ranks do not show, and what they must have run to show it.
+
+    Nothing where it is the case's own: fresh ranks show it.
+    """
     if failure.seen_as == "not-repeatable":
         # What comes and goes by chance needs nothing.
-        return failure
+        return None
     told = failure.case, failure.candidate, pool
     alone = on_fresh_ranks(*told, against=failure.against)
     if mark_of(alone).same_kind(mark_of(failure)):
-        # It is the case's own, and only a smaller one did not show it.
-        return alone
+        return None
     own = failure.case.ranks
     if not alone.ranks and own < pool.size:
         again = on_fresh_ranks(*told, ranks=pool.size, against=failure.against)
@@ -71,7 +90,7 @@ def with_what_it_needs(failure: Comparison, earlier: Sequence[Case], pool: RankP
     for before in _suspects(earlier):
         again = on_fresh_ranks(*told, before, against=failure.against)
         if mark_of(again).same_kind(mark_of(failure)):
-            return again.rooted("stale-state", unless_they_ran(before))
+            return again.rooted("stale-state", unless_they_ran(again.before))
     why = "on fresh ranks it passes, also after what ran before it"
     return failure.rooted("not-repeatable", why)
 

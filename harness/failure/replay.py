@@ -9,7 +9,7 @@ from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.bundle import Bundle
 from harness.failure.bundle.keep import keep
-from harness.failure.confirm import run_before
+from harness.failure.confirm import rooted_in, run_before
 from harness.failure.like import known_alike
 from harness.failure.sameness import Mark, mark_of
 from harness.failure.shrink import worth_shrinking
@@ -120,9 +120,9 @@ def look(
 ) -> Shown:
     """The last of these, fully traced, on ranks that ran the others; as many as were asked for."""
     *before, case = cases
-    run_before(before, candidate, pool)
+    ran = run_before(before, candidate, pool)
     seen = evaluate_traced(case, candidate, pool, against=against)
-    return Shown(replace(seen, before=tuple(before), ranks=ranks))
+    return Shown(rooted_in(ran, replace(seen, before=ran, ranks=ranks), pool))
 
 
 def again(bundle: Bundle, seen: Comparison, device: str) -> Again:

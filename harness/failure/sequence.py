@@ -14,7 +14,7 @@ from harness.case import Case, InvalidCase, Row
 from harness.compare import Comparison
 from harness.failure.confirm import on_fresh_ranks, unless_they_ran
 from harness.failure.sameness import mark_of
-from harness.failure.shrink import PLAIN
+from harness.failure.shrink import PLAIN, Shrunk
 from harness.ranks.pool import RankPool
 
 # Judges a case after others on ranks of its own; nothing where it is not the failure any more.
@@ -31,13 +31,15 @@ SIMPLER: tuple[Change, ...] = (
 )
 
 
-def shrink_sequence(failure: Comparison, pool: RankPool, seconds: float) -> Comparison:
+def shrink_sequence(failure: Comparison, pool: RankPool, seconds: float) -> Shrunk:
     """Fewer cases before it; and where one is enough, a small pair."""
-    until, mark = time.monotonic() + seconds, mark_of(failure)
+    until, mark, tried = time.monotonic() + seconds, mark_of(failure), 0
 
     def shows(before: Sequence[Case], case: Case) -> Comparison | None:
+        nonlocal tried
         if time.monotonic() > until:
             return None
+        tried += 1
         told = case, failure.candidate, pool, before
         seen = on_fresh_ranks(*told, against=failure.against)
         return seen if mark_of(seen).same_kind(mark) else None
@@ -46,7 +48,8 @@ def shrink_sequence(failure: Comparison, pool: RankPool, seconds: float) -> Comp
     if len(small.before) == 1:
         small = _simpler(_smallest_pair(small, shows), shows)
     root = replace(failure.seen[0], why=unless_they_ran(small.before))
-    return small.named(root, *failure.seen[1:])
+    named = small.named(root, *failure.seen[1:])
+    return Shrunk(named, tried, finished=time.monotonic() <= until)
 
 
 def _fewest(failure: Comparison, shows: Shows) -> Comparison:

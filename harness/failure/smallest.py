@@ -1,5 +1,6 @@
 """The smallest case of a failure, seen once more where whoever replays it will see it."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,17 +25,22 @@ def smallest(
     """The failure on its smallest case and on fresh ranks.
 
     Where these do not show it and it is known what ranks ran `earlier`, with what it needs of
-    that; else as it was.
+    that. This is asked first: a case that needs others is not made smaller without them.
     """
-    shrunk = shrink(failure, _judge(failure, pool), seconds=seconds)
-    small = confirmed(shrunk.smallest.case, failure, pool, failure.before)
-    if small is None and earlier is not None:
-        small = with_what_it_needs(failure, earlier, pool)
-        if small.before:
-            small = shrink_sequence(small, pool, seconds)
-    if small is None or small.case == failure.case:
-        return replace(shrunk, smallest=failure if small is None else small)
-    return replace(shrunk, smallest=replace(small, larger=failure))
+    until = time.monotonic() + seconds
+    needs = None if earlier is None else with_what_it_needs(failure, earlier, pool)
+    if needs is not None:
+        shrunk = Shrunk(needs, 0, finished=True)
+        if needs.before:
+            shrunk = shrink_sequence(needs, pool, until - time.monotonic())
+    else:
+        left = until - time.monotonic()
+        shrunk = shrink(failure, _judge(failure, pool), seconds=left)
+        small = confirmed(shrunk.smallest.case, failure, pool, failure.before)
+        shrunk = replace(shrunk, smallest=failure if small is None else small)
+    if shrunk.smallest.case == failure.case:
+        return shrunk
+    return replace(shrunk, smallest=replace(shrunk.smallest, larger=failure))
 
 
 def fewest_layers(failure: Comparison, pool: RankPool) -> Comparison:

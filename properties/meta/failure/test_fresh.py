@@ -3,19 +3,22 @@
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from torch import distributed as dist
 
 from harness.candidates import Emit, Rank
+from harness.candidates.own.mutants.exchange import HeadsOfTheFirstModel
 from harness.candidates.own.native import LocalDialect
-from harness.case import Case, parse
+from harness.case import Case, Row, parse
 from harness.cli import main
 from harness.commands.options import DIVERGED, FAULT, PASSED
 from harness.compare import Comparison, Look, Verdict
 from harness.failure.bundle import read_bundle, write_bundle
 from harness.failure.confirm import on_fresh_ranks, with_what_it_needs
+from harness.failure.shrink import Shrunk
 from harness.failure.smallest import smallest
 from harness.judge import evaluate
 from harness.ranks.pool import RankPool
@@ -57,6 +60,7 @@ def seen(one_rank: RankPool) -> Comparison:
 def test_what_the_first_case_left_behind_is_found(one_rank: RankPool, seen: Comparison) -> None:
     earlier = [EACH_OF_ITS_OWN, TWO_OF_EACH]
     said = with_what_it_needs(seen, earlier, one_rank)
+    assert said is not None
     assert said.looks[0].name == "stale-state"
     assert "unless its ranks ran another case before it" in explain(said)
     # The last alone would not have done it.
@@ -65,6 +69,7 @@ def test_what_the_first_case_left_behind_is_found(one_rank: RankPool, seen: Comp
 
 def test_what_nothing_brings_back_is_not_repeatable(one_rank: RankPool, seen: Comparison) -> None:
     said = with_what_it_needs(seen, [], one_rank)
+    assert said is not None
     assert said.looks[0].name == "not-repeatable"
 
 
@@ -87,11 +92,15 @@ def test_ranks_that_have_no_part_in_a_case_are_told_of_and_replayed(
 
 
 def test_a_failure_of_which_only_a_smaller_case_was_not_one_is_shown_as_it_was(
-    one_rank: RankPool,
+    one_rank: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failure = evaluate(TWO_OF_EACH, "mutants.B17", one_rank)
-    said = with_what_it_needs(failure, [EACH_OF_ITS_OWN], one_rank)
-    assert (said.called, said.before, said.ranks) == (failure.called, (), 0)
+    assert with_what_it_needs(failure, [EACH_OF_ITS_OWN], one_rank) is None
+    small = Shrunk(replace(failure, case=EACH_OF_ITS_OWN), 1, finished=True)
+    monkeypatch.setattr("harness.failure.smallest.shrink", lambda *_, **__: small)
+    monkeypatch.setattr("harness.failure.smallest.confirmed", lambda *_: None)
+    said = smallest(failure, one_rank, [EACH_OF_ITS_OWN]).smallest
+    assert (said.case, said.called, said.before) == (failure.case, failure.called, ())
 
 
 def test_what_comes_by_chance_is_not_blamed_on_what_ran_before(one_rank: RankPool) -> None:
@@ -101,7 +110,31 @@ def test_what_comes_by_chance_is_not_blamed_on_what_ran_before(one_rank: RankPoo
         verdict=Verdict.DIVERGED,
         seen=(Look("not-repeatable", "each time another loss"),),
     )
-    assert with_what_it_needs(chance, [EACH_OF_ITS_OWN], one_rank) is chance
+    assert with_what_it_needs(chance, [EACH_OF_ITS_OWN], one_rank) is None
+
+
+class Fussy(HeadsOfTheFirstModel):
+    """The same, and it refuses batches of five tokens."""
+
+    name = "fussy"
+
+    def supports(self, case: Case) -> str | None:
+        return "five" if case.tokens == 5 else super().supports(case)
+
+
+FUSSY = Fussy()
+
+
+def test_what_a_candidate_refused_did_not_run_before(one_rank: RankPool) -> None:
+    refused = replace(EACH_OF_ITS_OWN, rows=(*EACH_OF_ITS_OWN.rows, Row("1")))
+    candidate = f"{__file__}:FUSSY"
+    earlier = [refused, EACH_OF_ITS_OWN, refused]
+    failure = on_fresh_ranks(TWO_OF_EACH, candidate, one_rank, earlier)
+    assert failure.before == (EACH_OF_ITS_OWN,)
+    said = with_what_it_needs(failure, earlier, one_rank)
+    assert said is not None
+    assert said.called == "stale-state"
+    assert said.before == (EACH_OF_ITS_OWN,)
 
 
 def test_a_bundle_and_its_command_run_what_must_run_before(
@@ -114,5 +147,6 @@ def test_a_bundle_and_its_command_run_what_must_run_before(
     replay = '"{}" "{}" {} {}'.format(*words)
     assert f"repro {replay}\n" in capsys.readouterr().out
     assert main(["repro", *words]) == DIVERGED
+    assert "  looks   stale-state: it passes unless its ranks ran an" in capsys.readouterr().out
     assert main(["repro", *words[1:]]) == PASSED
     assert f"case    {TWO_OF_EACH}\n" in capsys.readouterr().out
