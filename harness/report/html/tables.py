@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from harness.against import AGAINST_ITSELF
 from harness.compare import Change
 from harness.report.html.render import render
 
@@ -35,6 +36,7 @@ def golden_page(document: Mapping[str, Any], links: Mapping[str, str]) -> str:
         title=f"{document['goldens']} goldens: {document['verdict']}",
         verdict=document["verdict"],
         document=document,
+        against_itself=AGAINST_ITSELF,
         links=links,
     )
 
