@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.against import ITSELF
+from harness.against import AGAINST_ITSELF, ITSELF
 from harness.campaign.summary import (
     BUCKETS,
     INTERRUPTED,
@@ -30,9 +30,6 @@ ENDED = {
 }
 # How often a situation was met in which no case was; those that were refused may have been in it.
 NEVER = "never"
-AGAINST_ITSELF = (
-    "compared with its own step at sp 1: what is wrong there as well does not show here"
-)
 # Between two columns of situations.
 GAP = 4
 MOST_REASONS = 10

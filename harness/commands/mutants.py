@@ -4,10 +4,12 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from harness.against import PLAIN
 from harness.commands.options import (
     DIVERGED,
     PASSED,
     UsageError,
+    against_option,
     answer,
     campaign_options,
     pool_options,
@@ -43,6 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="keep back what a candidate need not show, as if a mutant were somebody else's step",
     )
     campaign_options(parser, cases=200)
+    against_option(parser, PLAIN)
     report_option(parser)
     # As many ranks as tests have; and some mutants hang, which is soon seen.
     pool_options(parser, ranks=4, deadline=10.0)
@@ -96,7 +99,8 @@ def run(options: argparse.Namespace) -> int:
                 shrink if options.shrink else None,
                 watch,
                 required_only=options.required_only,
+                against=request.against,
             )
         show(power, console)
-        document = {**power.record(), "placement": pools[0].place}
+        document = {**power.record(), "against": request.against, "placement": pools[0].place}
     return answer(options, document, PASSED if power.passed else DIVERGED)

@@ -22,6 +22,8 @@ STOPPED = 130
 USUAL_SPS, USUAL_DPS = (1, 2, 4), (1, 2)
 RARE_SPS, RARE_DPS = (3, 5, 8), (4,)
 
+ONLY_SP_1 = "--sp=1: is what --against self compares with; ask for a larger one"
+
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
@@ -88,14 +90,16 @@ def step_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def against_option(parser: argparse.ArgumentParser, default: str | None) -> None:
+def against_option(
+    parser: argparse.ArgumentParser, default: str | None, otherwise: str = ""
+) -> None:
     parser.add_argument(
         "--against",
         choices=get_args(Against),
         default=default,
         help="plain: compare with plain training of the harness's model; self: with the "
         "candidate's own step at sp 1, whatever its model is; default: plain"
-        + ("" if default else ", or that of the bundle"),
+        + (f", or that of the {otherwise}" if otherwise else ""),
     )
 
 
@@ -220,7 +224,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
     if against == ITSELF:
         sps = tuple(sp for sp in sps if sp > 1)
         if not sps:
-            raise UsageError("--sp=1: is what --against self compares with; ask for a larger one")
+            raise UsageError(ONLY_SP_1)
     for option, numbers in (("--sp", sps), ("--dp", dps)):
         if max(numbers) > 1024:
             raise UsageError(f"{option}={max(numbers)}: use numbers of at most 1024")

@@ -66,7 +66,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     campaign_options(parser, cases=100, seed=None)
     step_options(parser)
     known_option(parser)
-    against_option(parser, None)
+    against_option(parser, None, "bundle")
     diagnose_option(parser)
     report_option(parser)
     pool_options(parser)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
+from harness.against import PLAIN, Against
 from harness.candidates.bank import Benign, Mutant
 from harness.case import Case
 from harness.compare import Comparison
@@ -35,8 +36,13 @@ class Power:
         return [trial for trial in self.mutants if trial.failed]
 
     @property
+    def hidden(self) -> list[Trial]:
+        """Those that are wrong at sp 1 too, where that is what they are compared with."""
+        return [trial for trial in self.mutants if trial.hidden]
+
+    @property
     def survivors(self) -> list[Trial]:
-        return [trial for trial in self.mutants if not trial.failed]
+        return [trial for trial in self.mutants if not trial.failed and not trial.hidden]
 
     @property
     def named_right(self) -> list[Trial]:
@@ -52,11 +58,11 @@ class Power:
 
     @property
     def passed(self) -> bool:
-        """Every mutant found and nearly every one named, and nothing flagged that is right."""
+        """Every mutant found that can be, nearly every one named, and nothing right flagged."""
         return (
-            bool(self.mutants or self.benign)
-            and len(self.killed) == len(self.mutants)
-            and len(self.named_right) >= NAMED_RIGHT * len(self.mutants)
+            bool(self.killed or self.benign)
+            and not self.survivors
+            and len(self.named_right) >= NAMED_RIGHT * len(self.killed)
             and not self.flagged
         )
 
@@ -66,6 +72,7 @@ class Power:
             "score": {
                 "mutants": len(self.mutants),
                 "killed": len(self.killed),
+                "hidden": len(self.hidden),
                 "named_right": len(self.named_right),
                 "benign": len(self.benign),
                 "flagged": len(self.flagged),
@@ -87,6 +94,7 @@ def measure(
     told: Callable[[Trial], None] = lambda _trial: None,
     *,
     required_only: bool = False,
+    against: Against = PLAIN,
 ) -> Power:
     """Try all; each pool takes the next one as soon as it is free."""
     started = time.monotonic()
@@ -99,10 +107,12 @@ def measure(
         pool = free.get()
         try:
             if isinstance(entry, Benign):
-                trial = try_benign(entry, cases, pool)
+                trial = try_benign(entry, cases, pool, against=against)
             else:
                 smaller = (lambda failure: shrink(failure, pool)) if shrink else None
-                trial = try_mutant(entry, cases, pool, smaller, required_only=required_only)
+                trial = try_mutant(
+                    entry, cases, pool, smaller, required_only=required_only, against=against
+                )
         finally:
             free.put(pool)
         with telling:

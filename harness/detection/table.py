@@ -18,6 +18,9 @@ def show(power: Power, console: Console) -> None:
     say(console, score(power))
     for trial in power.survivors:
         say(console, f"mutants.{trial.key} survives {trial.cases} cases: {trial.sentence}")
+    if power.hidden:
+        keys = ", ".join(trial.key for trial in power.hidden)
+        say(console, f"wrong at sp 1 too: {keys}")
     for trial in power.flagged:
         say(console, f"\nbenign.{trial.key} was flagged: {trial.sentence}\n{trial.explanation}")
 
@@ -27,6 +30,9 @@ def score(power: Power) -> str:
     parts = []
     if power.mutants:
         parts.append(f"{len(power.killed)} of {len(power.mutants)} mutants killed")
+        if power.hidden:
+            hidden = f"{len(power.hidden)} are wrong at sp 1 too, so that this does not show them"
+            parts.append(hidden)
         parts.append(f"{len(power.named_right)} named right")
         parts.append(f"median {power.median_seconds:.2g} s to the first failure")
     if power.benign:
@@ -47,11 +53,11 @@ def _mutants(trials: list[Trial]) -> Table:
         if trial.failed and not trial.named_right:
             named.append(f", not {trial.expected}")
         table.add_row(
-            Text(trial.key, "" if trial.failed else "bold red"),
+            Text(trial.key, "" if trial.failed or trial.hidden else "bold red"),
             _found(trial),
             f"{trial.seconds:.1f}",
             trial.size,
-            named,
+            Text("wrong at sp 1 too") if trial.hidden else named,
         )
     return table
 

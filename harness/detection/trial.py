@@ -2,10 +2,11 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from harness.against import ITSELF, PLAIN, Against
 from harness.candidates.bank import Benign, Mutant
 from harness.candidates.required import only_required
 from harness.case import Case
@@ -40,6 +41,8 @@ class Trial:
     # What it was said to need, and a case that killed it did not have.
     unmet: tuple[str, ...] = ()
     verdicts: dict[str, int] = field(default_factory=dict)
+    # Whether nobody can find it by its own step at sp 1, since it is wrong there as well.
+    hidden: bool = False
 
     @property
     def failed(self) -> bool:
@@ -52,11 +55,12 @@ class Trial:
 
 def try_mutant(
     mutant: Mutant,
-    cases: Iterable[Case],
+    cases: Sequence[Case],
     pool: RankPool,
     shrink: Shrink | None,
     *,
     required_only: bool = False,
+    against: Against = PLAIN,
 ) -> Trial:
     """Judge it until it was found, and name it."""
     started, verdicts = time.monotonic(), Counter[str]()
@@ -68,14 +72,20 @@ def try_mutant(
         "sentence": mutant.sentence,
         "expected": mutant.anomaly,
     }
-    for first in evaluate_all(((case, name) for case in cases), pool):
+    for first in evaluate_all(((case, name) for case in cases), pool, against=against):
         verdicts[first.verdict.name] += 1
         # Ranks that cannot even run have not found it.
         if worth_shrinking(first):
             break
     else:
-        judged = verdicts.total()
-        return Trial(cases=judged, seconds=_since(started), verdicts=dict(verdicts), **trial)
+        hidden = against == ITSELF and _is_wrong_at_sp_1(name, cases, pool)
+        return Trial(
+            cases=verdicts.total(),
+            seconds=_since(started),
+            verdicts=dict(verdicts),
+            hidden=hidden,
+            **trial,
+        )
     seconds = _since(started)
     small = diagnosed(shrink(first) if shrink else first, pool)
     return Trial(
@@ -90,11 +100,19 @@ def try_mutant(
     )
 
 
-def try_benign(variant: Benign, cases: Iterable[Case], pool: RankPool) -> Trial:
+def _is_wrong_at_sp_1(candidate: str, cases: Sequence[Case], pool: RankPool) -> bool:
+    alone = ((replace(case, sp=1), candidate) for case in cases)
+    return any(seen.verdict.failed for seen in evaluate_all(alone, pool))
+
+
+def try_benign(
+    variant: Benign, cases: Iterable[Case], pool: RankPool, *, against: Against = PLAIN
+) -> Trial:
     """Judge it until it was taken for a bug; it must not be."""
     started, verdicts = time.monotonic(), Counter[str]()
     failed: dict[str, Any] = {}
-    for comparison in evaluate_all(((case, variant.candidate.name) for case in cases), pool):
+    jobs = ((case, variant.candidate.name) for case in cases)
+    for comparison in evaluate_all(jobs, pool, against=against):
         verdicts[comparison.verdict.name] += 1
         if comparison.verdict.failed:
             failed = {**_failure(comparison, comparison), "named": comparison.called}

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
+from harness.against import ITSELF
 from harness.candidates.bank import Mutant
 from harness.candidates.own.mutants import BANK
 from harness.candidates.required import only_required
@@ -23,6 +24,8 @@ WITHOUT_NUMBERS = ("crashed", "collective-mismatch")
 
 def known_alike(failure: Comparison, pool: RankPool) -> tuple[list[Mutant], str]:
     """Mutants, other than the candidate itself, that give its numbers; and what was compared."""
+    if failure.against == ITSELF:
+        return [], "known bugs are of our own model, and the step is compared with itself"
     until = time.monotonic() + LIKE_SECONDS
     ask = Asked(failure.candidate, pool, until)
     cases = [failure.case, *islice(neighbours(failure.case, {}), NEAR)]

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import harness
+from harness.against import ITSELF, PLAIN
 from harness.candidates import locate
 from harness.candidates.beside import held
 from harness.candidates.published.environment import Environment
@@ -31,12 +32,14 @@ TOLD = ("then", "looks", "cause", "where")
 # Faults that a step shows by itself, without the harness watching its ranks.
 SHOWN = (Kind.RAISED, Kind.DIED, Kind.HUNG)
 
+REFERENCES = {PLAIN: "plain training on one device", ITSELF: "the same step at sp 1 in fp64"}
+
 HEAD = '''"""{headline}
 
     python THIS_FILE
 
 runs the step below on {ranks}, and says where its numbers part
-from those of plain training on one device. Exit status: 1 where they do, 0 where they do not,
+from those of {reference}. Exit status: 1 where they do, 0 where they do not,
 3 where a rank crashes or hangs.
 {needs}
 """
@@ -76,6 +79,7 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
     head = HEAD.format(
         headline=headline.replace("\\", "/"),
         ranks="one rank that it starts" if ranks == 1 else f"{ranks} ranks that it starts",
+        reference=REFERENCES[comparison.against],
         needs=textwrap.fill(f"{needs}.", WIDTH, break_on_hyphens=False),
     )
     future, text = _parted(source.text)

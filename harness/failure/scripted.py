@@ -125,7 +125,7 @@ class Scripted:
         return PASSED
 
     def _wrong(self, trace: Trace) -> Iterator[str]:
-        """The elements that are not what plain training computes."""
+        """The elements that are not what they should be."""
         for index, (expected, was) in self.elements.items():
             got = trace[self.key].values[index].item()
             # A NaN is near nothing.

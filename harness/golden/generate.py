@@ -15,6 +15,8 @@ from harness.golden.vector import Vector
 from harness.reference import reference, rowwise
 from harness.trace import Trace
 
+NONE: Mapping[str, Golden] = {}
+
 
 @dataclass
 class Remade:
@@ -47,27 +49,31 @@ def remake(
     made: Mapping[str, str],
     commit: str,
     *,
+    own: Mapping[str, Golden] = NONE,
     accept: bool = False,
     reason: str = "",
 ) -> Remade:
     """Compute all again. Stored bits stay, unless it is accepted that they go.
 
-    A change of meaning is accepted with a reason only.
+    A change of meaning is accepted with a reason only. Those that are of a candidate's `own` step
+    are told as ranks made them anew, by name.
     """
     remade = Remade()
     for name, golden in goldens.items():
-        moved = remade.drifts[name] = drifted(golden)
+        moved = remade.drifts[name] = drifted(golden, own.get(name))
         may_go = moved.change is Change.DRIFT or bool(reason)
         anew = accept and may_go and moved.change is not Change.NONE
-        remade.goldens[name] = make(golden.vector, made, commit, reason) if anew else golden
+        remade.goldens[name] = golden
         if anew:
             remade.written.append(name)
+            remade.goldens[name] = own.get(name) or make(golden.vector, made, commit, reason)
     return remade
 
 
-def drifted(golden: Golden) -> Drift:
-    """How far what is computed here and now is from what is stored."""
-    return drift(golden.stored.trace, compute(golden.vector.case))
+def drifted(golden: Golden, anew: Golden | None = None) -> Drift:
+    """How far what is stored is from what was made anew, or from what is computed here and now."""
+    now = anew.stored.trace if anew else compute(golden.vector.case)
+    return drift(golden.stored.trace, now)
 
 
 def compute(case: Case) -> Trace:

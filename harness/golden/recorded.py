@@ -9,24 +9,27 @@ recorded in, a step whose runs agree in every bit must still give the bits that 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from harness.against import PLAIN, Against
 from harness.case import Case, Dtype, parse
 from harness.compare import Change, Comparison, Verdict, identical
 from harness.golden.contents import Golden
 from harness.golden.damage import BadGolden
 from harness.golden.manifest import Listed
+from harness.golden.own import AGAINST, CANDIDATE, against_of, candidate_of, is_own
 from harness.golden.tensors import Stored
 from harness.judge.judge import begin, judge
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Kind, Trace
 
-CANDIDATE = "candidate"
+# Of which case, whose step, where, and compared with what.
+Told = tuple[Case, str, RankPool, Against]
 # How often a step is run again before its bits are said to have changed.
 MORE_RUNS = 3
 
 
 def is_recorded(golden: Golden) -> bool:
-    """Whether it holds what a candidate computed, and not the oracle."""
-    return CANDIDATE in golden.stored.made
+    """Whether it holds what a candidate computed on a device, and no oracle."""
+    return bool(candidate_of(golden)) and not is_own(golden)
 
 
 def record(
@@ -36,6 +39,8 @@ def record(
     made: Mapping[str, str],
     commit: str,
     pool: RankPool,
+    *,
+    against: Against = PLAIN,
 ) -> tuple[dict[str, Golden], dict[str, str]]:
     """What the candidate computes here on every golden; and why it is asked for none of some."""
     recorded: dict[str, Golden] = {}
@@ -45,14 +50,15 @@ def record(
         if case.ranks > pool.size:
             left_out[name] = f"needs {case.ranks} ranks"
             continue
-        comparison, trace = _run(case, candidate, pool)
+        comparison, trace = _run(case, candidate, pool, against)
         why = _cannot_be_judged(comparison)
         if why:
             left_out[name] = why
             continue
         if not comparison.verdict.passed:
             raise BadGolden(f"{name}: {candidate} is {comparison.verdict.name} on {case}")
-        stored = Stored(name, str(case), trace, {**made, CANDIDATE: candidate})
+        told = {**made, CANDIDATE: candidate, AGAINST: against}
+        stored = Stored(name, str(case), trace, told)
         recorded[name] = Golden(golden.vector, stored, Listed("", "", commit))
     if not recorded:
         raise BadGolden(f"{candidate} can run none of the goldens on {pool.size} ranks")
@@ -72,32 +78,30 @@ def compared(
     """For each golden, what changed since it was recorded, and how that is known."""
     for name, golden in goldens.items():
         stored = golden.stored
-        case, candidate = parse(stored.case), stored.made[CANDIDATE]
+        told = parse(stored.case), candidate_of(golden), pool, against_of(golden)
         elsewhere = [
             f"{field} {was} -> {made.get(field, 'none')}"
             for field, was in stored.made.items()
-            if field != CANDIDATE and made.get(field, "none") != was
+            if field not in (CANDIDATE, AGAINST) and made.get(field, "none") != was
         ]
-        comparison, trace = _run(case, candidate, pool)
+        comparison, trace = _run(*told)
         if not comparison.verdict.passed:
             yield name, Change.SEMANTIC, ", ".join(elsewhere), comparison
         elif elsewhere:
             yield name, Change.DRIFT, ", ".join(elsewhere), comparison
         elif why := identical(stored.trace, trace):
-            yield name, *_run_again(case, candidate, pool, trace, why), comparison
+            yield name, *_run_again(told, trace, why), comparison
         else:
             yield name, Change.NONE, "", comparison
 
 
-def _run_again(
-    case: Case, candidate: str, pool: RankPool, trace: Trace, why: str
-) -> tuple[Change, str]:
+def _run_again(told: Told, trace: Trace, why: str) -> tuple[Change, str]:
     """Whether a step has changed that gives other bits than are stored, or gives others each time.
 
     On some devices sums are made in any order; nobody is blamed for that.
     """
     for _ in range(MORE_RUNS):
-        _, once_more = _run(case, candidate, pool)
+        _, once_more = _run(*told)
         unlike = identical(trace, once_more)
         if unlike:
             return Change.UNREPEATABLE, f"two runs here differ, so no bits are compared: {unlike}"
@@ -107,9 +111,9 @@ def _run_again(
     )
 
 
-def _run(case: Case, candidate: str, pool: RankPool) -> tuple[Comparison, Trace]:
+def _run(case: Case, candidate: str, pool: RankPool, against: Against) -> tuple[Comparison, Trace]:
     """How a run is judged, and what it came to."""
-    run = begin(case, candidate, pool)
+    run = begin(case, candidate, pool, against=against)
     outcome = run.outcome()
     trace = Trace()
     if isinstance(outcome, Assembly):

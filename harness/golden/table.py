@@ -7,9 +7,11 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from harness.against import AGAINST_ITSELF, ITSELF
 from harness.campaign.table import say
 from harness.compare import Change, Comparison, Drift
 from harness.golden.contents import Golden
+from harness.golden.own import candidate_of
 from harness.golden.verify import Verified
 from harness.report import explain
 
@@ -19,7 +21,8 @@ def show_goldens(goldens: Mapping[str, Golden], console: Console) -> None:
     for name, golden in goldens.items():
         vector = golden.vector
         hunts = f", hunts {' '.join(vector.hunts)}" if vector.hunts else ""
-        head = Text.assemble((name, "bold"), f"  {vector.case.tokens} tokens{hunts}")
+        whose = f", of {candidate_of(golden)}" if candidate_of(golden) else ""
+        head = Text.assemble((name, "bold"), f"  {vector.case.tokens} tokens{hunts}{whose}")
         console.print(head, Padding(vector.comment, (0, 4)), highlight=False)
     console.print(f"{len(goldens)} goldens", highlight=False)
 
@@ -70,6 +73,8 @@ def show_verified(verified: Verified, doubted: Mapping[str, str], console: Conso
     for verdict, reasons in (("KNOWN", verified.listed), ("UNSUPPORTED", verified.refused)):
         for reason, count in reasons.items():
             say(console, f"{verdict}: {count} x {reason}")
+    if verified.against[ITSELF]:
+        say(console, f"{verified.against[ITSELF]} runs are {AGAINST_ITSELF}")
     counts = ", ".join(
         f"{count} {verdict}" for verdict, count in sorted(verified.verdicts.items())
     )

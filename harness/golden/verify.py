@@ -1,23 +1,34 @@
 """Candidates against what is stored, on every mesh that it is valid for."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
-from typing import Any
+from typing import Any, NamedTuple
 
+from harness.against import ITSELF, PLAIN, Against
 from harness.campaign.coverage import Coverage
 from harness.candidates import locate
 from harness.case import Case, Dtype
 from harness.compare import Comparison, Verdict
 from harness.golden.contents import Golden
+from harness.golden.own import candidate_of, is_own
 from harness.judge.judge import AHEAD, Run, begin, evaluate_traced, held_to_mends, judge
 from harness.judge.known import recognised
 from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
 from harness.trace import Trace
 
-Job = tuple[str, Case, str, Trace]
+
+class Job(NamedTuple):
+    """One run, of the golden of this name."""
+
+    name: str
+    case: Case
+    candidate: str
+    # What is right; nothing where that is to be computed.
+    stored: Trace | None
+    against: Against = PLAIN
 
 
 def jobs(
@@ -26,13 +37,27 @@ def jobs(
     sps: Sequence[int],
     ranks: int,
     dtypes: Sequence[Dtype] = ("fp64",),
+    *,
+    against: Against = PLAIN,
+    doubted: Collection[str] = (),
 ) -> Iterator[Job]:
-    """Each golden with each candidate in each dtype on each mesh that the ranks can form."""
+    """Each golden with each candidate in each dtype on each mesh that the ranks can form.
+
+    A golden that is of somebody's own step is for that candidate alone. What is `doubted` of these
+    is not what its step computes at sp 1 by now: at a larger sp it is compared with that.
+    """
     for name, golden in goldens.items():
+        own = is_own(golden)
+        whose, reference = ([candidate_of(golden)], ITSELF) if own else (candidates, against)
+        trusted = name not in doubted if own else against == PLAIN
         for case in golden.vector.meshes(sps):
-            if case.ranks <= ranks:
-                for dtype, candidate in product(dtypes, candidates):
-                    yield name, replace(case, dtype=dtype), candidate, golden.stored.trace
+            if case.ranks > ranks or (reference == ITSELF and case.sp == 1):
+                continue
+            for dtype, candidate in product(dtypes, whose):
+                # A shorter format has weights of its own, rounded to it. What is stored shows
+                # there that the references are right, and they say what should be computed.
+                stored = golden.stored.trace if trusted and dtype == "fp64" else None
+                yield Job(name, replace(case, dtype=dtype), candidate, stored, reference)
 
 
 def verify(asked: Iterable[Job], goldens: int, pool: RankPool) -> "Verified":
@@ -59,24 +84,25 @@ def verify(asked: Iterable[Job], goldens: int, pool: RankPool) -> "Verified":
 def _closer(failure: Comparison, pool: RankPool) -> Comparison:
     if failure.verdict is not Verdict.DIVERGED:
         return held_to_mends(failure, pool)
-    traced = evaluate_traced(failure.case, failure.candidate, pool)
-    return failure if traced.verdict.passed else traced
+    told = failure.case, failure.candidate, pool
+    traced = evaluate_traced(*told, against=failure.against)
+    # A step that is compared with itself is asked only here how far it strays at sp 1.
+    forgiven = traced.asked_again and failure.against == ITSELF
+    return failure if traced.verdict.passed and not forgiven else traced
 
 
 def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparison]]:
     """Run and compare, in order; in fp64 nothing is computed here unless somebody is blamed."""
     coming = iter(asked)
-    under_way: deque[tuple[Job, Run]] = deque()
+    under_way: deque[tuple[str, Run]] = deque()
     while True:
         for job in islice(coming, AHEAD - len(under_way)):
-            _, case, candidate, _ = job
-            under_way.append((job, begin(case, candidate, pool)))
+            run = begin(job.case, job.candidate, pool, against=job.against, stored=job.stored)
+            under_way.append((job.name, run))
         if not under_way:
             return
-        (name, case, candidate, stored), run = under_way.popleft()
-        # A shorter format has weights of its own, rounded to it. What is stored shows there that
-        # the references are right, and they say what the candidate should have computed.
-        yield name, judge(run, stored=stored if case.dtype == "fp64" else None)
+        name, run = under_way.popleft()
+        yield name, judge(run)
 
 
 @dataclass(kw_only=True)
@@ -85,6 +111,8 @@ class Verified:
 
     goldens: int
     verdicts: Counter[str] = field(default_factory=Counter)
+    # How many runs were compared with what.
+    against: Counter[str] = field(default_factory=Counter)
     # The first of each golden.
     failures: dict[str, Comparison] = field(default_factory=dict)
     # Bugs that are listed upstream, by key and link; and why cases were refused.
@@ -97,12 +125,12 @@ class Verified:
 
     def ask(self, job: Job) -> Job:
         """The same, counted as asked for."""
-        _, case, candidate, _ = job
-        self.coverage.setdefault(candidate, Coverage()).ask(case)
+        self.coverage.setdefault(job.candidate, Coverage()).ask(job.case)
         return job
 
     def add(self, name: str, comparison: Comparison) -> None:
         self.verdicts[comparison.verdict.name] += 1
+        self.against[comparison.against] += 1
         self.elements += comparison.elements
         self.coverage.setdefault(comparison.candidate, Coverage()).add(comparison)
         if comparison.verdict is Verdict.KNOWN:
@@ -139,6 +167,7 @@ class Verified:
             "goldens": self.goldens,
             "verdict": self.verdict.name,
             "verdicts": dict(self.verdicts),
+            "against": dict(self.against),
             "listed": dict(self.listed),
             "refused": dict(self.refused),
             "unexamined": self.unexamined,

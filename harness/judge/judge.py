@@ -34,6 +34,8 @@ class Run:
     candidate: str
     pool: RankPool
     against: Against = PLAIN
+    # What it is compared with, where nobody has to compute that.
+    stored: Trace | None = None
     # Nothing as long as the ranks have it.
     _outcome: Outcome | None = None
     # The same step at sp 1, where that is the reference, and what came of it.
@@ -128,6 +130,7 @@ def begin(
     pool: RankPool,
     *,
     against: Against = PLAIN,
+    stored: Trace | None = None,
     traced: bool = False,
     again: bool = False,
 ) -> Run:
@@ -136,25 +139,39 @@ def begin(
     if against == ITSELF and case.sp == 1:
         reason = "sp 1 is what it is compared with"
     if reason is not None:
-        return Run(case, candidate, pool, against, Unsupported(reason))
-    alone = own.runs_alone(case, again=again) if against == ITSELF else []
+        return Run(case, candidate, pool, against, _outcome=Unsupported(reason))
+    itself = against == ITSELF and stored is None
+    alone = tuple(own.runs_alone(case, again=again)) if itself else ()
     for each in (*(one.case for one in alone), case):
         pool.submit(each, locate(candidate).full, traced=traced)
-    return Run(case, candidate, pool, against, alone=tuple(alone), traced=traced)
+    return Run(case, candidate, pool, against, stored, alone=alone, traced=traced)
 
 
-def judge(run: Run, *, traced: bool = False, stored: Trace | None = None) -> Comparison:
-    """Compare an outcome with plain training, computed here and now, or as it is `stored`."""
+def at_sp_1(case: Case, candidate: str, pool: RankPool) -> Trace | Fault | Unsupported:
+    """What a candidate's own step computes in fp64 where nobody shares a sequence."""
+    reason = pool.placement.refuses(case)
+    if reason is not None:
+        return Unsupported(reason)
+    alone = tuple(own.runs_alone(replace(case, dtype="fp64", mixed=False), again=False))
+    outcomes = tuple(pool.run(each.case, locate(candidate).full) for each in alone)
+    run = Run(case, candidate, pool, ITSELF, alone=alone, _alone=outcomes)
+    found = run.references()
+    return found[0] if isinstance(found, list) else found
+
+
+def judge(run: Run, *, traced: bool = False) -> Comparison:
+    """Compare an outcome with what it is to be compared with."""
     pool = run.pool
     options = options_for(pool.placement, pool.size, pool.deadlines.case)
     if run.against != PLAIN:
         options = (*options, "--against", run.against)
-    seen = _judged(run, traced=traced, stored=stored)
+    seen = _judged(run, traced=traced)
     return replace(seen, against=run.against, options=options)
 
 
-def _judged(run: Run, *, traced: bool, stored: Trace | None = None) -> Comparison:
-    case, candidate, itself = run.case, run.candidate, run.against == ITSELF
+def _judged(run: Run, *, traced: bool) -> Comparison:
+    case, candidate, stored = run.case, run.candidate, run.stored
+    itself = run.against == ITSELF
     references: Sequence[Trace] = ()
     if stored is not None:
         references = stored, stored
@@ -162,7 +179,7 @@ def _judged(run: Run, *, traced: bool, stored: Trace | None = None) -> Compariso
         # What plain training says comes first, while the ranks work.
         references = reference_traces(case, traced=traced)
     outcome = run.outcome()
-    if itself and isinstance(outcome, Assembly):
+    if itself and stored is None and isinstance(outcome, Assembly):
         found = run.references()
         if isinstance(found, list):
             references = found

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from harness.against import ITSELF
+from harness.against import ITSELF, NAMES
 from harness.anomalies import ANOMALIES
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict
@@ -25,7 +25,7 @@ def told(comparison: Comparison) -> list[str]:
     lines = [f"{comparison.verdict.name:<9} candidate {comparison.candidate}"]
     lines.append(f"  case    {comparison.case}")
     if comparison.against == ITSELF:
-        lines.append("  against its own step at sp 1: what is wrong there as well does not show")
+        lines.append(f"  against {NAMES[ITSELF]}: what is wrong there as well does not show")
     if comparison.verdict is Verdict.KNOWN:
         lines.append(f"  listed  {comparison.reason}")
     if comparison.fault:

@@ -14,7 +14,7 @@ from harness.generation.situations import SITUATIONS
 from harness.golden import Golden, Store, examine
 from harness.golden.generate import make, unconfirmed
 from harness.golden.tensors import tensor_bytes
-from harness.golden.verify import jobs, judged, verify
+from harness.golden.verify import Job, jobs, judged, verify
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.helpers.stores import PLACE
@@ -42,7 +42,7 @@ def test_both_dialects_agree_with_them_on_their_own_mesh_and_elsewhere(
     elsewhere: bool, goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:
     everywhere = jobs(goldens, ("native-gather", "native-local"), (1, 2, 4), harness_pool.size)
-    asked = [job for job in everywhere if elsewhere or job[1] == goldens[job[0]].vector.case]
+    asked = [job for job in everywhere if elsewhere or job.case == goldens[job.name].vector.case]
     verified = verify(asked, len(goldens), harness_pool)
     assert [f"{name}\n{explain(each)}" for name, each in verified.failures.items()] == []
     assert set(verified.verdicts) <= {"EQUAL", "WITHIN"}
@@ -54,7 +54,7 @@ def test_each_tells_apart_what_it_hunts(
     goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:
     hunts = [
-        (name, golden.vector.case, f"mutants.{key}", golden.stored.trace)
+        Job(name, golden.vector.case, f"mutants.{key}", golden.stored.trace)
         for name, golden in goldens.items()
         for key in golden.vector.hunts
         if golden.vector.case.ranks <= harness_pool.size
@@ -130,7 +130,7 @@ def test_a_golden_whose_tensors_are_off_is_noticed_and_no_candidate_blamed(
     off = scaled(golden.stored.trace, 1 + share)
     changed = replace(golden, stored=replace(golden.stored, trace=off))
     assert "the padded reference differs" in dict(unconfirmed({"one": changed}))["one"]
-    asked = [("one", golden.vector.case, "native-local", off)]
+    asked = [Job("one", golden.vector.case, "native-local", off)]
     ((_, comparison),) = judged(asked, harness_pool)
     assert comparison.verdict is verdict, explain(comparison)
     said = "what is stored and the row-wise oracle disagree: "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.case import parse
 from harness.generation.situations import situations_of
-from harness.golden import Store, Vector, as_files
+from harness.golden import Store, Vector, as_files, examine
 from harness.golden.generate import make
 from properties.helpers.places import ROOT
 
@@ -37,6 +37,16 @@ def stored_in(folder: Path) -> Store:
     store = Store(folder)
     store.write(files())
     return store
+
+
+def made_otherwise(folder: Path, **made: str) -> None:
+    """As if its tensors had been made like this."""
+    goldens, _ = examine(Store(folder).files())
+    changed = {
+        name: replace(golden, stored=replace(golden.stored, made=golden.stored.made | made))
+        for name, golden in goldens.items()
+    }
+    Store(folder).write(as_files(changed))
 
 
 def on_disk(folder: Path) -> dict[Path, tuple[bytes, int]]:

@@ -3,9 +3,16 @@
 import argparse
 import sys
 
+from harness.against import PLAIN
 from harness.commands.golden import edit, look
 from harness.commands.golden.store import DAMAGED
-from harness.commands.options import json_option, known_option, pool_options, report_option
+from harness.commands.options import (
+    against_option,
+    json_option,
+    known_option,
+    pool_options,
+    report_option,
+)
 from harness.outside import printable
 
 HELP = "make, check and show the goldens"
@@ -32,10 +39,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     generate.add_argument(
         "--candidate",
-        default="native-gather",
+        action="append",
         metavar="C",
-        help="with --out; default: native-gather",
+        help="with --out, whose numbers to store; default: native-gather. Without it, a candidate "
+        "whose own step goldens are of, and whose code may run",
     )
+    against_option(generate, PLAIN)
     pool_options(generate, ranks=4)
     generate.set_defaults(do=edit.generate)
 
@@ -52,12 +61,20 @@ def add(parser: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "--dtype", metavar="LIST", help="what candidates compute in; default: fp64"
     )
+    against_option(verify, None, "golden")
     known_option(verify)
     report_option(verify)
     pool_options(verify, ranks=4)
     verify.set_defaults(do=look.verify)
 
     diff = known.add_parser("diff", help="show what `generate` would change")
+    diff.add_argument(
+        "--candidate",
+        action="append",
+        metavar="C",
+        help="one whose own step goldens are of, and whose code may run",
+    )
+    pool_options(diff)
     diff.set_defaults(do=edit.diff)
 
     new = known.add_parser("add", help="make a golden from a case")
@@ -72,15 +89,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--source", default="", metavar="TEXT", help="where somebody met it")
     new.add_argument("--accept", action="store_true", help="replace the golden of this name")
     _reason_option(new)
+    new.add_argument(
+        "--candidate", metavar="C", help="with --against self: whose step at sp 1 to ask"
+    )
+    against_option(new, PLAIN)
+    pool_options(new)
     new.set_defaults(do=edit.add)
 
     shown = known.add_parser("list", help="list every golden and its purpose")
+    json_option(shown)
     shown.set_defaults(do=look.show)
 
     for command in known.choices.values():
         command.add_argument("--store", default="golden", metavar="DIR", help="default: golden")
-        if command not in (generate, verify):
-            json_option(command)
 
 
 def _reason_option(parser: argparse.ArgumentParser) -> None:

@@ -3,41 +3,25 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from harness.against import ITSELF
 from harness.case import parse
 from harness.commands.golden import recorded
+from harness.commands.golden.own import made_anew, own_golden
 from harness.commands.golden.store import DAMAGED, console, described, oracles, store_of
 from harness.commands.options import DIVERGED, PASSED, UsageError, print_json
+from harness.commands.ranks import open_pool
 
 if TYPE_CHECKING:
-    from harness.golden import Golden
+    from harness.golden import Golden, Vector
     from harness.golden.store import Files
 
 
 def add(options: argparse.Namespace) -> int:
-    from difflib import get_close_matches
-
-    from harness.candidates.own.mutants import BANK
-    from harness.generation.situations import situations_of
-    from harness.golden import BadGolden, Vector, as_files, examine
+    from harness.golden import BadGolden, as_files, examine
     from harness.golden.generate import make
     from harness.golden.provenance import commit, fingerprint
-    from harness.golden.vector import NAME
 
-    if not NAME.fullmatch(options.name):
-        raise UsageError(f"NAME={options.name}: use a-z, 0-9 and -, at most 60 of them")
-    if not options.comment.strip():
-        raise UsageError("--comment: say what is peculiar to this case")
-    hunts = tuple(key for key in options.hunts.split(",") if key)
-    for key in hunts:
-        if key not in BANK:
-            near = ", ".join(get_close_matches(key, BANK, 3, 0.0))
-            raise UsageError(f"--hunts={key}: there is no such mutant; near: {near}")
-    case = parse(options.case)
-    if case.dtype != "fp64":
-        raise UsageError(
-            f"dtype={case.dtype}: a golden holds what plain training computes in fp64; leave it "
-            f"out, and run candidates with `golden verify --dtype {case.dtype}`"
-        )
+    vector = _vector(options)
     store = store_of(options)
 
     def others(files: "Files") -> "dict[str, Golden]":
@@ -52,21 +36,52 @@ def add(options: argparse.Namespace) -> int:
 
     # Refused before it is computed; and once more when it is, since others may add meanwhile.
     others(store.files() if store.folder.is_dir() else {})
-    vector = Vector(
-        options.name,
-        case,
-        options.comment.strip(),
-        hunts,
-        tuple(situations_of(case)),
-        options.source,
-    )
-    golden = make(vector, fingerprint(), commit(store.folder), options.reason)
+    if options.candidate:
+        ranks = options.ranks or vector.case.ranks
+        with open_pool(options, ranks, [options.candidate]) as pool:
+            golden = own_golden(vector, options.candidate, pool, options)
+    else:
+        golden = make(vector, fingerprint(), commit(store.folder), options.reason)
     store.change(lambda files: as_files({**others(files), options.name: golden}))
     if options.json:
         print_json(described(golden))
     else:
         console(options).print(f"added {options.name}", highlight=False)
     return PASSED
+
+
+def _vector(options: argparse.Namespace) -> "Vector":
+    from difflib import get_close_matches
+
+    from harness.candidates.own.mutants import BANK
+    from harness.generation.situations import situations_of
+    from harness.golden import Vector
+    from harness.golden.vector import NAME
+
+    if not NAME.fullmatch(options.name):
+        raise UsageError(f"NAME={options.name}: use a-z, 0-9 and -, at most 60 of them")
+    if not options.comment.strip():
+        raise UsageError("--comment: say what is peculiar to this case")
+    if bool(options.candidate) is not (options.against == ITSELF):
+        raise UsageError(
+            f"--against={options.against}: use `--against self --candidate C` for a golden of a "
+            "candidate's own step, and neither for one of plain training"
+        )
+    hunts = tuple(key for key in options.hunts.split(",") if key)
+    if options.candidate and hunts:
+        raise UsageError(f"--hunts={options.hunts}: tells what differs from plain training only")
+    for key in hunts:
+        if key not in BANK:
+            near = ", ".join(get_close_matches(key, BANK, 3, 0.0))
+            raise UsageError(f"--hunts={key}: there is no such mutant; near: {near}")
+    case = parse(options.case)
+    if case.dtype != "fp64":
+        raise UsageError(
+            f"dtype={case.dtype}: a golden holds what is computed in fp64; leave it out, and run "
+            f"candidates with `golden verify --dtype {case.dtype}`"
+        )
+    comment, situations = options.comment.strip(), tuple(situations_of(case))
+    return Vector(options.name, case, comment, hunts, situations, options.source)
 
 
 def generate(options: argparse.Namespace) -> int:
@@ -76,6 +91,8 @@ def generate(options: argparse.Namespace) -> int:
     from harness.golden.manifest import FILE
     from harness.golden.provenance import commit, fingerprint
 
+    if options.against == ITSELF and not options.out:
+        raise UsageError("--against=self: goes with --out; make such a golden with `golden add`")
     store = store_of(options)
     files = store.files()
     made, checked_out = fingerprint(), commit(store.folder)
@@ -89,7 +106,14 @@ def generate(options: argparse.Namespace) -> int:
         return DAMAGED
     if options.out:
         return recorded.record(options, known)
-    remade = remake(known, made, checked_out, accept=options.accept, reason=options.reason)
+    remade = remake(
+        known,
+        made,
+        checked_out,
+        own=made_anew(options, known),
+        accept=options.accept,
+        reason=options.reason,
+    )
     refused = [name for name in remade.changed if name not in remade.written]
     if remade.written and not refused:
         store.change(unless_changed(files, remade.goldens))
@@ -102,7 +126,8 @@ def diff(options: argparse.Namespace) -> int:
     goldens = oracles(options, store_of(options).files())
     if goldens is None:
         return DAMAGED
-    drifts = {name: drifted(golden) for name, golden in goldens.items()}
+    own = made_anew(options, goldens)
+    drifts = {name: drifted(golden, own.get(name)) for name, golden in goldens.items()}
     from harness.compare import Change
 
     return _tell(

@@ -2,12 +2,16 @@
 
 import argparse
 
+from harness.against import ITSELF, PLAIN
 from harness.commands.golden import recorded
+from harness.commands.golden.own import whose
 from harness.commands.golden.store import DAMAGED, console, described, store_of, whole
 from harness.commands.options import (
     DIVERGED,
+    ONLY_SP_1,
     PASSED,
     UsageError,
+    against_of,
     answer,
     print_json,
     read_dtypes,
@@ -35,13 +39,14 @@ def verify(options: argparse.Namespace) -> int:
     import time
 
     from harness.golden.generate import unconfirmed
+    from harness.golden.own import is_own
+    from harness.golden.own import unconfirmed as changed_at_sp_1
     from harness.golden.recorded import is_recorded
     from harness.golden.table import show_verified
     from harness.golden.verify import jobs, verify
 
     ready_to_report(options)
     started = time.monotonic()
-    candidates = options.candidate or ["native-gather", "native-local"]
     sps, dtypes = read_sps(options), read_dtypes(options.dtype or "fp64")
     if max(sps) > options.ranks:
         raise UsageError(
@@ -51,17 +56,30 @@ def verify(options: argparse.Namespace) -> int:
     goldens = whole(options, store_of(options).files())
     if goldens is None:
         return DAMAGED
-    if any(map(is_recorded, goldens.values())):
-        if options.dtype:
-            raise UsageError(f"--dtype={options.dtype}: {options.store} was recorded in one dtype")
+    own = {name: golden for name, golden in goldens.items() if is_own(golden)}
+    kept = any(map(is_recorded, goldens.values()))
+    if kept and options.dtype:
+        raise UsageError(f"--dtype={options.dtype}: {options.store} was recorded in one dtype")
+    if (kept and options.against) or (own and options.against == PLAIN):
+        raise UsageError(
+            f"--against={options.against}: goldens in {options.store} say themselves what their "
+            "candidate is compared with; leave it out"
+        )
+    if kept:
         return recorded.verify(options, goldens)
-    with open_pool(options, options.ranks, candidates) as pool:
+    plain = {name: golden for name, golden in goldens.items() if name not in own}
+    theirs, against = whose(options, goldens), against_of(options)
+    if max(sps) == 1 and (against == ITSELF or not plain):
+        raise UsageError(ONLY_SP_1)
+    candidates = (options.candidate or ["native-gather", "native-local"]) if plain else []
+    with open_pool(options, options.ranks, dict.fromkeys((*candidates, *theirs))) as pool:
         pool.start()
         # While the ranks are coming up.
-        doubted = dict(unconfirmed(goldens))
+        doubted = dict(unconfirmed(plain))
         pool.require_ready()
         place = pool.place
-        asked = jobs(goldens, candidates, sps, pool.size, dtypes)
+        doubted |= changed_at_sp_1(own, pool)
+        asked = jobs(goldens, candidates, sps, pool.size, dtypes, against=against, doubted=doubted)
         verified = verify(asked, len(goldens), pool)
     verified.seconds = round(time.monotonic() - started, 3)
     if not options.json:

@@ -4,7 +4,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.commands.options import DIVERGED, PASSED, UsageError, answer, print_json
+from harness.commands.golden.own import whose
+from harness.commands.options import (
+    DIVERGED,
+    PASSED,
+    UsageError,
+    against_of,
+    answer,
+    print_json,
+)
 from harness.commands.ranks import open_pool
 
 if TYPE_CHECKING:
@@ -25,13 +33,22 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     folder = Path(options.out)
     if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"--out={options.out}: is not empty; name a new folder")
-    with open_pool(options, options.ranks, [options.candidate]) as pool:
+    candidate, *others = options.candidate or ["native-gather"]
+    if others:
+        raise UsageError(f"--candidate={others[0]}: with --out, name one candidate")
+    with open_pool(options, options.ranks, [candidate]) as pool:
         pool.require_ready()
         place = pool.place
         made = fingerprint(place)
         checked_out = commit(Path(options.store))
         recorded, left_out = record(
-            goldens, options.candidate, options.dtype, made, checked_out, pool
+            goldens,
+            candidate,
+            options.dtype,
+            made,
+            checked_out,
+            pool,
+            against=against_of(options),
         )
     Store(folder).write(as_files(recorded))
     if options.json:
@@ -49,19 +66,17 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
     """Compute all again on the device at hand, and say what the difference means."""
     from rich.console import Console
 
-    from harness.candidates.registry import vouched_for
     from harness.compare import Change
     from harness.golden import BadGolden
     from harness.golden.provenance import fingerprint
-    from harness.golden.recorded import CANDIDATE, compared, is_recorded
+    from harness.golden.recorded import compared, is_recorded
     from harness.golden.table import show_compared
     from harness.report import comparison_record
 
-    typed = options.candidate or []
     for name, golden in goldens.items():
         if not is_recorded(golden):
             raise BadGolden(f"{name}: nobody recorded it, unlike others here; use two stores")
-        vouched_for(golden.stored.made[CANDIDATE], f"{options.store}: {name}", typed)
+    whose(options, goldens)
     with open_pool(options, options.ranks) as pool:
         pool.require_ready()
         place = pool.place

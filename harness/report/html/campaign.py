@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from harness.against import AGAINST_ITSELF
 from harness.case import parse
 from harness.report.html.heat import heat
 from harness.report.html.render import render
@@ -25,6 +26,7 @@ def campaign_page(
         title=f"{document['verdict']}: {document['cases']} cases, {', '.join(candidates)}",
         verdict=document["verdict"],
         document=document,
+        against_itself=AGAINST_ITSELF,
         outcomes=[each for each in OUTCOMES if any(each in v for v in verdicts.values())],
         candidates=candidates,
         cards=[_card(record, name) for record, name in failures],

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from harness.against import NAMES, PLAIN
 from harness.case import Case, parse
 from harness.report.html.collectives import diagram
 from harness.report.html.gradients import GRADIENT, table_of_gradients
@@ -13,12 +14,12 @@ from harness.report.html.render import render
 from harness.report.html.tokens import MOST_CELLS, counted, layout, written
 
 VERDICTS = {
-    "DIVERGED": "It computes something else than plain training.",
-    "KNOWN": "It computes something else than plain training, and that is listed of it.",
+    "DIVERGED": "It computes something else than {reference}.",
+    "KNOWN": "It computes something else than {reference}, and that is listed of it.",
     "FAULT": "It could not be judged.",
     "UNSUPPORTED": "It does not support this case.",
-    "EQUAL": "It equals plain training bit by bit.",
-    "WITHIN": "It equals plain training but for rounding.",
+    "EQUAL": "It equals {reference} bit by bit.",
+    "WITHIN": "It equals {reference} but for rounding.",
 }
 IN_PLACES_OF_THEIR_OWN = ("case", "looks", "cause", "replay", "ranks", "stack", "log")
 MOST_ROWS = 16
@@ -30,6 +31,8 @@ LABEL = re.compile(r"  (\S.{0,6}?)\s+(\S.*)")
 def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The whole page; what the document says besides of where it ran comes last."""
     case = parse(record["case"])
+    # Records that are older say nothing where it was plain training.
+    reference = NAMES.get(record["against"], NAMES[PLAIN])
     told = told_in_pairs(record["explanation"])
     looks = record["looks"]
     drawn = layout(case, record["picture"], record["findings"])
@@ -38,7 +41,7 @@ def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         title=f"{record['verdict']} {record['candidate']}",
         record=record,
         verdict=record["verdict"],
-        means=VERDICTS[record["verdict"]],
+        means=VERDICTS[record["verdict"]].format(reference=reference),
         name=looks[0]["name"] if looks else "",
         why=looks[0]["why"] if looks else record["reason"],
         told=[pair for pair in told if pair[0] not in IN_PLACES_OF_THEIR_OWN],

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from harness.against import AGAINST_ITSELF
 from harness.compare import Change
 from harness.report.html.render import render
 
@@ -11,7 +12,8 @@ from harness.report.html.render import render
 def mutants_page(document: Mapping[str, Any]) -> str:
     """Every mutant and benign variant, those first that were not found, or flagged."""
     score = document["score"]
-    missed = [each for each in document["mutants"] if not each["verdict"]]
+    hidden = [each for each in document["mutants"] if each["hidden"]]
+    missed = [each for each in document["mutants"] if not each["verdict"] and not each["hidden"]]
     flagged = [each for each in document["benign"] if each["verdict"]]
     return render(
         "mutants.html",
@@ -20,6 +22,7 @@ def mutants_page(document: Mapping[str, Any]) -> str:
         score=score,
         seconds=document["seconds"],
         missed=missed,
+        hidden=hidden,
         flagged=flagged,
         mutants=document["mutants"],
         benign=document["benign"],
@@ -35,6 +38,7 @@ def golden_page(document: Mapping[str, Any], links: Mapping[str, str]) -> str:
         title=f"{document['goldens']} goldens: {document['verdict']}",
         verdict=document["verdict"],
         document=document,
+        against_itself=AGAINST_ITSELF,
         links=links,
     )
 

@@ -168,3 +168,19 @@ def test_a_stage_stands_for_its_mutants_and_a_key_counts_once() -> None:
     known = {"labels": ["B13", "B14"], "mutants": ["B01", "B13", "B14"], "benign": ["zigzag"]}
     assert read_keys("B14,labels", known) == ["B13", "B14"]
     assert read_keys("mutants,zigzag", known) == ["B13", "B14", "B01", "zigzag"]
+
+
+@pytest.mark.usefixtures("own_pool")
+def test_what_is_wrong_at_sp_1_too_is_told_as_such_where_that_is_the_reference(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--against", "self", "--dtype", "fp64", *TRIED]
+    assert main(["mutants", "--only", "B14,B17,zigzag", *words]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 2 mutants killed; 1 are wrong at sp 1 too" in said
+    assert "wrong at sp 1 too: B17" in said
+    # What is right at sp 1, and is not found, is a survivor as ever.
+    assert main(["mutants", "--only", "B124", *words]) == 1
+    assert "mutants.B124 survives 3 cases" in capsys.readouterr().out
+    # Where nothing can be found, nothing is shown.
+    assert main(["mutants", "--only", "B17", *words]) == 1

@@ -56,6 +56,16 @@ def test_of_a_right_step_no_known_bug_is_cited(harness_pool: RankPool) -> None:
     assert (found, where) == ([], "on 0 of 10 cases it goes wrong, which is too few to compare")
 
 
+def test_no_known_bug_is_cited_of_a_step_that_is_compared_with_itself(
+    harness_pool: RankPool,
+) -> None:
+    failure = evaluate(CASE, "mutants.B14", harness_pool, against="self")
+    assert failure.verdict.failed
+    found, where = known_alike(failure, harness_pool)
+    assert found == []
+    assert where.startswith("known bugs are of our own model")
+
+
 @pytest.mark.usefixtures("few_mutants")
 def test_who_was_not_compared_in_time_is_not_said_to_differ(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch

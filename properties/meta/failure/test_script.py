@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -180,6 +180,9 @@ def test_a_script_shows_the_step_word_for_word_and_the_numbers(
     assert "        (0,): (6, 7),\n" in text
     assert str(parse(SMALL)) in text
     assert len(text.splitlines()) - len(MINE.splitlines()) < 50
+    assert "from those of plain training on one device." in text
+    itself = script(replace(seen["LABEL"], against="self"), "cpu gloo 1", 20)
+    assert "from those of the same step at sp 1 in fp64." in itself
 
 
 def test_no_more_elements_are_shown_than_one_reads(seen: dict[str, Comparison]) -> None:

@@ -159,7 +159,7 @@ def test_what_is_added_is_listed_and_whole(
         (["two-rows", CASES["two-rows"], "--comment", "x"], "NAME=two-rows: is there; replace"),
         (
             ["ok", "case/1 rows=2:11 sp=1 dtype=bf16", "--comment", "x"],
-            "dtype=bf16: a golden holds what plain training computes in fp64",
+            "dtype=bf16: a golden holds what is computed in fp64",
         ),
     ],
 )

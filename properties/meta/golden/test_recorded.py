@@ -11,11 +11,12 @@ import pytest
 from harness.candidates.registry import vouched_for
 from harness.case import parse
 from harness.cli import main
-from harness.golden import BadGolden, Golden, Store, as_files, examine
-from harness.golden.recorded import CANDIDATE, record
+from harness.golden import BadGolden, Store, as_files, examine
+from harness.golden.own import CANDIDATE
+from harness.golden.recorded import record
 from harness.ranks.pool import RankPool
 from properties.helpers.places import PLANTED
-from properties.helpers.stores import PLACE, on_disk, stored_in
+from properties.helpers.stores import PLACE, made_otherwise, on_disk, stored_in
 
 GRADIENTS = PLANTED / "gradients.py"
 
@@ -40,16 +41,6 @@ def verified(
     status = main(["golden", "verify", "--store", str(folder), "--json", *words])
     found = json.loads(capsys.readouterr().out)["goldens"]
     return status, {each["name"]: f"{each['change']}: {each['why']}" for each in found}
-
-
-def made_otherwise(folder: Path, **made: str) -> None:
-    """As if it had been recorded like this."""
-    goldens, _ = examine(Store(folder).files())
-    changed: dict[str, Golden] = {
-        name: replace(golden, stored=replace(golden.stored, made=golden.stored.made | made))
-        for name, golden in goldens.items()
-    }
-    Store(folder).write(as_files(changed))
 
 
 def test_on_the_same_device_every_bit_is_the_same(

@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from harness.commands.options import answer
 from harness.compare import Comparison, Look, compare, faulted
 from harness.compare.scale import Scale
 from harness.failure.bundle import write_bundle
+from harness.golden.verify import Verified
 from harness.reference import reference
 from harness.report import comparison_record
 from harness.report.html import NotDrawn, Page, pages_of, save
@@ -318,6 +320,19 @@ def test_a_page_that_cannot_be_written_changes_no_verdict_and_is_not_passed_over
     assert not list(tmp_path.iterdir())
     assert answer(options, document, status) == status
     assert list(tmp_path.iterdir())
+
+
+def test_pages_say_that_a_step_was_compared_with_itself() -> None:
+    means = '<p class="means">It computes something else than {}.</p>'
+    assert means.format("plain training") in page_of(pictured())
+    assert means.format("its own step at sp 1") in page_of(pictured(against="self"))
+    says = "compared with its own step at sp 1: what is wrong there as well does not show here"
+    whole = campaign()
+    assert says not in pages_of("x", whole)[0].text
+    whole["campaign"]["against"] = "self"
+    assert f"It is {says}." in pages_of("x", whole)[0].text
+    verified = Verified(goldens=1, against=Counter(self=2)).record()
+    assert f"2 runs are {says}." in pages_of("x", verified)[0].text
 
 
 def shapes() -> dict[str, Callable[[], Any]]:

@@ -1,0 +1,77 @@
+"""Goldens of a candidate's own step: ranks have to be asked for what they should hold."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.against import ITSELF
+from harness.commands.options import UsageError
+from harness.commands.ranks import NoRanks, open_pool
+
+if TYPE_CHECKING:
+    from harness.golden import Golden, Vector
+    from harness.ranks.pool import RankPool
+
+AGAIN = ("--against", ITSELF)
+
+
+def whose(options: argparse.Namespace, goldens: "dict[str, Golden]") -> list[str]:
+    """The candidates whose numbers these hold, each of which may be run.
+
+    Where all are somebody's, nobody else is asked: who was named for nothing is told so.
+    """
+    from harness.candidates.registry import vouched_for
+    from harness.golden.own import candidate_of
+
+    named = {name: candidate_of(golden) for name, golden in goldens.items()}
+    typed = options.candidate or []
+    theirs = {
+        vouched_for(candidate, f"{options.store}: {name}", typed): None
+        for name, candidate in named.items()
+        if candidate
+    }
+    unasked = [candidate for candidate in typed if candidate not in theirs]
+    if unasked and all(named.values()):
+        raise UsageError(
+            f"--candidate={unasked[0]}: the goldens in {options.store} hold what "
+            f"{', '.join(theirs)} computes, and are for nobody else"
+        )
+    return list(theirs)
+
+
+def made_anew(options: argparse.Namespace, goldens: "dict[str, Golden]") -> "dict[str, Golden]":
+    """Those of a candidate's own step, as it computes now; none of plain training's."""
+    from harness.golden.own import candidate_of, is_own
+
+    theirs = {name: golden for name, golden in goldens.items() if is_own(golden)}
+    if not theirs:
+        return {}
+    candidates = whose(options, goldens)
+    ranks = options.ranks or max(golden.vector.case.ranks for golden in theirs.values())
+    with open_pool(options, ranks, candidates) as pool:
+        return {
+            name: own_golden(golden.vector, candidate_of(golden), pool, options)
+            for name, golden in theirs.items()
+        }
+
+
+def own_golden(
+    vector: "Vector", candidate: str, pool: "RankPool", options: argparse.Namespace
+) -> "Golden":
+    """A golden of what a candidate's own step computes at sp 1 in fp64."""
+    from harness.compare import faulted
+    from harness.golden.own import make
+    from harness.golden.provenance import commit, fingerprint
+    from harness.judge.judge import at_sp_1
+    from harness.report import explain
+    from harness.trace import Fault, Unsupported
+
+    found = at_sp_1(vector.case, candidate, pool)
+    if isinstance(found, Unsupported):
+        raise UsageError(f"case={vector.case}: {candidate} does not support it: {found.reason}")
+    if isinstance(found, Fault):
+        told = replace(faulted(vector.case, candidate, found), against=ITSELF, options=AGAIN)
+        raise NoRanks(explain(told), found.summary)
+    made, checked_out = fingerprint(pool.place), commit(Path(options.store))
+    return make(vector, found, candidate, made, checked_out, getattr(options, "reason", ""))

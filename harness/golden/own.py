@@ -1,0 +1,64 @@
+"""Goldens of a candidate's own step: what it computes at sp 1 in fp64.
+
+A model or a loss of its own has no plain training here. Such a golden says whose it is, and what
+it is compared with; code that it names runs only if somebody asks for it by name.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from harness.against import ITSELF, PLAIN, Against
+from harness.case import parse
+from harness.compare import Change, drift
+from harness.golden.contents import Golden
+from harness.golden.manifest import Listed
+from harness.golden.tensors import Stored
+from harness.golden.vector import Vector
+from harness.judge.judge import at_sp_1
+from harness.ranks.pool import RankPool
+from harness.trace import Trace
+
+# Fields of what is known of how tensors were made.
+CANDIDATE, AGAINST = "candidate", "against"
+
+
+def candidate_of(golden: Golden) -> str:
+    """Whose numbers it holds; nobody's where they are plain training's."""
+    return golden.stored.made.get(CANDIDATE, "")
+
+
+def against_of(golden: Golden) -> Against:
+    """What that candidate was compared with, or is."""
+    return ITSELF if golden.stored.made.get(AGAINST) == ITSELF else PLAIN
+
+
+def is_own(golden: Golden) -> bool:
+    """Whether it holds the oracle of a candidate, and not what one computed in a low precision."""
+    exact = parse(golden.stored.case).dtype == "fp64"
+    return bool(candidate_of(golden)) and against_of(golden) == ITSELF and exact
+
+
+def make(
+    vector: Vector,
+    trace: Trace,
+    candidate: str,
+    made: Mapping[str, str],
+    commit: str,
+    reason: str = "",
+) -> Golden:
+    """A golden of what a candidate's own step was seen to compute."""
+    told = {**made, CANDIDATE: candidate, AGAINST: ITSELF}
+    stored = Stored(vector.name, str(vector.case), trace, told)
+    return Golden(vector, stored, Listed("", "", commit, reason))
+
+
+def unconfirmed(goldens: Mapping[str, Golden], pool: RankPool) -> Iterator[tuple[str, str]]:
+    """Which goldens their candidate's step at sp 1 does not confirm, and how it differs.
+
+    Where it gives no numbers, every run that is compared with it will say why.
+    """
+    for name, golden in goldens.items():
+        now = at_sp_1(golden.vector.case, candidate_of(golden), pool)
+        if isinstance(now, Trace):
+            moved = drift(golden.stored.trace, now)
+            if moved.change is Change.SEMANTIC:
+                yield name, f"{candidate_of(golden)} differs at sp 1: {moved}"

@@ -1,0 +1,188 @@
+"""A step with a model or a loss of its own has goldens too: what it computes at sp 1."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.golden import Store, examine
+from harness.golden.own import CANDIDATE
+from harness.ranks.pool import RankPool
+from properties.helpers.places import PLANTED
+from properties.helpers.stores import CASES, made_otherwise, on_disk, stored_in
+
+# Its gradients are twice those of plain training, whatever sp is: to it that is right.
+MINE = f"{PLANTED / 'alone.py'}:TWICE_EVERYTHING"
+NAME, COMMENT = "two-rows", ("--comment", "It is mine.")
+TO_ITSELF = ("--against", "self", "--candidate")
+
+
+@pytest.fixture(autouse=True)
+def ranks(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("edit", "look", "own", "recorded"):
+        monkeypatch.setattr(
+            f"harness.commands.golden.{module}.open_pool",
+            lambda *_: contextlib.nullcontext(harness_pool),
+        )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store of one golden, of what MINE computes at sp 1."""
+    place = tmp_path / "mine"
+    assert golden("add", place, NAME, CASES[NAME], *COMMENT, *TO_ITSELF, MINE) == 0
+    return place
+
+
+def golden(command: str, folder: Path, *words: str) -> int:
+    return main(["golden", command, *words, "--store", str(folder)])
+
+
+def of(candidate: str, folder: Path) -> None:
+    """As if the goldens were of another step."""
+    made_otherwise(folder, **{CANDIDATE: candidate})
+
+
+def verified(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    capsys.readouterr()
+    status = golden("verify", folder, *words, "--json")
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_a_golden_says_whose_step_it_is_and_holds_what_it_computes_at_sp_1(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, _ = examine(Store(folder).files())
+    plain, _ = examine(stored_in(tmp_path / "plain").files())
+    made = own[NAME].stored.made
+    assert (made["candidate"], made["against"], made["device"]) == (MINE, "self", "cpu")
+    mine, plainly = own[NAME].stored.trace, plain[NAME].stored.trace
+    assert set(mine) == set(plainly)
+    assert mine["grad.head"].values == pytest.approx(2 * plainly["grad.head"].values)
+    capsys.readouterr()
+    assert golden("list", folder) == 0
+    assert f"{NAME}  7 tokens, of {MINE}" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_a_right_step_agrees_with_its_own_goldens_on_every_mesh(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--candidate", MINE, "--dtype", "fp64,bf16")
+    status, document = verified(folder, capsys, *words)
+    assert status == 0
+    # At sp 2 with one replica and with two, in two dtypes; heads=2 cannot be cut further.
+    assert document["against"] == {"self": 4}
+    assert document["unconfirmed"] == {}
+
+
+@pytest.mark.parametrize("command", ["verify", "diff", "generate"])
+def test_code_that_a_golden_names_is_not_run_unless_somebody_asks_for_it(
+    command: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    payload = tmp_path / "payload.py"
+    payload.write_text("raise AssertionError('it was run')")
+    of(f"{payload}:X", folder)
+    assert golden(command, folder) == 2
+    assert f"{payload}:X, whose code is not run unasked" in capsys.readouterr().err
+
+
+def test_a_candidate_that_no_golden_is_of_is_not_passed_over(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert golden("verify", folder, "--candidate", MINE, "--candidate", "native-local") == 2
+    assert "--candidate=native-local: the goldens in " in capsys.readouterr().err
+
+
+def test_what_sharing_breaks_is_found_and_replays_against_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (NAME, CASES[NAME], *COMMENT, *TO_ITSELF, "native-local")
+    assert golden("add", tmp_path, *words) == 0
+    of("mutants.B14", tmp_path)
+    status, document = verified(tmp_path, capsys)
+    assert (status, document["verdict"], document["unconfirmed"]) == (1, "DIVERGED", {})
+    failure = document["failures"][NAME]
+    assert failure["looks"][0]["name"] == "label-rolled-locally"
+    assert failure["against"] == "self"
+    assert failure["replay"].endswith(" --candidate mutants.B14 --against self")
+
+
+def test_a_step_that_changed_at_sp_1_as_well_is_told_once_and_taken_on_with_a_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (NAME, CASES[NAME], *COMMENT, *TO_ITSELF, "native-local")
+    assert golden("add", tmp_path, *words) == 0
+    of(MINE, tmp_path)
+    its = ("--candidate", MINE)
+    status, document = verified(tmp_path, capsys, *its)
+    assert status == 1
+    assert f"{MINE} differs at sp 1: semantic change: " in document["unconfirmed"][NAME]
+    # At sp 2 it is what it is at sp 1.
+    assert document["verdict"] == "WITHIN"
+    assert golden("diff", tmp_path, *its) == 1
+    before = on_disk(tmp_path)
+    assert golden("generate", tmp_path, *its) == 1
+    assert on_disk(tmp_path) == before
+    assert golden("generate", tmp_path, *its, "--accept", "--reason", "another loss") == 0
+    assert verified(tmp_path, capsys, *its)[0] == 0
+    assert golden("diff", tmp_path, *its) == 0
+
+
+def test_the_cases_of_any_store_serve_a_step_that_is_compared_with_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored_in(tmp_path)
+    assert verified(tmp_path, capsys, "--candidate", MINE)[0] == 1
+    status, document = verified(tmp_path, capsys, *TO_ITSELF, MINE)
+    assert (status, set(document["against"]), document["failures"]) == (0, {"self"}, {})
+    status, document = verified(tmp_path, capsys, *TO_ITSELF, "mutants.B14")
+    assert status == 1
+    assert document["failures"][NAME]["replay"].endswith(" --against self")
+
+
+def test_what_it_computes_on_a_device_in_bf16_is_recorded_and_compared_as_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored_in(tmp_path / "golden")
+    out = tmp_path / "bf16"
+    assert golden("generate", tmp_path / "golden", *TO_ITSELF, MINE, "--out", str(out)) == 0
+    assert "two-steps: left out, sp 1 is what it is compared with" in capsys.readouterr().out
+    status, document = verified(out, capsys, "--candidate", MINE)
+    assert status == 0
+    assert [each["change"] for each in document["goldens"]] == ["none", "none"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--against", "self"], 2, "--against=self: use `--against self --candidate C` for a"),
+        (["--candidate", MINE], 2, "--against=plain: use `--against self --candidate C` for a"),
+        ([*TO_ITSELF, MINE, "--hunts", "B14"], 2, "--hunts=B14: tells what differs from plain"),
+        ([*TO_ITSELF, MINE.replace("TWICE_EVERYTHING", "REFUSES")], 2, "two ranks or more"),
+        ([*TO_ITSELF, MINE.replace("TWICE_EVERYTHING", "RAISES")], 3, "no peers"),
+        ([*TO_ITSELF, MINE.replace("EVERYTHING", "THE_LOSS")], 3, "is not the token-mean of its"),
+    ],
+)
+def test_a_golden_that_cannot_be_had_is_refused_in_a_sentence(
+    words: list[str], status: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert golden("add", tmp_path / "new", NAME, CASES[NAME], *COMMENT, *words) == status
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--against", "plain"], "--against=plain: goldens in "),
+        (["--sp", "1"], "--sp=1: is what --against self compares with"),
+    ],
+)
+def test_what_no_golden_can_be_asked_for_is_refused(
+    words: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert golden("verify", folder, "--candidate", MINE, *words) == 2
+    assert said in capsys.readouterr().err
