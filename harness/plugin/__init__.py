@@ -144,10 +144,14 @@ def harness_prove(harness_evaluate: Evaluate, pytestconfig: pytest.Config) -> Pr
     from harness.compare import Verdict
     from harness.report import explain
 
+    stash = pytestconfig.stash
     spared = {Verdict.KNOWN} if pytestconfig.getoption("--harness-known") == "pass" else set()
 
     def prove(case: "Case", *candidate: str, **options: Any) -> None:
         comparison = harness_evaluate(case, *candidate, **options)
+        coverage = stash[RUNNING].of(comparison.candidate)
+        coverage.ask(case)
+        coverage.add(comparison)
         if comparison.verdict in spared:
             return
         if comparison.verdict is not Verdict.UNSUPPORTED:
@@ -172,8 +176,9 @@ def harness_cases(
 
     They fit the pool, and the limits that the candidate states; ranks are asked for these once.
     """
+    from harness.campaign.coverage import sharing
     from harness.outside import BadInput
-    from harness.plugin.cases import of
+    from harness.plugin.cases import never_drawn, of
     from harness.ranks.pool import CannotStart
     from harness.report import explain_no_start
 
@@ -185,6 +190,8 @@ def harness_cases(
             if candidate not in limits:
                 limits[candidate] = harness_pool.limits(candidate)
             told = {"against": harness_against, **options}
+            for sp in never_drawn(limits[candidate], ranks, options.get("sps", ())):
+                pytestconfig.stash[RUNNING].of(candidate).asked[sharing(sp)] += 1
             return of(candidate, limits[candidate], ranks, **told)
         except CannotStart as error:
             why = explain_no_start(error.fault)

@@ -52,3 +52,12 @@ def of(
     least = max(min_ranks, ranks if spans_all_ranks(limits) else 1)
     fitting = {"min_ranks": least, "max_ranks": ranks}
     return cases(**{**bounds(within(request, limits)), **fitting, **said})
+
+
+def never_drawn(limits: str, ranks: int, sps: Sequence[int]) -> list[int]:
+    """What was asked for by name, and what neither these ranks nor the candidate can do."""
+    listed = (
+        limit.removeprefix("sp=").split(",") for limit in limits.split() if limit.startswith("sp=")
+    )
+    possible = next(listed, [str(sp) for sp in sps])
+    return [sp for sp in sps if sp > 1 and (sp > ranks or str(sp) not in possible)]

@@ -5,12 +5,13 @@ Under Hypothesis that is the smallest. A failure that no test failed on is told 
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.campaign.coverage import Coverage
 from harness.plugin.judged import JUDGED
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ class Running:
     failures: int = 0
     first: "Comparison | None" = None
     failed: bool = False
+    # By candidate, what was to be proven of it.
+    coverage: dict[str, Coverage] = field(default_factory=dict)
+
+    def of(self, candidate: str) -> Coverage:
+        return self.coverage.setdefault(candidate, Coverage())
 
     def add(self, seen: "Comparison", recognised: "Comparison", pool: "RankPool") -> None:
         """What came out, and the same as it counts, which may be that it is listed."""
@@ -61,7 +67,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--harness-unseen",
         default="fail",
         choices=("fail", "tell"),
-        help="what a failure comes to that no test failed on; default: fail, the whole session",
+        help="what comes of a failure that no test failed on, and of what was to be proven and "
+        "was examined on too little; default: fail, the whole session",
     )
 
 
@@ -137,7 +144,10 @@ def _told(
 def _tell_unseen(item: pytest.Item, running: Running) -> None:
     """At the end, of a test that is through."""
     first = running.first
-    if first is None or running.failed or item.get_closest_marker(ON_PURPOSE):
+    if item.get_closest_marker(ON_PURPOSE):
+        return
+    item.config.stash[JUDGED].cover(running.coverage)
+    if first is None or running.failed:
         return
     from harness.report import headline, replay
 
@@ -149,8 +159,11 @@ def _tell_unseen(item: pytest.Item, running: Running) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
-    unseen = config.stash[JUDGED].unseen and config.getoption("--harness-unseen") == "fail"
-    if unseen and session.exitstatus == pytest.ExitCode.OK:
+    # A worker of xdist judges a part of what the session does.
+    if hasattr(config, "workerinput") or config.getoption("--harness-unseen") != "fail":
+        return
+    judged = config.stash[JUDGED]
+    if (judged.unseen or judged.unexamined) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -179,6 +192,16 @@ def pytest_terminal_summary(
             terminalreporter.write_line(
                 "The session fails. Assert the verdict, or use harness_prove; mark what tests a "
                 f"wrong step @pytest.mark.{ON_PURPOSE}; or use --harness-unseen tell"
+            )
+    unexamined = config.stash[JUDGED].unexamined
+    if unexamined:
+        terminalreporter.section("too little was examined")
+        for what in unexamined:
+            terminalreporter.write_line(what)
+        if config.getoption("--harness-unseen") == "fail":
+            terminalreporter.write_line(
+                "The session fails. Draw other cases or more of them, ask for less with sps=, or "
+                "use --harness-unseen tell"
             )
     # Workers of xdist write at the same time: the index is made once more, of all they wrote.
     pages = config.getoption("--harness-report")

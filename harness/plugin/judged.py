@@ -4,10 +4,13 @@ A worker of pytest-xdist hands what it counted to the controller as a record, wh
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from harness.campaign.coverage import Coverage
 
 if TYPE_CHECKING:
     from harness.compare import Comparison
@@ -24,6 +27,23 @@ class Judged:
     launches: int = 0
     # Of tests that did not fail though a comparison in them did: how often, and that comparison.
     unseen: dict[str, str] = field(default_factory=dict)
+    # By candidate, what was to be proven of it, and what of that was judged.
+    coverage: dict[str, Coverage] = field(default_factory=dict)
+
+    def cover(self, coverage: Mapping[str, Coverage]) -> None:
+        """What was to be proven in a test, or in another session."""
+        for name, its in coverage.items():
+            self.coverage[name] = self.coverage.get(name, Coverage()) + its
+
+    @property
+    def unexamined(self) -> list[str]:
+        """What was to be proven, and was examined on too little."""
+        told = []
+        for name, coverage in self.coverage.items():
+            shares = coverage.asked.total() > 0
+            nothing = () if shares else ("no case that shares a sequence",)
+            told += [f"{name} was judged on {what}" for what in (*nothing, *coverage.lacks())]
+        return told
 
     def add(self, comparison: "Comparison") -> None:
         self.verdicts[comparison.verdict.name] += 1
@@ -39,6 +59,7 @@ class Judged:
             "elements": self.elements,
             "launches": self.launches,
             "unseen": self.unseen,
+            "coverage": {name: each.record() for name, each in self.coverage.items()},
         }
 
     def take_in(self, record: dict[str, Any]) -> None:
@@ -48,6 +69,8 @@ class Judged:
         self.elements += record["elements"]
         self.launches += record["launches"]
         self.unseen |= record["unseen"]
+        handed = record["coverage"].items()
+        self.cover({name: Coverage.from_record(each) for name, each in handed})
 
     def lines(self) -> list[str]:
         """What is told at the end; nothing where nothing was judged."""

@@ -11,7 +11,7 @@ from harness.campaign.request import Request
 from harness.campaign.supply import NothingToDraw
 from harness.case import Case
 from harness.generation import cases, generate
-from harness.plugin.cases import of
+from harness.plugin.cases import never_drawn, of
 from properties.helpers.places import ROOT
 
 PAGE = (ROOT / "docs" / "pytest.md").read_text()
@@ -27,7 +27,9 @@ def values(drawn: list[Case], name: str) -> set[Any]:
 
 
 def test_it_takes_whatever_check_asks_of_cases_and_the_page_lists_all_it_takes() -> None:
-    of_check = {field.name for field in fields(Request)} - {"candidates", "count", "seed"}
+    of_check = {field.name for field in fields(Request)} - {
+        *("candidates", "count", "seed", "rare_sps", "rare_dps"),
+    }
     takes = {*signature(cases).parameters, *signature(of).parameters} - {"limits", "ranks"}
     takes = {name for name in takes if name not in ("options", "draw")}
     assert of_check <= takes
@@ -79,3 +81,9 @@ def test_what_cannot_be_drawn_is_told_at_once(
 ) -> None:
     with pytest.raises(NothingToDraw if "windows" not in said else ValueError, match=said):
         drawn(limits, **option)
+
+
+def test_an_sp_that_was_named_and_cannot_be_drawn_is_told() -> None:
+    assert never_drawn("", 4, (1, 2, 4, 8)) == [8]
+    assert never_drawn("loss=token-mean sp=1,2", 8, (1, 2, 4)) == [4]
+    assert never_drawn("sp=1", 4, ()) == []

@@ -8,7 +8,7 @@ import pytest
 # With torch, which loads only once: what an inner session loads is forgotten.
 from harness import judge
 from harness.case import Case, parse
-from harness.compare import Comparison, faulted
+from harness.compare import Comparison, Verdict, faulted, unsupported
 from harness.failure.bundle import read_bundle
 from harness.plugin.failures import ON_PURPOSE
 from harness.report.brief import COLUMNS
@@ -232,3 +232,49 @@ def test_a_device_that_nobody_knows_is_a_slip_of_the_pen(pytester: pytest.Pytest
     result = pytester.runpytest_inprocess()
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*needs('nppu'): use one of cuda*"])
+
+
+PROVEN = """
+import pytest
+from harness.case import parse
+
+@pytest.mark.parametrize("sp", {sps})
+def test_it_is_right(harness_prove, sp):
+    harness_prove(parse(f"case/1 rows=3:111 sp={{sp}}"))
+
+@pytest.mark.wrong_on_purpose
+def test_of_what_is_not_to_be_proven(harness_prove):
+    harness_prove(parse("case/1 rows=3:111 sp=1"), "mutants.B14")
+"""
+
+
+@pytest.mark.parametrize(
+    ("sps", "unseen", "told"),
+    [
+        ([1], "fail", "native-local was judged on no case that shares a sequence"),
+        ([1, 2], "fail", "native-local was judged on none of 1 cases with a sequence over sp 2"),
+        ([1, 2], "tell", "native-local was judged on none of 1 cases with a sequence over sp 2"),
+        ([1, 4], "fail", ""),
+    ],
+)
+def test_a_session_in_which_too_little_was_examined_is_no_pass(
+    sps: list[int],
+    unseen: str,
+    told: str,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def all_but_sp_2(case: Case, candidate: str, _: object, *, against: str) -> Comparison:
+        assert against == "plain"
+        if case.sp == 2:
+            return unsupported(case, candidate, "not over two")
+        return Comparison(case=case, candidate=candidate, verdict=Verdict.EQUAL)
+
+    # No rank has to run for it.
+    monkeypatch.setattr(judge, "evaluate", all_but_sp_2)
+    pytester.makepyfile(PROVEN.format(sps=sps))
+    result = pytester.runpytest_inprocess(*OPTIONS, "--harness-unseen", unseen)
+    assert result.ret == (told != "" and unseen == "fail")
+    if told:
+        result.stdout.fnmatch_lines(["*= too little was examined =*", told])
+    result.stdout.no_fnmatch_line("mutants.B14 was judged on*")
