@@ -5,11 +5,12 @@ A worker of pytest-xdist hands what it counted to the controller as a record, wh
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.campaign.bounds import Bounds
 from harness.campaign.coverage import Coverage
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ class Judged:
     launches: int = 0
     # Of tests that did not fail though a comparison in them did: how often, and that comparison.
     unseen: dict[str, str] = field(default_factory=dict)
+    # Of the cases that were not refused.
+    bounds: Bounds = field(default_factory=Bounds)
     # By candidate, what was to be proven of it, and what of that was judged.
     coverage: dict[str, Coverage] = field(default_factory=dict)
 
@@ -50,6 +53,8 @@ class Judged:
         self.elements += comparison.elements
         if comparison.verdict.name == "UNSUPPORTED":
             self.refused[comparison.reason] += 1
+        else:
+            self.bounds.add(comparison.case)
 
     def record(self) -> dict[str, Any]:
         """For a pipe between processes, which takes nothing but the usual kinds."""
@@ -59,6 +64,7 @@ class Judged:
             "elements": self.elements,
             "launches": self.launches,
             "unseen": self.unseen,
+            "bounds": asdict(self.bounds),
             "coverage": {name: each.record() for name, each in self.coverage.items()},
         }
 
@@ -69,6 +75,7 @@ class Judged:
         self.elements += record["elements"]
         self.launches += record["launches"]
         self.unseen |= record["unseen"]
+        self.bounds += Bounds(**record["bounds"])
         handed = record["coverage"].items()
         self.cover({name: Coverage.from_record(each) for name, each in handed})
 
@@ -82,6 +89,7 @@ class Judged:
         return [
             f"{total} cases judged in {self.launches} launches, {examined}",
             *(f"{count} UNSUPPORTED: {reason}" for reason, count in self.refused.most_common()),
+            *filter(None, [self.bounds.text()]),
         ]
 
 
