@@ -155,8 +155,13 @@ def failing(
 
 @pytest.mark.parametrize("first", ["right", "wrong"])
 def test_two_with_modules_of_the_same_names_are_judged_each_with_its_own(
-    first: str, two: tuple[str, str], failing: Judged
+    first: str,
+    two: tuple[str, str],
+    failing: Judged,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     right, wrong = (f"{file}:STEP" for file in two)
     both = (right, wrong) if first == "right" else (wrong, right)
     assert failing(*both) == {wrong}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.case import Case
 from harness.ranks import shared_gpu
 from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
@@ -31,9 +32,9 @@ def launched(
     addresses = []
 
     class Watched(RankPool):
-        def start(self) -> None:
+        def submit(self, case: Case, candidate: str, *, traced: bool = False) -> None:
             launches = self.launches
-            super().start()
+            super().submit(case, candidate, traced=traced)
             if self.launches > launches:
                 addresses.append(address_of(self.pids()[0]))
 
