@@ -122,12 +122,9 @@ def _told(
     from harness.report import brief, headline
     from harness.report.brief import MOST_LINES
 
-    told = headline(seen)
     if seen.verdict.name == "UNSUPPORTED":
-        hint = (
-            f'\n  next    draw from harness_cases("{seen.candidate}"), which asks for its limits'
-        )
-        return told, told + hint * bool(seen.limits)
+        hint = f'\n  next    harness_cases("{seen.candidate}") draws within its limits'
+        return headline(seen), headline(seen) + hint * bool(seen.limits)
     if not item.config.stash.get(DIAGNOSED, False):
         item.config.stash[DIAGNOSED] = True
         seen = diagnosed(seen, pool)

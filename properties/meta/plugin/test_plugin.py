@@ -84,6 +84,21 @@ def test_of_what_cannot_run(harness_prove):
 
 def test_of_what_is_right_at_sp_1(harness_prove):
     harness_prove(parse("case/1 rows=3:111 sp=2"), "mutants.B14", against="self")
+
+@given(data=st.data())
+def test_whose_cases_are_drawn_for_another(harness_cases, harness_prove, data):
+    harness_prove(data.draw(harness_cases()), "fussy.py:FUSSY")
+
+def test_whose_limits_leave_nothing(harness_cases):
+    harness_cases("fussy.py:FUSSY")
+"""
+FUSSY = """
+class Fussy:
+    name, limits = "fussy", "dtype=bf16"
+    def supports(self, case): ...
+    def run(self, case, rank, emit): ...
+
+FUSSY = Fussy()
 """
 # What a person scrolls past for one failure: its title, the block, and its line in the summary.
 MOST_ROWS = 15
@@ -99,9 +114,9 @@ def test_who_proves_is_told_why_it_failed_in_one_block_and_what_was_not_supporte
 ) -> None:
     # There pytest's summary shows all of a message.
     monkeypatch.setenv("CI", "true")
-    pytester.makepyfile(test_mine=PROVES)
+    pytester.makepyfile(test_mine=PROVES, fussy=FUSSY)
     result = pytester.runpytest_inprocess(*OPTIONS)
-    result.assert_outcomes(failed=2, skipped=1)
+    result.assert_outcomes(failed=4, skipped=1)
     name = "DIVERGED label-rolled-locally: the last label of a shard is the shard's own *"
     result.stdout.fnmatch_lines(
         [
@@ -117,11 +132,16 @@ def test_who_proves_is_told_why_it_failed_in_one_block_and_what_was_not_supporte
             "  against its own step at sp 1: *",
             "  replay  python -m harness repro * --candidate mutants.B14 --against self",
             "  bundle  *",
+            "*_ test_whose_cases_are_drawn_for_another _*",
+            "UNSUPPORTED its limits are dtype=bf16",
+            '  next    harness_cases("fussy.py:FUSSY") draws within its limits',
+            "*_ test_whose_limits_leave_nothing _*",
+            "harness_cases of fussy.py:FUSSY: limits=dtype=bf16: *",
             "*= harness =*",
             "1 UNSUPPORTED: kernel=flash*",
             "*= short test summary info =*",
             f"FAILED test_mine.py::test_of_a_mutant - {name}",
-            "*= 2 failed, 1 skipped *",
+            "*= 4 failed, 1 skipped *",
         ]
     )
     lines = result.stdout.lines
