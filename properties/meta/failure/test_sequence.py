@@ -36,12 +36,12 @@ class CachesItsMask(LocalDialect):
 
 
 class AndRefusesMuch(CachesItsMask):
-    """The same, of one row or two alone."""
+    """The same, and it refuses every batch of three tokens, six, nine and so on."""
 
     name = "and-refuses-much"
 
     def supports(self, case: Case) -> str | None:
-        return super().supports(case) if len(case.rows) in (1, 2) else "rows"
+        return super().supports(case) if case.tokens % 3 else "threes"
 
 
 CACHES_ITS_MASK, AND_REFUSES_MUCH = CachesItsMask(), AndRefusesMuch()
@@ -58,9 +58,10 @@ def test_two_small_cases_are_left_of_many(candidate: str) -> None:
         for seen in evaluate_all(((case, candidate) for case in drawn), pool):
             if seen.verdict.failed:
                 break
+        assert seen.verdict.failed
         started = time.monotonic()
         found = smallest(seen, pool, drawn[: drawn.index(seen.case)]).smallest
-        assert time.monotonic() - started < 90
+        assert time.monotonic() - started < 70
     assert found.called == "stale-state"
     (before,) = found.before
     for case in (before, found.case):
