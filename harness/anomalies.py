@@ -94,6 +94,11 @@ _ALL = (
         "kv heads are tiled instead of interleaved, or torn from their group",
     ),
     Anomaly(
+        "heads-uncut",
+        "of what each head has of its own, only the first rank's share learns",
+        "a sink, slope or bias of each head is not cut to the heads that a rank computes",
+    ),
+    Anomaly(
         "segment-leak",
         "a token attends to tokens of another row",
         "row boundaries are lost on the way to the kernel",
@@ -193,6 +198,11 @@ _ALL = (
         "denominator-wrong-count",
         "all tokens weigh too much or too little by one factor",
         "padding, prompts or first tokens are counted as targets, or targets are not",
+    ),
+    Anomaly(
+        "weights-wrong",
+        "losses of tokens are right, and neither the loss nor the gradients are",
+        "tokens are counted, masked or divided otherwise than the loss contract says",
     ),
     Anomaly(
         "loss-misreported",

@@ -133,12 +133,18 @@ def _names(case: Case) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def watched(model: Any, case: Case, emit: Tell, tokens: Tensor) -> Iterator[None]:
-    """While this lasts, emit what a forward computes; `tokens` are those of its input ids."""
-    tokens = tokens.flatten()
+    """While this lasts, emit what a forward computes; `tokens` are those of its input ids.
+
+    Once: neither what backward computes again where activations are not kept, nor what another
+    forward does, is emitted.
+    """
+    tokens, told = tokens.flatten(), set[str]()
 
     def tell(key: str, tensor: Tensor) -> None:
-        # All of them have a batch, which may be of one row, and then tokens.
-        emit(key, tensor.flatten(0, 1), tokens)
+        if key not in told:
+            told.add(key)
+            # All of them have a batch, which may be of one row, and then tokens.
+            emit(key, tensor.flatten(0, 1), tokens)
 
     def heads(tensor: Tensor) -> Tensor:
         split: Tensor = tensor.unflatten(-1, (-1, case.head_dim))
@@ -178,11 +184,21 @@ def _watch_rotation(model: Any, hooks: ExitStack, tell: Callable[[str, Tensor], 
     """Queries and keys are seen nowhere but where they come from the rotation, layer by layer."""
     # Where the attention is from, which a class derived from a published one has as it was.
     module = sys.modules[type(model.model.layers[0].self_attn).__module__]
-    original, calls = module.apply_rotary_pos_emb, iter(range(len(model.model.layers)))
+    original, layer = module.apply_rotary_pos_emb, 0
+
+    def enters(number: int) -> Callable[..., None]:
+        def note(*_: Any) -> None:
+            nonlocal layer
+            layer = number
+
+        return note
+
+    # By what attention runs and not by counting: backward may run some of them again.
+    for number, each in enumerate(model.model.layers):
+        hooks.callback(each.self_attn.register_forward_pre_hook(enters(number)).remove)
 
     def rotate(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
         q, k = original(*given, **named)
-        layer = next(calls)
         tell(f"layers.{layer}.attn.q", q.transpose(1, 2))
         tell(f"layers.{layer}.attn.k", k.transpose(1, 2))
         return q, k

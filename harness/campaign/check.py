@@ -1,6 +1,5 @@
 """`check`: the notebook's batch, then generated cases, then whatever failed, shrunk."""
 
-import hashlib
 import math
 import signal
 import threading
@@ -15,6 +14,8 @@ from typing import Any
 from rich.console import Console
 
 import harness
+from harness.campaign.coverage import Coverage
+from harness.campaign.digest import digest
 from harness.campaign.live import Live
 from harness.campaign.request import WHOLE, Part, Request, origin
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary, Tally
@@ -59,7 +60,7 @@ def check(
     supply = Supply(request, pool.size, part)
     if part.number == 1 and any(name.startswith(OURS) for name in request.candidates):
         console.print(notebook_text(supply.batch[0]), markup=False, highlight=False)
-    summary = _nothing_yet(request, part, supply.batch, pool.size, pool.placement.unseen)
+    summary = _nothing_yet(request, part, supply, pool)
     with Live(console, len(supply.share), len(SITUATIONS)) as live:
         try:
             _judge(supply, summary, pool, live, until)
@@ -91,9 +92,9 @@ def check(
 
 
 def _judge(supply: Supply, summary: Summary, pool: RankPool, live: Live, until: float) -> None:
-    case, counted = supply.share[0], set[bool]()
-    situations, last = situations_of(case), time.monotonic()
-    against = summary.request.against
+    case: Case | None = None
+    counted, situations, last = set[bool](), list[str](), time.monotonic()
+    share, against = set(supply.share), summary.request.against
     rounds = _jobs(supply, summary, until)
     seen = (evaluate_all(jobs, pool, against=against) for jobs in rounds)
     for comparison in map(recognised, chain.from_iterable(seen)):
@@ -107,6 +108,8 @@ def _judge(supply: Supply, summary: Summary, pool: RankPool, live: Live, until: 
             if comparison.case is not case:
                 case, counted = comparison.case, set()
                 situations = situations_of(case)
+                if case in share:
+                    summary.begin(case)
             tally.add(comparison, situations, seconds)
             if comparison.verdict.failed:
                 tally.failure = comparison
@@ -155,22 +158,23 @@ def _keep(summary: Summary, pool: RankPool, console: Console, part: Part) -> Non
         tally.failures.append({**comparison_record(failure), "bundle": told[same]})
 
 
-def _nothing_yet(
-    request: Request, part: Part, batch: list[Case], ranks: int, unseen: str
-) -> Summary:
+def _nothing_yet(request: Request, part: Part, supply: Supply, pool: RankPool) -> Summary:
     return Summary(
         request=request,
-        ranks=ranks,
+        ranks=pool.size,
         versions={
             "harness": harness.__version__,
             **{package: version(package) for package in ("hypothesis", "torch")},
         },
-        unseen=unseen,
-        size=len(batch),
-        drawn=hashlib.sha256("\n".join(map(str, batch)).encode()).hexdigest()[:16],
+        unseen=pool.placement.unseen,
+        size=len(supply.batch),
+        drawn=digest(supply.batch),
         of=part.of,
         shards=(part.number,),
-        tallies={candidate: Tally() for candidate in request.candidates},
+        tallies={
+            candidate: Tally(coverage=Coverage.asks(supply.share))
+            for candidate in request.candidates
+        },
         situations=Counter(dict.fromkeys(SITUATIONS, 0)),
     )
 

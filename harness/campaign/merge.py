@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from harness.campaign.digest import add_up
 from harness.campaign.summary import FORMAT, INTERRUPTED, LIMIT, Summary, Tally
 from harness.outside import BadInput, NotReadable, read_file, read_json
 
@@ -57,11 +58,20 @@ def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
             holders[shard] = name
     parts = [summary for _, summary in documents]
     ended = {part.ended for part in parts}
+    begun, judged = sum(part.begun for part in parts), add_up(part.judged for part in parts)
+    if begun == first.size and judged != first.drawn:
+        raise BadDocument(
+            f"document={first_name}: the cases that were judged in these {len(parts)} documents "
+            "are not those of the campaign; name the document of each shard once, as "
+            "check --json wrote it"
+        )
     situations = Counter(dict.fromkeys(first.situations, 0))
     for part in parts:
         situations.update(part.situations)
     return replace(
         first,
+        begun=begun,
+        judged=judged,
         shards=tuple(sorted(holders)),
         missing=tuple(sorted(set(range(1, first.of + 1)) - holders.keys())),
         tallies={

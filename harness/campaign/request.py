@@ -31,6 +31,9 @@ class Request:
     # Fields of a case that are not drawn, as `read_stated` reads them.
     stated: tuple[str, ...] = ()
     against: Against = PLAIN
+    # Sizes that were not asked for, which a few cases may have all the same.
+    rare_sps: tuple[int, ...] = ()
+    rare_dps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,22 +4,28 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from harness.campaign.bounds import Bounds
+from harness.campaign.coverage import Coverage, of_any_layer
+from harness.campaign.digest import add_up, digest, is_digest
+from harness.campaign.leaning import Leaning, told
 from harness.campaign.request import Request
-from harness.case import Case, parse
+from harness.case import Case, Dtype, parse
 from harness.outside import fits
 from harness.verdict import Verdict
 
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
-FORMAT = 8
+FORMAT = 9
 # So many cases may need nothing of other ranks; that no case of more does is no chance.
 FEW = 20
+NOTHING: Final = digest([])
 INTERRUPTED: Final = "interrupted"
 LIMIT: Final = "limit"
 Ended = Literal["", "interrupted", "limit"]
+DTYPES = get_args(Dtype)
 # Verdicts as a document has them.
 OUTCOMES = tuple(verdict.name for verdict in Verdict)
 PASSING = tuple(verdict.name for verdict in Verdict if verdict.passed)
@@ -86,6 +92,8 @@ class Tally:
     # How many cases failed as is listed of the candidate, by the bug's key and link.
     known: Counter[str] = field(default_factory=Counter)
     elements: int = 0
+    # Keys that it emitted and that nothing was compared with.
+    uncompared: tuple[str, ...] = ()
     # Cases in which plain training was asked again, and what it then said decided for a pass.
     asked_again: int = 0
     # Cases that passed with several ranks to a sequence, and those of them without a word between
@@ -98,6 +106,11 @@ class Tally:
     situations: dict[str, Counter[str]] = field(default_factory=dict)
     # By how many tokens a case has.
     pace: dict[str, Pace] = field(default_factory=dict)
+    # What it was asked for, and what of it was judged.
+    coverage: Coverage = field(default_factory=Coverage)
+    bounds: Bounds = field(default_factory=Bounds)
+    # By dtype and tensor.
+    leanings: dict[str, dict[str, Leaning]] = field(default_factory=dict)
     # Records of the first failure in each shard, shrunk; the smallest first.
     failures: list[dict[str, Any]] = field(default_factory=list)
     # That of this run; there is none where the tally was read or added up.
@@ -112,9 +125,12 @@ class Tally:
         self.verdicts[comparison.verdict.name] += 1
         for name in situations:
             self.situations.setdefault(name, Counter())[comparison.verdict.name] += 1
+        self.coverage.add(comparison)
         if comparison.verdict is not Verdict.UNSUPPORTED:
+            self.bounds.add(comparison.case)
             self.pace.setdefault(size_of(comparison.case), Pace()).add(seconds)
         self.elements += comparison.elements
+        self.uncompared = tuple(sorted({*self.uncompared, *comparison.uncompared}))
         if comparison.verdict is Verdict.UNSUPPORTED:
             self.refused[comparison.reason] += 1
             if comparison.limits:
@@ -128,6 +144,13 @@ class Tally:
             # What equals plain training bit by bit adds nothing to plain training's own error.
             used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
             self.used.setdefault(comparison.case.dtype, Histogram()).add(used)
+            self._lean(comparison)
+
+    def _lean(self, comparison: "Comparison") -> None:
+        for result in comparison.keys:
+            if result.lean is not None:
+                leanings = self.leanings.setdefault(comparison.case.dtype, {})
+                leanings.setdefault(of_any_layer(result.key), Leaning()).add(result.lean)
 
     def __add__(self, other: "Tally") -> "Tally":
         used = dict(self.used)
@@ -140,6 +163,14 @@ class Tally:
             name: self.situations.get(name, Counter()) + other.situations.get(name, Counter())
             for name in {**self.situations, **other.situations}
         }
+        leanings = {
+            dtype: {
+                name: self.leanings.get(dtype, {}).get(name, Leaning())
+                + other.leanings.get(dtype, {}).get(name, Leaning())
+                for name in {**self.leanings.get(dtype, {}), **other.leanings.get(dtype, {})}
+            }
+            for dtype in {**self.leanings, **other.leanings}
+        }
         failures = sorted([*self.failures, *other.failures], key=_size)
         return Tally(
             self.verdicts + other.verdicts,
@@ -147,12 +178,16 @@ class Tally:
             self.lacking + other.lacking,
             self.known + other.known,
             self.elements + other.elements,
+            tuple(sorted({*self.uncompared, *other.uncompared})),
             self.asked_again + other.asked_again,
             self.shared + other.shared,
             self.silent + other.silent,
             used,
             situations,
             pace,
+            self.coverage + other.coverage,
+            self.bounds + other.bounds,
+            leanings,
             failures,
         )
 
@@ -171,9 +206,21 @@ class Tally:
 
     @property
     def verdict(self) -> str:
-        """The worst; it counts, too, where too little is left of it or nothing was shared."""
-        seen = worst(name for name in self.verdicts if name != "UNSUPPORTED")
-        return worst([seen, "FAULT"]) if self.lacking or self.is_unshared else seen
+        """The worst; what was left out counts too, and what only all cases together show."""
+        seen = [name for name in self.verdicts if name != "UNSUPPORTED"] or ["FAULT"]
+        gaps = ["FAULT"] if self.lacking or self.is_unshared or self.unexamined else []
+        return worst([*seen, *gaps, *(["DIVERGED"] if self.leans else [])])
+
+    @property
+    def unexamined(self) -> list[str]:
+        """What was asked for and not examined; a failure ends what is asked."""
+        stopped = any(Verdict[name].failed for name in self.verdicts)
+        return [] if stopped else list(self.coverage.lacks())
+
+    @property
+    def leans(self) -> list[str]:
+        """What leans to one side over all cases that passed."""
+        return list(told(self.leanings))
 
     @property
     def is_unshared(self) -> bool:
@@ -189,6 +236,7 @@ class Tally:
             "lacking": self.lacking,
             "known": dict(self.known),
             "elements": self.elements,
+            "uncompared": list(self.uncompared),
             "asked_again": self.asked_again,
             "shared": self.shared,
             "silent": self.silent,
@@ -196,6 +244,14 @@ class Tally:
             "histogram": {dtype: asdict(histogram) for dtype, histogram in self.used.items()},
             "situations": {name: dict(counts) for name, counts in self.situations.items()},
             "pace": {size: asdict(pace) for size, pace in self.pace.items()},
+            "coverage": self.coverage.record(),
+            "unexamined": self.unexamined,
+            "bounds": asdict(self.bounds),
+            "leanings": {
+                dtype: {name: asdict(each) for name, each in by_tensor.items()}
+                for dtype, by_tensor in self.leanings.items()
+            },
+            "leans": self.leans,
             "failures": self.failures,
         }
 
@@ -204,6 +260,10 @@ class Tally:
         used = {dtype: Histogram(**each) for dtype, each in record["histogram"].items()}
         situations = {name: Counter(each) for name, each in record["situations"].items()}
         pace = {size: Pace(**each) for size, each in record["pace"].items()}
+        leanings = {
+            dtype: {name: Leaning(**each) for name, each in by_tensor.items()}
+            for dtype, by_tensor in record["leanings"].items()
+        }
         failures = sorted(record["failures"], key=_size)
         return cls(
             Counter(record["verdicts"]),
@@ -211,12 +271,16 @@ class Tally:
             record["lacking"],
             Counter(record["known"]),
             record["elements"],
+            tuple(record["uncompared"]),
             record["asked_again"],
             record["shared"],
             record["silent"],
             used,
             situations,
             pace,
+            Coverage.from_record(record["coverage"]),
+            Bounds(**record["bounds"]),
+            leanings,
             failures,
         )
 
@@ -245,6 +309,12 @@ class Tally:
                 size.isdecimal() and 0 <= pace.most <= pace.seconds + 1e-5
                 for size, pace in self.pace.items()
             )
+            and self.coverage.is_sound()
+            and self.bounds.is_sound()
+            and all(
+                dtype in DTYPES and all(map(Leaning.is_sound, each.values()))
+                for dtype, each in self.leanings.items()
+            )
             and all(type(failure[name]) is str for failure in self.failures for name in TOLD)
         )
 
@@ -261,8 +331,12 @@ class Summary:
     unseen: str = ""
     # How many cases the campaign has: at most as many as were asked for, because none is twice.
     size: int
-    # A digest of every case of the campaign, in order: shards of one campaign agree on it.
+    # A digest of every case of the campaign: shards of one campaign agree on it.
     drawn: str
+    # How many of its cases were begun in these shards, and a digest of them: where all were, it is
+    # that of the campaign.
+    begun: int = 0
+    judged: str = NOTHING
     of: int
     shards: tuple[int, ...]
     # Shards that should have been merged and were not; nothing is known of their cases.
@@ -279,6 +353,11 @@ class Summary:
     # Why not every case was judged, where somebody or --limit ended it before; or nothing.
     ended: Ended = ""
 
+    def begin(self, case: Case) -> None:
+        """One of the campaign's cases is judged here."""
+        self.begun += 1
+        self.judged = add_up((self.judged, digest([case])))
+
     @property
     def verdict(self) -> str:
         gaps = ["FAULT"] if self.missing or self.ended == INTERRUPTED else []
@@ -293,6 +372,8 @@ class Summary:
             "unseen": self.unseen,
             "size": self.size,
             "drawn": self.drawn,
+            "begun": self.begun,
+            "judged": self.judged,
             "shards": {
                 "of": self.of,
                 "examined": list(self.shards),
@@ -324,6 +405,8 @@ class Summary:
             unseen=record["unseen"],
             size=record["size"],
             drawn=record["drawn"],
+            begun=record["begun"],
+            judged=record["judged"],
             of=shards["of"],
             shards=tuple(shards["examined"]),
             missing=tuple(shards["missing"]),
@@ -349,6 +432,10 @@ class Summary:
             and self.refused.keys() <= self.situations.keys()
             and 1 <= self.of <= self.size <= self.request.count
             and len(self.shards) > 0
+            and is_digest(self.judged)
+            and 0 <= self.begun <= self._share()
+            # All of the campaign is in, or it is another one.
+            and (self.begun < self.size or self.judged == self.drawn)
             and all(1 <= shard <= self.of for shard in shards)
             and len(shards) == len(self.shards) + len(self.missing)
             and self.tallies.keys() == set(self.request.candidates)

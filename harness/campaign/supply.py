@@ -10,12 +10,14 @@ from harness.campaign.request import Part, Request
 from harness.campaign.summary import Tally
 from harness.case import Case, InvalidCase, Row
 from harness.case.stated import ALL_RANKS, ASKED, read_stated, spans_all_ranks
-from harness.generation import cases, drawn
+from harness.generation import beyond, cases, drawn
 from harness.outside import BadInput
 
 # A candidate that supports none of so many cases is given no more; nor one that does not support
 # so many for each that it was to be judged on.
 NONE_OF, TIMES = 200, 20
+# A campaign of so many cases leaves the usual sizes in every so many of them.
+BEYOND_FROM, BEYOND_EVERY = 60, 6
 
 
 class NothingToDraw(BadInput):
@@ -28,7 +30,7 @@ class Supply:
     def __init__(self, request: Request, ranks: int, part: Part) -> None:
         self._request, self._ranks, self._part = request, ranks, part
         every = _drawn(request, ranks)
-        self.batch = _first(every, request)
+        self.batch = _first(every, request, ranks)
         # What of it this part has.
         self.share = part.share(self.batch)
         self.given: list[Case] = []
@@ -106,14 +108,30 @@ def _fields(words: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def draw(request: Request, ranks: int) -> list[Case]:
     """The campaign, should its candidates support all cases."""
-    return _first(_drawn(request, ranks), request)
+    return _first(_drawn(request, ranks), request, ranks)
 
 
-def _first(every: Iterator[Case], request: Request) -> list[Case]:
-    batch = list(islice(every, request.count))
+def _first(every: Iterator[Case], request: Request, ranks: int) -> list[Case]:
+    """As many as were asked for, some of them beyond the usual sizes."""
+    wanted = request.count // BEYOND_EVERY if request.count >= BEYOND_FROM else 0
+    large = dict.fromkeys(islice(_beyond(request, ranks), wanted))
+    batch = list(islice((case for case in every if case not in large), request.count - len(large)))
     if not batch:
         raise NothingToDraw(f"--set={','.join(request.stated)}: no case is like this")
+    for number, case in enumerate(large):
+        # Wherever a campaign is cut into shards, each has some.
+        batch.insert(BEYOND_EVERY * number + 1 + number % BEYOND_EVERY, case)
     return batch
+
+
+def _beyond(request: Request, ranks: int) -> Iterator[Case]:
+    return beyond(
+        request.seed,
+        rare_sps=[sp for sp in request.rare_sps if sp <= ranks],
+        rare_dps=[dp for dp in request.rare_dps if dp <= ranks],
+        max_ranks=ranks,
+        **bounds(request),
+    )
 
 
 def _drawn(request: Request, ranks: int, least: int = 1) -> Iterator[Case]:
@@ -121,18 +139,13 @@ def _drawn(request: Request, ranks: int, least: int = 1) -> Iterator[Case]:
     first = _as_stated(notebook_case(request, ranks), request)
     first = [case for case in first if case.ranks >= least]
     yield from first
-    strategy = cases(
-        sps=request.sps,
-        dps=request.dps,
-        dtypes=request.dtypes,
-        losses=request.losses,
-        kernels=request.kernels,
-        wrappers=request.wrappers,
-        stated=request.stated,
-        min_ranks=least,
-        max_ranks=ranks,
-    )
+    strategy = cases(**bounds(request), min_ranks=least, max_ranks=ranks)
     yield from (case for case in drawn(strategy, request.seed) if case not in first)
+
+
+def bounds(request: Request) -> dict[str, Any]:
+    """What it says of cases, as `cases` takes it."""
+    return {name: getattr(request, name) for name in (*ASKED.values(), "stated")}
 
 
 def _as_stated(case: Case, request: Request) -> list[Case]:

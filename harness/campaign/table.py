@@ -21,6 +21,8 @@ from harness.campaign.summary import (
     Tally,
     worst,
 )
+from harness.names import short_names
+from harness.uncompared import told_of
 
 ENDED = {
     INTERRUPTED: "interrupted before all cases were judged; this is no pass",
@@ -31,6 +33,7 @@ NEVER = "never"
 # Between two columns of situations.
 GAP = 4
 MOST_REASONS = 10
+MOST_LEANS = 3
 # Columns, for what has as much room as it wants.
 ENDLESS = 10_000
 
@@ -43,9 +46,12 @@ def show(summary: Summary, console: Console) -> None:
         if tally.refused:
             drawn = f"of {tally.verdicts.total()} cases that were drawn"
             say(console, _by_reason(f"{candidate} does not support, {drawn}", tally.refused))
+        if tally.uncompared:
+            say(console, f"\n{candidate}: {told_of(tally.uncompared)}")
         if tally.known:
             say(console, _by_reason(f"{candidate} fails as is listed of it", tally.known))
     console.print(_situations(summary, console.width))
+    _bounds(summary, console)
     if summary.placement:
         say(console, f"\n{_place(dict(summary.placement))}")
     if summary.ended:
@@ -60,6 +66,16 @@ def show(summary: Summary, console: Console) -> None:
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))
+
+
+def _bounds(summary: Summary, console: Console) -> None:
+    """Once, or for each candidate where they were judged on other cases."""
+    texts = {name: tally.bounds.text() for name, tally in summary.tallies.items()}
+    if len({*texts.values()}) == 1:
+        texts = {"": next(iter(texts.values()))}
+    for name, text in texts.items():
+        if text:
+            console.print(Text(f"\n{name and name + ', '}{text}"))
 
 
 def _place(place: dict[str, str]) -> str:
@@ -99,14 +115,31 @@ def _why(candidate: str, tally: Tally) -> str:
     if tally.failures:
         kinds = {failure["verdict"] for failure in tally.failures}
         return f"{candidate} is {worst(kinds)} on {tally.failures[0]['case']}"
+    if tally.lacking or not tally.judged:
+        return _too_few(candidate, tally)
+    return f"{candidate} {_over_all_cases(tally)}"
+
+
+def _over_all_cases(tally: Tally) -> str:
+    """What shows in no single case."""
+    if tally.leans:
+        leans = "; ".join(tally.leans[:MOST_LEANS])
+        return f"is off by the same in every case, and by too little to be told in one: {leans}"
     if tally.is_unshared:
         return (
-            f"{candidate} shared nothing: in none of {tally.shared} cases at sp > 1 did one rank "
-            "need anything of another"
+            f"shared nothing: in none of {tally.shared} cases at sp > 1 did one rank need "
+            "anything of another"
         )
-    if not tally.lacking and tally.known:
-        forgiven = "which passes with --known pass" if tally.passed else "and passes nothing"
-        return f"{candidate} fails as is listed of it, {forgiven}"
+    if tally.unexamined:
+        return (
+            f"was not judged on enough of what was asked for: {'; '.join(tally.unexamined)}. "
+            "Leave it out with --sp, --dtype, --loss and --set, or ask for more --cases"
+        )
+    forgiven = "which passes with --known pass" if tally.passed else "and passes nothing"
+    return f"fails as is listed of it, {forgiven}"
+
+
+def _too_few(candidate: str, tally: Tally) -> str:
     drawn, (reason, count) = tally.verdicts.total(), tally.refused.most_common(1)[0]
     wanted = tally.judged + tally.lacking
     return (
@@ -147,11 +180,6 @@ def titled(title: str) -> Table:
     )
 
 
-def short_name(candidate: str) -> str:
-    """Without the folders: a table is narrow."""
-    return candidate.rpartition("/")[2]
-
-
 def _shards(numbers: Sequence[int]) -> str:
     """1, 2, 3 and 7 as `shards 1-3, 7`."""
     runs = groupby(enumerate(numbers), lambda each: each[1] - each[0])
@@ -171,11 +199,10 @@ def _verdicts(summary: Summary) -> Table:
     table.add_column("candidate", min_width=13, no_wrap=True)
     for name in (*columns, "elements", "used"):
         table.add_column(name.lower(), justify="right", no_wrap=True)
+    short = short_names(summary.tallies)
     for candidate, tally in summary.tallies.items():
         counts = [str(tally.verdicts[name] or "·") for name in columns]
-        table.add_row(
-            Text(short_name(candidate)), *counts, f"{tally.elements:,}", f"{tally.most:.2g}"
-        )
+        table.add_row(Text(short[candidate]), *counts, f"{tally.elements:,}", f"{tally.most:.2g}")
     return table
 
 
@@ -193,10 +220,11 @@ def _errors(summary: Summary) -> Table:
     for bound in BUCKETS:
         table.add_column(f"≤{bound:g}", justify="right", no_wrap=True)
     table.add_column("most", justify="right", no_wrap=True)
+    short = short_names(summary.tallies)
     for candidate, tally in summary.tallies.items():
         for dtype, histogram in sorted(tally.used.items()):
             counts = [str(count or "·") for count in histogram.counts]
-            table.add_row(Text(short_name(candidate)), dtype, *counts, f"{histogram.most:.2g}")
+            table.add_row(Text(short[candidate]), dtype, *counts, f"{histogram.most:.2g}")
     return table
 
 

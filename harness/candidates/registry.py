@@ -8,10 +8,12 @@ import shlex
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+import harness
 from harness.candidates.protocol import Candidate
 from harness.candidates.published.environment import Environment
 from harness.candidates.published.library import Library, Published, libraries
@@ -55,6 +57,19 @@ class Named:
         Then only ranks run it: it may end its process, or never come back.
         """
         return self.name not in BUILT_IN and self.inside in ("file", "module")
+
+    @property
+    def folder(self) -> str:
+        """What its ranks import from first, and no others do; nothing where it is installed.
+
+        That is the folder of its file, or the current one if its package lies there.
+        """
+        if self.inside == "file":
+            return str(Path(self.place).resolve().parent)
+        here, package = str(Path.cwd()), self.place.partition(".")[0]
+        if not self.is_foreign or package == harness.__name__:
+            return ""
+        return here if PathFinder.find_spec(package, [here]) else ""
 
     @property
     def home(self) -> str:

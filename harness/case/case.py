@@ -225,6 +225,13 @@ class Case:
     def __str__(self) -> str:
         return line(vars(self), USUAL)
 
+    # Wherever one is shown, it is the line that everything reads.
+    __repr__ = __str__
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """Hypothesis and notebooks ask for it; they take a dataclass apart otherwise."""
+        printer.text(str(self))
+
 
 USUAL = {name: field.default for name, field in Case.__dataclass_fields__.items()}
 # Of the fields that have one of a few values, which those are.

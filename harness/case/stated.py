@@ -1,6 +1,6 @@
 """Fields of a case that are stated instead of drawn: `window=none`, `layers=1,2`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -37,6 +37,18 @@ def read_stated(text: str) -> tuple[str, tuple[Any, ...]]:
     return _read(text, {name: each for name, each in FIELDS.items() if name not in ASKED})
 
 
+def divided(stated: Iterable[str]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
+    """Of what is stated, what has an option of its own, by its name there; and the others."""
+    asked, others = dict[str, tuple[Any, ...]](), list[str]()
+    for text in stated:
+        name = text.partition("=")[0]
+        if name in ASKED:
+            asked[ASKED[name]] = _read(text, FIELDS)[1]
+        else:
+            others.append(text)
+    return asked, tuple(others)
+
+
 def outside(case: Case, limits: str, ranks: int) -> str:
     """The limit that leaves this case out where there are so many ranks, or nothing.
 
@@ -64,6 +76,8 @@ def _read(text: str, fields: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
     name, _, listed = text.partition("=")
     if name == "ranks":
         raise BadField(f"{text}: of ranks, limits can say {ALL_RANKS} and nothing else")
+    if name in FIELDS and name not in fields:
+        raise BadField(f"{text}: {name} has an option of its own; use that")
     if name not in fields:
         near = ", ".join(get_close_matches(name, fields, 3, 0.0))
         raise BadField(f"{text}: a case has no such field to be stated; near: {near}")

@@ -162,7 +162,7 @@ def pages(results: "Results") -> dict[str, str]:
 def _status(records: dict[str, Any], *, sweeping: bool) -> int:
     if sweeping:
         return PASSED
-    if any(each["wiring"] for each in records.values()):
+    if any(each["wiring"] or each["unexamined"] for each in records.values()):
         return FAULT
     return (
         DIVERGED if any(each["failures"] or each["stale"] for each in records.values()) else PASSED
@@ -213,7 +213,7 @@ def _examine(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
     examined = examine(name, _goldens(options.goldens), _request(options))
     counts = ", ".join(f"{count} {verdict}" for verdict, count in examined.verdicts.items())
-    why = f"; {examined.wiring}" if examined.wiring else ""
+    why = "".join(f"; {each}" for each in (examined.wiring, *examined.unexamined) if each)
     print(f"{name}: {counts}{why}, {examined.seconds:.0f} s", file=sys.stderr)  # noqa: T201
     for failure, count in examined.failures:
         print(f"  {count} x {name_of(failure)}: {failure.case}", file=sys.stderr)  # noqa: T201

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Collection, Mapping
@@ -17,6 +18,9 @@ from harness.outside import BadInput
 PASSED, DIVERGED, USAGE, FAULT = 0, 1, 2, 3
 # As a shell has it of who was ended by Ctrl-C.
 STOPPED = 130
+# Sizes that are drawn where nobody asked for others; and, seldom, beyond them.
+USUAL_SPS, USUAL_DPS = (1, 2, 4), (1, 2)
+RARE_SPS, RARE_DPS = (3, 5, 8), (4,)
 
 ONLY_SP_1 = "--sp=1: is what --against self compares with; ask for a larger one"
 
@@ -38,9 +42,16 @@ def campaign_options(parser: argparse.ArgumentParser, *, cases: int, seed: int |
     )
     parser.add_argument("--seed", type=int, default=seed, metavar="S", help=drawn)
     parser.add_argument(
-        "--sp", default="1,2,4", metavar="LIST", help="ranks that share a sequence; default: 1,2,4"
+        "--sp",
+        metavar="LIST",
+        help="ranks that share a sequence; default: 1,2,4, as far as --ranks allows, and a few "
+        "cases with others",
     )
-    parser.add_argument("--dp", default="1,2", metavar="LIST", help="replicas; default: 1,2")
+    parser.add_argument(
+        "--dp",
+        metavar="LIST",
+        help="replicas; default: 1,2, as far as --ranks allows, and a few cases with 4",
+    )
     parser.add_argument(
         "--dtype",
         default="fp64,fp32",
@@ -106,7 +117,7 @@ def diagnose_option(parser: argparse.ArgumentParser) -> None:
         "--diagnose",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="name a failure by experiments on other small cases, up to 10 s; default: do",
+        help="name a failure by experiments on other small cases, up to 200; default: do",
     )
 
 
@@ -208,7 +219,7 @@ def answer(
 
 def read_request(options: argparse.Namespace) -> tuple[Request, int]:
     """What `check` or `mutants` was asked to examine, and on how many ranks."""
-    sps, dps = read_numbers("--sp", options.sp), read_numbers("--dp", options.dp)
+    sps, dps = _meshes(options)
     against = against_of(options)
     if against == ITSELF:
         sps = tuple(sp for sp in sps if sp > 1)
@@ -225,11 +236,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
     losses = _words("--loss", options.loss, get_args(LossContract))
     wrappers = _words("--wrapper", options.wrapper, get_args(Wrapper))
     kernels = _words("--kernel", options.kernel, get_args(Kernel))
-    ranks = max(sps) * max(dps) if options.ranks is None else options.ranks
-    if ranks < min(sps) * min(dps):
-        raise UsageError(
-            f"--ranks={ranks}: sp*dp={min(sps)}*{min(dps)} is the smallest mesh asked for"
-        )
+    ranks = _ranks_for(options, sps, dps)
     request = Request(
         candidates=tuple(dict.fromkeys(options.candidate or ("native-gather", "native-local"))),
         sps=sps,
@@ -242,6 +249,8 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         wrappers=wrappers,
         stated=tuple(options.set),
         against=against,
+        rare_sps=() if options.sp else RARE_SPS,
+        rare_dps=() if options.dp else RARE_DPS,
     )
     for text in request.stated:
         from harness.case.stated import BadField, read_stated
@@ -251,6 +260,41 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         except BadField as error:
             raise UsageError(f"--set={error}") from None
     return request, ranks
+
+
+def _meshes(options: argparse.Namespace) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sizes asked for; if nobody asked, the usual ones for which there are ranks."""
+    dps = read_numbers("--dp", options.dp) if options.dp else USUAL_DPS
+    sps = read_sps(options, min(dps))
+    if not options.dp and options.ranks is not None:
+        dps = tuple(dp for dp in dps if dp * min(sps) <= options.ranks) or dps[:1]
+    return sps, dps
+
+
+def read_sps(options: argparse.Namespace, dp: int = 1) -> tuple[int, ...]:
+    """What `--sp` names; if nobody asked, the usual ones for which there are ranks."""
+    if options.sp:
+        return read_numbers("--sp", options.sp)
+    ranks = math.inf if options.ranks is None else options.ranks
+    sps = tuple(sp for sp in USUAL_SPS if sp * dp <= ranks)
+    if max(sps, default=1) == 1:
+        raise UsageError(
+            f"--ranks={options.ranks}: no sequence can be shared; use at least {2 * dp} ranks, or "
+            "ask for --sp 1"
+        )
+    return sps
+
+
+def _ranks_for(options: argparse.Namespace, sps: tuple[int, ...], dps: tuple[int, ...]) -> int:
+    """As many as there are to be, or as the sizes need; each size has a mesh that fits."""
+    ranks: int = max(sps) * max(dps) if options.ranks is None else options.ranks
+    for option, numbers, least in (("--sp", sps, min(dps)), ("--dp", dps, min(sps))):
+        if max(numbers) * least > ranks:
+            raise UsageError(
+                f"--ranks={ranks}: {option}={max(numbers)} needs {max(numbers) * least} ranks; "
+                f"ask for more ranks, or for a smaller {option}"
+            )
+    return ranks
 
 
 def against_of(options: argparse.Namespace) -> Against:

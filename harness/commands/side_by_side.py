@@ -20,6 +20,7 @@ from harness.campaign.request import WHOLE, Part, Request
 from harness.commands.options import UsageError
 from harness.commands.ranks import NoRanks
 from harness.commands.unexpected import told_in_full
+from harness.importing import SAFE_PATH
 from harness.outside import BadInput
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def _processes(judge: Judge, asked: tuple[Any, ...], pools: int) -> Iterator[Pro
     # What they import and start must be theirs alone.
     context = multiprocessing.get_context("spawn")
     processes: Processes = {}
+    os.environ |= SAFE_PATH
     # Begun beforehand, because it would unblock what is blocked here.
     resource_tracker.ensure_running()
     # A Ctrl-C at the terminal is for us alone; we ask them to end in order.

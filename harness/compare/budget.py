@@ -81,6 +81,16 @@ SLOPE_STEP = 2.0**-18
 SLOPE_UNITS = 8.0
 
 
+# What leans to one side in every case shows in the mean of many, where a single case allows much
+# more. A mean leans if it is off by so many of its own deviations, and by so many times what
+# writing a number down may cost; fewer tensors than that tell no deviation. Correct steps leaned
+# in none of 9000 campaigns of 60 cases, drawn from 1800 cases of bf16, fp16 and fp32; a gradient
+# that is 1.005 of itself in bf16 did in all.
+LEAN_DEVIATIONS = 3.0
+LEAN_UNITS = 2.0
+LEAN_LEAST = 20
+
+
 # A golden that is computed again on another processor, or by another version of a kernel, may
 # differ in the last bits. Up to here, as a share of its tensor, nothing was changed on purpose.
 DRIFT = 1e-13
@@ -118,6 +128,11 @@ BUDGETS: tuple[tuple[str, Budget], ...] = (
     (r"loss", Reduced("partial sums are added in another order")),
     (r"grad\..*", Reduced("partial sums are added in another order, over ranks as well")),
 )
+
+
+def least_lean(dtype: str) -> float:
+    """The smallest mean lean that is told, as a share of the tensor."""
+    return LEAN_UNITS * UNITS[dtype] * ROUNDING[dtype]
 
 
 def budget_for(key: str) -> Budget:

@@ -11,13 +11,23 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.case import Case
+from harness.compare.budget import SLACK_THAT_SEES_HALF
 from harness.compare.comparison import Comparison, Divergence, KeyResult
 from harness.compare.differing import Kept
-from harness.compare.elementwise import Judged, judge, measure_noise
+from harness.compare.elementwise import Judged, Noise, is_zero, judge, lean, measure_noise
 from harness.compare.picture import Seen, draw
 from harness.compare.scale import fit_scale
-from harness.compare.vacuity import vacuity
-from harness.trace import GRADIENT, Assembly, Entry, Fault, Kind, Trace, is_required
+from harness.compare.vacuity import at_edge, vacuity
+from harness.trace import (
+    GRADIENT,
+    Assembly,
+    Entry,
+    Fault,
+    Kind,
+    Trace,
+    is_of_plain_training,
+    is_required,
+)
 from harness.trace.trace import Tokens, Values
 from harness.verdict import Verdict
 
@@ -72,9 +82,7 @@ def compare(
             )
         plain = [b[key].values[rows] for b in baselines if key in b]
         judged = judge(key, case.dtype, expected, plain, values, noise)
-        results.append(
-            KeyResult(key, judged.elements, int(judged.wrong.size), judged.used, judged.slack)
-        )
+        results.append(_result(key, judged, expected, plain[0], values, noise))
         bitwise = bitwise and judged.bitwise
         if key.startswith(GRADIENT):
             gradients[key] = expected, values
@@ -101,13 +109,40 @@ def compare(
         misfits=tuple(assembly.misfits),
         keys=tuple(results),
         scale=fit_scale(case, gradients) if gradients_differ else None,
+        uncompared=_uncompared(oracle, assembly, of_our_model=of_our_model),
         fault=fault if verdict is Verdict.FAULT else None,
+        at_edge=at_edge(case, oracle["nll"], trace["nll"]),
         silent=case.sp > 1 and assembly.silent,
         stood_in=assembly.stood_in,
         loss=(float(oracle["loss"].values), float(trace["loss"].values)),
         differing=tuple(kept.tensors),
         picture=draw(case, oracle, assembly, seen) if verdict is Verdict.DIVERGED else None,
     )
+
+
+def _result(
+    key: str, judged: Judged, expected: Values, plain: Values, values: Values, noise: Noise
+) -> KeyResult:
+    wrong = int(judged.wrong.size)
+    leans = is_required(key) and not wrong and 0 < judged.slack <= SLACK_THAT_SEES_HALF
+    return KeyResult(
+        key,
+        judged.elements,
+        wrong,
+        judged.used,
+        judged.slack,
+        zero=is_zero(key, expected, noise),
+        lean=lean(expected, plain, values) if leans else None,
+    )
+
+
+def _uncompared(oracle: Trace, assembly: Assembly, *, of_our_model: bool) -> tuple[str, ...]:
+    """What was emitted and has nothing to be compared with, were the run traced or not."""
+    if not of_our_model:
+        # What is not sent may be emitted at sp 1 as well.
+        return tuple(key for key in assembly.trace if key not in oracle)
+    emitted = dict.fromkeys([*assembly.trace, *assembly.skipped])
+    return tuple(key for key in emitted if key not in oracle and not is_of_plain_training(key))
 
 
 def _not_a_pass(vacuous: str, out_of_step: str) -> Fault | None:

@@ -41,6 +41,11 @@ class KeyResult:
     used: float
     # What the whole tensor may stray as a share of it.
     slack: float = 0.0
+    # Whether it is zero in the reference, so that nothing can be wrong with its size.
+    zero: bool = False
+    # By what share of itself it is larger than in plain training in the case's own dtype; nothing
+    # where that has no error of its own, or so much that this says little.
+    lean: float | None = None
 
     @property
     def weak(self) -> bool:
@@ -80,15 +85,21 @@ class Comparison:
     misfits: tuple[Misfit, ...] = ()
     keys: tuple[KeyResult, ...] = ()
     scale: Scale | None = None
-    # The root first; empty where nothing failed, or nobody has looked yet.
-    looks: tuple[Look, ...] = ()
+    # What its own tensors look like, the root first; empty where nothing failed, or nobody has
+    # looked yet.
+    seen: tuple[Look, ...] = ()
     # The same by experiments on other cases; empty where there were none, or they told nothing.
     diagnosis: tuple[Look, ...] = ()
+    # Keys that were emitted, and that there is nothing to compare with.
+    uncompared: tuple[str, ...] = ()
     fault: Fault | None = None
     # Whether it diverged in fp64, and by no more than fp32 would.
     as_in_fp32: bool = False
     # What it was compared with.
     against: Against = PLAIN
+    # How many targets were judged whose label is on another rank; nothing where a candidate shows
+    # too little of who holds what.
+    at_edge: int | None = None
     # Whether any rank was seen to send anything to another.
     silent: bool = False
     # Packages that ranks had in plain torch instead.
@@ -128,17 +139,30 @@ class Comparison:
         return max((result.used for result in self.keys), default=0.0)
 
     @property
+    def looks(self) -> tuple[Look, ...]:
+        """What it is called and why, the root first: one case alone fits many names.
+
+        So what experiments found is told where they found anything, and else what was seen.
+        """
+        return self.diagnosis or self.seen
+
+    @property
     def called(self) -> str:
         """The first of its names; empty where it has none."""
         return self.looks[0].name if self.looks else ""
 
-    def named(self, *looks: Look) -> "Comparison":
-        """The same under these names, the root first: all naming of failures goes through here."""
-        return replace(self, looks=looks)
+    @property
+    def seen_as(self) -> str:
+        """What its own tensors look like; empty where nobody has looked."""
+        return self.seen[0].name if self.seen else ""
+
+    def named(self, *seen: Look) -> "Comparison":
+        """The same, seen as these, the root first: all naming by its tensors goes through here."""
+        return replace(self, seen=seen)
 
     def rooted(self, name: str, why: str) -> "Comparison":
-        """The same with a name in front of those that it has."""
-        return self.named(Look(name, why), *self.looks)
+        """The same with a name in front of what it is seen as."""
+        return self.named(Look(name, why), *self.seen)
 
     def __bool__(self) -> bool:
         raise TypeError("a Comparison has six outcomes; look at .verdict")

@@ -91,6 +91,19 @@ def shares_of_budget(judged: Judged) -> Floats:
     return shares
 
 
+def lean(oracle: Values, baseline: Values, candidate: Values) -> float:
+    """How much larger a tensor is than the baseline's, along the oracle, as a share of that."""
+    along = oracle.astype(np.float64, copy=False).ravel()
+    off = (candidate.astype(np.float64) - baseline).ravel()
+    return float(off @ along / (along @ along))
+
+
+def is_zero(key: str, oracle: Values, noise: Noise) -> bool:
+    """Whether it is zero in exact arithmetic, but for the roundings of larger ones of its kind."""
+    magnitude = float(np.abs(oracle).max(initial=0.0))
+    return magnitude <= ZERO * noise.largest.get(kind_of(key), 0.0)
+
+
 def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
     """From (oracle, baselines) by key."""
     of: dict[str, float] = {}

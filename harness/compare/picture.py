@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.case import Case
+from harness.compare.budget import ZERO
 from harness.compare.elementwise import Judged, shares_of_budget
 from harness.trace import GRADIENT, Assembly, Entry, Trace
 from harness.trace.trace import Tokens, Values
@@ -54,8 +55,9 @@ class Picture:
     # Of tensors that are wrong somewhere, in execution order.
     maps: tuple[TokenMap, ...]
     numbers: tuple[Numbers, ...]
-    # Of each gradient, the factor that brings the expected one nearest to it.
-    ratios: dict[str, float]
+    # Of each gradient, the factor that brings the expected one nearest to it; nothing where that
+    # is zero.
+    ratios: dict[str, float | None]
     # How often each rank's share of a gradient counts, where a diagnosis found that.
     shares: dict[str, dict[int, float]] = field(default_factory=dict)
 
@@ -74,12 +76,14 @@ class Seen:
 
 def draw(case: Case, oracle: Trace, assembly: Assembly, seen: list[Seen]) -> Picture:
     """Everything that fits."""
+    gradients = [each for each in seen if each.key.startswith(GRADIENT)]
+    largest = max((_size(each.expected) for each in gradients), default=0.0)
     return Picture(
         owners=_pieces(case, assembly.trace["nll"]),
         computed=assembly.local_rows,
         maps=tuple(_maps(case, seen)),
         numbers=tuple(_numbers(case, oracle, {each.key: each for each in seen})),
-        ratios={each.key: _ratio(each) for each in seen if each.key.startswith(GRADIENT)},
+        ratios={each.key: _ratio(each, ZERO * largest) for each in gradients},
     )
 
 
@@ -140,9 +144,14 @@ def _by_token(case: Case, tokens: Tokens | None, values: Values) -> tuple[Number
     return tuple(of_token)
 
 
-def _ratio(seen: Seen) -> float:
+def _size(values: Values) -> float:
+    return float(np.abs(values).max(initial=0.0))
+
+
+def _ratio(seen: Seen, zero: float) -> float | None:
+    if _size(seen.expected) <= zero:
+        return None
     expected, got = (x.astype(np.float64).ravel() for x in (seen.expected, seen.got))
-    power = float(expected @ expected)
     with np.errstate(invalid="ignore"):
-        ratio = float(expected @ got) / power if power else 0.0
+        ratio = float(expected @ got) / float(expected @ expected)
     return float(f"{ratio:.{DIGITS}g}") if abs(ratio) < np.inf else 0.0

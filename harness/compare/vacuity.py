@@ -86,14 +86,26 @@ def _not_parallel(case: Case, assembly: Assembly, *, of_our_model: bool) -> str:
 
 def _boundary_unseen(case: Case, oracle_nll: Entry, nll: Entry) -> str:
     """Labels at shard edges are where it breaks: if the case has some, some must be judged."""
-    if nll.owners is None or nll.tokens is None or len(nll.tokens) < case.tokens:
-        return ""
-    tokens = predicting(case)
-    at_edge = tokens[nll.owners[tokens] != nll.owners[tokens + 1]]
-    judged = () if oracle_nll.tokens is None else oracle_nll.tokens
-    if at_edge.size and not np.isin(at_edge, judged).any():
+    if len(_at_edges(case, nll)) and not at_edge(case, oracle_nll, nll):
         return "no supervised label at a shard edge was examined"
     return ""
+
+
+def at_edge(case: Case, oracle_nll: Entry, nll: Entry) -> int | None:
+    """How many targets were judged whose label is on another rank; nothing if nobody can say."""
+    if nll.owners is None or nll.tokens is None or len(nll.tokens) < case.tokens:
+        return None
+    judged = () if oracle_nll.tokens is None else oracle_nll.tokens
+    return int(np.isin(_at_edges(case, nll), judged).sum())
+
+
+def _at_edges(case: Case, nll: Entry) -> Tokens:
+    """The tokens that predict a target and whose label is on another rank."""
+    if nll.owners is None or nll.tokens is None or len(nll.tokens) < case.tokens:
+        return np.empty(0, np.int64)
+    tokens = predicting(case)
+    edges: Tokens = tokens[nll.owners[tokens] != nll.owners[tokens + 1]]
+    return edges
 
 
 def predicting(case: Case) -> Tokens:

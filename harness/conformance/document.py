@@ -24,11 +24,12 @@ MOST_BYTES = 1 << 28
 Results = dict[str, dict[str, Any]]
 
 # No page is made from these: they are for who asked, and are not kept.
-UNKEPT = {"takes", "placement", "seconds"}
+UNKEPT = {"takes", "placement", "seconds", "unexamined"}
 UNKEPT_OF_A_STAGE = {"known", "names", "elements"}
 UNKEPT_OF_A_FAILURE = {"case", "verdict", "replay", "record"}
-# Of the record of a listed bug, of which a page is made: what tells of the machine.
-UNKEPT_OF_A_RECORD = {"printed", "larger", "mark"}
+# Of the record of a listed bug, of which a page is made: what tells of the machine, and what its
+# names say as well, since no experiments are made here.
+UNKEPT_OF_A_RECORD = {"printed", "larger", "mark", "seen"}
 SECTIONS = ("candidates", "releases", "findings")
 
 # The whole of a failure is one command away.
@@ -108,6 +109,7 @@ def examined_record(examined: Examined) -> dict[str, Any]:
         "version": examined.version,
         "takes": examined.takes,
         "wiring": examined.wiring,
+        "unexamined": examined.unexamined,
         "stages": {name: _stage(stage) for name, stage in examined.stages.items()},
         "failures": [
             {"count": count, **_kept(comparison)} for comparison, count in examined.failures

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from harness.campaign.coverage import Coverage
 from harness.candidates import locate
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Published
@@ -46,6 +47,17 @@ class Examined:
     packages: dict[str, str] = field(default_factory=dict)
     placement: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+
+    @property
+    def unexamined(self) -> list[str]:
+        """What it was asked for and not examined; where it fails, that says enough."""
+        if self.wiring or self.failures:
+            return []
+        stages = [stage.coverage for stage in self.stages.values()]
+        coverage = sum(stages, Coverage())
+        if not coverage.asked:
+            return ["no case that it supports shares a sequence"]
+        return list(coverage.lacks())
 
     @property
     def verdicts(self) -> Counter[str]:

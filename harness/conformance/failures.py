@@ -29,5 +29,5 @@ def _shrunk(first: Comparison, pools: Pools) -> Comparison:
     if small is None:
         return first
     # On the way down one may slip into another fault, which is listed by what itself looks like.
-    itself = small.named(*(look for look in small.looks if not look.larger))
+    itself = small.named(*(look for look in small.seen if not look.larger))
     return first if recognised(itself).verdict is Verdict.KNOWN else small

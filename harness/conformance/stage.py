@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from harness.campaign.coverage import Coverage
 from harness.candidates.published.bugs import Bug
 from harness.candidates.published.library import Published
 from harness.case import Case
@@ -41,6 +42,8 @@ class Stage:
     # The largest error as a share of its budget, of what passed.
     used: float = 0.0
     elements: int = 0
+    # Of the cases that the candidate supports.
+    coverage: Coverage = field(default_factory=Coverage)
     stood_in: set[str] = field(default_factory=set)
     # By verdict and name, the smallest case and how many there were.
     first: dict[tuple[str, str], tuple[Comparison, int]] = field(default_factory=dict)
@@ -54,6 +57,7 @@ class Stage:
         for situation in situations_of(comparison.case):
             self.situations.setdefault(situation, Counter())[verdict.name] += 1
         self.elements += comparison.elements
+        self.coverage.add(comparison)
         self.stood_in.update(comparison.stood_in)
         if verdict.passed:
             self.used = max(self.used, comparison.used)
@@ -86,6 +90,8 @@ def stage_of(asked: Iterable[Case], candidate: Published, pools: Pools) -> Stage
     by_ranks: dict[int, list[Case]] = {}
     for case in asked:
         by_ranks.setdefault(case.ranks, []).append(case)
+        if candidate.supports(case) is None:
+            stage.coverage.ask(case)
     for ranks, batch in by_ranks.items():
         _on_ranks(ranks, batch, candidate, pools, stage)
     return stage
@@ -133,7 +139,7 @@ def blamed(seen: Comparison, pools: Pools) -> Comparison:
     there = seen if is_alone else evaluate(alone, seen.candidate, pools.of(alone.ranks))
     if vacuous and is_vacuous(there):
         return unsupported(seen.case, seen.candidate, f"{NOTHING_ALONE}: {seen.reason}")
-    if not vacuous and there.called == "low-precision":
+    if not vacuous and there.seen_as == "low-precision":
         return unsupported(seen.case, seen.candidate, WRONG_ALONE)
     return seen
 

@@ -92,7 +92,7 @@ def try_mutant(
         cases=verdicts.total(),
         seconds=seconds,
         size=size_of(small.case),
-        named=_name(small),
+        named=small.called,
         unmet=tuple(lacking(first.case, mutant.needs)),
         verdicts=dict(verdicts),
         **_failure(first, small),
@@ -103,10 +103,6 @@ def try_mutant(
 def _is_wrong_at_sp_1(candidate: str, cases: Sequence[Case], pool: RankPool) -> bool:
     alone = ((replace(case, sp=1), candidate) for case in cases)
     return any(seen.verdict.failed for seen in evaluate_all(alone, pool))
-
-
-def _name(comparison: Comparison) -> str:
-    return next((look.name for look in (*comparison.diagnosis, *comparison.looks)), "")
 
 
 def try_benign(

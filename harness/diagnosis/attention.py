@@ -30,6 +30,24 @@ class Heads:
         return head * int(kv_heads) // int(queries)
 
 
+def is_plain_attention(evidence: Evidence, heads: Heads) -> bool:
+    """Whether the right output is what ours makes of these queries, keys and values.
+
+    A candidate that is compared with itself may have sinks, or another scale.
+    """
+    first_n = _first_seen(evidence)
+    return all(
+        evidence.alike(
+            _from_each_start(heads, stream, head, heads.kv_head(head))[
+                np.arange(len(stream)), first_n[stream]
+            ],
+            heads.out_nNH[stream, head],
+        ).all()
+        for stream in evidence.streams
+        for head in range(heads.q_nNH.shape[1])
+    )
+
+
 def name_attention(evidence: Evidence, heads: Heads) -> Look:
     """What a wrong output of attention is the right output of."""
     right_nN = evidence.alike(heads.out_nNH, heads.got_nNH, dims=(2,))

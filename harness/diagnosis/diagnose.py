@@ -127,7 +127,7 @@ def _may_be(failure: Comparison, seen: Evidence) -> bool:
     Were they taken together, no name would hold on both.
     """
     is_finite = all(np.isfinite(seen.got[key].values).all() for key in seen.of_required.wrong)
-    return is_finite != any(look.name == "non-finite" for look in failure.looks)
+    return is_finite != any(look.name == "non-finite" for look in failure.seen)
 
 
 def _shows(failure: Comparison, seen: Evidence) -> bool:

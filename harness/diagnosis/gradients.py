@@ -42,6 +42,25 @@ def _name_unequal(evidence: Evidence) -> Look:
     return Look("gradient-partial", f"{said}, by no common factor{how}")
 
 
+def name_uncut(evidence: Evidence) -> Look | None:
+    """Of what each head has of its own, all ranks use what the first rank's heads have."""
+    case = evidence.case
+    for key in evidence.wrong:
+        expected, got = evidence.oracle[key].values, evidence.got[key].values
+        is_of_heads = key.startswith(GRADIENT) and expected.shape[:1] in (
+            (case.heads,),
+            (case.kv_heads,),
+        )
+        if case.sp == 1 or not is_of_heads or len(got) % case.sp:
+            continue
+        first = len(got) // case.sp
+        if got[:first].any() and not got[first:].any() and expected[first:].any():
+            name = key.removeprefix(GRADIENT)
+            why = f"of the {len(got)} heads' own {name} the first {first} learn, and no other"
+            return Look("heads-uncut", why)
+    return None
+
+
 def is_coarse(expected: Values, got: Values) -> bool:
     """Whether every element is off by little, as after rounding to a shorter format."""
     wide = expected.astype(np.float64)

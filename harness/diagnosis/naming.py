@@ -5,21 +5,25 @@ Nothing here knows any candidate: everything is told by tensors.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 
 from harness.compare import Comparison, Look
-from harness.diagnosis.attention import Heads, name_attention
+from harness.diagnosis.attention import Heads, is_plain_attention, name_attention
 from harness.diagnosis.evidence import Evidence
-from harness.diagnosis.gradients import COARSE, is_coarse, name_gradients
+from harness.diagnosis.gradients import COARSE, is_coarse, name_gradients, name_uncut
 from harness.diagnosis.inputs import name_ids, name_positions, positions_from_rotation
 from harness.diagnosis.labels import labels_from_losses, looks_of_labels
+from harness.diagnosis.losses import told_by_loss
 from harness.diagnosis.weights import looks_of_weights
 from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind, Trace
 from harness.trace.trace import Tokens, Values
 
+# What says the most of what may be wrong between ids and losses.
+WORTH_SHOWING = ("positions", "layers.0.attn.q", "layers.0.attn.out")
+MOST_KEYS = 3
 BY_KIND = {
     Kind.HUNG: "collective-mismatch",
     Kind.OUT_OF_STEP: "collective-mismatch",
@@ -38,14 +42,34 @@ def name_fault(fault: Fault) -> Look:
 def name_divergence(comparison: Comparison, oracle: Trace, got: Trace) -> tuple[Look, ...]:
     """Of a traced run that diverged: the root first, then what it does not explain."""
     evidence = Evidence(comparison, oracle, got)
-    looks = [
+    found = [
         *_whole(evidence),
         *islice((look for look in _first(evidence) if look.shown), 1),
         *_reported(evidence),
     ]
+    looks = [_proven(look, evidence) for look in found]
     if not looks:
         looks = [Look("unclassified", f"first wrong: {(evidence.wrong or ['nothing'])[0]}")]
     return tuple({look.name: look for look in reversed(looks)}.values())[::-1]
+
+
+def _proven(look: Look, evidence: Evidence) -> Look:
+    """In fp64 a small error is no matter of a format unless something besides its size says so."""
+    if look.name != "low-precision" or evidence.case.dtype != "fp64":
+        return look
+    first = evidence.wrong[0]
+    expected, got = (trace[first].values for trace in (evidence.oracle, evidence.got))
+    if not _is_held_in_fp32(expected) and _is_held_in_fp32(got):
+        return replace(look, why=f"{look.why}, and fp32 holds its values exactly")
+    if evidence.comparison.as_in_fp32:
+        return look
+    before = "" if first.startswith(GRADIENT) else f", and {_before(evidence, first)}"
+    said = f"{look.why}{before}; whether that is rounding, this case does not tell"
+    return Look("unclassified", said)
+
+
+def _is_held_in_fp32(values: Values) -> bool:
+    return bool((values.astype(np.float32) == values).all())
 
 
 def roots(evidence: Evidence) -> list[Look]:
@@ -72,6 +96,10 @@ def _first(evidence: Evidence) -> Iterator[Look]:
     """What the first wrong tensor looks like."""
     # A loss comes after all tokens and before the gradients: `_reported` looks at both.
     if not evidence.wrong or evidence.wrong[0] == "loss":
+        return
+    uncut = name_uncut(evidence)
+    if uncut:
+        yield uncut
         return
     key = evidence.wrong[0]
     expected, got = evidence.oracle[key], evidence.got[key]
@@ -123,7 +151,10 @@ def _attended(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
         return
     q_nNH, k_nKH, v_nKH = (evidence.oracle[layer + part].values for part in "qkv")
     heads = Heads(q_nNH, k_nKH, v_nKH, tensor.expected_n, tensor.got_n)
-    yield name_attention(evidence, heads)
+    if is_plain_attention(evidence, heads):
+        yield name_attention(evidence, heads)
+    else:
+        yield from _unknown(evidence, tensor)
 
 
 def _token_losses(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
@@ -147,11 +178,23 @@ def _weights(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
     return looks_of_weights(evidence, tensor.expected_n, tensor.got_n)
 
 
-def _unknown(_evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
+def _unknown(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
     if tensor.is_coarse:
         yield Look("low-precision", f"{tensor.key} is off by less than {COARSE:.2g} of its size")
     else:
-        yield Look("unclassified", f"{tensor.key} is wrong, and nothing before it")
+        yield Look("unclassified", f"{tensor.key} is wrong, and {_before(evidence, tensor.key)}")
+
+
+def _before(evidence: Evidence, key: str) -> str:
+    """How much is known of what comes before the first wrong tensor."""
+    shown = [result.key for result in evidence.comparison.keys]
+    last, *_ = [*reversed(shown[: shown.index(key)]), ""]
+    keys = list(evidence.oracle)
+    between = keys[keys.index(last) + 1 if last else 0 : keys.index(key)]
+    # Of a model that is not ours nobody knows what there is.
+    missing = between if last or between else list(WORTH_SHOWING)
+    told = f"{last} before it is right" if last else "nothing before it was emitted"
+    return f"{told}; emit {', '.join(missing[:MOST_KEYS])} to see further" if missing else told
 
 
 BY_KEY: tuple[tuple[str, Callable[[Evidence, Tensor], Iterator[Look]]], ...] = (
@@ -180,7 +223,11 @@ def _reported(evidence: Evidence) -> list[Look]:
             # Without a target all that can be learnt is no token; a NaN is nothing learnt.
             is_learnt = np.isfinite(got) and not evidence.mask_n.any()
             why = "no token is a target, and something is learnt all the same"
-            looks.append(Look("pad-leak", why) if is_learnt else name_gradients(evidence))
+            root = Look("pad-leak", why) if is_learnt else name_gradients(evidence)
+            if root.name == "gradient-partial" and "weight" not in evidence.oracle:
+                # No experiment will tell.
+                return [*looks, told_by_loss(evidence)]
+            looks.append(root)
         name = "loss-misreported" if np.isfinite(got) else "non-finite"
         looks.append(Look(name, f"loss {got:.6g} instead of {expected:.6g}"))
     return looks

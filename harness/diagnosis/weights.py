@@ -116,7 +116,7 @@ def _denominators(
     if again:
         yield again
         return
-    for name, said, groups in _groupings(evidence):
+    for name, said, groups in groupings(evidence):
         parts = [group[counts_n[group]] for group in groups]
         parts = [part for part in parts if len(part)]
         if all(_constant(evidence, ratio[part]) for part in parts):
@@ -143,7 +143,8 @@ def _reduced_again(evidence: Evidence, ratio_n: Values, counts_n: Mask) -> Look 
     return Look("gradient-partial", f"the loss is right, and {said}")
 
 
-def _groupings(evidence: Evidence) -> Iterator[tuple[str, str, list[Tokens]]]:
+def groupings(evidence: Evidence) -> Iterator[tuple[str, str, list[Tokens]]]:
+    """A name, where, and the tokens that are averaged together if it is the right one."""
     streams, micro = evidence.streams, evidence.case.micro_batches
     everything = range(len(streams))
     yield (
@@ -229,7 +230,7 @@ def _empty_parts(evidence: Evidence) -> set[int]:
     numbers = set()
     case = evidence.case
     owners = len(np.unique(evidence.owner_n))
-    for _, _, groups in _groupings(evidence):
+    for _, _, groups in groupings(evidence):
         empty = sum(len(group) > 0 and not predicts_n[group].any() for group in groups)
         # Ranks that hold padding only own no token and appear in no group.
         numbers |= {empty, empty + case.ranks - owners}

@@ -46,15 +46,15 @@ def confirmed(
     again = on_fresh_ranks(*told, against=failure.against)
     if not mark_of(again).same_kind(mark_of(failure)):
         return None
-    if again.called == failure.called:
+    if again.seen_as == failure.seen_as:
         return again
     # A small case may look like several things; the one it was made of said which it is.
-    return again.named(*(replace(look, larger=True) for look in failure.looks), *again.looks)
+    return again.named(*(replace(look, larger=True) for look in failure.seen), *again.seen)
 
 
 def with_what_it_needs(failure: Comparison, earlier: Sequence[Case], pool: RankPool) -> Comparison:
     """A failure that fresh ranks do not show, and what they must have run to show it."""
-    if failure.called == "not-repeatable":
+    if failure.seen_as == "not-repeatable":
         # What comes and goes by chance needs nothing.
         return failure
     told = failure.case, failure.candidate, pool

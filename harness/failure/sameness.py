@@ -22,7 +22,7 @@ class Mark:
 
     def __str__(self) -> str:
         place = f"{' at' if self.verdict == 'DIVERGED' else ''} {self.where}" if self.where else ""
-        return f"{self.verdict}{place}{f', {self.root}' if self.root else ''}"
+        return f"{self.verdict}{place}{f', seen as {self.root}' if self.root else ''}"
 
     def same_kind(self, other: "Mark") -> bool:
         """Whether the failures of two cases may be one."""
@@ -39,6 +39,6 @@ def mark_of(comparison: Comparison) -> Mark:
         where = comparison.first.key
     elif comparison.misfits:
         where = f"{comparison.misfits[0].key}, {comparison.misfits[0].kind}"
-    names = [look.name for look in comparison.looks if not look.larger]
+    names = [look.name for look in comparison.seen if not look.larger]
     shown = [name for name in names if name not in OF_RUNS]
     return Mark(comparison.verdict.name, where, next(iter(shown or names), ""))

@@ -14,7 +14,9 @@ import numpy as np
 import harness
 from harness.against import ITSELF, PLAIN
 from harness.candidates import locate
+from harness.candidates.beside import held
 from harness.candidates.published.environment import Environment
+from harness.candidates.registry import Named
 from harness.compare import Comparison
 from harness.failure.reached import bound, reached, used
 from harness.outside import BadInput
@@ -153,17 +155,40 @@ def source_of(candidate: str) -> Source:
         return _of_library(named.environment, named.attribute)
     if named.inside == "bank" or place.partition(".")[0] == harness.__name__:
         raise NoScript(f"{candidate} is part of the harness; `harness repro` shows it")
-    if named.inside == "file":
-        path = Path(place)
-    else:
-        spec = importlib.util.find_spec(place)
-        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-            raise NoScript(f"{candidate}: {place} is not a Python file")
-        path = Path(spec.origin)
+    path = _file_of(named)
+    if path is None:
+        raise NoScript(f"{candidate}: {place} is not a Python file")
     text = path.read_text()
-    if any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(ast.parse(text))):
-        raise NoScript(f"{candidate}: a relative import leads nowhere from a single file")
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.ImportFrom(level=level) if level:
+                raise NoScript(f"{candidate}: a relative import leads nowhere from a single file")
+            case ast.ImportFrom(module=str(module)):
+                modules = [module]
+            case ast.Import(names):
+                modules = [each.name for each in names]
+            case _:
+                continue
+        for module in modules:
+            if (name := module.partition(".")[0]) in held(named.folder):
+                raise NoScript(
+                    f"{candidate}: imports {name} from beside it, and beside a single file there "
+                    "is none; put what the step needs of it into the candidate's file"
+                )
     return Source(text, f"{named.attribute}.run")
+
+
+def _file_of(named: Named) -> Path | None:
+    """Where its source is."""
+    if named.inside == "file":
+        return Path(named.place)
+    if named.folder:
+        inside = Path(named.folder, *named.place.split("."))
+        files = (inside.with_suffix(".py"), inside / "__init__.py")
+        return next(filter(Path.is_file, files), None)
+    spec = importlib.util.find_spec(named.place)
+    origin = spec.origin if spec else None
+    return Path(origin) if origin and origin.endswith(".py") else None
 
 
 def _parted(text: str) -> tuple[str, str]:

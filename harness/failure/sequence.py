@@ -45,8 +45,8 @@ def shrink_sequence(failure: Comparison, pool: RankPool, seconds: float) -> Comp
     small = _fewest(failure, shows)
     if len(small.before) == 1:
         small = _simpler(_smallest_pair(small, shows), shows)
-    root = replace(failure.looks[0], why=unless_they_ran(small.before))
-    return small.named(root, *failure.looks[1:])
+    root = replace(failure.seen[0], why=unless_they_ran(small.before))
+    return small.named(root, *failure.seen[1:])
 
 
 def _fewest(failure: Comparison, shows: Shows) -> Comparison:

@@ -132,7 +132,7 @@ def cases(
         **extras,
     )
     if stated:
-        case = draw(_with(case, tuple(stated)))
+        case = draw(with_stated(case, tuple(stated)))
     return with_twins(case) if twins else case
 
 
@@ -158,7 +158,8 @@ def with_twins(case: Case) -> Case:
 
 
 @st.composite
-def _with(draw: st.DrawFn, case: Case, stated: tuple[str, ...]) -> Case:
+def with_stated(draw: st.DrawFn, case: Case, stated: tuple[str, ...]) -> Case:
+    """The same with one of the stated values of each field, where there is such a case."""
     # Not cached: one is as good as true to a cache, and not to a case.
     fields = {name: draw(st.sampled_from(values)) for name, values in map(read_stated, stated)}
     try:

@@ -80,6 +80,8 @@ def show_verified(verified: Verified, doubted: Mapping[str, str], console: Conso
     )
     say(
         console,
-        f"{verified.goldens} goldens, {sum(verified.verdicts.values())} runs: {counts}; "
+        f"{verified.goldens} goldens, {sum(verified.verdicts.values())} runs: {counts or 'none'}; "
         f"{verified.elements:,} elements examined; {verified.seconds:.0f} s",
     )
+    if verified.unexamined:
+        say(console, f"FAULT: {'; '.join(verified.unexamined)}")

@@ -7,6 +7,7 @@ from itertools import islice, product
 from typing import Any, NamedTuple
 
 from harness.against import ITSELF, PLAIN, Against
+from harness.campaign.coverage import Coverage
 from harness.candidates import locate
 from harness.case import Case, Dtype
 from harness.compare import Comparison, Verdict
@@ -66,7 +67,7 @@ def verify(asked: Iterable[Job], goldens: int, pool: RankPool) -> "Verified":
     """
     verified = Verified(goldens=goldens)
     failing = []
-    for name, comparison in judged(asked, pool):
+    for name, comparison in judged(map(verified.ask, asked), pool):
         if comparison.verdict.failed:
             failing.append((name, comparison))
         else:
@@ -117,13 +118,21 @@ class Verified:
     # Bugs that are listed upstream, by key and link; and why cases were refused.
     listed: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+    # By candidate, what it was asked for and what of it was judged.
+    coverage: dict[str, Coverage] = field(default_factory=dict)
     elements: int = 0
     seconds: float = 0.0
+
+    def ask(self, job: Job) -> Job:
+        """The same, counted as asked for."""
+        self.coverage.setdefault(job.candidate, Coverage()).ask(job.case)
+        return job
 
     def add(self, name: str, comparison: Comparison) -> None:
         self.verdicts[comparison.verdict.name] += 1
         self.against[comparison.against] += 1
         self.elements += comparison.elements
+        self.coverage.setdefault(comparison.candidate, Coverage()).add(comparison)
         if comparison.verdict is Verdict.KNOWN:
             self.listed[comparison.reason] += 1
         if comparison.verdict is Verdict.UNSUPPORTED:
@@ -135,7 +144,23 @@ class Verified:
     def verdict(self) -> Verdict:
         """The worst of all; a store that nobody could run was not verified."""
         seen = (Verdict[name] for name in self.verdicts)
-        return Verdict.worst(each for each in seen if each is not Verdict.UNSUPPORTED)
+        gaps = [Verdict.FAULT] if self.unexamined else []
+        return Verdict.worst([*(each for each in seen if each is not Verdict.UNSUPPORTED), *gaps])
+
+    @property
+    def unexamined(self) -> list[str]:
+        """What was asked for and not examined; failures say enough."""
+        if not self.verdicts:
+            return ["no golden fits so many ranks; ask for a smaller --sp or more --ranks"]
+        if self.verdicts.keys() == {Verdict.UNSUPPORTED.name}:
+            return ["every run was refused for the reasons above, and that is a fault"]
+        if self.failures:
+            return []
+        return [
+            f"{name} was judged on {what}; leave that out with --sp, or name another candidate"
+            for name, each in self.coverage.items()
+            for what in each.lacks()
+        ]
 
     def record(self) -> dict[str, Any]:
         return {
@@ -145,6 +170,7 @@ class Verified:
             "against": dict(self.against),
             "listed": dict(self.listed),
             "refused": dict(self.refused),
+            "unexamined": self.unexamined,
             "elements": self.elements,
             "seconds": self.seconds,
             "failures": {name: comparison_record(each) for name, each in self.failures.items()},

@@ -1,7 +1,8 @@
 """A failure named by experiments with the candidate that it was seen on."""
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from harness.against import ITSELF
 from harness.anomalies import OF_RUNS
@@ -20,24 +21,33 @@ from harness.judge.judge import begin, reference_traces
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
 
-DIAGNOSE_SECONDS = 10.0
+# How often a candidate is run at most: work is counted and not time, so that a busy machine finds
+# the same name, a little later. Few names need more than thirty.
+MOST_RUNS = 200
+# For a candidate that takes seconds for each case.
+DIAGNOSE_SECONDS = 60.0
 # Each may take as long as ranks may.
 MOST_FAULTS = 2
 
+Clock = Callable[[], float]
+
 
 def diagnosed(
-    failure: Comparison, pool: RankPool, seconds: float = DIAGNOSE_SECONDS
+    failure: Comparison,
+    pool: RankPool,
+    seconds: float = DIAGNOSE_SECONDS,
+    clock: Clock = time.monotonic,
 ) -> Comparison:
     """The same with what experiments say of it, where they may say anything."""
     vacuous = failure.fault is not None and failure.fault.kind is Kind.VACUOUS
     # What depends on what ran before, or beside, shows nothing on a case alone.
-    by_itself = not failure.before and not failure.ranks and failure.called not in OF_RUNS
+    by_itself = not failure.before and not failure.ranks and failure.seen_as not in OF_RUNS
     if not (failure.verdict is Verdict.DIVERGED or vacuous) or not by_itself:
         return failure
     if failure.against == ITSELF:
         # Hypotheses are of our own model.
         return failure
-    asked = Asked(failure.candidate, pool, time.monotonic() + seconds)
+    asked = Asked(failure.candidate, pool, clock() + seconds, clock)
     named = replace(failure, diagnosis=diagnose(failure, asked))
     return replace(named, picture=_with_what_was_found(named, asked))
 
@@ -57,17 +67,20 @@ def _with_what_was_found(failure: Comparison, asked: "Asked") -> Picture | None:
 
 @dataclass(slots=True)
 class Asked:
-    """What ranks make of a case, as long as there is time and they do not fail."""
+    """What ranks make of a case, as long as there are runs left and they do not fail."""
 
     candidate: str
     pool: RankPool
     until: float
+    clock: Clock = field(default=time.monotonic, repr=False)
+    runs: int = 0
     faults: int = 0
 
     def __call__(self, case: Case) -> Evidence | None:
-        over = time.monotonic() > self.until or self.faults >= MOST_FAULTS
+        over = self.runs >= MOST_RUNS or self.faults >= MOST_FAULTS or self.clock() > self.until
         if over or case.ranks > self.pool.size:
             return None
+        self.runs += 1
         outcome = begin(case, self.candidate, self.pool, traced=True).outcome()
         self.faults += isinstance(outcome, Fault)
         if not isinstance(outcome, Assembly):

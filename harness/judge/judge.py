@@ -244,7 +244,7 @@ def _traced(case: Case, candidate: str, pool: RankPool, against: Against) -> Com
     # After a wrong step everything is wrong: what went wrong shows in the first one.
     alone = _traced(replace(case, steps=1), candidate, pool, against)
     if not alone.verdict.passed:
-        return comparison.named(*alone.looks)
+        return comparison.named(*alone.seen)
     why = f"the first step alone is right, and after {case.steps - 1} more it is not"
     return comparison.named(Look("stale-state", why))
 

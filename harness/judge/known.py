@@ -21,7 +21,7 @@ def listed(comparison: Comparison) -> Bug | None:
     there = list(_there(comparison))
     if not _all_listed(comparison, there):
         return None
-    named = (bug for bug in there if comparison.called in bug.looks)
+    named = (bug for bug in there if comparison.seen_as in bug.looks)
     # A fault may be nobody's: no other name of it is taken for that of a bug.
     mended = (bug for bug in there if comparison.fault is None and _has_mend(comparison, bug))
     return next(named, None) or next(mended, None)

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.case import Case
 from harness.compare import doubt, predicting
-from harness.trace import Assembly, Entry, Fault, Kind, Outcome, Trace, Unsupported
+from harness.trace import GRADIENT, Assembly, Entry, Fault, Kind, Outcome, Trace, Unsupported
 
 # What stands there at a token that predicts no target is arbitrary.
 OF_TARGETS = ("nll", "weight")
@@ -89,7 +89,8 @@ def reference_of(case: Case, trace: Trace) -> Trace:
     # A row's last token has no next one.
     kept["labels"] = np.setdiff1d(np.arange(case.tokens), np.array(case.offsets[1:]) - 1)
     reference = Trace()
-    for key in trace:
+    # In the order of execution, in whatever order they are emitted.
+    for key in sorted(trace, key=lambda key: (key.startswith(GRADIENT), key == "loss")):
         entry = trace[key]
         if entry.tokens is not None:
             rows = np.isin(entry.tokens, kept[key]) if key in kept else ...

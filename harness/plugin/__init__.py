@@ -2,20 +2,21 @@
 
     @given(data=st.data())
     def test_my_step_is_plain_training(harness_cases, harness_prove, data):
-        harness_prove(data.draw(harness_cases(sps=(2, 4))), "mine.py:MINE")
+        case = data.draw(harness_cases("mine.py:MINE", sps=(2, 4)))
+        harness_prove(case, "mine.py:MINE")
 
 Under pytest-xdist every worker has a pool of its own.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from harness.plugin import failures, needs
-from harness.plugin.failures import LAST
+from harness.against import PLAIN, Against
+from harness.plugin import failures, needs, profiles
+from harness.plugin.failures import RUNNING, NotProven
+from harness.plugin.judged import JUDGED, Judged
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -27,15 +28,12 @@ if TYPE_CHECKING:
 Evaluate = Callable[..., "Comparison"]
 Prove = Callable[..., None]
 Cases = Callable[..., "SearchStrategy[Case]"]
-COUNTED = pytest.StashKey[Counter[str]]()
-# By reason.
-REFUSED = pytest.StashKey[Counter[str]]()
-# With the names under which a worker of xdist hands them over.
-COUNTERS = (COUNTED, "harness"), (REFUSED, "harness-refused")
+# Under this name a worker of xdist hands over what it judged.
+HANDED = "harness"
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    for part in (failures, needs):
+    for part in (failures, needs, profiles):
         pluginmanager.register(part, f"harness-{part.__name__.rpartition('.')[2]}")
     group = parser.getgroup("harness", "sequence-parallel equivalence")
     group.addoption(
@@ -43,6 +41,13 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         default="native-gather",
         metavar="C",
         help="a built-in name, path/to/file.py:NAME or package.module:NAME",
+    )
+    group.addoption(
+        "--harness-against",
+        default=PLAIN,
+        choices=get_args(Against),
+        help="plain: compare with plain training; self: with the candidate's own step at sp 1; "
+        "default: plain",
     )
     group.addoption("--harness-ranks", type=int, default=4, metavar="N", help="ranks in the pool")
     group.addoption(
@@ -65,7 +70,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[COUNTED], config.stash[REFUSED] = Counter(), Counter()
+    config.stash[JUDGED] = Judged()
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +78,13 @@ def harness_candidate(pytestconfig: pytest.Config) -> str:
     """The candidate under test, as named on the command line."""
     name: str = pytestconfig.getoption("--harness-candidate")
     return name
+
+
+@pytest.fixture(scope="session")
+def harness_against(pytestconfig: pytest.Config) -> Against:
+    """What candidates are compared with, as the command line has it."""
+    against: Against = pytestconfig.getoption("--harness-against")
+    return against
 
 
 @pytest.fixture(scope="session")
@@ -90,28 +102,31 @@ def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
         pytest.fail(f"--harness-{error}", pytrace=False)
     with RankPool(ranks, placement, deadline=deadline) as pool:
         yield pool
-        pytestconfig.stash[COUNTED]["launches"] += pool.launches
+        pytestconfig.stash[JUDGED].launches += pool.launches
 
 
 @pytest.fixture(scope="session")
 def harness_evaluate(
-    harness_pool: "RankPool", harness_candidate: str, pytestconfig: pytest.Config
+    harness_pool: "RankPool",
+    harness_candidate: str,
+    harness_against: Against,
+    pytestconfig: pytest.Config,
 ) -> Evaluate:
-    """Judge a case: `harness_evaluate(case)`, or with `candidate=` another one."""
+    """Judge a case: `harness_evaluate(case)`, or of another candidate, against something else."""
     from harness.judge import evaluate
     from harness.judge.known import recognised
 
     stash = pytestconfig.stash
-    counted = stash[COUNTED]
 
-    def judge(case: "Case", candidate: str = harness_candidate) -> "Comparison":
-        seen = evaluate(case, candidate, harness_pool)
+    def judge(
+        case: "Case", candidate: str = harness_candidate, *, against: Against = harness_against
+    ) -> "Comparison":
+        if against not in get_args(Against):
+            raise ValueError(f"against={against!r}: use one of {', '.join(get_args(Against))}")
+        seen = evaluate(case, candidate, harness_pool, against=against)
         comparison = recognised(seen)
-        counted["cases"] += 1
-        counted["elements"] += comparison.elements
-        counted[comparison.verdict.name] += 1
-        if not comparison.verdict.passed:
-            stash[LAST] = seen, harness_pool
+        stash[JUDGED].add(comparison)
+        stash[RUNNING].add(seen, comparison, harness_pool)
         return comparison
 
     return judge
@@ -129,18 +144,16 @@ def harness_prove(harness_evaluate: Evaluate, pytestconfig: pytest.Config) -> Pr
     from harness.compare import Verdict
     from harness.report import explain
 
-    refused = pytestconfig.stash[REFUSED]
     spared = {Verdict.KNOWN} if pytestconfig.getoption("--harness-known") == "pass" else set()
 
-    def prove(case: "Case", *candidate: str) -> None:
-        comparison = harness_evaluate(case, *candidate)
+    def prove(case: "Case", *candidate: str, **options: Any) -> None:
+        comparison = harness_evaluate(case, *candidate, **options)
         if comparison.verdict in spared:
             return
         if comparison.verdict is not Verdict.UNSUPPORTED:
             if not comparison.verdict.passed:
-                pytest.fail(explain(comparison), pytrace=False)
+                raise NotProven(explain(comparison))
             return
-        refused[comparison.reason] += 1
         if currently_in_test_context():
             reject()
         pytest.skip(f"{comparison.candidate} does not support it: {comparison.reason}")
@@ -149,42 +162,60 @@ def harness_prove(harness_evaluate: Evaluate, pytestconfig: pytest.Config) -> Pr
 
 
 @pytest.fixture(scope="session")
-def harness_cases(pytestconfig: pytest.Config) -> Cases:
-    """A strategy for cases that fit the pool: `harness_cases(sps=(2, 4))`, as `cases` takes it."""
-    from harness.generation import cases
+def harness_cases(
+    harness_pool: "RankPool",
+    harness_candidate: str,
+    harness_against: Against,
+    pytestconfig: pytest.Config,
+) -> Cases:
+    """A strategy for cases of a candidate: `harness_cases("mine.py:MINE", sps=(2, 4))`.
 
-    return partial(cases, max_ranks=pytestconfig.getoption("--harness-ranks"))
+    They fit the pool, and the limits that the candidate states; ranks are asked for these once.
+    """
+    from harness.outside import BadInput
+    from harness.plugin.cases import of
+    from harness.ranks.pool import CannotStart
+    from harness.report import explain_no_start
+
+    ranks: int = pytestconfig.getoption("--harness-ranks")
+    limits: dict[str, str] = {}
+
+    def strategy(candidate: str = harness_candidate, **options: Any) -> "SearchStrategy[Case]":
+        try:
+            if candidate not in limits:
+                limits[candidate] = harness_pool.limits(candidate)
+            told = {"against": harness_against, **options}
+            return of(candidate, limits[candidate], ranks, **told)
+        except CannotStart as error:
+            why = explain_no_start(error.fault)
+        except BadInput as error:
+            why = f"harness_cases of {candidate}: {error}"
+        pytest.fail(why, pytrace=False)
+
+    return strategy
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of xdist hands what it counted to the controller."""
+    """A worker of xdist hands what it judged to the controller."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        for key, name in COUNTERS:
-            counted = session.config.stash[key]
-            output[name] = dict(counted)
+        output[HANDED] = session.config.stash[JUDGED].record()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """The controller of xdist takes it in."""
-    told: dict[str, dict[str, int]] = getattr(node, "workeroutput", {})
-    for key, name in COUNTERS:
-        counted: Counter[str] = node.config.stash[key]
-        counted.update(told.get(name, {}))
+    told: dict[str, Any] = getattr(node, "workeroutput", {})
+    # A worker that died has none.
+    if HANDED in told:
+        node.config.stash[JUDGED].take_in(told[HANDED])
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    counted = config.stash[COUNTED]
-    if not counted["cases"]:
-        return
-    counts = ", ".join(f"{counted[name]} {name}" for name in sorted(counted) if name.isupper())
-    terminalreporter.section("harness")
-    terminalreporter.write_line(
-        f"{counted['cases']} cases judged in {counted['launches']} launches, "
-        f"{counted['elements']:,} elements examined: {counts}"
-    )
-    for reason, count in config.stash[REFUSED].most_common():
-        terminalreporter.write_line(f"{count} UNSUPPORTED: {reason}")
+    lines = config.stash[JUDGED].lines()
+    if lines:
+        terminalreporter.section("harness")
+    for line in lines:
+        terminalreporter.write_line(line)

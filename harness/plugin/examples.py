@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
 
 # Where Hypothesis, its own pytest plugin as well, looks for the settings of a test.
 _SETTINGS = "_hypothesis_internal_use_settings"
@@ -21,6 +21,8 @@ def make_ready(test: Any) -> None:
             # The pool has deadlines of its own, and a case takes as long as its ranks need.
             deadline=None,
             suppress_health_check={*chosen.suppress_health_check, HealthCheck.too_slow},
+            # Lines of the harness explain no failure of a step.
+            phases=[phase for phase in chosen.phases if phase is not Phase.explain],
         )
         setattr(function, _SETTINGS, ready)
 

@@ -1,35 +1,80 @@
-"""A test that fails names the bundle of its last comparison that was no pass.
+"""A test that fails says why in one block, and where the bundle of its last failure is.
 
-Under Hypothesis that is the smallest.
+Under Hypothesis that is the smallest. A failure that no test failed on is told at the end.
 """
 
+import math
 from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.plugin.judged import JUDGED
+
 if TYPE_CHECKING:
     from harness.compare import Comparison
     from harness.ranks.pool import RankPool
 
-# Of the running test, and the ranks that it was seen on.
-LAST: pytest.StashKey["tuple[Comparison, RankPool] | None"] = pytest.StashKey()
+ON_PURPOSE = "wrong_on_purpose"
+
+
+class NotProven(AssertionError):
+    """What was to be proven of a case does not hold."""
+
+
+@dataclass(slots=True)
+class Running:
+    """What the running test judged and did not pass, and whether the test failed."""
+
+    # And the ranks that it was seen on.
+    last: "tuple[Comparison, RankPool] | None" = None
+    # Those that diverged or were faults, and the first of them.
+    failures: int = 0
+    first: "Comparison | None" = None
+    failed: bool = False
+
+    def add(self, seen: "Comparison", recognised: "Comparison", pool: "RankPool") -> None:
+        """What came out, and the same as it counts, which may be that it is listed."""
+        if not seen.verdict.passed:
+            self.last = seen, pool
+        if recognised.verdict.failed:
+            self.failures += 1
+            if self.first is None:
+                self.first = recognised
+
+
+RUNNING = pytest.StashKey[Running]()
 # Whether one has been diagnosed: after a change that breaks many tests all say the same.
 DIAGNOSED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("harness").addoption(
+    group = parser.getgroup("harness")
+    group.addoption(
         "--harness-report",
         metavar="DIR",
         help="write an HTML page of every failure into this folder",
+    )
+    group.addoption(
+        "--harness-unseen",
+        default="fail",
+        choices=("fail", "tell"),
+        help="what a failure comes to that no test failed on; default: fail, the whole session",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[RUNNING] = Running()
+    config.addinivalue_line(
+        "markers", f"{ON_PURPOSE}: judges a step that is wrong; its failures need fail no test"
     )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    item.config.stash[LAST] = None
+    item.config.stash[RUNNING] = Running()
     if "harness_pool" in getattr(item, "fixturenames", ()):
         from harness.plugin.examples import make_ready
 
@@ -41,29 +86,72 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    last = item.config.stash.get(LAST, None)
-    if last and call.excinfo and report.failed and report.when != "teardown":
-        from harness.failure.bundle import DEFAULT_FOLDER
-        from harness.failure.bundle.keep import keep
-        from harness.judge import diagnosed
-        from harness.plugin.examples import blob_of
-        from harness.report import look_lines, replay
-
-        seen, pool = last
-        lines = []
-        if not item.config.stash.get(DIAGNOSED, False):
-            item.config.stash[DIAGNOSED] = True
-            seen = diagnosed(seen, pool)
-            lines = look_lines(seen) if seen.diagnosis else []
-        folder = item.config.invocation_params.dir / DEFAULT_FOLDER
-        blob = blob_of(call.excinfo.value)
-        place = keep(seen, pool, test=item.nodeid, blob=blob, folder=folder)
-        lines += [f"  replay  {replay(seen)}", f"  bundle  {place}"]
-        pages = item.config.getoption("--harness-report")
-        if pages is not None:
-            lines.append(f"  page    {_page(seen, item.nodeid, place, Path(pages))}")
-        report.sections.append(("harness", "\n".join(lines)))
+    running = item.config.stash[RUNNING]
+    running.failed |= report.failed or (report.skipped and hasattr(report, "wasxfail"))
+    if running.last and call.excinfo and report.failed and report.when != "teardown":
+        told, block = _told(item, call.excinfo.value, *running.last)
+        if isinstance(call.excinfo.value, NotProven):
+            call.excinfo.value.args = (block,)
+            shown = call.excinfo.getrepr(style="value", chain=False)
+            if shown.reprcrash is not None:
+                # pytest's summary shows all of it where CI is set: one line is enough there.
+                shown.reprcrash.message = told
+            report.longrepr = shown
+        else:
+            report.sections.append(("harness", block))
+    if report.when == "teardown":
+        _tell_unseen(item, running)
     return report
+
+
+def _told(
+    item: pytest.Item, error: BaseException, seen: "Comparison", pool: "RankPool"
+) -> tuple[str, str]:
+    """The name of a failure, and the block that explains it and says where it is kept."""
+    from harness.failure.bundle import DEFAULT_FOLDER
+    from harness.failure.bundle.keep import keep
+    from harness.judge import diagnosed
+    from harness.plugin.examples import blob_of
+    from harness.report import brief, headline
+    from harness.report.brief import MOST_LINES
+
+    told = headline(seen)
+    if seen.verdict.name == "UNSUPPORTED":
+        hint = (
+            f'\n  next    draw from harness_cases("{seen.candidate}"), which asks for its limits'
+        )
+        return told, told + hint * bool(seen.limits)
+    if not item.config.stash.get(DIAGNOSED, False):
+        item.config.stash[DIAGNOSED] = True
+        seen = diagnosed(seen, pool)
+    folder = item.config.invocation_params.dir / DEFAULT_FOLDER
+    place = keep(seen, pool, test=item.nodeid, blob=blob_of(error), folder=folder)
+    after = [f"  bundle  {place}"]
+    pages = item.config.getoption("--harness-report")
+    if pages is not None:
+        after.append(f"  page    {_page(seen, item.nodeid, place, Path(pages))}")
+    most = math.inf if item.config.get_verbosity() > 0 else MOST_LINES
+    return headline(seen), brief(seen, after, most)
+
+
+def _tell_unseen(item: pytest.Item, running: Running) -> None:
+    """At the end, of a test that is through."""
+    first = running.first
+    if first is None or running.failed or item.get_closest_marker(ON_PURPOSE):
+        return
+    from harness.report import headline, replay
+
+    count = f"{running.failures} failures, first" if running.failures > 1 else "a failure,"
+    told = f"did not fail and saw {count} {headline(first)}\n  replay  {replay(first)}"
+    item.config.stash[JUDGED].unseen[item.nodeid] = told
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    unseen = config.stash[JUDGED].unseen and config.getoption("--harness-unseen") == "fail"
+    if unseen and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _page(seen: "Comparison", test: str, bundle: str, folder: Path) -> str:
@@ -78,8 +166,21 @@ def _page(seen: "Comparison", test: str, bundle: str, folder: Path) -> str:
         return f"could not be written: {error}"
 
 
-def pytest_terminal_summary(config: pytest.Config) -> None:
-    """Workers of xdist write at the same time: the index is made once more, of all they wrote."""
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    unseen = config.stash[JUDGED].unseen
+    if unseen:
+        count = f"{len(unseen)} test{'s' if len(unseen) > 1 else ''}"
+        terminalreporter.section(f"{count} did not fail where a case failed")
+        for nodeid, text in unseen.items():
+            terminalreporter.write_line(f"{nodeid} {text}")
+        if config.getoption("--harness-unseen") == "fail":
+            terminalreporter.write_line(
+                "The session fails. Assert the verdict, or use harness_prove; mark what tests a "
+                f"wrong step @pytest.mark.{ON_PURPOSE}; or use --harness-unseen tell"
+            )
+    # Workers of xdist write at the same time: the index is made once more, of all they wrote.
     pages = config.getoption("--harness-report")
     if pages is not None and Path(pages).is_dir():
         from harness.report.html import save

@@ -34,7 +34,7 @@ class Deadlines:
 
 
 class Crew:
-    """Serves the tickets of a pool, the oldest first, until something goes wrong."""
+    """Serves the tickets of a station, the oldest first, until something goes wrong."""
 
     def __init__(
         self,
@@ -122,6 +122,7 @@ class Crew:
             run=ticket.run,
             case=str(ticket.case),
             candidate=ticket.candidate,
+            folder=ticket.folder,
             traced=ticket.traced,
             loads=ticket.loads,
         )

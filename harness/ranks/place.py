@@ -48,7 +48,8 @@ def sweep(where: Path) -> None:
     for folder in where.glob(f"{PREFIX}*"):
         # Those of other users are none of ours, and others may sweep at the same time.
         with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime < SOON:
+            status = folder.lstat()
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < SOON:
                 continue
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

@@ -10,12 +10,13 @@
    The oldest is then not to blame: a fresh launch takes all of them again, one at a time.
 7. Ranks that do not come up at all are told once: every case behind has the same fault, at once.
 8. A rank that still imports a library when its time is up is starting, and may take as long.
+9. Candidates of two folders have ranks of their own: neither sees what the other imports.
 """
 
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -24,16 +25,19 @@ from harness.candidates.registry import UnknownCandidate
 from harness.case import Case, parse
 from harness.outside import BadInput
 from harness.ranks.collectives import first_disagreement
-from harness.ranks.crew import Crew, Deadlines
+from harness.ranks.crew import Deadlines
 from harness.ranks.launch import Launch
 from harness.ranks.nodes import Nodes
 from harness.ranks.placement import DEADLINE, Placement
+from harness.ranks.station import Station
 from harness.ranks.ticket import Ticket, disagreed
 from harness.trace import Assembly, Fault, Outcome, Unsupported, assemble
 
 # Of one rank, whatever the mesh.
 ANY = parse("case/1 rows=1:1 sp=1")
 START_DEADLINE = 180.0
+# Folders of which ranks stay up while nobody asks for them; each has as many as the pool.
+MOST_FOLDERS = 4
 
 
 class TooFewRanks(BadInput):
@@ -75,16 +79,11 @@ class RankPool:
         self._nodes = nodes
         # By how many there are of each.
         self._beside: dict[int, RankPool] = {}
-        self.launches = 0
-        self._crew: Crew | None = None
-        self._waiting: deque[Ticket] = deque()
         self._runs = itertools.count(1)
-        # How often they may still fail to come up, and the fault of the last time. It is told of
-        # every case from then on: the next start would fail as well, after as long.
-        self._failures_left = 1
-        self._unable: Fault | None = None
-        # What ranks said of it that are gone.
-        self._hardware: dict[str, str] = {}
+        # The first serves whoever has no folder as well.
+        self._stations = [self._new_station()]
+        # What was submitted, in order, and whose ranks have it.
+        self._order: deque[tuple[Station, Ticket]] = deque()
 
     def __enter__(self) -> Self:
         return self
@@ -96,12 +95,11 @@ class RankPool:
 
     def start(self) -> None:
         """Begin launching, without waiting; the first case does it otherwise."""
-        if self._unable is None:
-            self._begin()
+        self._stations[0].start()
 
     def wait_until_ready(self) -> Fault | None:
         """Block until every rank is up, or say why one is not."""
-        return self._wait(lambda: self.is_ready)
+        return self._wait(self._stations[0], lambda: self.is_ready)
 
     def require_ready(self) -> None:
         """The same, for those who can say nothing without ranks: `CannotStart` if one is not."""
@@ -110,21 +108,27 @@ class RankPool:
             raise CannotStart(fault)
 
     @property
+    def launches(self) -> int:
+        """How often ranks were started."""
+        return sum(station.launches for station in self._stations)
+
+    @property
     def place(self) -> dict[str, str]:
         """Where ranks run, over what, and as far as one was ever up on which hardware."""
-        return {
+        place = {
             "device": self.device,
             "devices": ", ".join(self.placement.devices),
             "transport": self.transport,
             "ranks": str(self.size),
-            **self._hardware,
-            **(self._crew.launch.hardware if self._crew else {}),
         }
+        for station in self._stations:
+            place |= station.hardware
+        return place
 
     @property
     def is_ready(self) -> bool:
         """Whether every rank is up."""
-        return self._crew is not None and self._crew.is_ready
+        return self._stations[0].is_ready
 
     def submit(self, case: Case, candidate: str, *, traced: bool = False) -> None:
         """Queue a case; ranks begin it as soon as they are free."""
@@ -133,16 +137,14 @@ class RankPool:
                 f"sp*dp={case.sp}*{case.dp}: needs {case.ranks} ranks and the pool has "
                 f"{self.size}; use a smaller mesh or more ranks"
             )
-        needed = locate(candidate).home
+        named = locate(candidate)
+        needed = named.home
         if needed not in ("", self.home):
             raise NotAtHome(
                 f"candidate={candidate}: needs ranks that run in {needed}, and these run in "
                 f"{self.home or 'the environment of the harness'}; use a pool of its own"
             )
-        self._waiting.append(Ticket(case, candidate, traced))
-        self.start()
-        if self._crew is not None:
-            self._crew.feed()
+        self._queue(Ticket(case, candidate, named.folder, traced))
 
     def load(self, candidate: str) -> None:
         """Load its code, to say early what is wrong with it.
@@ -154,24 +156,38 @@ class RankPool:
         if not named.is_foreign:
             named.load()
             return
-        candidate = named.full
-        self._waiting.append(Ticket(ANY, candidate, traced=False, loads=True, alone=True))
-        self.start()
+        self._queue(Ticket(ANY, named.full, named.folder, traced=False, loads=True, alone=True))
 
-    def collect(self) -> Outcome:
-        """The outcome of the oldest case under way."""
-        ticket = self._waiting[0]
-        fault = self._wait(lambda: ticket.complete)
-        self._waiting.popleft()
+    def limits(self, candidate: str) -> str:
+        """What it supports of single fields, as it says itself; no case may be under way."""
+        named = locate(candidate)
+        if not named.is_foreign:
+            return getattr(named.load(), "limits", "")
+        self.load(candidate)
+        while self._order:
+            ticket, _ = self._oldest()
+        return ticket.limits
+
+    def _oldest(self) -> tuple[Ticket, Fault | None]:
+        """What came of the oldest that is under way; nobody goes on whose code does not load."""
+        station, ticket = self._order[0]
+        fault = self._wait(station, lambda: ticket.complete)
+        self._order.popleft()
+        station.waiting.popleft()
         if ticket.loads:
             if fault or ticket.refusals:
-                # None of the others has been given to a rank.
-                self._waiting.clear()
+                self._forget()
             if fault:
                 raise CannotStart(fault)
             if ticket.refusals:
                 here = f"{Path.cwd()}/"
                 raise UnknownCandidate(ticket.refusals[0].replace(here, ""))
+        return ticket, fault
+
+    def collect(self) -> Outcome:
+        """The outcome of the oldest case under way."""
+        ticket, fault = self._oldest()
+        if ticket.loads:
             return self.collect()
         if fault:
             return fault
@@ -186,13 +202,14 @@ class RankPool:
         if isinstance(assembly, Assembly):
             assembly.sent = tuple(ticket.sent[rank] for rank in ranks)
             assembly.stood_in = ticket.stood_in
+            assembly.skipped += ticket.skipped
             assembly.out_of_step = first_disagreement(ticket.logs)
             assembly.idle = tuple(sorted(ticket.idle))
         return assembly
 
     def run(self, case: Case, candidate: str, *, traced: bool = False) -> Outcome:
         """Submit one case and wait for it; nothing else may be under way."""
-        if any(not ticket.loads for ticket in self._waiting):
+        if any(not ticket.loads for _, ticket in self._order):
             raise RuntimeError("other cases are under way; use submit and collect")
         self.submit(case, candidate, traced=traced)
         return self.collect()
@@ -229,86 +246,89 @@ class RankPool:
 
     def close(self) -> None:
         """Stop every rank. The pool can be used again; it then starts afresh."""
-        launch = self._let_go()
-        self._waiting.clear()
-        self._failures_left, self._unable = 1, None
-        try:
-            if launch is not None:
-                launch.kill()
-        finally:
-            for pool in self._beside.values():
-                pool.close()
+        self._order.clear()
+        self._end_each(Station.close, RankPool.close)
 
     def kill(self) -> None:
         """End every process at once; cases under way will go to a fresh launch."""
-        launch = self._let_go()
-        for ticket in self._waiting:
-            ticket.take_back()
-        try:
-            if launch is not None:
-                launch.kill()
-        finally:
-            for pool in self._beside.values():
-                pool.kill()
+        self._end_each(Station.kill, RankPool.kill)
 
-    def _let_go(self) -> Launch | None:
-        crew, self._crew = self._crew, None
-        if crew is None:
-            return None
-        self._hardware |= crew.launch.hardware
-        return crew.launch
+    def _end_each(
+        self, end: Callable[[Station], None], end_pool: Callable[["RankPool"], None]
+    ) -> None:
+        """All of them, also where one cannot be ended."""
+        with ExitStack() as every:
+            for pool in self._beside.values():
+                every.callback(end_pool, pool)
+            for station in self._stations:
+                every.callback(end, station)
 
     def pids(self) -> list[int]:
-        """torchrun, then its ranks in order."""
-        if self._crew is None:
-            return []
-        launch = self._crew.launch
-        ranks = (launch.links[rank].pid for rank in sorted(launch.links))
-        return [launch.torchrun.process.pid, *ranks]
+        """torchrun, then its ranks in order; of each folder's."""
+        launches = [station.crew.launch for station in self._stations if station.crew]
+        return [
+            pid
+            for launch in launches
+            for pid in (
+                launch.torchrun.process.pid,
+                *(launch.links[rank].pid for rank in sorted(launch.links)),
+            )
+        ]
 
     def logs(self) -> dict[int, str]:
         """The end of what each rank printed so far."""
-        return self._crew.launch.logs() if self._crew else {}
+        crew = self._stations[0].crew
+        return crew.launch.logs() if crew else {}
 
-    def _begin(self) -> Crew:
-        """The ranks that are there, or those of a fresh launch."""
-        if self._crew is None:
-            launch = Launch(self.size, self.placement, self._nodes, self.home)
-            self._crew = Crew(launch, self._waiting, self._runs, self.deadlines)
-            self.launches += 1
-        return self._crew
+    def _queue(self, ticket: Ticket) -> None:
+        station = self._serving(ticket.folder)
+        station.waiting.append(ticket)
+        self._order.append((station, ticket))
+        station.start()
 
-    def _wait(self, until: Callable[[], bool]) -> Fault | None:
-        if self._unable is not None:
-            return self._unable
+    def _serving(self, folder: str) -> Station:
+        """The ranks that serve this folder; those of another make room where there are many."""
+        for station in self._stations:
+            if not folder or station.folder in ("", folder):
+                station.folder = station.folder or folder
+                return station
+        idle = next((each for each in self._stations if not each.waiting), None)
+        if self._nodes and not idle:
+            raise NotAtHome(
+                f"candidate in {folder}: needs ranks of its own, and on several hosts all serve "
+                f"{self._stations[0].folder} at the moment; ask for candidates of one folder"
+            )
+        if idle and (self._nodes or len(self._stations) >= MOST_FOLDERS):
+            idle.close()
+            # The last to be asked to make room again.
+            self._stations.remove(idle)
+            self._stations.append(idle)
+        else:
+            idle = self._new_station()
+            self._stations.append(idle)
+        idle.folder = folder
+        return idle
+
+    def _new_station(self) -> Station:
+        def launch() -> Launch:
+            return Launch(self.size, self.placement, self._nodes, self.home)
+
+        return Station(launch, self._runs, self.deadlines)
+
+    def _forget(self) -> None:
+        """Nobody will ask for what is under way."""
+        self._order.clear()
+        for station in self._stations:
+            busy = any(ticket.run for ticket in station.waiting)
+            station.waiting.clear()
+            if busy:
+                station.kill()
+
+    def _wait(self, station: Station, until: Callable[[], bool]) -> Fault | None:
         try:
-            crew = self._begin()
-            crew.feed()
-            crew.listen()
-            while not until():
-                noticed = crew.troubles()
-                if crew.is_ready:
-                    # Who came up before may fail once: that may be a busy machine.
-                    self._failures_left = 2
-                if not noticed:
-                    continue
-                keys = crew.progress()
-                troubles = crew.with_consequences(noticed)
-                if crew.is_of_a_later_case(troubles[0]):
-                    self.kill()
-                    for ticket in self._waiting:
-                        ticket.alone = True
-                    crew = self._begin()
-                    continue
-                fault = crew.fault(troubles, keys)
-                if not crew.is_ready:
-                    self._failures_left -= 1
-                    self._unable = None if self._failures_left else fault
-                self.kill()
-                return fault
+            return station.wait(until)
         except BaseException:
             # Ctrl-C, most likely: leave nothing behind, not even for the caller to close.
-            self._waiting.clear()
+            self._forget()
             self.kill()
             raise
-        return None

@@ -28,6 +28,8 @@ class Recorder:
         self.traced, self._progress = traced, progress
         self._kept: list[tuple[str, torch.Tensor, Tokens | None]] = []
         self._under_way = False
+        # Keys of what was emitted and is not sent.
+        self.skipped: dict[str, None] = {}
         # Bytes, besides those that torch knows of.
         self.sent = 0
         self.reached(RECEIVED)
@@ -46,7 +48,8 @@ class Recorder:
         if key == SENT:
             self.sent += _bytes_in(tensor)
             return
-        if not (self.traced or is_required(key)):
+        if not (self.traced or is_required(key)) and tokens is not None:
+            self.skipped[key] = None
             return
         if tensor.is_complex() or tensor.layout != torch.strided:
             raise BadFragment(

@@ -18,6 +18,8 @@ class Ticket:
 
     case: Case
     candidate: str
+    # What its ranks import from first.
+    folder: str
     traced: bool
     # Nothing is run: the code of the candidate is loaded, to say early what is wrong with it.
     loads: bool = False
@@ -30,9 +32,11 @@ class Ticket:
     sent: dict[int, int | None] = field(default_factory=dict)
     # What rank 0 has a stand-in for.
     stood_in: tuple[str, ...] = ()
+    # Keys of what rank 0 emitted and did not send.
+    skipped: tuple[str, ...] = ()
     # Why each rank did not run it that did not.
     refusals: dict[int, str] = field(default_factory=dict)
-    # Those of the candidate, where the case is outside them.
+    # Those of the candidate, where the case is outside them or nothing is run.
     limits: str = ""
     # Ranks on a device on which they computed nothing.
     idle: set[int] = field(default_factory=set)
@@ -101,13 +105,15 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
         )
     log = _log(frame.header.get("log", []))
     ticket.fragments[rank] = unpack(frame.header.get("fragments"), frame.payload)
+    ticket.limits = frame.text("limits")
     if refusal := frame.text("refusal"):
-        ticket.refusals[rank], ticket.limits = refusal, frame.text("limits")
+        ticket.refusals[rank] = refusal
     if frame.header.get("idle") is True:
         ticket.idle.add(rank)
     ticket.sent[rank] = None if frame.header.get("sent") is None else frame.whole("sent")
     if rank == 0:
         ticket.stood_in = _names(frame.header.get("stood_in", []))
+        ticket.skipped = _names(frame.header.get("skipped", []))
     if ticket.traced:
         ticket.logs[rank] = log
     return None
@@ -115,7 +121,7 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
 
 def _names(described: object) -> tuple[str, ...]:
     if not isinstance(described, list) or not all(isinstance(name, str) for name in described):
-        raise ProtocolError("what is stood in for is no list of names")
+        raise ProtocolError("what is stood in for, or was not sent, is no list of names")
     return tuple(described)
 
 

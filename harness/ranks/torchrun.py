@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import harness
 from harness.candidates import interpreter
+from harness.importing import SAFE_PATH
 from harness.outside import printable
 from harness.ranks import place, worker
 from harness.ranks.begin import UNKNOWN, forked_if_again, started
@@ -121,7 +122,8 @@ class Torchrun:
     def start(self) -> None:
         """Ranks connect to the endpoint; without one to a socket at our address."""
         source = str(Path(harness.__file__).parent.parent)
-        paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+        # An empty one would be the current folder.
+        paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         logs = ["--log-dir", str(self._folder / "logs"), "--redirects", "3"]
         python = interpreter(self._order.home)
         words = [*self._order.options(self._folder), *logs, *self._order.program]
@@ -140,6 +142,8 @@ class Torchrun:
             WORLD: str(self._order.nodes * self._order.ranks),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(paths),
+            # What lies in the current folder may be a stranger's: nothing of it is imported.
+            **SAFE_PATH,
         }
         try:
             (self._folder / "tmp").mkdir()

@@ -3,6 +3,7 @@
 from torch.distributed import get_world_size
 
 from harness.candidates import Candidate, locate
+from harness.candidates.beside import put_first, require_own
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case
 from harness.case.stated import outside
@@ -13,10 +14,12 @@ from harness.ranks.recorder import RECEIVED, Recorder
 ASKING = "supports()"
 
 
-def willing(name: str, case: Case, recorder: Recorder) -> tuple[Candidate | None, str, str]:
+def willing(
+    name: str, folder: str, case: Case, recorder: Recorder
+) -> tuple[Candidate | None, str, str]:
     """The candidate, if it runs this case; or nothing, why not, and all limits if it is that."""
     recorder.reached(ASKING)
-    candidate = _load(name)
+    candidate = _load(name, folder)
     limits = getattr(candidate, "limits", "")
     beyond = outside(case, limits, get_world_size())
     reason = f"its limits are {beyond}" if beyond else candidate.supports(case)
@@ -28,15 +31,21 @@ def willing(name: str, case: Case, recorder: Recorder) -> tuple[Candidate | None
     return None, reason, limits if beyond else ""
 
 
-def loaded(name: str, _case: Case, _recorder: Recorder) -> tuple[None, str, str]:
-    """Nothing that runs, and what is wrong with the code of the candidate."""
+def loaded(name: str, folder: str, _case: Case, _recorder: Recorder) -> tuple[None, str, str]:
+    """Nothing that runs; what is wrong with the code of the candidate, or else its limits."""
     try:
-        _load(name)
+        limits = getattr(_load(name, folder), "limits", "")
     except UnknownCandidate as error:
         return None, str(error), ""
-    return None, "", ""
+    # What is no text its first case complains of.
+    return None, "", limits if isinstance(limits, str) else ""
 
 
-def _load(name: str) -> Candidate:
-    with without_a_search_for_garbage():
-        return locate(name).load()
+def _load(name: str, folder: str) -> Candidate:
+    put_first(folder)
+    try:
+        with without_a_search_for_garbage():
+            return locate(name).load()
+    finally:
+        # Where it does not load, that may be why.
+        require_own(folder)

@@ -139,6 +139,7 @@ def main() -> None:
     from torch import distributed as dist
 
     from harness.candidates import STOOD_IN
+    from harness.candidates.beside import require_own
     from harness.case import parse
     from harness.ranks.exchanges import Exchanges
     from harness.ranks.hardware import allocations, described
@@ -170,13 +171,15 @@ def main() -> None:
         )
         sent, started, traced = exchanges.sent, time.time_ns(), recorder.traced
         before = allocations(device)
-        ask = loaded if frame.header["loads"] else willing
+        ask, folder = (loaded if frame.header["loads"] else willing), frame.text("folder")
         try:
-            candidate, refusal, limits = ask(frame.text("candidate"), case, recorder)
+            candidate, refusal, limits = ask(frame.text("candidate"), folder, case, recorder)
             seat = meshes.seat(case.dp, case.sp)
             gate.wait()
             if candidate:
                 candidate.run(case, seat.rank, recorder)
+                # What it imports late as well.
+                require_own(folder)
             fragments = recorder.fragments()
             # Before the gate, which may ask for memory as well.
             idle = 0 < before == allocations(device)
@@ -203,6 +206,7 @@ def main() -> None:
                 payload,
                 run=run,
                 fragments=items,
+                skipped=list(recorder.skipped),
                 refusal=refusal,
                 limits=limits,
                 idle=idle,

@@ -95,9 +95,7 @@ def _become(words: list[str], environment: dict[str, str], folder: str, output: 
     del os.environ[CONTROLLER]
     os.chdir(folder)
     sys.argv = [leash.__file__, *words]
-    # Where -m looks first, and what was cached of places that another environment named.
-    if not sys.flags.safe_path:
-        sys.path[0] = folder
+    # What was cached of places that another environment named.
     importlib.invalidate_caches()
     tempfile.tempdir = None
 

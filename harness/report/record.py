@@ -16,7 +16,6 @@ MOST_ENTERED, MOST_PRINTED = 24, 2000
 def comparison_record(comparison: Comparison) -> dict[str, Any]:
     """Everything a machine may want to know, and the text for people."""
     first, fault, scale = comparison.first, comparison.fault, comparison.scale
-    told = (*comparison.diagnosis, *comparison.looks)
     record = {
         "case": str(comparison.case),
         "before": [str(case) for case in comparison.before],
@@ -28,6 +27,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "reason": comparison.reason,
         "elements": comparison.elements,
         "unjudged": list(comparison.unjudged),
+        "uncompared": list(comparison.uncompared),
         "stood_in": list(comparison.stood_in),
         # JSON has no infinity; an element outside an exact budget has used all of it.
         "used": min(comparison.used, 1e308),
@@ -35,8 +35,8 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "findings": [_misfit(misfit) for misfit in comparison.misfits],
         "scale": dataclasses.asdict(scale) if scale else None,
         "looks": [dataclasses.asdict(look) for look in comparison.looks],
-        "diagnosis": [dataclasses.asdict(look) for look in comparison.diagnosis],
-        "cause": ANOMALIES[told[0].name].cause if told else "",
+        "seen": [dataclasses.asdict(look) for look in comparison.seen],
+        "cause": ANOMALIES[comparison.called].cause if comparison.looks else "",
         "keys": {
             result.key: [result.wrong, result.elements, min(result.used, 1e308)]
             for result in comparison.keys

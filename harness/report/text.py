@@ -1,13 +1,14 @@
 """A comparison in words."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from harness.against import ITSELF, NAMES
 from harness.anomalies import ANOMALIES
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict
 from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind
+from harness.uncompared import told_of
 
 INDENT = "\n          "
 # Of tokens that do not fit together, so many stretches are told.
@@ -16,6 +17,11 @@ MOST_STRETCHES = 4
 
 def explain(comparison: Comparison) -> str:
     """Who, doing what, where, expected, got, and what to do next."""
+    return "\n".join(told(comparison))
+
+
+def told(comparison: Comparison) -> list[str]:
+    """What there is to tell, each with its word in front; the candidate first, the replay last."""
     lines = [f"{comparison.verdict.name:<9} candidate {comparison.candidate}"]
     lines.append(f"  case    {comparison.case}")
     if comparison.against == ITSELF:
@@ -39,11 +45,18 @@ def explain(comparison: Comparison) -> str:
     lines += look_lines(comparison)
     if comparison.mended is not None and comparison.verdict is not Verdict.KNOWN:
         lines += _beside_lines(comparison.mended)
-    if comparison.stood_in:
-        lines.append(f"  with    {', '.join(comparison.stood_in)} stood in for by plain torch")
+    lines += _besides(comparison)
     if not comparison.verdict.passed:
         lines.append(f"  replay  {replay(comparison)}")
-    return "\n".join(lines)
+    return lines
+
+
+def _besides(comparison: Comparison) -> Iterator[str]:
+    """What a reader has to know, however it came out."""
+    if comparison.uncompared:
+        yield f"  extra   {told_of(comparison.uncompared)}"
+    if comparison.stood_in:
+        yield f"  with    {', '.join(comparison.stood_in)} stood in for by plain torch"
 
 
 def explain_no_start(fault: Fault) -> str:
@@ -86,10 +99,9 @@ def _beside_lines(mended: Comparison) -> list[str]:
 
 def look_lines(comparison: Comparison) -> list[str]:
     """What it is called, and why."""
-    told = comparison.diagnosis or comparison.looks
-    if not told:
+    if not comparison.looks:
         return [f"  looks   {comparison.scale}"] if comparison.scale else []
-    root, *others = told
+    root, *others = comparison.looks
     lines = [f"  looks   {_look(root)}", f"  cause   usually {ANOMALIES[root.name].cause}"]
     return lines + [f"  and     {_look(other)}" for other in others]
 

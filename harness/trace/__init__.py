@@ -3,7 +3,14 @@
 from harness.trace.assemble import Assembly, Misfit, MisfitKind, assemble
 from harness.trace.fault import Fault, Kind, Unsupported
 from harness.trace.fragment import PAD_TOKEN, Fragment, digest
-from harness.trace.trace import GRADIENT, Entry, Trace, is_required, to_numpy
+from harness.trace.trace import (
+    GRADIENT,
+    Entry,
+    Trace,
+    is_of_plain_training,
+    is_required,
+    to_numpy,
+)
 
 Outcome = Assembly | Fault | Unsupported
 
@@ -22,6 +29,7 @@ __all__ = [
     "Unsupported",
     "assemble",
     "digest",
+    "is_of_plain_training",
     "is_required",
     "to_numpy",
 ]

@@ -41,6 +41,8 @@ class Assembly:
     local_rows: tuple[int, ...] = ()
     # Per rank, the bytes of activations that it sent to others; nothing where nobody can tell.
     sent: tuple[int | None, ...] = ()
+    # Keys of what was emitted, and of which no values came.
+    skipped: tuple[str, ...] = ()
     # Packages that ranks had in plain torch instead.
     stood_in: tuple[str, ...] = ()
     # Ranks on a device on which they computed nothing.
@@ -121,7 +123,8 @@ def _replica(
         if silent:
             return _bad(key, "required, and never emitted", silent[0])
         return _bad(key, "emitted more than once on a rank")
-    if pieces[0][1].values is None:
+    values = next((piece.values for _, piece in pieces if piece.values is not None), None)
+    if values is None and 0 in holders:
         return _bad(key, "no rank sent the values")
     copies = {r: [p for rank, p in pieces if rank == r] for r in holders}
     mine = copies[holders[0]]
@@ -133,7 +136,10 @@ def _replica(
                 detail = _first_difference(one.values, other.values, different[0])
                 break
         assembly.misfits.append(Misfit(MisfitKind.SPLIT, key, (), tuple(different), detail))
-    assembly.trace.put(key, Entry(pieces[0][1].values))
+    if values is None:
+        assembly.skipped += (key,)
+    else:
+        assembly.trace.put(key, Entry(values))
     return None
 
 

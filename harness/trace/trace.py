@@ -1,5 +1,6 @@
 """Named tensors in global coordinates, in execution order."""
 
+import re
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,20 @@ Tokens = npt.NDArray[np.int64]
 
 REQUIRED = ("nll", "loss")
 GRADIENT = "grad."
+# What plain training shows besides, where it is traced.
+_BETWEEN = re.compile(
+    r"ids|positions|labels|weight|embed|logits|layers\.\d+\.(out|attn\.(q|k|v|out))"
+)
 
 
 def is_required(key: str) -> bool:
     """Whether every candidate must emit this key."""
     return key in REQUIRED or key.startswith(GRADIENT)
+
+
+def is_of_plain_training(key: str) -> bool:
+    """Whether plain training has such a tensor, though a candidate need not emit it."""
+    return _BETWEEN.fullmatch(key) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def pictured(case: Case = CASE, signs: str = SIGNS, **fields: Any) -> Comparison
         verdict=Verdict.DIVERGED,
         keys=results,
         picture=picture,
-        looks=(Look("label-rolled-locally", "the label is the shard's own first"),),
+        seen=(Look("label-rolled-locally", "the label is the shard's own first"),),
         **fields,
     )
 

@@ -16,6 +16,7 @@ from harness.cli import build_parser, main
 from harness.commands.options import read_part
 from harness.ranks.pool import RankPool
 from properties.helpers.places import ROOT
+from properties.helpers.shown import shown
 from properties.planted.mistakes import tutorial
 
 pytest_plugins = ["properties.helpers.own_pool", "pytester"]
@@ -83,26 +84,26 @@ def test_the_tutorial_candidate_is_short_and_passes(harness_pool: RankPool) -> N
     assert tally.judged == 20
 
 
-FEW = """
-from hypothesis import settings
-
-settings.register_profile("few", max_examples=20)
-settings.load_profile("few")
-"""
-
-
 # As it is shown it draws a hundred cases.
-@pytest.mark.parametrize("options", [("-p", "few"), pytest.param((), marks=pytest.mark.long)])
-def test_the_test_that_is_shown_runs_in_an_empty_folder(
+@pytest.mark.parametrize(
+    "options", [("--hypothesis-profile=dev",), pytest.param((), marks=pytest.mark.long)]
+)
+def test_the_test_that_is_shown_runs_on_the_candidates_of_both_pages(
     options: tuple[str, ...], pytester: pytest.Pytester
 ) -> None:
-    (shown,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    pytester.makepyfile(mine=tutorial(), test_mine=shown, few=FEW)
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(
-        ["* cases judged in 1 launches, *", "* UNSUPPORTED: its limits are*"]
+    (test,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert test == shown("pytest.md")
+    pytester.makepyfile(
+        mine=tutorial(),
+        hf=shown("huggingface.md"),
+        test_mine=test,
+        test_hf=test.replace("mine.py:MINE", "hf.py:HF"),
     )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["* cases judged in 1 launches, *"])
+    # What a candidate states itself is not even drawn.
+    result.stdout.no_fnmatch_line("* UNSUPPORTED: its limits are*")
 
 
 @pytest.mark.parametrize(
@@ -180,6 +181,6 @@ def test_the_scripts_profiles_and_variables_that_are_shown_are_there() -> None:
     for name, count in re.findall(r"^\| `(\w+)` \| (\d+) cases", CAMPAIGNS, re.MULTILINE):
         assert settings.get_profile(name).max_examples == int(count)
     assert set(re.findall(r"--hypothesis-profile=(\w+)", CAMPAIGNS)) == {"nightly"}
-    conftest = (ROOT / "conftest.py").read_text()
+    profiles = (ROOT / "harness" / "plugin" / "profiles.py").read_text()
     variables = set(re.findall(r"\bHARNESS_[A-Z_]+", CAMPAIGNS))
-    assert variables == set(re.findall(r"\bHARNESS_[A-Z_]+", conftest))
+    assert variables == set(re.findall(r"\bHARNESS_[A-Z_]+", profiles))

@@ -116,6 +116,26 @@ def test_a_model_in_half_precision_rotates_by_the_angles_of_one_in_fp32() -> Non
     assert torch.equal(half.model.rotary_emb.inv_freq, whole.model.rotary_emb.inv_freq)
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_what_is_watched_may_run_backward_and_forward_again_and_is_told_once(
+    checkpoint: bool,
+) -> None:
+    case, ids = replace(CASES[0], layers=2, checkpoint=checkpoint), torch.arange(4)[None]
+    model = huggingface.build(case, CPU)
+    told: list[tuple[str, torch.Tensor]] = []
+    with huggingface.watched(model, case, lambda key, x, _: told.append((key, x.detach())), ids):
+        model(input_ids=ids).logits.sum().backward()
+        model(input_ids=ids + 1)
+    once: dict[str, torch.Tensor] = {}
+    with huggingface.watched(model, case, lambda key, x, _: once.update({key: x.detach()}), ids):
+        model(input_ids=ids)
+    assert [key for key, _ in told] == list(once)
+    assert {"layers.0.attn.q", "layers.1.attn.q"} <= set(once)
+    assert not torch.equal(once["layers.0.attn.q"], once["layers.1.attn.q"])
+    for key, seen in told:
+        assert torch.equal(seen, once[key]), key
+
+
 def test_a_class_of_ones_own_is_loaded_and_watched_like_the_one_it_comes_from() -> None:
     class Own(transformers.LlamaForCausalLM):  # type: ignore[no-untyped-call]
         """As a user derives it."""

@@ -34,11 +34,23 @@ def test_one(number):
 def test_other(number):
     note("other", number)
 """
+FEWER = """
+settings.register_profile("nightly", settings.get_profile("nightly"), max_examples=40)
+"""
+# A project that knows nothing of ours, and has a profile of its own.
+THEIRS = """
+from hypothesis import settings
+
+settings.register_profile("pr", max_examples=7)
+"""
 # The smallest draw that fails where LIMIT is 1000.
 SMALLEST = 1000
 # With the plugins that matter, and without the time that others take to load.
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-PLUGINS = ("-p", "xdist", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider")
+PLUGINS = (
+    *("-p", "xdist", "-p", "_hypothesis_pytestplugin", "-p", "harness.plugin"),
+    *("-p", "no:cacheprovider"),
+)
 PYTEST = (sys.executable, "-m", "pytest", "--rootdir=.", *PLUGINS)
 NIGHTLY = "--hypothesis-profile=nightly"
 
@@ -65,15 +77,14 @@ Run = Callable[..., Seen]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("profiles")
     # How many cases a night has is not what is tested here.
-    text = CONFTEST.read_text().replace("max_examples=2000", "max_examples=40")
-    (folder / "conftest.py").write_text(text)
+    (folder / "conftest.py").write_text(CONFTEST.read_text() + FEWER)
     (folder / "test_suite.py").write_text(SUITE)
     return folder
 
 
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Run:
-    def start(*arguments: str, **variables: str) -> Seen:
+    def start(*arguments: str, place: Path = folder, **variables: str) -> Seen:
         drawn = (folder / "one", folder / "other")
         for file in drawn:
             file.write_text("")
@@ -81,7 +92,7 @@ def run(folder: Path) -> Run:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
         finished = subprocess.run(
             [*PYTEST, *arguments],
-            cwd=folder,
+            cwd=place,
             env=environment | ALONE | variables,
             capture_output=True,
             text=True,
@@ -122,6 +133,23 @@ def test_with_ci_it_is_pr_which_draws_the_same_always_and_keeps_nothing(
     assert first.status == again.status == 1
     assert first.one == again.one != []
     assert not files(folder / ".hypothesis" / "examples")
+
+
+@pytest.mark.parametrize(
+    ("profile", "header"),
+    [
+        ("", "hypothesis profile 'default'\n"),
+        ("--hypothesis-profile=dev", "hypothesis profile 'dev' -> deadline=None, max_examples=25"),
+        ("--hypothesis-profile=pr", "hypothesis profile 'pr' -> max_examples=7\n"),
+        (NIGHTLY, f"again with {NIGHTLY} --hypothesis-seed="),
+    ],
+)
+def test_a_project_of_ones_own_has_the_profiles_where_it_asks_for_one_that_it_does_not_have(
+    profile: str, header: str, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "conftest.py").write_text(THEIRS)
+    seen = run("--verbose", "--collect-only", *profile.split(), place=tmp_path)
+    assert header in seen.said
 
 
 def test_all_workers_draw_from_the_seed_that_was_printed(run: Run) -> None:

@@ -113,7 +113,7 @@ class Environment:
         if not wanted:
             return
         command = [
-            *(sys.executable, "-m", "pip", "--python", str(self.folder / "bin" / "python")),
+            *(sys.executable, "-P", "-m", "pip", "--python", str(self.folder / "bin" / "python")),
             *("install", "--quiet", "--disable-pip-version-check"),
             # What is pinned is all that is wanted, also where ours has another version of it;
             # sources are built with our torch, not with one that pip would fetch for that.

@@ -57,7 +57,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="C",
         help="you may repeat it; default: native-gather and native-local",
     )
-    verify.add_argument("--sp", default="1,2,4", metavar="LIST", help="default: 1,2,4")
+    verify.add_argument("--sp", metavar="LIST", help="default: 1,2,4, as far as --ranks allows")
     verify.add_argument(
         "--dtype", metavar="LIST", help="what candidates compute in; default: fp64"
     )

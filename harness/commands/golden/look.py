@@ -15,7 +15,7 @@ from harness.commands.options import (
     answer,
     print_json,
     read_dtypes,
-    read_numbers,
+    read_sps,
     ready_to_report,
     status_of,
 )
@@ -47,7 +47,12 @@ def verify(options: argparse.Namespace) -> int:
 
     ready_to_report(options)
     started = time.monotonic()
-    sps, dtypes = read_numbers("--sp", options.sp), read_dtypes(options.dtype or "fp64")
+    sps, dtypes = read_sps(options), read_dtypes(options.dtype or "fp64")
+    if max(sps) > options.ranks:
+        raise UsageError(
+            f"--ranks={options.ranks}: --sp={max(sps)} needs {max(sps)} ranks; ask for more "
+            "ranks, or for a smaller --sp"
+        )
     goldens = whole(options, store_of(options).files())
     if goldens is None:
         return DAMAGED

@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,27 @@ _DRAFT = ".draft-"
 def elsewhere() -> Path:
     """Where to write when that is not allowed here."""
     return Path(tempfile.gettempdir()) / f"harness-failures-{os.getuid()}"
+
+
+def private(folder: Path) -> Path:
+    """Make it, for nobody else; what others may have laid there is refused."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if not is_private(folder):
+        raise PermissionError(
+            errno.EPERM, "can be written by others, or is a link; remove it", str(folder)
+        )
+    return folder
+
+
+def is_private(folder: Path) -> bool:
+    """Whether only this user can have put anything there."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return mine and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def put(files: Mapping[str, bytes], name: str, folder: Path) -> Path:

@@ -19,14 +19,14 @@ from typing import Any, TypeVar, get_args
 from harness.against import Against
 from harness.case import Case, parse
 from harness.compare import Differing
-from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, listed
+from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, is_private, listed
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.tensors import Malformed, unpack
 from harness.failure.sameness import Mark
 from harness.outside import BadInput, read_file, read_json
 from harness.verdict import Verdict
 
-FORMAT = 7
+FORMAT = 8
 MOST_BYTES = 4 << 20
 RECORD, EXPLANATION = "failure.json", "explanation.txt"
 TENSORS, RANKS = "tensors.safetensors", "ranks.txt"
@@ -50,13 +50,14 @@ _KINDS: dict[str, Any] = {
     "reason": str,
     "elements": int,
     "unjudged": list,
+    "uncompared": list,
     "stood_in": list,
     "used": _NUMBER,
     "first": dict | NoneType,
     "findings": list,
     "scale": dict | NoneType,
     "looks": list,
-    "diagnosis": list,
+    "seen": list,
     "cause": str,
     "keys": dict,
     "loss": list | NoneType,
@@ -108,7 +109,7 @@ def find_bundle(name: str) -> Path:
     """The folder behind a path, or behind the id of a bundle that was written here."""
     if os.sep in name or os.path.lexists(name):
         return Path(name)
-    kept = listed((DEFAULT_FOLDER, elsewhere()))
+    kept = listed((DEFAULT_FOLDER, *filter(is_private, (elsewhere(),))))
     meant = [each for each in kept if name in (each, each.partition("-")[0])]
     if len(meant) == 1:
         return kept[meant[0]]

@@ -1,25 +1,23 @@
 """A failure becomes a bundle."""
 
 import dataclasses
-import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from harness.compare import Comparison
-from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, put
+from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, private, put
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.read import EXPLANATION, FORMAT, RANKS, RECORD, TENSORS
 from harness.failure.bundle.tensors import pack
 from harness.failure.bundle.trim import TEXT, ranks_text, shortened, trimmed
 from harness.failure.sameness import mark_of
+from harness.names import file_name
 from harness.report.record import comparison_record
 from harness.report.text import explain
 
 # What the failure is, of which nothing may be missing; and what has bounds of its own.
 NEVER_CUT = ("case", "before", "ranks", "id", "candidate", "verdict", "picture", "larger")
-LONGEST_NAME = 100
 
 
 def write_bundle(
@@ -27,11 +25,11 @@ def write_bundle(
 ) -> Path:
     """Write the folder, there or where it can be written; it is there whole or not at all."""
     files = _files(comparison, origin or Origin())
-    name = f"{comparison.case.id}-{_file_name(comparison.candidate)}"
+    name = f"{comparison.case.id}-{file_name(comparison.candidate)}"
     try:
         return put(files, name, folder)
     except OSError:
-        return put(files, name, elsewhere())
+        return put(files, name, private(elsewhere()))
 
 
 def _files(comparison: Comparison, origin: Origin) -> dict[str, bytes]:
@@ -76,10 +74,3 @@ def _tensors_left_out(comparison: Comparison) -> list[str]:
     ]
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     return parts + ([f"tensors {', '.join(missing[:3])}{more}"] if missing else [])
-
-
-def _file_name(candidate: str) -> str:
-    path, slash, last = candidate.rpartition("/")
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", last)[:LONGEST_NAME]
-    # Files in several folders may have one name.
-    return f"{name}-{hashlib.sha256(path.encode()).hexdigest()[:6]}" if slash else name

@@ -47,7 +47,7 @@ def campaign_page(
 
 def _card(record: Mapping[str, Any], page: str) -> dict[str, Any]:
     """A failure in short, with a small map of the first tensor that is wrong."""
-    case, looks = parse(record["case"]), [*record["diagnosis"], *record["looks"]]
+    case, looks = parse(record["case"]), record["looks"]
     maps = record["picture"]["maps"] if record["picture"] else []
     small = bool(maps) and len(maps[0]["signs"]) == case.tokens <= MOST_WRITTEN
     return {

@@ -34,7 +34,7 @@ def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     # Records that are older say nothing where it was plain training.
     reference = NAMES.get(record["against"], NAMES[PLAIN])
     told = told_in_pairs(record["explanation"])
-    looks = [*record["diagnosis"], *record["looks"]]
+    looks = record["looks"]
     drawn = layout(case, record["picture"], record["findings"])
     return render(
         "failure.html",

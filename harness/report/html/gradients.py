@@ -19,14 +19,22 @@ class Line:
     wrong: int
     elements: int
     used: str
-    ratio: float
+    # To the expected one; nothing where that is zero.
+    ratio: float | None
     # How often each rank's share of it counts; nothing where a rank adds nothing.
     counts: tuple[float | None, ...]
 
     @property
+    def times(self) -> str:
+        """What it is of the expected one."""
+        if self.ratio is None:
+            return "it should be zero" if self.wrong else "zero, as it should be"
+        return f"{self.ratio:.6g}"
+
+    @property
     def bar(self) -> tuple[float, float]:
         """Where it begins, and how long it is: from nothing to its ratio."""
-        end = min(max(self.ratio, LEAST), MOST)
+        end = min(max(self.ratio or 0.0, LEAST), MOST)
         return across(min(end, 0.0)), abs(end) * WIDE
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.names import file_name
 from harness.outside import BadInput
 from harness.report.html.campaign import campaign_page
 from harness.report.html.conformance import conformance_pages
@@ -80,11 +81,5 @@ def _campaign(document: Mapping[str, Any]) -> list[Page]:
 
 
 def _failure(record: Mapping[str, Any], beside: Mapping[str, Any]) -> Page:
-    return Page(f"{file_name(record)}.html", failure_page(record, beside))
-
-
-def file_name(record: Mapping[str, Any]) -> str:
-    """Of a failure: its case and its candidate, as far as a file may be called so."""
-    candidate = str(record["candidate"]).rpartition("/")[2]
-    kept = "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in candidate)
-    return f"{record['id'][:10]}-{kept[:100]}"
+    name = f"{record['id'][:10]}-{file_name(str(record['candidate']))}.html"
+    return Page(name, failure_page(record, beside))

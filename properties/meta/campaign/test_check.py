@@ -168,7 +168,7 @@ def test_a_check_that_is_stopped_tells_what_it_judged(tmp_path: Path) -> None:
     assert (document["ended"], document["verdict"]) == ("interrupted", "FAULT")
     tally = document["candidates"]["tells.py:TELLS"]
     assert 0 < tally["judged"] == document["cases"] < 300
-    assert tally["verdict"] in ("EQUAL", "WITHIN")
+    assert {*tally["verdicts"]} <= {"EQUAL", "WITHIN"}
 
 
 def test_a_runner_that_stops_a_command_is_obeyed_like_ctrl_c(
@@ -187,13 +187,14 @@ def test_a_runner_that_stops_a_command_is_obeyed_like_ctrl_c(
     assert capsys.readouterr().err == "harness: interrupted; every rank is stopped\n"
 
 
-def test_after_its_limit_a_check_begins_no_case_and_tells_what_it_judged(
+def test_after_its_limit_a_check_begins_no_case_and_next_to_nothing_is_no_pass(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["check", "--cases", "50", "--limit", "0.01", *SMALL, "--json"]) == 0
+    assert main(["check", "--cases", "50", "--limit", "0.01", *SMALL, "--json"]) == 3
     written = capsys.readouterr()
     document = json.loads(written.out)
     assert (document["ended"], document["cases"]) == ("limit", 1)
+    assert "was not judged on enough of what was asked for: 1 of " in written.err
     assert "--limit ended the run; 1 case was judged" in written.err
     assert document["placement"] == {
         "device": "cpu",

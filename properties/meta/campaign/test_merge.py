@@ -170,8 +170,8 @@ def test_a_shard_that_is_there_twice_is_refused(
         ("[" * 100_000, "is not JSON"),
         ("[]", "was not written by check --json"),
         ('{"versions": {}}', "was not written by check --json"),
-        ('{"format": 1}', "has format 1; this version reads 8"),
-        ('{"format": 8}', "is damaged"),
+        ('{"format": 1}', "has format 1; this version reads 9"),
+        ('{"format": 9}', "is damaged"),
     ],
 )
 def test_what_is_no_document_is_refused(
@@ -318,3 +318,10 @@ def test_errors_are_shown_by_candidate_and_dtype() -> None:
         line for line in printed(summary(1, 1)).splitlines() if "a  " in line and "fp" in line
     )
     assert row.split() == ["a", "fp64", *"····1··", "0.2"]
+
+
+def test_candidates_of_one_file_name_are_told_apart_in_every_table() -> None:
+    names = ("somewhere/a/mine.py:STEP", "somewhere/b/mine.py:STEP")
+    told = printed(replace(summary(1, 1), tallies={name: tally([0.2]) for name in names}))
+    first = [line.split()[0] for line in told.splitlines() if "mine.py" in line]
+    assert first == ["a/mine.py:STEP", "b/mine.py:STEP"] * 2

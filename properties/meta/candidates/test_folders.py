@@ -177,7 +177,7 @@ def shown(library: Library, bug: Bug) -> str:
         verdict=Verdict.DIVERGED,
         first=Divergence("grad.embed", (1, 0), expected[1, 0], expected[1, 0] + 1, 1.0, 1e-5),
         keys=(KeyResult("loss", 1, 1, 9.0), KeyResult("grad.embed", 40, 40, 9.0)),
-        looks=tuple(Look(looks, "why") for looks in bug.looks),
+        seen=tuple(Look(looks, "why") for looks in bug.looks),
         loss=(1.25, 1.5),
         differing=(kept,),
     )

@@ -29,5 +29,5 @@ def test_each_listed_bug_is_named_as_written(library: Library) -> None:
             candidate = only_required(f"{library.name}.{bug.candidate[0]}")
             pool = pools.of(bug.case.ranks)
             seen = diagnosed(evaluate(bug.case, candidate, pool), pool, SECONDS)
-            named[bug.key] = next(look.name for look in (*seen.diagnosis, *seen.looks))
+            named[bug.key] = seen.called
     assert named == {bug.key: bug.named for bug in there}

@@ -90,7 +90,8 @@ Q, K, V, OUT = (f"layers.0.attn.{part}" for part in ("q", "k", "v", "out"))
         ({OUT: lambda out: out[:, ::-1]}, "head-order"),
         ({OUT: lambda out: out * (np.arange(4) < 2)[:, None]}, "exchange-incomplete"),
         ({OUT: at((3, 1), np.nan)}, "non-finite"),
-        ({OUT: times(1 + 1e-4)}, "low-precision"),
+        ({OUT: times(1 + 1e-4)}, "unclassified"),
+        ({OUT: lambda out: out.astype(np.float32).astype(np.float64)}, "low-precision"),
         ({V: times(3)}, "unclassified"),
         ({"weight": times(2)}, "gradient-times-sp"),
         ({"weight": times(-1)}, "gradient-scaled"),
@@ -187,5 +188,7 @@ def test_anomalies_say_what_they_look_like_and_what_causes_them() -> None:
 
 def test_every_name_is_given_to_some_mutant_or_tried_in_a_test() -> None:
     tried = {"positions-run-on", "gradient-over-dp", "unclassified", "ranks-beside"}
+    # Of candidates that are compared with themselves.
+    tried |= {"heads-uncut", "weights-wrong"}
     named = {mutant.anomaly for mutant in BANK.values()} | set(WRONG.values())
     assert named | tried >= ANOMALIES.keys()

@@ -1,8 +1,9 @@
 """A failure is named by experiments, from what every candidate must show."""
 
+import math
 import re
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from harness.diagnosis.experiments import neighbours, plainer
 from harness.diagnosis.forward import Forward, passes
 from harness.diagnosis.readout import read_loss
 from harness.judge import diagnosed, evaluate
+from harness.judge.diagnosed import MOST_RUNS, Asked
 from harness.judge.judge import reference_traces
 from harness.ranks.pool import RankPool
 from properties.planted import order, scratch
@@ -42,6 +44,20 @@ def test_what_is_wrong_with_it_is_named(
     seen = evaluate(CASES[0], f"{PLACE}{kind.__name__.upper()}", harness_pool)
     (root, *_) = diagnosed(seen, harness_pool).diagnosis
     assert root.name == scratch.WRONG[kind], root
+
+
+def test_a_machine_that_is_too_busy_loses_no_name(harness_pool: RankPool) -> None:
+    """By a clock on which each run takes two seconds, and all of them more than ten."""
+    seen, times = evaluate(CASES[0], f"{PLACE}NOWINDOW", harness_pool), count(0, 2)
+    usual = diagnosed(seen, harness_pool)
+    assert usual.called == "window-ignored"
+    assert diagnosed(seen, harness_pool, clock=lambda: next(times)).diagnosis == usual.diagnosis
+
+
+def test_a_candidate_is_run_no_more_than_so_often(harness_pool: RankPool) -> None:
+    asked = Asked(f"{PLACE}SCRATCH", harness_pool, math.inf, runs=MOST_RUNS - 1)
+    assert asked(CASES[0]) is not None
+    assert asked(CASES[0]) is None
 
 
 @pytest.mark.parametrize(("kind", "told_apart"), [("KEYSTILED", True), ("ODDOFMANY", False)])

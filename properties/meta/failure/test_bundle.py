@@ -153,7 +153,7 @@ def huge() -> Comparison:
             KeyResult(key, 9, 9, 9.0)
             for key in ("small", "large", "last", *(f"key.{n}" for n in range(5_000)))
         ),
-        looks=(Look("crashed", "w" * 300_000),),
+        seen=(Look("crashed", "w" * 300_000),),
         logs=dict.fromkeys(range(64), "a line of a log\n" * 500),
         differing=tuple(kept.tensors),
     )
@@ -193,9 +193,9 @@ def test_a_failure_is_known_by_what_this_case_shows() -> None:
         Look("stale-state", "it passes unless its ranks ran another case before it"),
         Look("kv-repeat", ""),
     )
-    assert mark_of(made_by_hand(looks=looks)).root == "kv-repeat"
+    assert mark_of(made_by_hand(seen=looks)).root == "kv-repeat"
     # Where nothing else is known, that.
-    assert mark_of(made_by_hand(looks=looks[:2])).root == "stale-state"
+    assert mark_of(made_by_hand(seen=looks[:2])).root == "stale-state"
     lost = Misfit(MisfitKind.LOST, "nll", (1,))
     assert mark_of(made_by_hand(misfits=(lost,))).where == "nll, token lost"
-    assert "gradient-times-sp (before shrinking)" in explain(made_by_hand(looks=looks))
+    assert "gradient-times-sp (before shrinking)" in explain(made_by_hand(seen=looks))

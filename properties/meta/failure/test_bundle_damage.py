@@ -21,7 +21,7 @@ from properties.helpers.fuzzing import fuzz, mutate, one_value_else
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     origin = Origin(campaign={"seed": 1}, test="a", blob="b")
-    comparison = made_by_hand("labels", "nll", before=(CASE,), looks=(Look("crashed", "so"),))
+    comparison = made_by_hand("labels", "nll", before=(CASE,), seen=(Look("crashed", "so"),))
     return write_bundle(comparison, tmp_path / "kept", origin)
 
 
@@ -109,7 +109,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a number for text": (edit(candidate=3), "candidate is missing or is not"),
     "a truth for a number": (edit(format=True), "format is missing or is not"),
     "text for a list": (edit(before=LINE), "before is missing or is not"),
-    "another format": (edit(format=1), "format=1: this version reads 7"),
+    "another format": (edit(format=1), "format=1: this version reads 8"),
     "a bad case": (edit(case=f"{LINE} heads=3"), "heads=3: stated twice"),
     "a bad case before": (edit(before=[f"{LINE} x=1"]), "x='x=1': unknown field"),
     "a case before that is none": (edit(before=[[]]), "case=[]: use the line"),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from harness.failure.bundle import find_bundle, read_bundle, write_bundle
-from harness.failure.bundle.folder import LEFTOVER_SECONDS, put
+from harness.failure.bundle.folder import LEFTOVER_SECONDS, elsewhere, put
 from harness.failure.bundle.keep import keep
+from harness.failure.bundle.read import BadBundle
 from harness.ranks.pool import RankPool
 from properties.helpers.bundles import CASE, made_by_hand
 from properties.helpers.commands import ran
@@ -26,6 +28,30 @@ def test_where_nothing_can_be_written_a_bundle_goes_to_the_temporary_folder(
     assert place.parent == tmp_path / f"harness-failures-{os.getuid()}"
     assert find_bundle(CASE.id) == place
     assert read_bundle(place).case == CASE
+    assert stat.filemode(place.parent.stat().st_mode) == "drwx------"
+
+
+@pytest.mark.parametrize("what", ["link", "another user's", "open to others"])
+def test_what_others_can_reach_in_the_temporary_folder_is_neither_written_nor_read(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harness_pool: RankPool
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir("/proc")
+    place = write_bundle(made_by_hand("labels"))
+    folder = place.parent
+    if what == "link":
+        folder.rename(tmp_path / "theirs")
+        folder.symlink_to(tmp_path / "theirs")
+    elif what == "another user's":
+        monkeypatch.setattr("os.getuid", lambda: folder.stat().st_uid + 1)
+        folder = folder.rename(elsewhere())
+    else:
+        folder.chmod(0o777)
+    said = keep(made_by_hand("labels"), harness_pool)
+    assert said.startswith("could not be written: PermissionError: ")
+    assert "can be written by others, or is a link; remove it" in said
+    with pytest.raises(BadBundle, match="No such file or directory"):
+        find_bundle(CASE.id)
 
 
 def test_where_nothing_at_all_can_be_written_that_is_said(

@@ -99,7 +99,7 @@ def test_what_comes_by_chance_is_not_blamed_on_what_ran_before(one_rank: RankPoo
         case=TWO_OF_EACH,
         candidate=REMEMBERS,
         verdict=Verdict.DIVERGED,
-        looks=(Look("not-repeatable", "each time another loss"),),
+        seen=(Look("not-repeatable", "each time another loss"),),
     )
     assert with_what_it_needs(chance, [EACH_OF_ITS_OWN], one_rank) is chance
 

@@ -68,7 +68,7 @@ def test_a_failure_is_found_by_its_place_its_id_and_its_name_and_is_the_same_aga
     assert status == DIVERGED
     *_, replay, last = said.splitlines()
     assert replay == f'  replay  python -m harness repro "{CASE}" --candidate mutants.B14'
-    assert last == "  same    as in the bundle: DIVERGED at labels, label-rolled-locally"
+    assert last == "  same    as in the bundle: DIVERGED at labels, seen as label-rolled-locally"
 
 
 def test_another_failure_than_that_in_the_bundle_has_changed(
@@ -88,7 +88,7 @@ def test_another_failure_than_that_in_the_bundle_has_changed(
     }
     assert found["now"]["root"] == document["looks"][0]["name"] == "gradient-times-sp"
     assert found["says"].startswith(
-        "in the bundle it is DIVERGED at labels, label-rolled-locally;"
+        "in the bundle it is DIVERGED at labels, seen as label-rolled-locally;"
     )
 
 
@@ -100,7 +100,7 @@ def test_a_failure_that_is_gone_is_a_pass_and_may_depend_on_the_device(
     status, said = repro(place, "--candidate", "native-local")
     assert status == PASSED
     last = said.splitlines()[-1]
-    known = "it passes now; in the bundle it is DIVERGED at labels, label-rolled-locally"
+    known = "it passes now; in the bundle it is DIVERGED at labels, seen as label-rolled-locally"
     assert last.startswith(f"  gone    {known}")
     depends = "; that was on cuda, and it was not seen on cpu: it may depend on the device"
     assert last.endswith(depends) == (device == "cuda")
@@ -112,7 +112,7 @@ def test_the_same_is_the_same_verdict_place_and_name(diverged: Comparison, tmp_p
     raised = Fault(kind=Kind.RAISED, summary="rank 1 raised")
     for other in (
         replace(diverged, first=replace(diverged.first, key="nll")),
-        replace(diverged, looks=(Look("kv-repeat", ""), *diverged.looks)),
+        replace(diverged, seen=(Look("kv-repeat", ""), *diverged.seen)),
         faulted(CASE, diverged.candidate, raised),
     ):
         assert again(bundle, other, "cpu").outcome == "changed"
@@ -120,14 +120,14 @@ def test_the_same_is_the_same_verdict_place_and_name(diverged: Comparison, tmp_p
     for same in (
         diverged,
         replace(diverged, first=elsewhere),
-        replace(diverged, looks=(Look("stale-state", "it passes unless"), *diverged.looks)),
+        replace(diverged, seen=(Look("stale-state", "it passes unless"), *diverged.seen)),
     ):
         assert again(bundle, same, "cpu").outcome == "same"
     kept = read_bundle(write_bundle(faulted(CASE, "x", raised), tmp_path))
     hung = Fault(kind=Kind.HUNG, summary="rank 1 hung")
     assert again(kept, faulted(CASE, "x", hung), "cpu").outcome == "changed"
     assert again(kept, faulted(CASE, "x", raised), "cpu").outcome == "same"
-    passed = replace(diverged, verdict=Verdict.EQUAL, first=None, looks=())
+    passed = replace(diverged, verdict=Verdict.EQUAL, first=None, seen=())
     assert again(kept, passed, "cpu").outcome == "gone"
 
 

@@ -206,10 +206,23 @@ def test_what_is_part_of_the_harness_needs_no_script(name: str) -> None:
         source_of(name)
 
 
-def test_a_source_that_imports_from_beside_it_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("from .other import MINE\n")
-    with pytest.raises(NoScript, match="a relative import leads nowhere from a single file"):
-        source_of(f"{tmp_path}/mine.py:MINE")
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("from .other import MINE", "a relative import leads nowhere from a single file"),
+        ("import torch, other.parts", "imports other from beside it"),
+        ("from other import MINE", "imports other from beside it"),
+    ],
+)
+def test_a_source_that_imports_from_beside_it_is_refused(
+    line: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(f"{line}\n")
+    (tmp_path / "other.py").touch()
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.py:MINE", f"{tmp_path}/mine.py:MINE", "mine:MINE"):
+        with pytest.raises(NoScript, match=f"{name}: {why}"):
+            source_of(name)
 
 
 @pytest.mark.parametrize(

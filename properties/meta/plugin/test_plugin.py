@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.case import parse
+# With torch, which loads only once: what an inner session loads is forgotten.
+from harness import judge
+from harness.case import Case, parse
+from harness.compare import Comparison, faulted
 from harness.failure.bundle import read_bundle
+from harness.plugin.failures import ON_PURPOSE
+from harness.report.brief import COLUMNS
+from harness.trace import Fault, Kind
 
 pytest_plugins = ["pytester"]
 
@@ -51,44 +57,70 @@ from harness.case import parse
 LINES = ("case/1 rows=1:1 sp=2", "case/1 rows=3:111 sp=2", "case/1 rows=9:111111111 sp=2")
 
 @settings(max_examples=10, database=None, derandomize=True, deadline=None)
-@given(line=st.sampled_from(LINES))
-def test_the_step_is_right(harness_evaluate, line):
-    assert harness_evaluate(parse(line), "mutants.B14").verdict.passed
+@given(case=st.sampled_from([parse(line) for line in LINES]))
+def test_the_step_is_right(harness_evaluate, case):
+    assert harness_evaluate(case, "mutants.B14").verdict.passed
 
 def test_that_fails_without_a_comparison(harness_evaluate):
     assert False
+
+def test_that_looks_at_no_verdict(harness_evaluate):
+    harness_evaluate(parse(LINES[1]), "mutants.B14")
 """
 
 
 PROVES = """
 import pytest
-from hypothesis import Phase, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from harness.case import parse
 
-@settings(max_examples=20, database=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=20, database=None, derandomize=True)
 @given(data=st.data())
 def test_of_a_mutant(harness_cases, harness_prove, data):
-    harness_prove(data.draw(harness_cases(sps=(2,), losses=("token-mean",))), "mutants.B14")
+    harness_prove(data.draw(harness_cases("mutants.B14", sps=(2,))), "mutants.B14")
 
 def test_of_what_cannot_run(harness_prove):
     harness_prove(parse("case/1 rows=2:11 kernel=flash"))
 """
+# What a person scrolls past for one failure: its title, the block, and its line in the summary.
+MOST_ROWS = 15
 
 
-def test_who_proves_is_told_why_it_failed_and_what_was_not_supported(
-    pytester: pytest.Pytester,
+def rows(lines: list[str]) -> int:
+    """How many of a terminal they take."""
+    return sum(max(1, -(-len(line) // COLUMNS)) for line in lines)
+
+
+def test_who_proves_is_told_why_it_failed_in_one_block_and_what_was_not_supported(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytester.makepyfile(PROVES)
+    # There pytest's summary shows all of a message.
+    monkeypatch.setenv("CI", "true")
+    pytester.makepyfile(test_mine=PROVES)
     result = pytester.runpytest_inprocess(*OPTIONS)
     result.assert_outcomes(failed=1, skipped=1)
+    name = "DIVERGED label-rolled-locally: the last label of a shard is the shard's own *"
     result.stdout.fnmatch_lines(
         [
-            "DIVERGED  candidate mutants.B14",
-            "  looks   label-rolled-locally: *",
+            "*= FAILURES =*",
+            "*_ test_of_a_mutant _*",
+            name,
+            "  case    case/1 rows=*",
+            "  first   labels, row 0 position *",
+            "  value   expected *, got *",
             "  replay  python -m harness repro * --candidate mutants.B14",
+            "  bundle  *",
+            "*= harness =*",
             "1 UNSUPPORTED: kernel=flash*",
+            "*= short test summary info =*",
+            f"FAILED test_mine.py::test_of_a_mutant - {name}",
+            "*= 1 failed, 1 skipped *",
         ]
     )
+    lines = result.stdout.lines
+    (title,) = (n for n, line in enumerate(lines) if "_ test_of_a_mutant _" in line)
+    (end,) = (n for n, line in enumerate(lines) if "= harness =" in line)
+    assert rows([*lines[title:end], *(line for line in lines if "FAILED" in line)]) <= MOST_ROWS
 
 
 def test_a_worker_of_xdist_tells_what_it_judged_and_could_not_run_and_the_smallest_failure(
@@ -96,10 +128,17 @@ def test_a_worker_of_xdist_tells_what_it_judged_and_could_not_run_and_the_smalle
 ) -> None:
     pytester.makepyfile(test_fails=FAILS, test_needy=NEEDY)
     result = pytester.runpytest_subprocess(*OPTIONS, "-n", "1")
-    result.assert_outcomes(passed=1, failed=2, skipped=1)
+    result.assert_outcomes(passed=2, failed=2, skipped=1)
     result.stdout.fnmatch_lines(["* cases judged in 1 launches, *"])
     result.stdout.fnmatch_lines(
         ["*1 test not run for want of npu*", "test_needy.py::test_on_a_device"]
+    )
+    result.stdout.fnmatch_lines(
+        [
+            "*1 test did not fail where a case failed*",
+            "*::test_that_looks_at_no_verdict did not fail and saw a failure, DIVERGED *",
+            "  replay  python -m harness repro * --candidate mutants.B14",
+        ]
     )
     said = result.stdout.str()
     # That of the first test, and none of the second.
@@ -107,11 +146,58 @@ def test_a_worker_of_xdist_tells_what_it_judged_and_could_not_run_and_the_smalle
     bundle = read_bundle(Path(place))
     assert Path(place).parent == pytester.path / ".harness/failures"
     assert f'repro "{bundle.case}" --candidate mutants.B14\n  bundle  {place}\n' in said
-    assert "  looks   label-rolled-locally: the last label of a shard is the shard's own" in said
+    assert "\nDIVERGED label-rolled-locally: the last label of a shard is the shard's own" in said
     assert bundle.case == parse("case/1 rows=3:111 sp=2")
+    # A case is its line, and no line of ours explains it.
+    assert f"case={bundle.case},\n" in said
+    assert "harness/compare" not in said
     assert bundle.origin.test == "test_fails.py::test_the_step_is_right"
     assert bundle.origin.blob in said
     assert re.fullmatch(r"@reproduce_failure\('[0-9.]+', b'[A-Za-z0-9+/=]+'\)", bundle.origin.blob)
+
+
+UNSEEN = """
+import pytest
+from hypothesis import given, settings, strategies as st
+from harness.case import parse
+
+CASE = parse("case/1 rows=3:111 sp=2")
+
+def test_that_looks_at_no_verdict(harness_evaluate):
+    harness_evaluate(CASE)
+    harness_evaluate(CASE)
+
+@pytest.mark.wrong_on_purpose
+def test_of_a_mutant(harness_evaluate):
+    harness_evaluate(CASE)
+
+@pytest.mark.xfail
+def test_that_is_expected_to_fail(harness_prove):
+    harness_prove(CASE)
+"""
+
+
+@pytest.mark.parametrize(("unseen", "status"), [("fail", 1), ("tell", 0)])
+def test_a_failure_that_no_test_failed_on_fails_the_session_unless_it_is_only_told(
+    unseen: str, status: int, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failed(case: Case, candidate: str, *_: object, **__: object) -> Comparison:
+        return faulted(case, candidate, Fault(kind=Kind.RAISED, summary="rank 1 raised"))
+
+    # No rank has to run for it.
+    monkeypatch.setattr(judge, "evaluate", failed)
+    pytester.makepyfile(UNSEEN)
+    result = pytester.runpytest_inprocess(*OPTIONS, "--harness-unseen", unseen)
+    assert result.ret == status
+    result.assert_outcomes(passed=2, xfailed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*= 1 test did not fail where a case failed =*",
+            "*::test_that_looks_at_no_verdict did not fail and saw 2 failures, first FAULT *",
+            "  replay  python -m harness repro * --candidate native-local",
+        ]
+    )
+    assert (f"@pytest.mark.{ON_PURPOSE}" in result.stdout.str()) is bool(status)
 
 
 def test_a_runner_that_must_have_the_device_cannot_pass_by_skipping(

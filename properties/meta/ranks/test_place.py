@@ -1,6 +1,7 @@
 """Where a launch keeps its files, and what becomes of them."""
 
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable
@@ -92,7 +93,7 @@ def test_who_fills_the_disk_is_told_so_and_nothing_is_left() -> None:
 
 
 def test_what_killed_launches_left_is_swept_and_what_is_held_or_new_is_not(
-    somewhere: Callable[[str], Path],
+    somewhere: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = somewhere("t")
     for name, age in (("left", 100), ("held", 100), ("new", 1)):
@@ -105,6 +106,12 @@ def test_what_killed_launches_left_is_swept_and_what_is_held_or_new_is_not(
     made = place.make()
     kept = {f"{PREFIX}held", f"{PREFIX}new", f"{PREFIX}link", "somebody's", made.name}
     assert {each.name for each in folder.iterdir()} == kept
+    assert stat.filemode(made.stat().st_mode) == "drwx------"
     os.close(held)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.getuid", lambda: -1)
+        place.make()
+    # It was another user's.
+    assert (folder / f"{PREFIX}held").exists()
     place.make()
     assert not (folder / f"{PREFIX}held").exists()

@@ -27,7 +27,7 @@ def link() -> Iterator[Link]:
 
 @pytest.fixture
 def ticket() -> Ticket:
-    return Ticket(parse("case/1 rows=3:111 sp=2"), "native-local", traced=False, run=1)
+    return Ticket(parse("case/1 rows=3:111 sp=2"), "native-local", "", traced=False, run=1)
 
 
 @pytest.mark.parametrize(

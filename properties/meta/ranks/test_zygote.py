@@ -45,8 +45,9 @@ def ready() -> Iterator[Ready]:
 
 
 def process(pool: RankPool) -> Process:
-    assert pool._crew is not None
-    return pool._crew.launch.torchrun.process
+    (station,) = pool._stations
+    assert station.crew is not None
+    return station.crew.launch.torchrun.process
 
 
 def server() -> Zygote:

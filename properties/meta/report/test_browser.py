@@ -148,7 +148,7 @@ def test_sixteen_thousand_tokens_are_there_within_two_seconds(
 def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
     looks = (Look("crashed", HOSTILE),)
     logs = {0: HOSTILE * 200_000}
-    comparison = replace(pictured(), candidate=HOSTILE, reason=HOSTILE, looks=looks, logs=logs)
+    comparison = replace(pictured(), candidate=HOSTILE, reason=HOSTILE, seen=looks, logs=logs)
     with opened(browser, tmp_path, pages_of("x", comparison_record(comparison))[0].text) as page:
         assert "<script>alert(1)" in page.locator("h1").inner_text()
         assert page.evaluate("document.scripts.length") == 1

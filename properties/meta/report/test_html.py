@@ -12,14 +12,16 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 
-from harness.case import Row
+from harness.case import Row, parse
 from harness.cli import main
 from harness.commands.options import answer
-from harness.compare import Comparison, Look, faulted
+from harness.compare import Comparison, Look, compare, faulted
 from harness.compare.scale import Scale
 from harness.failure.bundle import write_bundle
 from harness.golden.verify import Verified
+from harness.reference import reference
 from harness.report import comparison_record
 from harness.report.html import NotDrawn, Page, pages_of, save
 from harness.trace import Fault, Kind, Misfit, MisfitKind
@@ -28,6 +30,7 @@ from properties.helpers.drawn import CASE, HOSTILE, SIGNS, campaign, pictured
 from properties.helpers.full import full_disk
 from properties.helpers.fuzzing import fuzz, one_value_else
 from properties.helpers.places import ROOT
+from properties.meta.diagnosis.test_anomalies import shown
 
 
 def page_of(comparison: Comparison, **more: Any) -> str:
@@ -148,6 +151,21 @@ def test_a_gradient_of_the_other_sign_is_drawn_on_the_other_side() -> None:
     )
 
 
+def test_a_gradient_that_is_zero_is_no_times_the_expected_one() -> None:
+    # Who sees itself alone weighs nothing: queries and keys learn nothing.
+    case = parse("case/1 rows=3:111 heads=2 layers=1 vocab=8 sp=2 window=1 dtype=fp64")
+    oracle = reference(case, torch.float64, traced=True)
+    zeros = {"layers.0.q", "layers.0.k"}
+    for changed, told in (("head", "zero, as it should be"), ("layers.0.q", "it should be zero")):
+        assembly = shown(case, {f"grad.{changed}": lambda gradient: gradient + 1.0})
+        failure = compare(case, "tampered", oracle, [oracle], assembly)
+        assert failure.picture is not None
+        none = {key for key, ratio in failure.picture.ratios.items() if ratio is None}
+        assert none == {f"grad.{name}" for name in zeros}
+        row = f'<th scope="row">layers.0.q</th><td class="number">{told}<'
+        assert row in page_of(failure)
+
+
 def test_gradients_heads_cause_and_command_are_on_the_page() -> None:
     page = page_of(pictured())
     assert "All 2 heads are wrong somewhere." in page
@@ -206,7 +224,7 @@ def test_before_and_after_shrinking_stand_side_by_side() -> None:
 def test_nothing_that_was_sent_to_us_is_more_than_text() -> None:
     fault = Fault(kind=Kind.RAISED, summary=HOSTILE, stacks={0: HOSTILE}, log=HOSTILE)
     for comparison in (
-        replace(pictured(), candidate=HOSTILE, reason=HOSTILE, looks=(Look("crashed", HOSTILE),)),
+        replace(pictured(), candidate=HOSTILE, reason=HOSTILE, seen=(Look("crashed", HOSTILE),)),
         replace(faulted(CASE, HOSTILE, fault), logs={0: HOSTILE}),
     ):
         page = page_of(comparison, test=HOSTILE, bundle=HOSTILE)

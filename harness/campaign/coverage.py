@@ -1,0 +1,138 @@
+"""What was examined of what was asked for: a run that left it out is no pass. Needs no torch.
+
+Every case can pass, and the run can still prove nothing: the candidate refused each case that
+shares a sequence, or each that has a target. So of the cases that were drawn it is counted how
+many share a sequence over each sp, and how many have a target whose label is on another rank; of
+these, enough must have been judged. Of every gradient it is counted in how many cases it was
+compared, and in how many of them it was not zero.
+
+Enough is a quarter of what was drawn, and never more than ENOUGH: a candidate may refuse most of
+what is drawn. ENOUGH is so large that a fault which shows in half of the cases that can show it is
+overlooked once in a hundred runs: 0.5 ** 7 < 0.01. Half of the known bugs show more often, see
+docs/campaigns.md.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.case import Case
+from harness.plan import plan
+from harness.verdict import Verdict
+
+if TYPE_CHECKING:
+    from harness.compare import Comparison
+
+ENOUGH, A_SHARE_OF = 7, 4
+AT_AN_EDGE = "a target whose label is on another rank"
+LAYER = re.compile(r"layers\.\d+")
+GRADIENT = "grad."
+
+
+def of_any_layer(key: str) -> str:
+    """`grad.layers.1.attn.q` as `grad.layers.*.attn.q`: few cases have many layers."""
+    return LAYER.sub("layers.*", key)
+
+
+def sharing(sp: int) -> str:
+    """What it is called that a case shares a sequence over so many ranks."""
+    return f"a sequence over sp {sp}"
+
+
+@dataclass(slots=True)
+class Gradient:
+    """In how many cases one was compared, and in how many it was not zero."""
+
+    compared: int = 0
+    alive: int = 0
+
+    def __add__(self, other: "Gradient") -> "Gradient":
+        return Gradient(self.compared + other.compared, self.alive + other.alive)
+
+
+@dataclass(slots=True)
+class Coverage:
+    """What one candidate was asked for, and what of it was judged."""
+
+    asked: Counter[str] = field(default_factory=Counter)
+    judged: Counter[str] = field(default_factory=Counter)
+    # By name, whatever the layer.
+    gradients: dict[str, Gradient] = field(default_factory=dict)
+
+    @classmethod
+    def asks(cls, cases: Iterable[Case]) -> "Coverage":
+        """Of a candidate that is to be judged on these."""
+        coverage = cls()
+        for case in cases:
+            coverage.ask(case)
+        return coverage
+
+    def ask(self, case: Case) -> None:
+        if case.sp > 1:
+            self.asked[sharing(case.sp)] += 1
+            self.asked[AT_AN_EDGE] += plan(case).live_boundary_labels(case) > 0
+
+    def add(self, comparison: "Comparison") -> None:
+        if comparison.verdict in (Verdict.UNSUPPORTED, Verdict.FAULT):
+            return
+        case, at_edge = comparison.case, comparison.at_edge
+        if case.sp > 1:
+            self.judged[sharing(case.sp)] += 1
+            if at_edge is None:
+                # It shows who holds which target only, and not who holds the labels.
+                at_edge = plan(case).live_boundary_labels(case)
+            self.judged[AT_AN_EDGE] += at_edge > 0
+        alive = dict[str, bool]()
+        for result in comparison.keys:
+            if result.key.startswith(GRADIENT):
+                name = of_any_layer(result.key)
+                alive[name] = alive.get(name, False) or not result.zero
+        for name, one in alive.items():
+            gradient = self.gradients.setdefault(name, Gradient())
+            gradient.compared += 1
+            gradient.alive += one
+
+    def __add__(self, other: "Coverage") -> "Coverage":
+        gradients = {
+            name: self.gradients.get(name, Gradient()) + other.gradients.get(name, Gradient())
+            for name in {**self.gradients, **other.gradients}
+        }
+        return Coverage(self.asked + other.asked, self.judged + other.judged, gradients)
+
+    def lacks(self) -> Iterator[str]:
+        """What was asked for and not examined enough, in words."""
+        for what, asked in sorted(self.asked.items()):
+            judged = self.judged[what]
+            if judged < min(ENOUGH, -(-asked // A_SHARE_OF)):
+                yield f"{judged or 'none'} of {asked} cases with {what}"
+        dead = [name for name, each in self.gradients.items() if not each.alive]
+        if dead and len(dead) == len(self.gradients):
+            yield "no gradient, because all of them were zero in every case"
+            return
+        for name in dead:
+            compared = self.gradients[name].compared
+            if compared >= ENOUGH:
+                yield f"no element of {name}, which was zero in all {compared} cases"
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "asked": dict(self.asked),
+            "judged": dict(self.judged),
+            "gradients": {name: asdict(each) for name, each in self.gradients.items()},
+        }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> "Coverage":
+        return cls(
+            Counter(record["asked"]),
+            Counter(record["judged"]),
+            {name: Gradient(**each) for name, each in record["gradients"].items()},
+        )
+
+    def is_sound(self) -> bool:
+        counts = (*self.asked.values(), *self.judged.values())
+        return min(counts, default=0) >= 0 and all(
+            0 <= each.alive <= each.compared for each in self.gradients.values()
+        )

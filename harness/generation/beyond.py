@@ -1,0 +1,137 @@
+"""Cases beyond the usual sizes: a fault that shows only there shows in no other case.
+
+Each kind takes a usual case and makes one or two things of it large, so that it costs little more.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import reject
+from hypothesis import strategies as st
+
+from harness.case import Case, InvalidCase, Row
+from harness.generation.drawing import drawn
+from harness.generation.strategies import cases, rows, with_stated
+from harness.plan import plan
+
+# Multiples of 128, at which kernels have their blocks; one off those of 64, and anything else.
+_WHOLE_BLOCKS = (256, 384)
+_OTHERWISE = (191, 193, 255, 257, 319, 321, 383, 385, *range(130, 401, 15))
+_ROWS = 24
+_LAYERS = 4
+_STEPS = 3
+_VOCAB = 257
+Fields = dict[str, Any]
+Enlarge = Callable[[st.DrawFn, Case], Fields]
+
+
+def long_rows(draw: st.DrawFn, case: Case) -> Fields:
+    """Rows that fill several blocks of a kernel, all supervised or with a prompt before."""
+    others = max(case.dp, 2) - 1
+    lengths = [
+        draw(st.sampled_from(_WHOLE_BLOCKS)),
+        *draw(st.lists(st.sampled_from(_OTHERWISE), min_size=others, max_size=others)),
+    ]
+    prompts = [draw(st.sampled_from((0, 1, n // 2))) for n in lengths]
+    batch = tuple(Row("0" * p + "1" * (n - p)) for n, p in zip(lengths, prompts, strict=True))
+    window = draw(st.sampled_from((None, None, 100)))
+    return {"rows": batch, "micro_batches": 1, "vocab": _VOCAB, "layers": 1, "window": window}
+
+
+def many_rows(draw: st.DrawFn, _case: Case) -> Fields:
+    """So many that a counter of rows, or of documents, needs a second digit."""
+    batch = tuple(draw(st.lists(rows(max_length=6), min_size=_ROWS, max_size=_ROWS)))
+    micro_batches = draw(st.sampled_from((1, 2, 5)))
+    return {"rows": batch, "micro_batches": micro_batches, "layers": 1, "steps": _STEPS}
+
+
+def wide_heads(head_dim: int) -> Enlarge:
+    """A head dim that people have."""
+
+    def enlarge(draw: st.DrawFn, case: Case) -> Fields:
+        kv_heads = draw(st.sampled_from((case.sp, 1)))
+        return {"head_dim": head_dim, "heads": case.sp, "kv_heads": kv_heads, "layers": 1}
+
+    return enlarge
+
+
+def odd_heads(kv_heads: int) -> Enlarge:
+    """Numbers of kv heads that are no power of two."""
+
+    def enlarge(draw: st.DrawFn, _case: Case) -> Fields:
+        return {"kv_heads": kv_heads, "heads": kv_heads * draw(st.sampled_from((1, 2)))}
+
+    return enlarge
+
+
+def many_layers(_draw: st.DrawFn, _case: Case) -> Fields:
+    """Between the first layer and the last there are some that are neither."""
+    return {"layers": _LAYERS, "vocab": _VOCAB}
+
+
+def as_usual(_draw: st.DrawFn, _case: Case) -> Fields:
+    """Nothing but the mesh is rare."""
+    return {}
+
+
+def beyond(
+    seed: int,
+    *,
+    sps: Sequence[int],
+    dps: Sequence[int],
+    rare_sps: Sequence[int],
+    rare_dps: Sequence[int],
+    max_ranks: int,
+    stated: Sequence[str],
+    **usual: Any,
+) -> Iterator[Case]:
+    """Kind after kind, over and over; a kind of which there is no case is left out."""
+    # A sequence that nobody shares shows little.
+    asked, sps = sps, tuple(sp for sp in sps if sp > 1) or sps
+    kinds: list[tuple[Enlarge, Sequence[int], Sequence[int]]] = [
+        (long_rows, sps, dps),
+        (odd_heads(3), _over(3, asked, rare_sps), dps),
+        (wide_heads(64), sps, dps),
+        (as_usual, rare_sps[-1:], dps),
+        (many_rows, sps, dps),
+        (odd_heads(5), _over(5, asked, rare_sps), dps),
+        (as_usual, sps, rare_dps),
+        (wide_heads(128), sps, dps),
+        (many_layers, sps, dps),
+    ]
+    streams = [
+        drawn(
+            _large(enlarge, tuple(stated), sps=its_sps, dps=its_dps, max_ranks=max_ranks, **usual),
+            seed + number,
+        )
+        for number, (enlarge, its_sps, its_dps) in enumerate(kinds)
+        if its_sps and its_dps and min(its_sps) * min(its_dps) <= max_ranks
+    ]
+    while streams:
+        for stream in list(streams):
+            case = next(stream, None)
+            if case is None:
+                streams.remove(stream)
+            else:
+                yield case
+
+
+def _over(kv_heads: int, sps: Sequence[int], rare_sps: Sequence[int]) -> Sequence[int]:
+    """An sp that goes with so many kv heads: as many, or else one."""
+    return next(((sp,) for sp in (kv_heads, 1) if sp in (*rare_sps, *sps)), ())
+
+
+@st.composite
+def _large(draw: st.DrawFn, /, enlarge: Enlarge, stated: Sequence[str], **usual: Any) -> Case:
+    usual_case = draw(cases(**usual, max_rows=2, max_steps=1))
+    try:
+        case = replace(usual_case, ids=None, **enlarge(draw, usual_case))
+    except InvalidCase:
+        reject()
+    if stated:
+        case = draw(with_stated(case, tuple(stated)))
+    if case.sp > 1 and not plan(case).live_boundary_labels(case):
+        # So few there are that each is to tell something.
+        reject()
+    return case

@@ -1,0 +1,78 @@
+"""A campaign leaves the usual sizes now and then, and says which bounds it kept."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from harness.campaign.bounds import Bounds
+from harness.campaign.request import Part, Request
+from harness.campaign.supply import BEYOND_FROM, draw
+from harness.case import parse
+from properties.planted import false_passes
+from properties.planted.false_passes import BEYOND, Altered, has_a_target
+
+RANKS = 8
+REQUEST = Request(
+    candidates=("native-gather",),
+    sps=(1, 2, 4),
+    dps=(1, 2),
+    dtypes=("fp64",),
+    losses=("token-mean", "row-mean"),
+    count=BEYOND_FROM,
+    seed=0,
+    rare_sps=(3, 5, 8),
+    rare_dps=(4,),
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_campaign_shows_what_is_wrong_beyond_the_usual_sizes(seed: int) -> None:
+    batch = draw(replace(REQUEST, seed=seed), RANKS)
+    assert len(batch) == len({*batch}) == BEYOND_FROM
+    for name in BEYOND:
+        candidate: Altered = getattr(false_passes, name)
+        seen = [case for case in batch if candidate.wrong(case) and has_a_target(case)]
+        assert seen, f"{name} is wrong in no case of seed {seed}"
+
+
+def test_a_smaller_campaign_has_the_usual_sizes_only() -> None:
+    batch = draw(replace(REQUEST, count=BEYOND_FROM - 1), RANKS)
+    assert len(batch) == BEYOND_FROM - 1
+    for name in BEYOND:
+        candidate: Altered = getattr(false_passes, name)
+        assert not any(candidate.wrong(case) for case in batch)
+
+
+def test_sizes_that_somebody_asked_for_are_kept() -> None:
+    batch = draw(replace(REQUEST, sps=(2,), rare_sps=(), rare_dps=(), stated=("layers=2",)), 4)
+    assert {(case.sp, case.layers) for case in batch} == {(2, 2)}
+    assert {case.dp for case in batch} == {1, 2}
+    assert max(len(row) for case in batch for row in case.rows) > 130
+
+
+def test_each_shard_has_its_share_of_what_is_beyond() -> None:
+    batch = draw(replace(REQUEST, count=5 * BEYOND_FROM), RANKS)
+    large = {case for case in batch if any(getattr(false_passes, n).wrong(case) for n in BEYOND)}
+    shares = Counter(k for k in range(1, 6) for case in Part(k, 5).share(batch) if case in large)
+    assert min(shares[k] for k in range(1, 6)) >= len(large) / 10
+
+
+def bounds(*lines: str) -> Bounds:
+    made = Bounds()
+    for line in lines:
+        made.add(parse(line))
+    return made
+
+
+def test_bounds_are_those_of_all_that_was_judged() -> None:
+    one = "case/1 rows=2:11,3:111 sp=2 window=4 heads=8/2"
+    other = "case/1 rows=14:11111111111111 sp=4 heads=4/4 layers=3 model=qwen2 checkpoint=1"
+    text = bounds(one, other).text()
+    for part in (
+        "rows ≤ 2 of ≤ 14 tokens", "sp 2,4;", "dp 1;", "kv heads 2,4;", "layers 1,3;", "heads ≤ 8",
+        "model llama,qwen2", "wrapper none", "window ≤ 4", "; none compiled, mixed, tied",
+    ):  # fmt: skip
+        assert part in text
+    assert bounds(one) + bounds(other) == bounds(other, one)
+    assert Bounds().text() == ""

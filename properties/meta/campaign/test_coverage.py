@@ -1,0 +1,105 @@
+"""What was asked for and never examined is a fault that names it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from harness.campaign.coverage import ENOUGH, Coverage
+from harness.campaign.summary import Tally
+from harness.case import Case, parse
+from harness.cli import main
+from harness.compare import Comparison, KeyResult, Verdict
+from harness.conformance.examined import Examined
+from harness.conformance.stage import Stage
+from properties.helpers.places import PLANTED
+
+pytest_plugins = ["properties.helpers.own_pool"]
+
+SHARED = parse("case/1 rows=4:1111 sp=2")
+ALONE = replace(SHARED, sp=1)
+KEYS = (KeyResult("grad.head", 4, 0, 0.0), KeyResult("grad.layers.1.attn.q", 4, 0, 0.0))
+DEAD = (KEYS[0], replace(KEYS[1], zero=True))
+
+
+def judged(case: Case, keys: tuple[KeyResult, ...] = KEYS, at_edge: int | None = 1) -> Comparison:
+    return Comparison(case=case, candidate="a", verdict=Verdict.EQUAL, keys=keys, at_edge=at_edge)
+
+
+def lacks(asked: list[Case], seen: list[Comparison]) -> list[str]:
+    examined = Coverage.asks(asked)
+    for comparison in seen:
+        examined.add(comparison)
+    return list(examined.lacks())
+
+
+@pytest.mark.parametrize(
+    ("asked", "enough"), [(1, 1), (4, 1), (5, 2), (4 * ENOUGH, ENOUGH), (400, ENOUGH)]
+)
+def test_a_quarter_of_what_was_drawn_is_enough_and_one_less_is_not(
+    asked: int, enough: int
+) -> None:
+    drawn = [SHARED] * asked
+    assert lacks(drawn, [judged(SHARED)] * enough) == []
+    few = lacks(drawn, [*[judged(SHARED)] * (enough - 1), judged(ALONE)])
+    count = enough - 1 or "none"
+    assert few == [
+        f"{count} of {asked} cases with a sequence over sp 2",
+        f"{count} of {asked} cases with a target whose label is on another rank",
+    ]
+
+
+def test_a_target_counts_where_its_label_is_on_another_rank_of_the_candidate() -> None:
+    why = ["none of 1 cases with a target whose label is on another rank"]
+    assert lacks([SHARED], [judged(SHARED, at_edge=0)]) == why
+    # It does not show who holds the labels: then it is taken to cut as we do.
+    assert lacks([SHARED], [judged(SHARED, at_edge=None)]) == []
+
+
+def test_gradients_that_are_zero_in_every_case_are_named() -> None:
+    drawn = [SHARED] * ENOUGH
+    assert lacks(drawn, [judged(SHARED, DEAD)] * (ENOUGH - 1)) == []
+    named = f"no element of grad.layers.*.attn.q, which was zero in all {ENOUGH} cases"
+    assert lacks(drawn, [judged(SHARED, DEAD)] * ENOUGH) == [named]
+    assert lacks(drawn, [*[judged(SHARED, DEAD)] * ENOUGH, judged(SHARED)]) == []
+    dead = tuple(replace(key, zero=True) for key in KEYS)
+    every = "no gradient, because all of them were zero in every case"
+    assert lacks([SHARED], [judged(SHARED, dead)]) == [every]
+
+
+def test_parts_add_up_and_a_failure_is_not_hidden_by_what_was_not_examined() -> None:
+    part = Tally(coverage=Coverage.asks([SHARED] * 6))
+    other = Tally(coverage=Coverage.asks([SHARED] * 6))
+    other.add(judged(SHARED))
+    other.add(judged(SHARED))
+    assert (part + other).verdict == "FAULT"
+    part.add(judged(SHARED))
+    assert (part + other).verdict == "EQUAL"
+    other.add(replace(judged(SHARED), verdict=Verdict.DIVERGED))
+    assert (part + other).verdict == "DIVERGED"
+    assert Tally.from_record(json.loads(json.dumps((part + other).record()))) == part + other
+
+
+@pytest.mark.usefixtures("own_pool")
+def test_who_refuses_what_was_asked_for_is_no_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"{PLANTED / 'false_passes.py'}:{name}" for name in ("ONLYSP1", "LIMSP1", "NOTARGET")]
+    asked = ("--cases", "6", "--sp", "1,2", "--dp", "1", "--dtype", "fp64", "--json")
+    candidates = [word for name in names for word in ("--candidate", name)]
+    assert main(["check", *asked, *candidates]) == 3
+    tallies = json.loads(capsys.readouterr().out)["candidates"]
+    for name in names:
+        assert tallies[name]["verdict"] == "FAULT"
+        assert {*tallies[name]["verdicts"]} <= {"EQUAL", "WITHIN", "UNSUPPORTED"}
+        assert any("on another rank" in what for what in tallies[name]["unexamined"])
+
+
+def test_a_published_step_that_was_examined_on_too_little_is_told() -> None:
+    stage = Stage(coverage=Coverage.asks([SHARED] * 8))
+    examined = Examined("a.b", "a@1", {}, stages={"sp 2": stage})
+    stage.add(judged(SHARED))
+    assert len(examined.unexamined) == 2
+    stage.add(judged(SHARED))
+    assert examined.unexamined == []
+    assert Examined("a.b", "a@1", {}, stages={"sp 1": Stage()}).unexamined == [
+        "no case that it supports shares a sequence"
+    ]

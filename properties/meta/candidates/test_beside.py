@@ -1,0 +1,311 @@
+"""The code that is named is the code that is judged, with what lies beside it and nothing else."""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pytest
+
+from harness.candidates import locate
+from harness.candidates.beside import FromElsewhere, require_own
+from harness.candidates.registry import UnknownCandidate
+from harness.case import parse
+from harness.cli import main
+from harness.commands.options import DIVERGED
+from harness.judge import evaluate_all
+from harness.plugin import Prove
+from harness.ranks import pool as pools
+from harness.ranks.crew import Crew
+from harness.ranks.pool import CannotStart, NotAtHome, RankPool
+from harness.ranks.ticket import Ticket
+from harness.trace import Assembly
+from harness.verdict import Verdict
+from properties.helpers.stores import stored_in
+
+if TYPE_CHECKING:
+    from harness.ranks.nodes import Nodes
+
+CASE = parse("case/1 rows=3:111,4:1011 sp=2")
+ALONE = parse("case/1 rows=3:111,4:1011 sp=1")
+RIGHT, WRONG = 1, 2
+
+MINE = """
+import torch
+from harness.candidates.own.native import LocalDialect
+from parts import scale
+from step import TIMES
+
+torch.library.custom_op("mine::scaled", scale.scaled, mutates_args=())
+
+
+class Plain(LocalDialect):
+    name = "plain"
+
+    def times(self):
+        return TIMES
+
+    def run(self, case, rank, emit):
+        def scaled(key, tensor, tokens=None):
+            emit(key, tensor * self.times() if key.startswith("grad.") else tensor, tokens)
+
+        super().run(case, rank, scaled)
+
+
+class Late(Plain):
+    def times(self):
+        from parts.late import times
+
+        return times()
+
+
+class Registered(Plain):
+    def times(self):
+        return torch.ops.mine.scaled(torch.ones(())).item()
+
+
+STEP, LATE, REGISTERED = Plain(), Late(), Registered()
+"""
+SCALE = """
+import torch
+from . import late
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * late.times()
+"""
+
+
+def lay(folder: Path, times: int) -> str:
+    """A candidate whose gradients are as many times too large as the modules beside it say."""
+    (folder / "parts").mkdir(parents=True)
+    (folder / "mine.py").write_text(MINE)
+    (folder / "step.py").write_text(f"TIMES = {times}\n")
+    (folder / "parts" / "__init__.py").touch()
+    (folder / "parts" / "scale.py").write_text(SCALE)
+    (folder / "parts" / "late.py").write_text(f"def times(): return {times}\n")
+    return f"{folder}/mine.py"
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """One is right, the other wrong, and their files are called the same."""
+    folder = tmp_path_factory.mktemp("two")
+    return lay(folder / "a", RIGHT), lay(folder / "b", WRONG)
+
+
+@pytest.fixture
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """The current folder has a right step, and beside the candidate lies a wrong one."""
+    wrong = lay(tmp_path / "c", WRONG)
+    right = lay(tmp_path / "here", RIGHT)
+    monkeypatch.chdir(tmp_path / "here")
+    return right, wrong
+
+
+Judged = Callable[..., set[str]]
+
+
+@pytest.fixture(params=["check", "golden verify", "pytest"])
+def failing(
+    request: pytest.FixtureRequest,
+    harness_pool: RankPool,
+    harness_prove: Prove,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Judged:
+    """Which of these fail where all are asked for together."""
+    monkeypatch.setattr("harness.campaign.check.worth_shrinking", lambda _: False)
+    for command in ("check", "golden.look"):
+        monkeypatch.setattr(
+            f"harness.commands.{command}.open_pool", lambda *_: nullcontext(harness_pool)
+        )
+
+    def told(*words: str, names: tuple[str, ...]) -> Any:
+        asked = [word for name in names for word in ("--candidate", name)]
+        capsys.readouterr()
+        assert main([*words, "--sp", "2", "--json", *asked]) == DIVERGED
+        return json.loads(capsys.readouterr().out)
+
+    def by_check(*names: str) -> set[str]:
+        document = told("check", "--cases", "3", "--dp", "1", "--dtype", "fp64", names=names)
+        return {name for name, tally in document["candidates"].items() if tally["failures"]}
+
+    def by_golden(*names: str) -> set[str]:
+        stored_in(tmp_path / "golden")
+        document = told("golden", "verify", "--store", str(tmp_path / "golden"), names=names)
+        return {failure["candidate"] for failure in document["failures"].values()}
+
+    def in_pytest(*names: str) -> set[str]:
+        failed = set()
+        for name in names:
+            try:
+                harness_prove(CASE, name)
+            except pytest.fail.Exception:
+                failed.add(name)
+        return failed
+
+    return {"check": by_check, "golden verify": by_golden, "pytest": in_pytest}[request.param]
+
+
+@pytest.mark.parametrize("first", ["right", "wrong"])
+def test_two_with_modules_of_the_same_names_are_judged_each_with_its_own(
+    first: str, two: tuple[str, str], failing: Judged
+) -> None:
+    right, wrong = (f"{file}:STEP" for file in two)
+    both = (right, wrong) if first == "right" else (wrong, right)
+    assert failing(*both) == {wrong}
+
+
+def test_what_lies_beside_the_candidate_is_taken_and_not_what_lies_in_the_current_folder(
+    cwd: tuple[str, str], failing: Judged
+) -> None:
+    _, wrong = cwd
+    assert failing(f"{wrong}:STEP") == {f"{wrong}:STEP"}
+
+
+@pytest.mark.parametrize("name", ["STEP", "LATE", "REGISTERED"])
+def test_what_is_imported_late_or_registered_in_a_library_is_its_own_as_well(
+    name: str, two: tuple[str, str], harness_pool: RankPool
+) -> None:
+    right, wrong = (f"{file}:{name}" for file in two)
+    jobs = [(CASE, each) for each in (right, wrong, right, wrong, "native-local")]
+    verdicts = [seen.verdict for seen in evaluate_all(jobs, harness_pool)]
+    assert [each.passed for each in verdicts] == [True, False, True, False, True]
+    assert set(verdicts) <= {Verdict.EQUAL, Verdict.WITHIN, Verdict.DIVERGED}
+
+
+def test_candidates_of_one_folder_and_those_that_come_with_the_harness_share_ranks(
+    two: tuple[str, str],
+) -> None:
+    right, wrong = two
+    with RankPool(1) as pool:
+        for candidate in ("native-local", f"{right}:STEP", f"{right}:LATE", "mutants.B14"):
+            assert isinstance(pool.run(ALONE, candidate), Assembly)
+        assert pool.launches == 1
+        assert isinstance(pool.run(ALONE, f"{wrong}:STEP"), Assembly)
+        assert pool.launches == 2
+        assert len(pool.pids()) == 4
+    assert pool.pids() == []
+
+
+def test_ranks_of_a_folder_that_nobody_asks_for_make_room_for_those_of_another(
+    two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "MOST_FOLDERS", 1)
+    right, wrong = (f"{file}:STEP" for file in two)
+    with RankPool(1) as pool:
+        seen = [next(evaluate_all([(ALONE, each)], pool)) for each in (right, wrong, right)]
+        assert len(pool.pids()) == 2
+    assert [each.verdict.passed for each in seen] == [True, False, True]
+
+
+def test_on_several_hosts_a_second_folder_is_refused_while_the_first_is_under_way() -> None:
+    pool = RankPool(1, nodes=cast("Nodes", object()))
+    station = pool._serving("/a")
+    station.waiting.append(Ticket(ALONE, "/a/mine.py:STEP", "/a", traced=False))
+    with pytest.raises(NotAtHome, match=r"candidate in /b: needs ranks of its own.* all serve /a"):
+        pool._serving("/b")
+    station.waiting.clear()
+    assert pool._serving("/b") is station
+
+
+def test_what_does_not_load_leaves_the_ranks_of_another_folder_ready(
+    two: tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "empty.py").touch()
+    with RankPool(1) as pool:
+        pool.load(f"{tmp_path}/empty.py:STEP")
+        pool.load(f"{two[0]}:STEP")
+        with pytest.raises(UnknownCandidate, match=r"empty.py has no attribute 'STEP'"):
+            pool.run(ALONE, f"{two[0]}:STEP")
+        assert isinstance(pool.run(ALONE, f"{two[0]}:STEP"), Assembly)
+
+
+def test_ctrl_c_ends_the_ranks_of_every_folder(
+    two: tuple[str, str],
+    address_of: Callable[[int], str],
+    left_behind: Callable[[str], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_: Crew) -> None:
+        raise KeyboardInterrupt
+
+    with RankPool(1) as pool:
+        for file in two:
+            pool.run(ALONE, f"{file}:STEP")
+        # Of each, torchrun and one rank.
+        addresses = {address_of(pid) for pid in pool.pids()}
+        assert len(addresses) == 2
+        for file in two:
+            pool.submit(ALONE, f"{file}:STEP")
+        with monkeypatch.context() as patch:
+            patch.setattr(Crew, "troubles", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                pool.collect()
+        assert [left_behind(address) for address in addresses] == [[], []]
+        assert isinstance(pool.run(ALONE, "native-local"), Assembly)
+
+
+def test_a_module_that_was_imported_from_elsewhere_is_a_fault_that_names_both_files(
+    tmp_path: Path,
+) -> None:
+    mine = lay(tmp_path, RIGHT)
+    (tmp_path / "numpy.py").write_text("raise AssertionError")
+    with RankPool(1) as pool:
+        pool.load(f"{mine}:STEP")
+        with pytest.raises(CannotStart) as raised:
+            pool.run(ALONE, f"{mine}:STEP")
+    said = f"{tmp_path}/numpy.py lies beside the candidate, and `import numpy` gives {np.__file__}"
+    assert said in str(raised.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """With what is not imported at all, or is another thing than a module."""
+    (tmp_path / "__main__.py").touch()
+    (tmp_path / "never_imported.py").touch()
+    # A clone, for example.
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "setup.py").touch()
+    return str(tmp_path)
+
+
+def test_only_a_module_that_is_another_file_s_is_a_fault(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = tmp_path / "ours.py"
+    ours.touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "link"))
+    monkeypatch.setitem(sys.modules, "ours", importlib.import_module("ours"))
+    require_own(folder)
+    monkeypatch.setitem(sys.modules, "ours", ModuleType("ours"))
+    with pytest.raises(FromElsewhere, match=f"{ours} lies beside .* gives what is built into"):
+        require_own(folder)
+
+
+def test_a_package_that_lies_in_the_current_folder_is_imported_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(tmp_path / "package", RIGHT)
+    monkeypatch.chdir(tmp_path)
+    folders = {
+        "package.mine:STEP": str(tmp_path),
+        "package/mine.py:STEP": str(tmp_path / "package"),
+        # Installed, or ours.
+        "torch.nn:Linear": "",
+        "harness.case:Case": "",
+        "native-local": "",
+        "mutants.B14": "",
+    }
+    assert {name: locate(name).folder for name in folders} == folders
+    for name in ("step.py", "parts"):
+        (tmp_path / "package" / name).rename(tmp_path / name)
+    with RankPool(1) as pool:
+        assert isinstance(pool.run(ALONE, "package.mine:STEP"), Assembly)

@@ -1,0 +1,57 @@
+"""In a folder that somebody sent, what is named is read, and no file of it is run."""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.case import parse
+from harness.failure.bundle import write_bundle
+from harness.ranks.pool import RankPool
+from harness.trace import Assembly
+from properties.helpers.bundles import made_by_hand
+from properties.helpers.commands import ran
+
+LINE = "case/1 rows=3:111 sp=1"
+# What controller, torchrun or ranks import; `queue` and `pickle` are first imported by a part.
+NAMES = ("torch", "numpy", "json", "queue", "pickle", "multiprocessing", "rich", "msgspec")
+HARNESS = (sys.executable, "-m", "harness")
+
+
+@pytest.fixture
+def strange(tmp_path: Path) -> Path:
+    """A bundle with modules of well-known names beside it; each leaves a trace if it is run."""
+    folder = write_bundle(replace(made_by_hand("labels"), candidate="native-local"), tmp_path)
+    for name in NAMES:
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'a').write({name!r})")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        # What is in the bundle was made up.
+        ("repro .", "(EQUAL|WITHIN) +candidate native-local"),
+        ("check --cases 2 --ranks 1 --sp 1 --dp 1 --pools 2", "2 cases in"),
+    ],
+)
+def test_no_module_is_imported_from_the_current_folder(
+    words: str, said: str, strange: Path
+) -> None:
+    done = ran(*HARNESS, *words.split(), cwd=strange)
+    assert re.search(said, done.stdout), done
+    assert not (strange.parent / "run").exists()
+
+
+@pytest.mark.usefixtures("own_processes")
+def test_nor_by_ranks_that_are_processes_of_their_own(
+    strange: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(strange)
+    # An empty entry is the current folder as well.
+    monkeypatch.setenv("PYTHONPATH", ":/nowhere")
+    with RankPool(1) as pool:
+        assert isinstance(pool.run(parse(LINE), "native-local"), Assembly)
+    assert not (strange.parent / "run").exists()

@@ -1,0 +1,83 @@
+"""Names where a candidate is compared with itself, and no model of ours tells anything."""
+
+import pytest
+import torch
+
+from harness.against import ITSELF
+from harness.candidates.own.mutants import BANK
+from harness.candidates.required import only_required
+from harness.case import parse
+from harness.compare import Comparison, Verdict, compare
+from harness.diagnosis import name_divergence
+from harness.judge import evaluate
+from harness.ranks.pool import RankPool
+from harness.reference import reference
+from harness.report import explain
+from properties.helpers.places import PLANTED
+from properties.meta.diagnosis.test_anomalies import GRADIENTS, shown, times
+
+FILE = f"{PLANTED / 'sinks.py'}:"
+CASE = parse("case/1 rows=7:0111111,3:111 heads=4/2 layers=1 vocab=16 sp=2 dp=1 seed=3")
+
+
+def judged(name: str, pool: RankPool) -> Comparison:
+    seen = evaluate(CASE, name, pool, against=ITSELF)
+    assert seen.verdict is Verdict.DIVERGED, explain(seen)
+    return seen
+
+
+def test_a_right_step_with_sinks_passes(harness_pool: RankPool) -> None:
+    seen = evaluate(CASE, f"{FILE}SINKS", harness_pool, against=ITSELF)
+    assert seen.verdict.passed, explain(seen)
+
+
+@pytest.mark.parametrize("name", ["NOT_CUT", "NOT_CUT_QUIET"])
+def test_sinks_that_are_not_cut_are_named_by_what_learns(
+    name: str, harness_pool: RankPool
+) -> None:
+    seen = judged(f"{FILE}{name}", harness_pool)
+    assert seen.called == "heads-uncut"
+    assert "the first 2 learn" in explain(seen)
+
+
+@pytest.mark.parametrize("name", ["ATTENTION_OFF", "ATTENTION_OFF_QUIET"])
+def test_a_small_error_in_fp64_is_not_called_a_format(name: str, harness_pool: RankPool) -> None:
+    seen = judged(f"{FILE}{name}", harness_pool)
+    assert seen.called == "unclassified"
+    assert "whether that is rounding, this case does not tell" in explain(seen)
+
+
+@pytest.mark.parametrize("key", ["B73", "B78"])
+def test_counts_of_a_shard_are_told_by_the_loss(key: str, harness_pool: RankPool) -> None:
+    seen = judged(only_required(f"mutants.{key}"), harness_pool)
+    assert seen.first is not None
+    assert seen.first.key == "loss"
+    assert seen.called == BANK[key].anomaly == "denominator-per-rank"
+    assert "losses of tokens are right; the loss is " in explain(seen)
+
+
+def test_a_wrong_loss_beside_wrong_gradients_is_a_matter_of_weights() -> None:
+    # Nobody tells what plain training weighs.
+    oracle = reference(CASE, torch.float64)
+    changes = {"loss": times(1.1), GRADIENTS[0]: times(0.5)}
+    assembly = shown(CASE, changes, only=("nll", "loss"))
+    seen = compare(CASE, "tampered", oracle, [oracle], assembly, of_our_model=False)
+    (root,) = name_divergence(seen, oracle, assembly.trace)
+    assert root.name == "weights-wrong"
+    assert "and 1 of 12 gradients are wrong" in root.why
+
+
+def test_what_to_emit_is_said_where_nothing_before_a_wrong_loss_is_emitted(
+    harness_pool: RankPool,
+) -> None:
+    traced = reference(CASE, torch.float64, traced=True)
+    for only, told in (
+        (("nll", "loss"), "nothing before it was emitted; emit ids, positions, labels to see"),
+        (("embed", "nll", "loss"), "embed before it is right; emit layers.0.attn.q, layers.0"),
+    ):
+        assembly = shown(CASE, {"nll": times(3)}, only=only)
+        seen = compare(CASE, "tampered", traced, [traced], assembly)
+        (root, *_) = name_divergence(seen, traced, assembly.trace)
+        assert root.why.startswith(f"nll is wrong, and {told}")
+    seen = judged(only_required("mutants.B29"), harness_pool)
+    assert "nothing before it was emitted; emit positions, layers.0.attn.q" in explain(seen)

@@ -1,0 +1,105 @@
+"""Steps that are wrong somewhere only: each is ours, and what it shows is altered there.
+
+An adversary wrote them, and each was passed once. None may be, unless the bounds that are printed
+leave out where it is wrong.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from harness.candidates import Emit, Rank
+from harness.candidates.own.native import GATHER
+from harness.case import Case
+
+Where = Callable[[Case], bool]
+Change = Callable[[str, Tensor, Case], Tensor]
+
+
+def doubled(key: str, tensor: Tensor, _case: Case) -> Tensor:
+    return 2 * tensor if key.startswith("grad.") else tensor
+
+
+def everywhere(_case: Case) -> bool:
+    return True
+
+
+class Altered:
+    """Our step; where it says so, another one."""
+
+    def __init__(
+        self,
+        name: str,
+        wrong: Where = everywhere,
+        change: Change = doubled,
+        *,
+        refuses: Where = lambda _case: False,
+        limits: str = "",
+    ) -> None:
+        self.name, self.limits = name, limits
+        self.wrong, self._change, self._refuses = wrong, change, refuses
+
+    def supports(self, case: Case) -> str | None:
+        return "not this one" if self._refuses(case) else GATHER.supports(case)
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        def altered(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+            emit(key, self._change(key, tensor, case) if self.wrong(case) else tensor, tokens)
+
+        GATHER.run(case, rank, altered)
+
+
+def in_fp32(key: str, tensor: Tensor, _case: Case) -> Tensor:
+    return tensor.float().double() if key.startswith("grad.") else tensor
+
+
+def scaled(share: float, *only: str) -> Change:
+    """Gradients that are off by a factor, all or some of them."""
+
+    def change(key: str, tensor: Tensor, _case: Case) -> Tensor:
+        is_meant = key in only if only else key.startswith("grad.")
+        return (tensor.double() * share).to(tensor.dtype) if is_meant else tensor
+
+    return change
+
+
+def shares(case: Case) -> bool:
+    return case.sp > 1
+
+
+def has_a_target(case: Case) -> bool:
+    return any("1" in row.mask[1:] for row in case.rows)
+
+
+def longest(case: Case) -> int:
+    return max(map(len, case.rows))
+
+
+# What is asked for is refused.
+ONLYSP1 = Altered("onlysp1", refuses=shares, wrong=shares)
+LIMSP1 = Altered("limsp1", limits="sp=1", wrong=shares)
+NOTARGET = Altered("notarget", refuses=has_a_target)
+FP32 = Altered("fp32", change=in_fp32)
+SPBAD = Altered("spbad", wrong=shares)
+
+# It is wrong beyond the usual sizes.
+LONG = Altered("long", lambda case: longest(case) > 12)
+ROWS = Altered("rows", lambda case: len(case.rows) > 8)
+VOCAB = Altered("vocab", lambda case: case.vocab > 32)
+DIM = Altered("dim", lambda case: case.head_dim >= 64)
+LAYERS = Altered("layers", lambda case: case.layers > 2)
+KV3 = Altered("kv3", lambda case: case.kv_heads == 3)
+KV5 = Altered("kv5", lambda case: case.kv_heads == 5)
+M128 = Altered("m128", lambda case: any(len(row) % 128 == 0 for row in case.rows))
+STEP3 = Altered("step3", lambda case: case.steps >= 3)
+SP3BAD = Altered("sp3bad", lambda case: case.sp == 3)
+SP8 = Altered("sp8", lambda case: case.sp == 8)
+DP4 = Altered("dp4", lambda case: case.dp == 4)
+BEYOND = (
+    *("LONG", "ROWS", "VOCAB", "DIM", "LAYERS", "KV3", "KV5", "M128", "STEP3"),
+    *("SP3BAD", "SP8", "DP4"),
+)
+
+# It is off by little, and by the same in every case.
+HUNDREDTH = Altered("hundredth", change=scaled(1.01, "grad.head"))
+HALF_A_HUNDREDTH = Altered("half-a-hundredth", change=scaled(1.005))

@@ -1,0 +1,80 @@
+"""Attention with a sink for each head, which no model of ours has; and one that is not cut."""
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from harness.candidates import Emit, Rank
+from harness.candidates.own.native import LocalDialect
+from harness.candidates.own.native.attention import Kernel, Segments
+from harness.candidates.own.native.kernels import for_each_query
+from harness.case import Case
+from harness.reference import TORCH_DTYPES
+from harness.trace import is_required
+
+
+class Sinks(LocalDialect):
+    """Each head may also look at nothing; how much so is learnt."""
+
+    sinks: Tensor
+    mine: slice
+
+    def __init__(self, *, shows_all: bool = True) -> None:
+        self.shows_all = shows_all
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        dtype = TORCH_DTYPES[case.dtype]
+        self.sinks = torch.linspace(-0.02, 0.02, case.heads, dtype=dtype).requires_grad_()
+        here = case.heads // case.sp
+        first = self.first(rank.sp_index * here)
+        self.mine = slice(first, first + here)
+        super().run(case, rank, emit if self.shows_all else required_of(emit))
+        gradient = self.sinks.grad
+        assert gradient is not None
+        dist.all_reduce(gradient, group=rank.world)
+        emit("grad.sinks", gradient)
+
+    def first(self, of_rank: int) -> int:
+        return of_rank
+
+    def kernel(self, case: Case) -> Kernel:  # noqa: ARG002 - whatever the case says
+        def attend(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
+            k_TMH, v_TMH = (for_each_query(x, q_TMH) for x in (k_TCH, v_TCH))
+            q_MTH, k_MTH, v_MTH = (x.transpose(0, 1) for x in (q_TMH, k_TMH, v_TMH))
+            scores_MTT = q_MTH @ k_MTH.mT * q_TMH.shape[-1] ** -0.5
+            scores_MTT = scores_MTT.masked_fill(~segments.allowed_TT, float("-inf"))
+            sinks_MT1 = self.sinks[self.mine, None, None].expand(-1, len(q_TMH), 1)
+            weights_MTS = torch.cat([scores_MTT, sinks_MT1], -1).softmax(-1)
+            return (weights_MTS[..., :-1] @ v_MTH).transpose(0, 1)
+
+        return attend
+
+
+def required_of(emit: Emit) -> Emit:
+    """Emits what must be shown, and nothing else."""
+
+    def emit_required(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+        if is_required(key):
+            emit(key, tensor, tokens)
+
+    return emit_required
+
+
+class NotCut(Sinks):
+    """Every rank has the first rank's."""
+
+    def first(self, of_rank: int) -> int:  # noqa: ARG002 - that is what is wrong
+        return 0
+
+
+class AttentionOff(Sinks):
+    """Where a sequence is shared, attention is a little sharper: no rounding, and no sink."""
+
+    def kernel(self, case: Case) -> Kernel:
+        attend = super().kernel(case)
+        factor = 1 + 1e-4 * (case.sp > 1)
+        return lambda q, k, v, segments: attend(q * factor, k, v, segments)
+
+
+SINKS, NOT_CUT, ATTENTION_OFF = Sinks(), NotCut(), AttentionOff()
+NOT_CUT_QUIET, ATTENTION_OFF_QUIET = NotCut(shows_all=False), AttentionOff(shows_all=False)
