@@ -102,5 +102,5 @@ def run(options: argparse.Namespace) -> int:
                 against=request.against,
             )
         show(power, console)
-        document = {**power.record(), "against": request.against, "placement": pools[0].place}
+        document = {**power.record(), "placement": pools[0].place}
     return answer(options, document, PASSED if power.passed else DIVERGED)

@@ -30,6 +30,7 @@ class Power:
     mutants: list[Trial] = field(default_factory=list)
     benign: list[Trial] = field(default_factory=list)
     seconds: float = 0.0
+    against: Against = PLAIN
 
     @property
     def killed(self) -> list[Trial]:
@@ -58,11 +59,15 @@ class Power:
 
     @property
     def passed(self) -> bool:
-        """Every mutant found that can be, nearly every one named, and nothing right flagged."""
+        """Every mutant found that can be, nearly every one named, and nothing right flagged.
+
+        Experiments, which give the names, need a reference of our own.
+        """
+        unnamed = len(self.named_right) < NAMED_RIGHT * len(self.killed)
         return (
             bool(self.killed or self.benign)
             and not self.survivors
-            and len(self.named_right) >= NAMED_RIGHT * len(self.killed)
+            and not (unnamed and self.against == PLAIN)
             and not self.flagged
         )
 
@@ -80,6 +85,7 @@ class Power:
             },
             "seconds": self.seconds,
             "passed": self.passed,
+            "against": self.against,
             "mutants": [asdict(trial) for trial in self.mutants],
             "benign": [asdict(trial) for trial in self.benign],
         }
@@ -129,6 +135,7 @@ def measure(
         power = Power(
             mutants=[future.result() for future in soon],
             benign=[future.result() for future in late],
+            against=against,
         )
     power.seconds = round(time.monotonic() - started, 3)
     return power

@@ -18,6 +18,7 @@ from harness.case import Case, parse
 from harness.cli import main
 from harness.commands.options import read_keys
 from harness.detection import Power, measure, show
+from harness.detection.trial import Trial
 from harness.failure.smallest import smallest
 from harness.ranks.pool import RankPool
 
@@ -29,6 +30,9 @@ REQUEST = Request(
     losses=("token-mean",),
     count=12,
     seed=0,
+)
+WITHOUT_A_NAME = Trial(
+    key="B08", stage="batching", sentence="", cases=1, seconds=0, verdict="FAULT", expected="other"
 )
 TRIED = ["--cases", "3", "--ranks", "4", "--dp", "1"]
 
@@ -182,5 +186,8 @@ def test_what_is_wrong_at_sp_1_too_is_told_as_such_where_that_is_the_reference(
     # What is right at sp 1, and is not found, is a survivor as ever.
     assert main(["mutants", "--only", "B124", *words]) == 1
     assert "mutants.B124 survives 3 cases" in capsys.readouterr().out
+    # Without plain training nobody is asked for the right name.
+    assert Power(mutants=[WITHOUT_A_NAME], against="self").passed
+    assert not Power(mutants=[WITHOUT_A_NAME]).passed
     # Where nothing can be found, nothing is shown.
     assert main(["mutants", "--only", "B17", *words]) == 1
