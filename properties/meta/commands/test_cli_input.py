@@ -107,7 +107,7 @@ def test_what_is_no_candidate_is_refused(
         ("--dtype fp8", "--dtype=fp8: use one of fp64, "),
         ("--dtype fp64,,fp32", "--dtype=: use one of fp64, "),
         ("--set windw=3", "--set=windw=3: a case has no such field to be stated; near: window, "),
-        ("--set sp=2", "--set=sp=2: a case has no such field to be stated; near: "),
+        ("--set sp=2", "--set=sp=2: sp has an option of its own; use that"),
         ("--set layers=", "--set=layers=: layers=nothing: use a whole number"),
         ("--set window=3,0", "--set=window=0: window=0: use a whole number of tokens"),
         ("--wrapper deepspeed", "--wrapper=deepspeed: use one of none, ddp, fsdp"),
