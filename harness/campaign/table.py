@@ -29,7 +29,8 @@ ENDED = {
 # How often a situation was met in which no case was; those that were refused may have been in it.
 NEVER = "never"
 AGAINST_ITSELF = (
-    "compared with its own step at sp 1: what is wrong there as well does not show here"
+    "compared with its own step at sp 1, dp 1 and one micro-batch: what is wrong there as well does "
+    "not show here"
 )
 # Between two columns of situations.
 GAP = 4

@@ -56,7 +56,8 @@ class Run:
         """At sp 1 a step over all ranks is asked where there are no more than it needs."""
         if isinstance(outcome, Unsupported) and spans_all_ranks(outcome.limits):
             ranks = self.pool.beside(alone.case.ranks)
-            return ranks.run(alone.case, locate(self.candidate).full, traced=self.traced)
+            name, oracle = locate(self.candidate).full, alone.is_oracle
+            return ranks.run(alone.case, name, traced=self.traced, oracle=oracle)
         return outcome
 
 
@@ -122,8 +123,10 @@ def begin(
     if reason is not None:
         return Run(case, candidate, pool, Unsupported(reason))
     alone = own.runs_alone(case, again=again) if pool.against == ITSELF else []
-    for each in (*(one.case for one in alone), case):
-        pool.submit(each, locate(candidate).full, traced=traced)
+    name = locate(candidate).full
+    for each in alone:
+        pool.submit(each.case, name, traced=traced, oracle=each.is_oracle)
+    pool.submit(case, name, traced=traced)
     return Run(case, candidate, pool, alone=tuple(alone), traced=traced)
 
 
@@ -133,7 +136,8 @@ def judge(run: Run, *, traced: bool = False, stored: Trace | None = None) -> Com
     options = options_for(pool.placement, pool.size, pool.deadlines.case)
     if pool.against == ITSELF:
         options = (*options, "--against", ITSELF)
-        return replace(_judged(run, traced=traced), against=own.NAME, options=options)
+        against = own.name_of(run.case)
+        return replace(_judged(run, traced=traced), against=against, options=options)
     return replace(_judged(run, traced=traced, stored=stored), options=options)
 
 

@@ -123,6 +123,7 @@ class Crew:
             case=str(ticket.case),
             candidate=ticket.candidate,
             traced=ticket.traced,
+            oracle=ticket.oracle,
             loads=ticket.loads,
         )
         mesh = (ticket.case.dp, ticket.case.sp)

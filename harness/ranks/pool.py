@@ -130,7 +130,9 @@ class RankPool:
         """Whether every rank is up."""
         return self._crew is not None and self._crew.is_ready
 
-    def submit(self, case: Case, candidate: str, *, traced: bool = False) -> None:
+    def submit(
+        self, case: Case, candidate: str, *, traced: bool = False, oracle: bool = False
+    ) -> None:
         """Queue a case; ranks begin it as soon as they are free."""
         if case.ranks > self.size:
             raise TooFewRanks(
@@ -143,7 +145,7 @@ class RankPool:
                 f"candidate={candidate}: needs ranks that run in {needed}, and these run in "
                 f"{self.home or 'the environment of the harness'}; use a pool of its own"
             )
-        self._waiting.append(Ticket(case, candidate, traced))
+        self._waiting.append(Ticket(case, candidate, traced, oracle))
         self.start()
         if self._crew is not None:
             self._crew.feed()
@@ -194,11 +196,13 @@ class RankPool:
             assembly.idle = tuple(sorted(ticket.idle))
         return assembly
 
-    def run(self, case: Case, candidate: str, *, traced: bool = False) -> Outcome:
+    def run(
+        self, case: Case, candidate: str, *, traced: bool = False, oracle: bool = False
+    ) -> Outcome:
         """Submit one case and wait for it; nothing else may be under way."""
         if any(not ticket.loads for ticket in self._waiting):
             raise RuntimeError("other cases are under way; use submit and collect")
-        self.submit(case, candidate, traced=traced)
+        self.submit(case, candidate, traced=traced, oracle=oracle)
         return self.collect()
 
     @contextmanager

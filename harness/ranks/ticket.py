@@ -19,6 +19,8 @@ class Ticket:
     case: Case
     candidate: str
     traced: bool
+    # It is what another case is compared with, in fp64 whatever the candidate's limits are.
+    oracle: bool = False
     # Nothing is run: the code of the candidate is loaded, to say early what is wrong with it.
     loads: bool = False
     # No other may be under way beside it.

@@ -172,7 +172,9 @@ def main() -> None:
         before = allocations(device)
         ask = loaded if frame.header["loads"] else willing
         try:
-            candidate, refusal, limits = ask(frame.text("candidate"), case, recorder)
+            candidate, refusal, limits = ask(
+                frame.text("candidate"), case, recorder, oracle=bool(frame.header["oracle"])
+            )
             seat = meshes.seat(case.dp, case.sp)
             gate.wait()
             if candidate:

@@ -66,6 +66,43 @@ class TwiceEverything(LocalDialect):
         super().run(case, rank, doubled)
 
 
+class DividedByReplicas(LocalDialect):
+    """Gradients are a mean over replicas where they should be a sum."""
+
+    name = "divided-by-replicas"
+
+    def factor(self, case: Case) -> float:
+        return 1 / case.dp
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        def scaled(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+            factor = self.factor(case) if key.startswith("grad.") else 1
+            emit(key, tensor * factor, tokens)
+
+        super().run(case, rank, scaled)
+
+
+class TimesMicroBatches(DividedByReplicas):
+    """Gradients are summed over micro-batches that are whole each."""
+
+    name = "times-micro-batches"
+
+    def factor(self, case: Case) -> float:
+        return case.micro_batches
+
+
+class InBf16(LocalDialect):
+    """It says that it is for one dtype only."""
+
+    name, limits = "in-bf16", "dtype=bf16"
+
+
+class InTwoMicroBatches(LocalDialect):
+    """It says that it needs two micro-batches."""
+
+    name, limits = "in-two-micro-batches", "micro=2"
+
+
 class OverAll(LocalDialect):
     """It makes a group of its own over all ranks."""
 
@@ -92,5 +129,9 @@ REFUSES = Refuses()
 RAISES = Raises()
 TWICE_THE_LOSS = TwiceTheLoss()
 TWICE_EVERYTHING = TwiceEverything()
+DIVIDED_BY_REPLICAS = DividedByReplicas()
+TIMES_MICRO_BATCHES = TimesMicroBatches()
+IN_BF16 = InBf16()
+IN_TWO_MICRO_BATCHES = InTwoMicroBatches()
 OVER_ALL = OverAll()
 OVER_ALL_WRONG = OverAllWrong()

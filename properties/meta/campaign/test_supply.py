@@ -108,6 +108,25 @@ def test_who_states_its_limits_is_given_nothing_in_vain_after_the_first_cases(li
     assert tallies["a"].refused.total() <= 12
 
 
+def test_who_is_beyond_its_limits_whatever_is_drawn_is_given_up_as_well() -> None:
+    tally = Tally()
+    for jobs in Supply(REQUEST, RANKS, WHOLE).rounds({"a": tally}):
+        for case, name in jobs:
+            seen = Comparison(case=case, candidate=name, verdict=Verdict.UNSUPPORTED, reason="no")
+            tally.add(replace(seen, limits="layers=1"))
+    assert NONE_OF <= tally.refused.total() < NONE_OF + 2 * REQUEST.count
+    assert (tally.lacking, tally.verdict) == (12, "FAULT")
+
+
+def test_a_large_campaign_ends_too_after_as_many_refusals() -> None:
+    campaign, tally = Supply(replace(REQUEST, count=1000), RANKS, WHOLE), Tally()
+    for case in campaign.batch[:NONE_OF]:
+        assert not campaign.is_in_vain(tally)
+        refused = Comparison(case=case, candidate="a", verdict=Verdict.UNSUPPORTED, reason="no")
+        tally.add(refused)
+    assert campaign.is_in_vain(tally)
+
+
 @pytest.mark.parametrize(
     ("limits", "loss", "stated"),
     [
