@@ -14,7 +14,7 @@ from harness.verdict import Verdict
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
-FORMAT = 8
+FORMAT = 9
 # So many cases may need nothing of other ranks; that no case of more does is no chance.
 FEW = 20
 INTERRUPTED: Final = "interrupted"
@@ -100,6 +100,8 @@ class Tally:
     pace: dict[str, Pace] = field(default_factory=dict)
     # Records of the first failure in each shard, shrunk; the smallest first.
     failures: list[dict[str, Any]] = field(default_factory=list)
+    # How many cases nobody could judge, by dtype and by the tensor that rounding hides most of.
+    unjudgeable: dict[str, Counter[str]] = field(default_factory=dict)
     # That of this run; there is none where the tally was read or added up.
     failure: "Comparison | None" = field(default=None, compare=False)
     # The candidate's limits, as soon as a case was outside them, and how many cases were.
@@ -114,8 +116,11 @@ class Tally:
             self.situations.setdefault(name, Counter())[comparison.verdict.name] += 1
         if comparison.verdict is not Verdict.UNSUPPORTED:
             self.pace.setdefault(size_of(comparison.case), Pace()).add(seconds)
-        self.elements += comparison.elements
-        if comparison.verdict is Verdict.UNSUPPORTED:
+            self.elements += comparison.elements
+        elif comparison.swallowed:
+            dtype, (worst_of_all, *_) = comparison.case.dtype, comparison.swallowed
+            self.unjudgeable.setdefault(dtype, Counter())[worst_of_all] += 1
+        else:
             self.refused[comparison.reason] += 1
             if comparison.limits:
                 self.limits, self.beyond = comparison.limits, self.beyond + 1
@@ -154,11 +159,20 @@ class Tally:
             situations,
             pace,
             failures,
+            {
+                dtype: sum((t.unjudgeable.get(dtype, Counter()) for t in (self, other)), Counter())
+                for dtype in {**self.unjudgeable, **other.unjudgeable}
+            },
         )
 
     @property
     def judged(self) -> int:
         return self.verdicts.total() - self.verdicts["UNSUPPORTED"]
+
+    @property
+    def hidden(self) -> int:
+        """On how many cases nobody could judge it: rounding hides too much in their dtype."""
+        return sum(counts.total() for counts in self.unjudgeable.values())
 
     @property
     def passed(self) -> int:
@@ -186,6 +200,7 @@ class Tally:
             "judged": self.judged,
             "verdicts": dict(self.verdicts),
             "refused": dict(self.refused),
+            "unjudgeable": {dtype: dict(counts) for dtype, counts in self.unjudgeable.items()},
             "lacking": self.lacking,
             "known": dict(self.known),
             "elements": self.elements,
@@ -218,6 +233,7 @@ class Tally:
             situations,
             pace,
             failures,
+            {dtype: Counter(each) for dtype, each in record["unjudgeable"].items()},
         )
 
     def is_sound(self) -> bool:
@@ -229,7 +245,8 @@ class Tally:
             )
             == 0
             and min(self.refused.values(), default=1) > 0
-            and self.refused.total() == self.verdicts["UNSUPPORTED"]
+            and all(min(counts.values(), default=0) > 0 for counts in self.unjudgeable.values())
+            and self.refused.total() + self.hidden == self.verdicts["UNSUPPORTED"]
             and min(self.known.values(), default=1) > 0
             and self.known.total() == self.verdicts["KNOWN"]
             and len(counted) == len(BUCKETS) * len(self.used)
@@ -362,7 +379,7 @@ class Summary:
             and all(
                 self.ended
                 or tally.failures
-                or (tally.refused and not tally.lacking)
+                or (tally.verdicts["UNSUPPORTED"] and not tally.lacking)
                 or tally.judged + tally.lacking >= self._share()
                 for tally in self.tallies.values()
             )

@@ -79,9 +79,9 @@ class Supply:
                     yield name, missing
 
     def is_in_vain(self, tally: Tally) -> bool:
-        """Whether a candidate has refused so many cases that it is given no more."""
+        """Whether so many cases could not be judged that a candidate is given no more."""
         # What was drawn before its limits were known counts for nothing: that is one round.
-        refused = tally.refused.total() - min(tally.beyond, len(self.share))
+        refused = tally.verdicts["UNSUPPORTED"] - min(tally.beyond, len(self.share))
         return refused >= (TIMES * len(self.share) + NONE_OF if tally.judged else NONE_OF)
 
 

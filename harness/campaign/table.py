@@ -29,12 +29,14 @@ ENDED = {
 # How often a situation was met in which no case was; those that were refused may have been in it.
 NEVER = "never"
 AGAINST_ITSELF = (
-    "compared with its own step at sp 1, dp 1 and one micro-batch: what is wrong there as well does "
-    "not show here"
+    "compared with its own step at sp 1, dp 1 and one micro-batch: what is wrong there as well "
+    "does not show here"
 )
 # Between two columns of situations.
 GAP = 4
 MOST_REASONS = 10
+# Of cases that are not judgeable in their dtype, the share that goes without a word at the end.
+MOST_HIDDEN = 0.1
 # Columns, for what has as much room as it wants.
 ENDLESS = 10_000
 
@@ -47,6 +49,8 @@ def show(summary: Summary, console: Console) -> None:
         if tally.refused:
             drawn = f"of {tally.verdicts.total()} cases that were drawn"
             say(console, _by_reason(f"{candidate} does not support, {drawn}", tally.refused))
+        for dtype, hidden in tally.unjudgeable.items():
+            say(console, f"\n{candidate}: {_unjudgeable(tally, dtype, hidden)}")
         if tally.known:
             say(console, _by_reason(f"{candidate} fails as is listed of it", tally.known))
     console.print(_situations(summary, console.width))
@@ -84,14 +88,15 @@ def show_failures(summary: Summary, console: Console) -> None:
 def closing(summary: Summary, status: int) -> str:
     """What the exit status says, in words."""
     why = [each for name, tally in summary.tallies.items() if (each := _why(name, tally))]
+    much = [each for name, tally in summary.tallies.items() if (each := _much_hidden(name, tally))]
     if status == 0 and why:
-        return "exit status 0: every case passed, but for what is listed as known"
+        why = ["every case passed, but for what is listed as known"]
     if summary.missing:
         why.append("shards are missing")
     if summary.ended == INTERRUPTED:
         why.append("interrupted")
     passed = "every case that was judged passed" if summary.ended else "every case passed"
-    return f"exit status {status}: {'; '.join(why) or passed}"
+    return f"exit status {status}: {'; '.join([*(why or [passed]), *much])}"
 
 
 def _why(candidate: str, tally: Tally) -> str:
@@ -111,6 +116,16 @@ def _why(candidate: str, tally: Tally) -> str:
     if not tally.lacking and tally.known:
         forgiven = "which passes with --known pass" if tally.passed else "and passes nothing"
         return f"{candidate} fails as is listed of it, {forgiven}"
+    return _lacks(candidate, tally)
+
+
+def _lacks(candidate: str, tally: Tally) -> str:
+    """Why it could not be judged on as many cases as were asked for."""
+    if tally.hidden > tally.refused.total():
+        return (
+            f"{candidate} could be judged on {tally.judged or 'none'} of "
+            f"{tally.judged + tally.hidden} cases"
+        )
     drawn, (reason, count) = tally.verdicts.total(), tally.refused.most_common(1)[0]
     wanted = tally.judged + tally.lacking
     return (
@@ -118,6 +133,26 @@ def _why(candidate: str, tally: Tally) -> str:
         f"{f', too few to be judged on {wanted}' if tally.lacking else ''}; {count} times because "
         f"of '{reason}': leave such cases out with --loss, --dtype, --sp, --dp, --ranks, --kernel "
         "and --set"
+    )
+
+
+def _unjudgeable(tally: Tally, dtype: str, hidden: Counter[str]) -> str:
+    """How many cases, and the tensor that is most often to blame."""
+    (key, _), drawn = hidden.most_common(1)[0], tally.judged + tally.hidden
+    return (
+        f"{hidden.total()} of {drawn} cases were not judgeable in {dtype}, most often because "
+        f"rounding hides {key}"
+    )
+
+
+def _much_hidden(candidate: str, tally: Tally) -> str:
+    """What is said at the end where a campaign looked away too often, or nothing."""
+    if tally.hidden <= MOST_HIDDEN * (tally.judged + tally.hidden):
+        return ""
+    dtypes = ", ".join(tally.unjudgeable)
+    return (
+        f"more than a tenth of the cases of {candidate} were not judgeable in {dtypes}: ask for a "
+        "dtype that rounds less"
     )
 
 

@@ -69,6 +69,8 @@ class Comparison:
     candidate: str
     verdict: Verdict
     reason: str = ""
+    # Where nobody could judge the case in its dtype: what rounding hides, the worst first.
+    swallowed: tuple[str, ...] = ()
     # All of the candidate's limits, where the case is outside them.
     limits: str = ""
     # Whether plain training had to be asked again.

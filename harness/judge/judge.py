@@ -56,7 +56,7 @@ class Run:
         """At sp 1 a step over all ranks is asked where there are no more than it needs."""
         if isinstance(outcome, Unsupported) and spans_all_ranks(outcome.limits):
             ranks = self.pool.beside(alone.case.ranks)
-            name, oracle = locate(self.candidate).full, alone.is_oracle
+            name, oracle = locate(self.candidate).full, alone.is_exact
             return ranks.run(alone.case, name, traced=self.traced, oracle=oracle)
         return outcome
 
@@ -125,7 +125,7 @@ def begin(
     alone = own.runs_alone(case, again=again) if pool.against == ITSELF else []
     name = locate(candidate).full
     for each in alone:
-        pool.submit(each.case, name, traced=traced, oracle=each.is_oracle)
+        pool.submit(each.case, name, traced=traced, oracle=each.is_exact)
     pool.submit(case, name, traced=traced)
     return Run(case, candidate, pool, alone=tuple(alone), traced=traced)
 

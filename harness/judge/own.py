@@ -12,7 +12,17 @@ import numpy as np
 
 from harness.case import Case
 from harness.compare import doubt, predicting
-from harness.trace import GRADIENT, Assembly, Entry, Fault, Kind, Outcome, Trace, Unsupported
+from harness.trace import (
+    GRADIENT,
+    Assembly,
+    Entry,
+    Fault,
+    Kind,
+    Outcome,
+    Trace,
+    Unsupported,
+    is_required,
+)
 
 # What stands there at a token that predicts no target is arbitrary.
 OF_TARGETS = ("nll", "weight")
@@ -24,28 +34,32 @@ class Alone:
 
     case: Case
     origins: Mapping[int, int]
-    # Of which reference it is a part: the oracle is 0, and then come baselines.
+    # Of which reference it is a part: the oracle is 0, and then come others.
     reference: int
 
     @property
-    def is_oracle(self) -> bool:
-        return self.reference == 0
+    def is_exact(self) -> bool:
+        """Whether it is the oracle or confirms it: no limits on dtypes hold for it."""
+        return self.case.dtype == "fp64"
 
 
 def runs_alone(case: Case, *, again: bool) -> list[Alone]:
-    """The oracle, then baselines in the case's own dtype; more of them to ask `again`."""
-    runs = _parts(replace(case, dtype="fp64", mixed=False), 0)
+    """The oracle, then baselines in the case's own dtype.
+
+    To ask `again`, more of them, of what comes to the same and is added up otherwise: every row is
+    there twice, in one order and in the other. That it does come to the same shows in fp64.
+    """
+    exact = replace(case, dtype="fp64", mixed=False)
+    runs = _parts(exact, 0)
     if case.dtype == "fp64":
         return runs
     runs += _parts(case, 1)
     if again and not is_kept(case):
-        # What comes to the same, added up otherwise, shows more of the rounding: every row is
-        # there twice, in one order and in the other.
+        asked = ((case, 1), (case, -1), (exact, -1))
         runs += [
-            _of_rows(case, [*first, *rows], number)
-            for number, step in ((2, 1), (3, -1))
+            _of_rows(each, [*rows[::step], *rows], number)
+            for number, (each, step) in enumerate(asked, 2)
             for rows in _apart(case)
-            for first in (rows[::step],)
         ]
     return runs
 
@@ -121,10 +135,27 @@ def references(
         parts[each.reference].append(run.trace.renumbered(each.origins))
     found += filter(None, map(_unlike, parts))
     traces = [] if found else list(map(_mean, parts))
+    exact = {each.reference for each in alone if each.is_exact}
     why = found[0] if found else _no_reference(case, traces[0])
+    traces = [reference_of(case, trace) for trace in traces]
+    why = why or _another_step([traces[number] for number in sorted(exact)])
     if why:
         return Fault(kind=Kind.REFERENCE, summary=f"{where}: {why}")
-    return [reference_of(case, trace) for trace in traces]
+    return [trace for number, trace in enumerate(traces) if number not in exact or number == 0]
+
+
+def _another_step(exact: Sequence[Trace]) -> str:
+    """Why what should come to the same as the oracle does not, or nothing."""
+    oracle, *others = (trace.only(list(filter(is_required, trace))) for trace in exact)
+    for other in others:
+        # Of a model that computes parts in fp32, as much as that leaves.
+        why = doubt(oracle, other, "fp32")
+        if why:
+            return (
+                f"with the same rows twice over and in another order it is another step ({why}): "
+                "draw what a row needs with case.draw(row, name), and not by the row's number"
+            )
+    return ""
 
 
 def _unlike(parts: Sequence[Trace]) -> str:

@@ -27,7 +27,7 @@ from harness.trace import Kind
 from properties.helpers.places import PLANTED
 from properties.meta.compare.test_crossing import VACUOUS
 
-ALONE = f"{PLANTED / 'alone.py'}"
+ALONE, GRPO = PLANTED / "alone.py", PLANTED / "grpo.py"
 CASE = parse("case/1 rows=8:11111111,5:10111 heads=4/2 layers=2 sp=2 dp=2 micro=1")
 # Wrong in another way each: labels, attention, rows, gradients.
 FOUND = ("B26", "B30", "B61", "B101", "B105", "B119")
@@ -104,6 +104,29 @@ def test_what_replicas_and_micro_batches_make_wrong_is_found(
     assert comparison.against == "its own step at sp 1, dp 1 and one micro-batch"
 
 
+def test_what_a_row_needs_is_drawn_for_the_row_and_not_for_its_number(pool: RankPool) -> None:
+    case = replace(CASE, rows=2 * CASE.rows, micro_batches=2, loss="micro-mean")
+    for each in (case, replace(case, dtype="bf16")):
+        comparison = evaluate(each, f"{GRPO}:GRPO", pool)
+        assert comparison.verdict.passed, explain(comparison)
+    assert evaluate(case, f"{GRPO}:BY_NUMBER", pool).verdict is Verdict.DIVERGED
+    # Asked again, its own reference would stray so far that everything else were rounding.
+    comparison = evaluate(replace(case, dtype="bf16"), f"{GRPO}:BY_NUMBER", pool)
+    assert comparison.fault is not None
+    assert comparison.fault.kind is Kind.REFERENCE
+    assert "draw what a row needs with case.draw(row, name)" in comparison.fault.summary
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(400, marks=pytest.mark.long)])
+def test_a_right_step_of_grpo_is_never_blamed_in_bf16(count: int, pool: RankPool) -> None:
+    drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("bf16",)), count, 0)
+    seen = [evaluate(case, f"{GRPO}:GRPO", pool) for case in drawn]
+    for comparison in seen:
+        assert not comparison.verdict.failed, explain(comparison)
+        assert "plain training" not in explain(comparison)
+    assert sum(comparison.verdict.passed for comparison in seen) > count / 2
+
+
 def test_where_weights_change_between_means_over_micro_batches_these_are_kept_and_it_says_so(
     pool: RankPool,
 ) -> None:
@@ -120,7 +143,7 @@ def test_where_weights_change_between_means_over_micro_batches_these_are_kept_an
         ("IN_BF16", ""),
         (
             "IN_TWO_MICRO_BATCHES",
-            "dp 1 and one micro-batch, with which it is compared: its limits",
+            "one micro-batch, with which it is compared: its limits are micro=2",
         ),
     ],
 )
