@@ -102,6 +102,9 @@ class Tally:
     failures: list[dict[str, Any]] = field(default_factory=list)
     # How many cases nobody could judge, by dtype and by the tensor that rounding hides most of.
     unjudgeable: dict[str, Counter[str]] = field(default_factory=dict)
+    # Of cases that passed, the gradients that were compared, and those that are zero everywhere.
+    gradients: int = 0
+    zeros: int = 0
     # That of this run; there is none where the tally was read or added up.
     failure: "Comparison | None" = field(default=None, compare=False)
     # The candidate's limits, as soon as a case was outside them, and how many cases were.
@@ -130,6 +133,8 @@ class Tally:
             self.asked_again += comparison.asked_again
             self.shared += comparison.case.sp > 1
             self.silent += comparison.silent
+            self.gradients += len(comparison.gradients)
+            self.zeros += sum(gradient.zero for gradient in comparison.gradients)
             # What equals plain training bit by bit adds nothing to plain training's own error.
             used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
             self.used.setdefault(comparison.case.dtype, Histogram()).add(used)
@@ -163,6 +168,8 @@ class Tally:
                 dtype: sum((t.unjudgeable.get(dtype, Counter()) for t in (self, other)), Counter())
                 for dtype in {**self.unjudgeable, **other.unjudgeable}
             },
+            self.gradients + other.gradients,
+            self.zeros + other.zeros,
         )
 
     @property
@@ -212,6 +219,8 @@ class Tally:
             "situations": {name: dict(counts) for name, counts in self.situations.items()},
             "pace": {size: asdict(pace) for size, pace in self.pace.items()},
             "failures": self.failures,
+            "gradients": self.gradients,
+            "zeros": self.zeros,
         }
 
     @classmethod
@@ -234,6 +243,8 @@ class Tally:
             pace,
             failures,
             {dtype: Counter(each) for dtype, each in record["unjudgeable"].items()},
+            record["gradients"],
+            record["zeros"],
         )
 
     def is_sound(self) -> bool:
@@ -252,6 +263,7 @@ class Tally:
             and len(counted) == len(BUCKETS) * len(self.used)
             and sum(counted) == self.passed
             and 0 <= self.silent <= self.shared <= self.passed
+            and 0 <= self.zeros <= self.gradients
             and sum(pace.cases for pace in self.pace.values()) <= self.judged
             and all(
                 0 < count <= self.verdicts[verdict]

@@ -1,7 +1,7 @@
 """What `check` and `merge` show when they are done. Needs no torch."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, zip_longest
 
 from rich import box
@@ -49,8 +49,7 @@ def show(summary: Summary, console: Console) -> None:
         if tally.refused:
             drawn = f"of {tally.verdicts.total()} cases that were drawn"
             say(console, _by_reason(f"{candidate} does not support, {drawn}", tally.refused))
-        for dtype, hidden in tally.unjudgeable.items():
-            say(console, f"\n{candidate}: {_unjudgeable(tally, dtype, hidden)}")
+        say(console, "".join(_unjudgeable(candidate, tally)), end="")
         if tally.known:
             say(console, _by_reason(f"{candidate} fails as is listed of it", tally.known))
     console.print(_situations(summary, console.width))
@@ -64,10 +63,18 @@ def show(summary: Summary, console: Console) -> None:
     if summary.unseen:
         say(console, f"\n{summary.unseen}")
     if summary.request.against == ITSELF:
-        say(console, f"\n{AGAINST_ITSELF}")
+        compared = [f"{name}: {_compared(tally)}" for name, tally in summary.tallies.items()]
+        say(console, "\n".join(["", AGAINST_ITSELF, *compared]))
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))
+
+
+def _compared(tally: Tally) -> str:
+    """How much was, where nobody knows what a step has to emit."""
+    noun = "gradient was" if tally.gradients == 1 else "gradients were"
+    zero = f", {tally.zeros:,} of them zero everywhere" if tally.zeros else ""
+    return f"{tally.gradients:,} {noun} compared in {tally.passed:,} cases{zero}"
 
 
 def _place(place: dict[str, str]) -> str:
@@ -136,13 +143,14 @@ def _lacks(candidate: str, tally: Tally) -> str:
     )
 
 
-def _unjudgeable(tally: Tally, dtype: str, hidden: Counter[str]) -> str:
-    """How many cases, and the tensor that is most often to blame."""
-    (key, _), drawn = hidden.most_common(1)[0], tally.judged + tally.hidden
-    return (
-        f"{hidden.total()} of {drawn} cases were not judgeable in {dtype}, most often because "
-        f"rounding hides {key}"
-    )
+def _unjudgeable(candidate: str, tally: Tally) -> Iterator[str]:
+    """In each dtype how many cases, and the tensor that is most often to blame."""
+    for dtype, hidden in tally.unjudgeable.items():
+        (key, _), drawn = hidden.most_common(1)[0], tally.judged + tally.hidden
+        yield (
+            f"\n{candidate}: {hidden.total()} of {drawn} cases were not judgeable in {dtype}, "
+            f"most often because rounding hides {key}\n"
+        )
 
 
 def _much_hidden(candidate: str, tally: Tally) -> str:
@@ -170,9 +178,9 @@ def put(console: Console, table: Table) -> None:
         say(console, f"  {first}: {', '.join(each for each in told if not each.endswith('·'))}")
 
 
-def say(console: Console, text: str) -> None:
+def say(console: Console, text: str, end: str = "\n") -> None:
     """Text to be copied: neither wrapped nor coloured, whatever signs are in it."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(text, markup=False, highlight=False, soft_wrap=True, end=end)
 
 
 def titled(title: str) -> Table:

@@ -74,8 +74,10 @@ def compare(
             )
         plain = [b[key].values[rows] for b in baselines if key in b]
         judged = judge(key, case.dtype, expected, plain, values, noise)
+        zero = not (expected.any() or values.any())
+        wrong = int(judged.wrong.size)
         results.append(
-            KeyResult(key, judged.elements, int(judged.wrong.size), judged.used, judged.slack)
+            KeyResult(key, judged.elements, wrong, judged.used, judged.slack, zero=zero)
         )
         bitwise = bitwise and judged.bitwise
         if key.startswith(GRADIENT):

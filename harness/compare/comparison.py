@@ -8,7 +8,7 @@ from harness.compare.budget import MOST_SLACK
 from harness.compare.differing import Differing
 from harness.compare.picture import Picture
 from harness.compare.scale import Scale
-from harness.trace import Fault, Misfit
+from harness.trace import GRADIENT, Fault, Misfit
 from harness.verdict import Verdict
 
 
@@ -40,6 +40,8 @@ class KeyResult:
     used: float
     # What the whole tensor may stray as a share of it.
     slack: float = 0.0
+    # Whether every element is zero, and should be.
+    zero: bool = False
 
     @property
     def weak(self) -> bool:
@@ -122,6 +124,12 @@ class Comparison:
     def unjudged(self) -> tuple[str, ...]:
         """Tensors that nobody could tell from zero in the case's dtype."""
         return tuple(result.key for result in self.keys if result.weak)
+
+    @property
+    def gradients(self) -> tuple[KeyResult, ...]:
+        """Those that were compared; in what could not be judged at all there are none."""
+        judged = () if self.verdict is Verdict.UNSUPPORTED else self.keys
+        return tuple(result for result in judged if result.key.startswith(GRADIENT))
 
     @property
     def used(self) -> float:

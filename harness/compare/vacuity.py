@@ -24,6 +24,7 @@ def vacuity(
     """Why this run proves nothing, or an empty text."""
     return (
         _nothing_examined(results)
+        or assembly.unemitted
         or _elsewhere(assembly)
         or _not_parallel(case, assembly, of_our_model=of_our_model)
         or _boundary_unseen(case, oracle_nll, assembly.trace["nll"])

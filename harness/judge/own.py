@@ -130,6 +130,9 @@ def references(
             return replace(outcome, summary=f"{where}: {outcome.summary}")
     runs = [outcome for outcome in outcomes if isinstance(outcome, Assembly)]
     found = [f"{misfit.key}: {misfit.kind}" for run in runs for misfit in run.misfits]
+    unemitted = next((run.unemitted for run in runs if run.unemitted), "")
+    if unemitted:
+        return Fault(kind=Kind.VACUOUS, summary=f"{_place(case)}, {unemitted}")
     parts: list[list[Trace]] = [[] for _ in range(1 + alone[-1].reference)]
     for each, run in zip(alone, runs, strict=True):
         parts[each.reference].append(run.trace.renumbered(each.origins))

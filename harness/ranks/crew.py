@@ -124,6 +124,7 @@ class Crew:
             candidate=ticket.candidate,
             traced=ticket.traced,
             oracle=ticket.oracle,
+            learns=ticket.learns,
             loads=ticket.loads,
         )
         mesh = (ticket.case.dp, ticket.case.sp)

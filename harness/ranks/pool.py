@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from harness.against import PLAIN, Against
+from harness.against import ITSELF, PLAIN, Against
 from harness.candidates import locate
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case, parse
@@ -145,7 +145,8 @@ class RankPool:
                 f"candidate={candidate}: needs ranks that run in {needed}, and these run in "
                 f"{self.home or 'the environment of the harness'}; use a pool of its own"
             )
-        self._waiting.append(Ticket(case, candidate, traced, oracle))
+        learns = self.against == ITSELF
+        self._waiting.append(Ticket(case, candidate, traced, oracle, learns))
         self.start()
         if self._crew is not None:
             self._crew.feed()
@@ -192,6 +193,9 @@ class RankPool:
         if isinstance(assembly, Assembly):
             assembly.sent = tuple(ticket.sent[rank] for rank in ranks)
             assembly.stood_in = ticket.stood_in
+            assembly.unemitted = next(
+                (f"on rank {rank} {text}" for rank, text in sorted(ticket.unemitted.items())), ""
+            )
             assembly.out_of_step = first_disagreement(ticket.logs)
             assembly.idle = tuple(sorted(ticket.idle))
         return assembly

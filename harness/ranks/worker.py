@@ -166,7 +166,11 @@ def main() -> None:
             continue
         run, case = frame.whole("run"), parse(frame.text("case"))
         recorder = Recorder(
-            index, case.tokens, traced=bool(frame.header["traced"]), progress=progress
+            index,
+            case.tokens,
+            traced=bool(frame.header["traced"]),
+            progress=progress,
+            learns=bool(frame.header["learns"]),
         )
         sent, started, traced = exchanges.sent, time.time_ns(), recorder.traced
         before = allocations(device)
@@ -211,6 +215,7 @@ def main() -> None:
                 sent=exchanges.since(sent, started, case, seat.rank.dp_index, recorder.sent),
                 log=told(log(started)) if traced else [],
                 stood_in=sorted(STOOD_IN),
+                unemitted=recorder.unemitted,
             )
         )
         recorder.reached("between cases")

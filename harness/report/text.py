@@ -11,6 +11,8 @@ from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind
 INDENT = "\n          "
 # Of tokens that do not fit together, so many stretches are told.
 MOST_STRETCHES = 4
+# Of gradients that are zero, so many are named.
+MOST_ZERO = 4
 
 
 def explain(comparison: Comparison) -> str:
@@ -30,9 +32,11 @@ def explain(comparison: Comparison) -> str:
     else:
         lines.append(
             f"  judged  {comparison.elements} elements of "
-            f"{len(comparison.keys) - len(comparison.unjudged)} tensors; "
+            f"{len(comparison.keys) - len(comparison.unjudged)} tensors, "
+            f"{len(comparison.gradients)} of them gradients; "
             f"largest error {comparison.used:.2g} of its budget"
         )
+        lines += _zero_lines(comparison)
         if comparison.unjudged:
             lines.append(f"  but     {', '.join(comparison.unjudged)}: nothing but rounding")
     lines += look_lines(comparison)
@@ -43,6 +47,14 @@ def explain(comparison: Comparison) -> str:
     if not comparison.verdict.passed:
         lines.append(f"  replay  {replay(comparison)}")
     return "\n".join(lines)
+
+
+def _zero_lines(comparison: Comparison) -> list[str]:
+    """Gradients of which nothing is to be seen."""
+    zero = [result.key for result in comparison.gradients if result.zero]
+    more = f" and {len(zero) - MOST_ZERO} more" if zero[MOST_ZERO:] else ""
+    where = "also at sp 1" if comparison.against else "as they should be"
+    return [f"  zero    {', '.join(zero[:MOST_ZERO])}{more}: everywhere, {where}"] if zero else []
 
 
 def explain_no_start(fault: Fault) -> str:

@@ -16,7 +16,7 @@ VERDICTS = {
     "DIVERGED": "It computes something else than plain training.",
     "KNOWN": "It computes something else than plain training, and that is listed of it.",
     "FAULT": "It could not be judged.",
-    "UNSUPPORTED": "It does not support this case.",
+    "UNSUPPORTED": "It was not judged on this case.",
     "EQUAL": "It equals plain training bit by bit.",
     "WITHIN": "It equals plain training but for rounding.",
 }
@@ -38,7 +38,9 @@ def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         title=f"{record['verdict']} {record['candidate']}",
         record=record,
         verdict=record["verdict"],
-        means=VERDICTS[record["verdict"]],
+        means=VERDICTS[record["verdict"]].replace(
+            "plain training", record["against"] or "plain training"
+        ),
         name=looks[0]["name"] if looks else "",
         why=looks[0]["why"] if looks else record["reason"],
         told=[pair for pair in told if pair[0] not in IN_PLACES_OF_THEIR_OWN],

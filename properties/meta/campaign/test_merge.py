@@ -332,6 +332,16 @@ def test_cases_that_nobody_can_judge_have_a_line_of_their_own() -> None:
     )
 
 
+def test_against_itself_it_is_told_how_many_gradients_were_compared() -> None:
+    first = summary(1, 1)
+    found = replace(first, request=replace(first.request, against="self"))
+    found.tallies["a"].gradients, found.tallies["a"].zeros = 1200, 30
+    found.tallies["a"] += found.tallies["a"]
+    told = "a: 2,400 gradients were compared in 2 cases, 60 of them zero everywhere\n"
+    assert told in printed(found)
+    assert "gradients were" not in printed(first)
+
+
 def test_errors_are_shown_by_candidate_and_dtype() -> None:
     (row,) = (
         line for line in printed(summary(1, 1)).splitlines() if "a  " in line and "fp" in line

@@ -127,6 +127,35 @@ def test_a_right_step_of_grpo_is_never_blamed_in_bf16(count: int, pool: RankPool
     assert sum(comparison.verdict.passed for comparison in seen) > count / 2
 
 
+@pytest.mark.parametrize("sp", [2, 4])
+def test_a_gradient_that_is_there_and_not_emitted_is_a_fault(sp: int, pool: RankPool) -> None:
+    comparison = evaluate(replace(CASE, sp=sp, dp=1), f"{ALONE}:FEW", pool)
+    assert comparison.fault is not None
+    said = comparison.fault.summary
+    assert comparison.fault.kind is Kind.VACUOUS
+    assert "20640 elements have a gradient that is not zero, such as head, layers.0." in said
+    assert "were emitted: emit grad.<name> for each of them" in said
+
+
+def test_gradients_that_a_kept_model_has_of_another_case_are_none_of_this_one(
+    pool: RankPool,
+) -> None:
+    for case in (CASE, replace(CASE, seed=1), replace(CASE, layers=1), CASE):
+        comparison = evaluate(case, f"{ALONE}:KEEPS_ITS_MODEL", pool)
+        assert comparison.verdict.passed, explain(comparison)
+
+
+def test_how_many_gradients_were_compared_is_told_and_which_are_zero_everywhere(
+    pool: RankPool,
+) -> None:
+    right, wrong = (
+        explain(evaluate(CASE, name, pool)) for name in ("native-local", f"{ALONE}:ZERO_KEYS")
+    )
+    assert " tensors, 21 of them gradients; " in right
+    assert "  zero " not in right
+    assert "  zero    grad.layers.0.k, grad.layers.1.k: everywhere, also at sp 1" in wrong
+
+
 def test_where_weights_change_between_means_over_micro_batches_these_are_kept_and_it_says_so(
     pool: RankPool,
 ) -> None:
