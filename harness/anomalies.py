@@ -247,8 +247,8 @@ _ALL = (
     ),
     Anomaly(
         "vacuous",
-        "nothing was examined, or sequence parallelism was not in effect",
-        "a setting without a consumer, a world of one",
+        "nothing or too little was examined, or sequence parallelism was not in effect",
+        "a setting without a consumer, a world of one, gradients that are not emitted",
     ),
     Anomaly(
         "unclassified",

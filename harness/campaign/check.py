@@ -182,20 +182,21 @@ def _nothing_yet(request: Request, part: Part, supply: Supply, pool: RankPool) -
 def _jobs(supply: Supply, summary: Summary, until: float) -> Iterator[Iterator[tuple[Case, str]]]:
     """One round after the other: how many there are shows in what became of those before."""
     for jobs in supply.rounds(summary.tallies):
-        yield _while_it_is_time(jobs, summary, until)
+        yield _while_it_is_time(jobs, supply, summary, until)
         if summary.ended:
             return
 
 
 def _while_it_is_time(
-    jobs: list[tuple[Case, str]], summary: Summary, until: float
+    jobs: list[tuple[Case, str]], supply: Supply, summary: Summary, until: float
 ) -> Iterator[tuple[Case, str]]:
     for case, candidate in jobs:
         # The first case is always tried: a run of nothing would tell nothing.
         if (case is not jobs[0][0] or summary.cases) and time.monotonic() > until:
             summary.ended = LIMIT
             return
-        if summary.tallies[candidate].failure is None:
+        tally = summary.tallies[candidate]
+        if tally.failure is None and not supply.is_in_vain(tally):
             yield case, candidate
 
 

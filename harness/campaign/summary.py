@@ -113,6 +113,11 @@ class Tally:
     leanings: dict[str, dict[str, Leaning]] = field(default_factory=dict)
     # Records of the first failure in each shard, shrunk; the smallest first.
     failures: list[dict[str, Any]] = field(default_factory=list)
+    # How many cases nobody could judge, by dtype and by the tensor that rounding hides most of.
+    unjudgeable: dict[str, Counter[str]] = field(default_factory=dict)
+    # Of cases that passed, the gradients that were compared, and those that are zero everywhere.
+    gradients: int = 0
+    zeros: int = 0
     # That of this run; there is none where the tally was read or added up.
     failure: "Comparison | None" = field(default=None, compare=False)
     # The candidate's limits, as soon as a case was outside them, and how many cases were.
@@ -126,12 +131,15 @@ class Tally:
         for name in situations:
             self.situations.setdefault(name, Counter())[comparison.verdict.name] += 1
         self.coverage.add(comparison)
+        self.uncompared = tuple(sorted({*self.uncompared, *comparison.uncompared}))
         if comparison.verdict is not Verdict.UNSUPPORTED:
             self.bounds.add(comparison.case)
             self.pace.setdefault(size_of(comparison.case), Pace()).add(seconds)
-        self.elements += comparison.elements
-        self.uncompared = tuple(sorted({*self.uncompared, *comparison.uncompared}))
-        if comparison.verdict is Verdict.UNSUPPORTED:
+            self.elements += comparison.elements
+        elif comparison.swallowed:
+            dtype, (worst_of_all, *_) = comparison.case.dtype, comparison.swallowed
+            self.unjudgeable.setdefault(dtype, Counter())[worst_of_all] += 1
+        else:
             self.refused[comparison.reason] += 1
             if comparison.limits:
                 self.limits, self.beyond = comparison.limits, self.beyond + 1
@@ -141,6 +149,8 @@ class Tally:
             self.asked_again += comparison.asked_again
             self.shared += comparison.case.sp > 1
             self.silent += comparison.silent
+            self.gradients += len(comparison.gradients)
+            self.zeros += sum(gradient.zero for gradient in comparison.gradients)
             # What equals plain training bit by bit adds nothing to plain training's own error.
             used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
             self.used.setdefault(comparison.case.dtype, Histogram()).add(used)
@@ -189,11 +199,22 @@ class Tally:
             self.bounds + other.bounds,
             leanings,
             failures,
+            {
+                dtype: sum((t.unjudgeable.get(dtype, Counter()) for t in (self, other)), Counter())
+                for dtype in {**self.unjudgeable, **other.unjudgeable}
+            },
+            self.gradients + other.gradients,
+            self.zeros + other.zeros,
         )
 
     @property
     def judged(self) -> int:
         return self.verdicts.total() - self.verdicts["UNSUPPORTED"]
+
+    @property
+    def hidden(self) -> int:
+        """On how many cases nobody could judge it: rounding hides too much in their dtype."""
+        return sum(counts.total() for counts in self.unjudgeable.values())
 
     @property
     def passed(self) -> int:
@@ -233,6 +254,7 @@ class Tally:
             "judged": self.judged,
             "verdicts": dict(self.verdicts),
             "refused": dict(self.refused),
+            "unjudgeable": {dtype: dict(counts) for dtype, counts in self.unjudgeable.items()},
             "lacking": self.lacking,
             "known": dict(self.known),
             "elements": self.elements,
@@ -253,6 +275,8 @@ class Tally:
             },
             "leans": self.leans,
             "failures": self.failures,
+            "gradients": self.gradients,
+            "zeros": self.zeros,
         }
 
     @classmethod
@@ -282,6 +306,9 @@ class Tally:
             Bounds(**record["bounds"]),
             leanings,
             failures,
+            {dtype: Counter(each) for dtype, each in record["unjudgeable"].items()},
+            record["gradients"],
+            record["zeros"],
         )
 
     def is_sound(self) -> bool:
@@ -293,12 +320,14 @@ class Tally:
             )
             == 0
             and min(self.refused.values(), default=1) > 0
-            and self.refused.total() == self.verdicts["UNSUPPORTED"]
+            and all(min(counts.values(), default=0) > 0 for counts in self.unjudgeable.values())
+            and self.refused.total() + self.hidden == self.verdicts["UNSUPPORTED"]
             and min(self.known.values(), default=1) > 0
             and self.known.total() == self.verdicts["KNOWN"]
             and len(counted) == len(BUCKETS) * len(self.used)
             and sum(counted) == self.passed
             and 0 <= self.silent <= self.shared <= self.passed
+            and 0 <= self.zeros <= self.gradients
             and sum(pace.cases for pace in self.pace.values()) <= self.judged
             and all(
                 0 < count <= self.verdicts[verdict]
@@ -449,7 +478,7 @@ class Summary:
             and all(
                 self.ended
                 or tally.failures
-                or (tally.refused and not tally.lacking)
+                or (tally.verdicts["UNSUPPORTED"] and not tally.lacking)
                 or tally.judged + tally.lacking >= self._share()
                 for tally in self.tallies.values()
             )

@@ -75,13 +75,15 @@ class Supply:
         for name, tally in tallies.items():
             missing = len(self.share) - tally.judged
             if tally.failure is None and missing:
-                if self._is_in_vain(tally):
+                if self.is_in_vain(tally):
                     tally.lacking = missing
                 else:
                     yield name, missing
 
-    def _is_in_vain(self, tally: Tally) -> bool:
-        refused = tally.refused.total() - tally.beyond
+    def is_in_vain(self, tally: Tally) -> bool:
+        """Whether so many cases could not be judged that a candidate is given no more."""
+        # What was drawn before its limits were known counts for nothing: that is one round.
+        refused = tally.verdicts["UNSUPPORTED"] - min(tally.beyond, len(self.share))
         return refused >= (TIMES * len(self.share) + NONE_OF if tally.judged else NONE_OF)
 
 

@@ -1,7 +1,7 @@
 """What `check` and `merge` show when they are done. Needs no torch."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, zip_longest
 
 from rich import box
@@ -34,6 +34,8 @@ NEVER = "never"
 GAP = 4
 MOST_REASONS = 10
 MOST_LEANS = 3
+# Of cases that are not judgeable in their dtype, the share that goes without a word at the end.
+MOST_HIDDEN = 0.1
 # Columns, for what has as much room as it wants.
 ENDLESS = 10_000
 
@@ -46,6 +48,7 @@ def show(summary: Summary, console: Console) -> None:
         if tally.refused:
             drawn = f"of {tally.verdicts.total()} cases that were drawn"
             say(console, _by_reason(f"{candidate} does not support, {drawn}", tally.refused))
+        say(console, "".join(_unjudgeable(candidate, tally)), end="")
         if tally.uncompared:
             say(console, f"\n{candidate}: {told_of(tally.uncompared)}")
         if tally.known:
@@ -62,7 +65,8 @@ def show(summary: Summary, console: Console) -> None:
     if summary.unseen:
         say(console, f"\n{summary.unseen}")
     if summary.request.against == ITSELF:
-        say(console, f"\n{AGAINST_ITSELF}")
+        compared = [f"{name}: {_compared(tally)}" for name, tally in summary.tallies.items()]
+        say(console, "\n".join(["", AGAINST_ITSELF, *compared]))
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))
@@ -76,6 +80,13 @@ def _bounds(summary: Summary, console: Console) -> None:
     for name, text in texts.items():
         if text:
             console.print(Text(f"\n{name and name + ', '}{text}"))
+
+
+def _compared(tally: Tally) -> str:
+    """How much was, where nobody knows what a step has to emit."""
+    noun = "gradient was" if tally.gradients == 1 else "gradients were"
+    zero = f", {tally.zeros:,} of them zero everywhere" if tally.zeros else ""
+    return f"{tally.gradients:,} {noun} compared in {tally.passed:,} cases{zero}"
 
 
 def _place(place: dict[str, str]) -> str:
@@ -96,14 +107,15 @@ def show_failures(summary: Summary, console: Console) -> None:
 def closing(summary: Summary, status: int) -> str:
     """What the exit status says, in words."""
     why = [each for name, tally in summary.tallies.items() if (each := _why(name, tally))]
+    much = [each for name, tally in summary.tallies.items() if (each := _much_hidden(name, tally))]
     if status == 0 and why:
-        return "exit status 0: every case passed, but for what is listed as known"
+        why = ["every case passed, but for what is listed as known"]
     if summary.missing:
         why.append("shards are missing")
     if summary.ended == INTERRUPTED:
         why.append("interrupted")
     passed = "every case that was judged passed" if summary.ended else "every case passed"
-    return f"exit status {status}: {'; '.join(why) or passed}"
+    return f"exit status {status}: {'; '.join([*(why or [passed]), *much])}"
 
 
 def _why(candidate: str, tally: Tally) -> str:
@@ -140,6 +152,12 @@ def _over_all_cases(tally: Tally) -> str:
 
 
 def _too_few(candidate: str, tally: Tally) -> str:
+    """Why it could not be judged on as many cases as were asked for."""
+    if tally.hidden > tally.refused.total():
+        return (
+            f"{candidate} could be judged on {tally.judged or 'none'} of "
+            f"{tally.judged + tally.hidden} cases"
+        )
     drawn, (reason, count) = tally.verdicts.total(), tally.refused.most_common(1)[0]
     wanted = tally.judged + tally.lacking
     return (
@@ -147,6 +165,27 @@ def _too_few(candidate: str, tally: Tally) -> str:
         f"{f', too few to be judged on {wanted}' if tally.lacking else ''}; {count} times because "
         f"of '{reason}': leave such cases out with --loss, --dtype, --sp, --dp, --ranks, --kernel "
         "and --set"
+    )
+
+
+def _unjudgeable(candidate: str, tally: Tally) -> Iterator[str]:
+    """In each dtype how many cases, and the tensor that is most often to blame."""
+    for dtype, hidden in tally.unjudgeable.items():
+        (key, _), drawn = hidden.most_common(1)[0], tally.judged + tally.hidden
+        yield (
+            f"\n{candidate}: {hidden.total()} of {drawn} cases were not judgeable in {dtype}, "
+            f"most often because rounding hides {key}\n"
+        )
+
+
+def _much_hidden(candidate: str, tally: Tally) -> str:
+    """What is said at the end where a campaign looked away too often, or nothing."""
+    if tally.hidden <= MOST_HIDDEN * (tally.judged + tally.hidden):
+        return ""
+    dtypes = ", ".join(tally.unjudgeable)
+    return (
+        f"more than a tenth of the cases of {candidate} were not judgeable in {dtypes}: ask for a "
+        "dtype that rounds less"
     )
 
 
@@ -164,9 +203,9 @@ def put(console: Console, table: Table) -> None:
         say(console, f"  {first}: {', '.join(each for each in told if not each.endswith('·'))}")
 
 
-def say(console: Console, text: str) -> None:
+def say(console: Console, text: str, end: str = "\n") -> None:
     """Text to be copied: neither wrapped nor coloured, whatever signs are in it."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(text, markup=False, highlight=False, soft_wrap=True, end=end)
 
 
 def titled(title: str) -> Table:

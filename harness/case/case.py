@@ -217,6 +217,19 @@ class Case:
             int.from_bytes(stream[4 * t : 4 * t + 4], "little") % self.vocab for t in range(length)
         )
 
+    def draw(self, row: int, name: str) -> tuple[float, ...]:
+        """Numbers from -1 to 1, one for each token of a row: what a step needs besides ids.
+
+        They follow from the seed, the name, and the row's ids and mask. So they go with the row
+        wherever it stands, equal rows have equal ones, and they are the same on every rank.
+        """
+        content = f"{name}/{self.seed}/{self.rows[row].mask}/{self.ids_of(row)}"
+        stream = hashlib.shake_256(content.encode()).digest(4 * len(self.rows[row]))
+        return tuple(
+            int.from_bytes(stream[place : place + 4], "little") / 2**31 - 1
+            for place in range(0, len(stream), 4)
+        )
+
     @cached_property
     def id(self) -> str:
         """A short digest of the canonical line."""

@@ -1,6 +1,6 @@
 """Fields of a case that are stated instead of drawn: `window=none`, `layers=1,2`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -49,10 +49,10 @@ def divided(stated: Iterable[str]) -> tuple[dict[str, tuple[Any, ...]], tuple[st
     return asked, tuple(others)
 
 
-def outside(case: Case, limits: str, ranks: int) -> str:
+def outside(case: Case, limits: str, ranks: int, without: Container[str] = ()) -> str:
     """The limit that leaves this case out where there are so many ranks, or nothing.
 
-    Each is read as above, of any field.
+    Each is read as above, of any field but those `without` which the case is asked.
     """
     if not isinstance(limits, str):
         raise BadField(f"limits={limits!r}: must be a text, such as 'loss=token-mean steps=1'")
@@ -62,7 +62,7 @@ def outside(case: Case, limits: str, ranks: int) -> str:
                 return f"{limit}, of which there are {ranks}"
             continue
         attribute, values = _read(limit, FIELDS)
-        if getattr(case, attribute) not in values:
+        if attribute not in without and getattr(case, attribute) not in values:
             return limit
     return ""
 

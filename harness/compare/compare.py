@@ -17,7 +17,7 @@ from harness.compare.differing import Kept
 from harness.compare.elementwise import Judged, Noise, is_zero, judge, lean, measure_noise
 from harness.compare.picture import Seen, draw
 from harness.compare.scale import fit_scale
-from harness.compare.vacuity import at_edge, vacuity
+from harness.compare.vacuity import at_edge, swallowed, vacuity
 from harness.trace import (
     GRADIENT,
     Assembly,
@@ -43,7 +43,9 @@ def compare(
     *,
     of_our_model: bool = True,
 ) -> Comparison:
-    """EQUAL, WITHIN or DIVERGED; FAULT where the run cannot be judged.
+    """EQUAL, WITHIN or DIVERGED; FAULT where the run proves nothing.
+
+    UNSUPPORTED where no run could: rounding in the case's dtype hides too many tensors.
 
     Equal means equal to the first baseline; every baseline tells how much error is plain
     training's own.
@@ -94,17 +96,18 @@ def compare(
     gradients_differ = any(r.wrong for r in results if r.key.startswith(GRADIENT))
     vacuous = vacuity(case, results, oracle["nll"], assembly, of_our_model=of_our_model)
     fault = _not_a_pass(vacuous, assembly.out_of_step)
-    if first is not None or assembly.misfits:
-        verdict = Verdict.DIVERGED
-    elif fault:
-        verdict = Verdict.FAULT
-    else:
-        verdict = Verdict.EQUAL if bitwise else Verdict.WITHIN
+    differs = first is not None or bool(assembly.misfits)
+    # What differs although rounding hides so much is wrong all the same.
+    hidden = () if differs or fault else swallowed(results)
+    verdict = _verdict(fault, hidden, differs=differs, bitwise=bitwise)
+    whose = "plain training" if of_our_model else "its own step at sp 1"
+    why = f"not judgeable in {case.dtype}: the rounding of {whose} hides {', '.join(hidden[:1])}"
     return Comparison(
         case=case,
         candidate=candidate,
         verdict=verdict,
-        reason=fault.summary if fault else "",
+        reason=fault.summary if fault else why if hidden else "",
+        swallowed=hidden,
         first=first,
         misfits=tuple(assembly.misfits),
         keys=tuple(results),
@@ -143,6 +146,18 @@ def _uncompared(oracle: Trace, assembly: Assembly, *, of_our_model: bool) -> tup
         return tuple(key for key in assembly.trace if key not in oracle)
     emitted = dict.fromkeys([*assembly.trace, *assembly.skipped])
     return tuple(key for key in emitted if key not in oracle and not is_of_plain_training(key))
+
+
+def _verdict(
+    fault: Fault | None, hidden: tuple[str, ...], *, differs: bool, bitwise: bool
+) -> Verdict:
+    if differs:
+        return Verdict.DIVERGED
+    if fault:
+        return Verdict.FAULT
+    if hidden:
+        return Verdict.UNSUPPORTED
+    return Verdict.EQUAL if bitwise else Verdict.WITHIN
 
 
 def _not_a_pass(vacuous: str, out_of_step: str) -> Fault | None:

@@ -9,7 +9,7 @@ from harness.compare.budget import MOST_SLACK
 from harness.compare.differing import Differing
 from harness.compare.picture import Picture
 from harness.compare.scale import Scale
-from harness.trace import Fault, Misfit
+from harness.trace import GRADIENT, Fault, Misfit
 from harness.verdict import Verdict
 
 
@@ -75,6 +75,8 @@ class Comparison:
     candidate: str
     verdict: Verdict
     reason: str = ""
+    # Where nobody could judge the case in its dtype: what rounding hides, the worst first.
+    swallowed: tuple[str, ...] = ()
     # All of the candidate's limits, where the case is outside them.
     limits: str = ""
     # Whether plain training had to be asked again.
@@ -132,6 +134,12 @@ class Comparison:
     def unjudged(self) -> tuple[str, ...]:
         """Tensors that nobody could tell from zero in the case's dtype."""
         return tuple(result.key for result in self.keys if result.weak)
+
+    @property
+    def gradients(self) -> tuple[KeyResult, ...]:
+        """Those that were compared; in what could not be judged at all there are none."""
+        judged = () if self.verdict is Verdict.UNSUPPORTED else self.keys
+        return tuple(result for result in judged if result.key.startswith(GRADIENT))
 
     @property
     def used(self) -> float:

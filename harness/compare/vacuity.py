@@ -24,7 +24,7 @@ def vacuity(
     """Why this run proves nothing, or an empty text."""
     return (
         _nothing_examined(results)
-        or _weak(results)
+        or assembly.unemitted
         or _elsewhere(assembly)
         or _not_parallel(case, assembly, of_our_model=of_our_model)
         or _boundary_unseen(case, oracle_nll, assembly.trace["nll"])
@@ -37,19 +37,16 @@ def _nothing_examined(results: Sequence[KeyResult]) -> str:
     return "not one element of a gradient was examined"
 
 
-def _weak(results: Sequence[KeyResult]) -> str:
+def swallowed(results: Sequence[KeyResult]) -> tuple[str, ...]:
+    """The tensors that rounding hides, the worst first, where the others tell too little."""
     gradients = [result for result in results if result.key.startswith(GRADIENT)]
-    weak = [result.key for result in results if result.weak and is_required(result.key)]
+    hidden = [result for result in results if result.weak and is_required(result.key)]
     # A few gradients may be nothing but rounding: they are not counted, and the others tell.
-    if len(weak) > MOST_WEAK * len(gradients) or not all(key.startswith(GRADIENT) for key in weak):
-        names = ", ".join(weak)
-        return f"plain training's own error is so large that {names} cannot be told from zero"
-    finest = min(result.slack for result in gradients)
-    if finest > SLACK_THAT_SEES_HALF:
-        return (
-            "plain training's own error is so large that no gradient can be told from half of it"
-        )
-    return ""
+    if len(hidden) <= MOST_WEAK * len(gradients) and all(each in gradients for each in hidden):
+        finest = min(result.slack for result in gradients)
+        # None of them can be told from half of it.
+        hidden = gradients if finest > SLACK_THAT_SEES_HALF else []
+    return tuple(each.key for each in sorted(hidden, key=lambda each: -each.slack))
 
 
 def _elsewhere(assembly: Assembly) -> str:

@@ -19,7 +19,7 @@ from harness.golden.own import AGAINST, CANDIDATE, against_of, candidate_of, is_
 from harness.golden.tensors import Stored
 from harness.judge.judge import begin, judge
 from harness.ranks.pool import RankPool
-from harness.trace import Assembly, Kind, Trace
+from harness.trace import Assembly, Trace
 
 # Of which case, whose step, where, and compared with what.
 Told = tuple[Case, str, RankPool, Against]
@@ -67,9 +67,7 @@ def record(
 
 def _cannot_be_judged(comparison: Comparison) -> str:
     """The candidate refuses the case, or it says nothing in so short a format."""
-    fault = comparison.fault
-    vacuous = fault.summary if fault and fault.kind is Kind.VACUOUS else ""
-    return vacuous or (comparison.reason if comparison.verdict is Verdict.UNSUPPORTED else "")
+    return comparison.reason if comparison.verdict is Verdict.UNSUPPORTED else ""
 
 
 def compared(

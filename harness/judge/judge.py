@@ -59,7 +59,8 @@ class Run:
         """At sp 1 a step over all ranks is asked where there are no more than it needs."""
         if isinstance(outcome, Unsupported) and spans_all_ranks(outcome.limits):
             ranks = self.pool.beside(alone.case.ranks)
-            return ranks.run(alone.case, locate(self.candidate).full, traced=self.traced)
+            name, oracle = locate(self.candidate).full, alone.is_exact
+            return ranks.run(alone.case, name, traced=self.traced, oracle=oracle, learns=True)
         return outcome
 
 
@@ -142,8 +143,10 @@ def begin(
         return Run(case, candidate, pool, against, _outcome=Unsupported(reason))
     itself = against == ITSELF and stored is None
     alone = tuple(own.runs_alone(case, again=again)) if itself else ()
-    for each in (*(one.case for one in alone), case):
-        pool.submit(each, locate(candidate).full, traced=traced)
+    name = locate(candidate).full
+    for each in alone:
+        pool.submit(each.case, name, traced=traced, oracle=each.is_exact, learns=True)
+    pool.submit(case, name, traced=traced, learns=against == ITSELF)
     return Run(case, candidate, pool, against, stored, alone=alone, traced=traced)
 
 
@@ -153,7 +156,8 @@ def at_sp_1(case: Case, candidate: str, pool: RankPool) -> Trace | Fault | Unsup
     if reason is not None:
         return Unsupported(reason)
     alone = tuple(own.runs_alone(replace(case, dtype="fp64", mixed=False), again=False))
-    outcomes = tuple(pool.run(each.case, locate(candidate).full) for each in alone)
+    name = locate(candidate).full
+    outcomes = tuple(pool.run(each.case, name, oracle=True, learns=True) for each in alone)
     run = Run(case, candidate, pool, ITSELF, alone=alone, _alone=outcomes)
     found = run.references()
     return found[0] if isinstance(found, list) else found

@@ -5,18 +5,28 @@ at sp 1 as well; of that one thing shows without any reference: the loss is made
 tokens as the case says.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from harness.against import is_kept, where_alone
 from harness.case import Case
 from harness.compare import doubt, predicting
-from harness.trace import GRADIENT, Assembly, Entry, Fault, Kind, Outcome, Trace, Unsupported
+from harness.trace import (
+    GRADIENT,
+    Assembly,
+    Entry,
+    Fault,
+    Kind,
+    Outcome,
+    Trace,
+    Unsupported,
+    is_required,
+)
 
 # What stands there at a token that predicts no target is arbitrary.
 OF_TARGETS = ("nll", "weight")
-AT_SP_1 = "at sp 1, with which it is compared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,62 +35,141 @@ class Alone:
 
     case: Case
     origins: Mapping[int, int]
+    # Of which reference it is a part: the oracle is 0, and then come others.
+    reference: int
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is the oracle or confirms it: no limits on dtypes hold for it."""
+        return self.case.dtype == "fp64"
 
 
 def runs_alone(case: Case, *, again: bool) -> list[Alone]:
-    """The oracle, then baselines in the case's own dtype; more of them to ask `again`."""
-    same = {token: token for token in range(case.tokens)}
-    oracle = Alone(replace(case, sp=1, dtype="fp64", mixed=False), same)
-    if case.dtype == "fp64":
-        return [oracle]
-    return [oracle, Alone(replace(case, sp=1), same), *(rearranged(case) if again else ())]
+    """The oracle, then baselines in the case's own dtype.
 
-
-def rearranged(case: Case) -> Iterator[Alone]:
-    """What comes to the same, added up otherwise: it shows more of the rounding.
-
-    Every row is there twice, in one order and in the other. A mean over micro-batches would be
-    another mean then.
+    To ask `again`, more of them, of what comes to the same and is added up otherwise: every row is
+    there twice, in one order and in the other. That it does come to the same shows in fp64.
     """
-    if case.loss == "micro-mean":
-        return
-    rows = range(len(case.rows))
-    for first in (list(rows), list(reversed(rows))):
-        order = [*first, *rows]
-        other = replace(
-            case,
-            sp=1,
-            dp=1,
-            micro_batches=1,
-            rows=tuple(case.rows[row] for row in order),
-            ids=tuple(case.ids_of(row) for row in order),
-        )
-        origins = {
-            case.offsets[row] + position: other.offsets[place] + position
-            for place, row in enumerate(first)
-            for position in range(len(case.rows[row]))
-        }
-        yield Alone(other, origins)
+    exact = replace(case, dtype="fp64", mixed=False)
+    runs = _parts(exact, 0)
+    if case.dtype == "fp64":
+        return runs
+    runs += _parts(case, 1)
+    if again and not is_kept(case):
+        asked = ((case, 1), (case, -1), (exact, -1))
+        runs += [
+            _of_rows(each, [*rows[::step], *rows], number)
+            for number, (each, step) in enumerate(asked, 2)
+            for rows in _apart(case)
+        ]
+    return runs
+
+
+def _parts(case: Case, number: int) -> list[Alone]:
+    if is_kept(case):
+        same = {token: token for token in range(case.tokens)}
+        return [Alone(replace(case, sp=1), same, number)]
+    return [_of_rows(case, rows, number) for rows in _apart(case)]
+
+
+def _apart(case: Case) -> list[list[int]]:
+    """Sets of rows that are run each by itself: the mean of what comes out is the reference."""
+    return averaged(case) if case.loss == "micro-mean" else [list(range(len(case.rows)))]
+
+
+def _of_rows(case: Case, order: Sequence[int], number: int) -> Alone:
+    """These rows of the case on one rank, in this order; one that is there twice counts once."""
+    other = replace(
+        case,
+        sp=1,
+        dp=1,
+        micro_batches=1,
+        rows=tuple(case.rows[row] for row in order),
+        # Without them, the seed would give a row the ids of its number.
+        ids=tuple(case.ids_of(row) for row in order),
+    )
+    origins = {
+        case.offsets[row] + position: other.offsets[place] + position
+        for place, row in enumerate(order)
+        for position in range(len(case.rows[row]))
+    }
+    return Alone(other, origins, number)
 
 
 def references(
     case: Case, alone: Sequence[Alone], outcomes: Sequence[Outcome]
 ) -> list[Trace] | Fault | Unsupported:
     """What came of these, or why it is no reference."""
+    where = f"{where_alone(case)}, with which it is compared"
     for outcome in outcomes:
         if isinstance(outcome, Unsupported):
-            return Unsupported(f"{AT_SP_1}: {outcome.reason}", outcome.limits)
+            # Its limits say nothing of the case itself: others like it need not be left out.
+            return Unsupported(f"{where}: {outcome.reason}")
         if isinstance(outcome, Fault):
-            return replace(outcome, summary=f"{AT_SP_1}: {outcome.summary}")
+            return replace(outcome, summary=f"{where}: {outcome.summary}")
     runs = [outcome for outcome in outcomes if isinstance(outcome, Assembly)]
     found = [f"{misfit.key}: {misfit.kind}" for run in runs for misfit in run.misfits]
-    why = found[0] if found else _no_reference(case, runs[0].trace)
+    unemitted = next((run.unemitted for run in runs if run.unemitted), "")
+    if unemitted:
+        return Fault(kind=Kind.VACUOUS, summary=f"{where_alone(case)}, {unemitted}")
+    parts: list[list[Trace]] = [[] for _ in range(1 + alone[-1].reference)]
+    for each, run in zip(alone, runs, strict=True):
+        parts[each.reference].append(run.trace.renumbered(each.origins))
+    found += filter(None, map(_unlike, parts))
+    traces = [] if found else list(map(_mean, parts))
+    exact = {each.reference for each in alone if each.is_exact}
+    why = found[0] if found else _no_reference(case, traces[0])
+    traces = [reference_of(case, trace) for trace in traces]
+    why = why or _another_step([traces[number] for number in sorted(exact)])
     if why:
-        return Fault(kind=Kind.REFERENCE, summary=f"{AT_SP_1}: {why}")
-    return [
-        reference_of(case, run.trace.renumbered(each.origins))
-        for each, run in zip(alone, runs, strict=True)
-    ]
+        return Fault(kind=Kind.REFERENCE, summary=f"{where}: {why}")
+    return [trace for number, trace in enumerate(traces) if number not in exact or number == 0]
+
+
+def _another_step(exact: Sequence[Trace]) -> str:
+    """Why what should come to the same as the oracle does not, or nothing."""
+    oracle, *others = (trace.only(list(filter(is_required, trace))) for trace in exact)
+    for other in others:
+        # Of a model that computes parts in fp32, as much as that leaves.
+        why = doubt(oracle, other, "fp32")
+        if why:
+            return (
+                f"with the same rows twice over and in another order it is another step ({why}): "
+                "draw what a row needs with case.draw(row, name), and not by the row's number"
+            )
+    return ""
+
+
+def _unlike(parts: Sequence[Trace]) -> str:
+    """What keeps parts from being put together, or nothing."""
+    for key in parts[0]:
+        shapes = {
+            entry.values.shape[entry.tokens is not None :]
+            for entry in (part[key] for part in parts if key in part)
+        }
+        if len(shapes) > 1:
+            return f"{key} has one shape for some rows and another for others: {sorted(shapes)}"
+    return ""
+
+
+def _mean(parts: Sequence[Trace]) -> Trace:
+    """Parts put together: tokens stand side by side, and what the loss averages is averaged."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = Trace()
+    for key in dict.fromkeys(key for part in parts for key in part):
+        entries = [part[key] for part in parts if key in part]
+        tokens = [entry.tokens for entry in entries if entry.tokens is not None]
+        if len(tokens) == len(entries):
+            numbers, values = np.concatenate(tokens), np.concatenate([e.values for e in entries])
+            order = np.argsort(numbers)
+            # A token's weight in its own part is that many times as large.
+            rows = values[order] / len(parts) if key == "weight" else values[order]
+            whole.put(key, Entry(rows.astype(values.dtype), numbers[order]))
+        elif key == "loss" or key.startswith(GRADIENT):
+            total = sum(entry.values.astype(np.float64) for entry in entries)
+            whole.put(key, Entry(np.asarray(total / len(parts)).astype(entries[0].values.dtype)))
+    return whole
 
 
 def reference_of(case: Case, trace: Trace) -> Trace:

@@ -160,7 +160,8 @@ def harness_prove(harness_evaluate: Evaluate, pytestconfig: pytest.Config) -> Pr
             return
         if currently_in_test_context():
             reject()
-        pytest.skip(f"{comparison.candidate} does not support it: {comparison.reason}")
+        whose = "" if comparison.swallowed else f"{comparison.candidate} does not support it: "
+        pytest.skip(f"{whose}{comparison.reason}")
 
     return prove
 

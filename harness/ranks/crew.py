@@ -124,6 +124,8 @@ class Crew:
             candidate=ticket.candidate,
             folder=ticket.folder,
             traced=ticket.traced,
+            oracle=ticket.oracle,
+            learns=ticket.learns,
             loads=ticket.loads,
         )
         mesh = (ticket.case.dp, ticket.case.sp)

@@ -130,7 +130,15 @@ class RankPool:
         """Whether every rank is up."""
         return self._stations[0].is_ready
 
-    def submit(self, case: Case, candidate: str, *, traced: bool = False) -> None:
+    def submit(
+        self,
+        case: Case,
+        candidate: str,
+        *,
+        traced: bool = False,
+        oracle: bool = False,
+        learns: bool = False,
+    ) -> None:
         """Queue a case; ranks begin it as soon as they are free."""
         if case.ranks > self.size:
             raise TooFewRanks(
@@ -144,7 +152,7 @@ class RankPool:
                 f"candidate={candidate}: needs ranks that run in {needed}, and these run in "
                 f"{self.home or 'the environment of the harness'}; use a pool of its own"
             )
-        self._queue(Ticket(case, candidate, named.folder, traced))
+        self._queue(Ticket(case, candidate, named.folder, traced, oracle, learns))
 
     def load(self, candidate: str) -> None:
         """Load its code, to say early what is wrong with it.
@@ -203,15 +211,18 @@ class RankPool:
             assembly.sent = tuple(ticket.sent[rank] for rank in ranks)
             assembly.stood_in = ticket.stood_in
             assembly.skipped += ticket.skipped
+            assembly.unemitted = next(
+                (f"on rank {rank} {text}" for rank, text in sorted(ticket.unemitted.items())), ""
+            )
             assembly.out_of_step = first_disagreement(ticket.logs)
             assembly.idle = tuple(sorted(ticket.idle))
         return assembly
 
-    def run(self, case: Case, candidate: str, *, traced: bool = False) -> Outcome:
+    def run(self, case: Case, candidate: str, **asked: bool) -> Outcome:
         """Submit one case and wait for it; nothing else may be under way."""
         if any(not ticket.loads for _, ticket in self._order):
             raise RuntimeError("other cases are under way; use submit and collect")
-        self.submit(case, candidate, traced=traced)
+        self.submit(case, candidate, **asked)
         return self.collect()
 
     @contextmanager

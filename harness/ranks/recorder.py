@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+from functools import cache
 
 import torch
 
-from harness.trace import PAD_TOKEN, Fragment, digest, is_required, to_numpy
+from harness.ranks.learning import Learning
+from harness.trace import GRADIENT, PAD_TOKEN, Fragment, digest, is_required, to_numpy
 from harness.trace.trace import Tokens, Values
 
 PROGRESS_BYTES = 128
@@ -22,8 +24,15 @@ class BadFragment(ValueError):
 class Recorder:
     """Collects one rank's fragments for one case."""
 
-    def __init__(self, rank: int, tokens: int, *, traced: bool, progress: int) -> None:
+    def __init__(
+        self, rank: int, tokens: int, *, traced: bool, progress: int, learns: bool = False
+    ) -> None:
         self.last_key = ""
+        self._learning = _learning() if learns else None
+        if self._learning:
+            self._learning.begin()
+        # What learned and was not emitted, where that is asked.
+        self.unemitted = ""
         self._rank, self._tokens = rank, tokens
         self.traced, self._progress = traced, progress
         self._kept: list[tuple[str, torch.Tensor, Tokens | None]] = []
@@ -89,6 +98,9 @@ class Recorder:
         """All that was emitted, once it has arrived."""
         if self._under_way:
             torch.accelerator.synchronize()
+        if self._learning:
+            gradients = {k: v.numel() for k, v, _ in self._kept if k.startswith(GRADIENT)}
+            self.unemitted = self._learning.unemitted(gradients)
         return [self._fragment(key, to_numpy(kept), numbers) for key, kept, numbers in self._kept]
 
     def _fragment(self, key: str, values: Values, numbers: Tokens | None) -> Fragment:
@@ -98,6 +110,12 @@ class Recorder:
         real = numbers != PAD_TOKEN
         pads = int(numbers.size - real.sum())
         return Fragment(key, values[real], numbers[real], pads=pads)
+
+
+@cache
+def _learning() -> Learning:
+    """One for the process, whose models may be kept from run to run."""
+    return Learning()
 
 
 def _bytes_in(tensor: torch.Tensor) -> int:

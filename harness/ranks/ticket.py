@@ -21,6 +21,10 @@ class Ticket:
     # What its ranks import from first.
     folder: str
     traced: bool
+    # It is what another case is compared with, in fp64 whatever the candidate's limits are.
+    oracle: bool = False
+    # Ranks say, too, what learned and was not emitted: nothing else knows all that has gradients.
+    learns: bool = False
     # Nothing is run: the code of the candidate is loaded, to say early what is wrong with it.
     loads: bool = False
     # No other may be under way beside it.
@@ -30,6 +34,8 @@ class Ticket:
     fragments: dict[int, Sequence[Fragment]] = field(default_factory=dict)
     # Bytes that each rank sent to others; nothing where it could not tell.
     sent: dict[int, int | None] = field(default_factory=dict)
+    # What learned on a rank and was not emitted.
+    unemitted: dict[int, str] = field(default_factory=dict)
     # What rank 0 has a stand-in for.
     stood_in: tuple[str, ...] = ()
     # Keys of what rank 0 emitted and did not send.
@@ -53,6 +59,7 @@ class Ticket:
         self.fragments.clear()
         self.refusals.clear()
         self.idle.clear()
+        self.unemitted.clear()
         self.logs.clear()
 
 
@@ -111,6 +118,8 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
     if frame.header.get("idle") is True:
         ticket.idle.add(rank)
     ticket.sent[rank] = None if frame.header.get("sent") is None else frame.whole("sent")
+    if unemitted := frame.text("unemitted"):
+        ticket.unemitted[rank] = unemitted
     if rank == 0:
         ticket.stood_in = _names(frame.header.get("stood_in", []))
         ticket.skipped = _names(frame.header.get("skipped", []))

@@ -2,6 +2,7 @@
 
 from torch.distributed import get_world_size
 
+from harness.against import asking
 from harness.candidates import Candidate, locate
 from harness.candidates.beside import put_first, require_own
 from harness.candidates.registry import UnknownCandidate
@@ -12,17 +13,20 @@ from harness.ranks.recorder import RECEIVED, Recorder
 
 # Where a rank is while it asks; a run that ends here has shown nothing of a step.
 ASKING = "supports()"
+# What a candidate's limits say of these does not hold for the oracle.
+OF_WHAT_IS_JUDGED = ("dtype", "mixed")
 
 
 def willing(
-    name: str, folder: str, case: Case, recorder: Recorder
+    name: str, folder: str, case: Case, recorder: Recorder, oracle: bool
 ) -> tuple[Candidate | None, str, str]:
     """The candidate, if it runs this case; or nothing, why not, and all limits if it is that."""
     recorder.reached(ASKING)
     candidate = _load(name, folder)
     limits = getattr(candidate, "limits", "")
-    beyond = outside(case, limits, get_world_size())
-    reason = f"its limits are {beyond}" if beyond else candidate.supports(case)
+    beyond = outside(case, limits, get_world_size(), OF_WHAT_IS_JUDGED if oracle else ())
+    with asking(oracle=oracle):
+        reason = f"its limits are {beyond}" if beyond else candidate.supports(case)
     recorder.reached(RECEIVED)
     if reason is None:
         return candidate, "", ""
@@ -31,7 +35,9 @@ def willing(
     return None, reason, limits if beyond else ""
 
 
-def loaded(name: str, folder: str, _case: Case, _recorder: Recorder) -> tuple[None, str, str]:
+def loaded(
+    name: str, folder: str, _case: Case, _recorder: Recorder, _oracle: bool
+) -> tuple[None, str, str]:
     """Nothing that runs; what is wrong with the code of the candidate, or else its limits."""
     try:
         limits = getattr(_load(name, folder), "limits", "")

@@ -167,13 +167,17 @@ def main() -> None:
             continue
         run, case = frame.whole("run"), parse(frame.text("case"))
         recorder = Recorder(
-            index, case.tokens, traced=bool(frame.header["traced"]), progress=progress
+            index,
+            case.tokens,
+            traced=bool(frame.header["traced"]),
+            progress=progress,
+            learns=bool(frame.header["learns"]),
         )
-        sent, started, traced = exchanges.sent, time.time_ns(), recorder.traced
-        before = allocations(device)
+        sent, started, before = exchanges.sent, time.time_ns(), allocations(device)
         ask, folder = (loaded if frame.header["loads"] else willing), frame.text("folder")
         try:
-            candidate, refusal, limits = ask(frame.text("candidate"), folder, case, recorder)
+            asked = frame.text("candidate"), folder, case, recorder, bool(frame.header["oracle"])
+            candidate, refusal, limits = ask(*asked)
             seat = meshes.seat(case.dp, case.sp)
             gate.wait()
             if candidate:
@@ -211,8 +215,9 @@ def main() -> None:
                 limits=limits,
                 idle=idle,
                 sent=exchanges.since(sent, started, case, seat.rank.dp_index, recorder.sent),
-                log=told(log(started)) if traced else [],
+                log=told(log(started)) if recorder.traced else [],
                 stood_in=sorted(STOOD_IN),
+                unemitted=recorder.unemitted,
             )
         )
         recorder.reached("between cases")

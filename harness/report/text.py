@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from harness.against import ITSELF, NAMES
+from harness.against import ITSELF, reference_name
 from harness.anomalies import ANOMALIES
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict
@@ -13,6 +13,8 @@ from harness.uncompared import told_of
 INDENT = "\n          "
 # Of tokens that do not fit together, so many stretches are told.
 MOST_STRETCHES = 4
+# Of gradients that are zero, so many are named.
+MOST_ZERO = 4
 
 
 def explain(comparison: Comparison) -> str:
@@ -25,7 +27,8 @@ def told(comparison: Comparison) -> list[str]:
     lines = [f"{comparison.verdict.name:<9} candidate {comparison.candidate}"]
     lines.append(f"  case    {comparison.case}")
     if comparison.against == ITSELF:
-        lines.append(f"  against {NAMES[ITSELF]}: what is wrong there as well does not show")
+        own = reference_name(comparison.case, ITSELF)
+        lines.append(f"  against {own}: what is wrong there as well does not show")
     if comparison.verdict is Verdict.KNOWN:
         lines.append(f"  listed  {comparison.reason}")
     if comparison.fault:
@@ -37,9 +40,11 @@ def told(comparison: Comparison) -> list[str]:
     else:
         lines.append(
             f"  judged  {comparison.elements} elements of "
-            f"{len(comparison.keys) - len(comparison.unjudged)} tensors; "
+            f"{len(comparison.keys) - len(comparison.unjudged)} tensors, "
+            f"{len(comparison.gradients)} of them gradients; "
             f"largest error {comparison.used:.2g} of its budget"
         )
+        lines += _zero_lines(comparison)
         if comparison.unjudged:
             lines.append(f"  but     {', '.join(comparison.unjudged)}: nothing but rounding")
     lines += look_lines(comparison)
@@ -57,6 +62,14 @@ def _besides(comparison: Comparison) -> Iterator[str]:
         yield f"  extra   {told_of(comparison.uncompared)}"
     if comparison.stood_in:
         yield f"  with    {', '.join(comparison.stood_in)} stood in for by plain torch"
+
+
+def _zero_lines(comparison: Comparison) -> list[str]:
+    """Gradients of which nothing is to be seen."""
+    zero = [result.key for result in comparison.gradients if result.zero]
+    more = f" and {len(zero) - MOST_ZERO} more" if zero[MOST_ZERO:] else ""
+    where = "also at sp 1" if comparison.against == ITSELF else "as they should be"
+    return [f"  zero    {', '.join(zero[:MOST_ZERO])}{more}: everywhere, {where}"] if zero else []
 
 
 def explain_no_start(fault: Fault) -> str:

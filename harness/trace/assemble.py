@@ -45,6 +45,8 @@ class Assembly:
     skipped: tuple[str, ...] = ()
     # Packages that ranks had in plain torch instead.
     stood_in: tuple[str, ...] = ()
+    # What learned on a rank and was not emitted, where that was asked.
+    unemitted: str = ""
     # Ranks on a device on which they computed nothing.
     idle: tuple[int, ...] = ()
     # Where ranks of a traced run part in what they entered, though none of them hung; or nothing.

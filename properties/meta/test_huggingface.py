@@ -26,6 +26,7 @@ pytest_plugins = ["properties.helpers.own_pool"]
 
 PAGE = "huggingface.md"
 MAX_CODE_LINES = 60
+LIMITS = ("dtype=fp32,bf16", "loss=token-mean", "steps=1")
 CPU = torch.device("cpu")
 
 # Two rows for each replica, with padding.
@@ -74,9 +75,20 @@ def test_the_step_is_short_and_passes_on_every_model_and_in_a_campaign(
     (line,) = re.findall(r"^python -m harness (.*)", page, re.MULTILINE)
     assert main([*line.split(), "--sp=1,2", "--dp=1,2", "--cases=16", "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["candidates"].values()
-    limits = {"dtype=fp32,bf16", "loss=token-mean", "steps=1"}
     assert "its limits are dtype=fp32,bf16" in told["refused"]
-    assert set(told["refused"]) <= {f"its limits are {limit}" for limit in limits}
+    assert set(told["refused"]) <= {f"its limits are {limit}" for limit in LIMITS}
+
+
+def test_the_step_as_the_page_has_it_passes_when_it_is_compared_with_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hf.py").write_text(shown(PAGE))
+    command = ["check", "--candidate", "hf.py:HF", "--against", "self"]
+    assert main([*command, "--sp=1,2", "--dp=1", "--cases=4", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["candidates"].values()
+    assert told["judged"] == 4
+    assert set(told["refused"]) <= {f"its limits are {limit}" for limit in LIMITS}
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -1,11 +1,14 @@
 """Steps of which something is to be said at sp 1, where nobody shares a sequence."""
 
-from torch import Tensor
+from typing import ClassVar
+
+from torch import Tensor, nn
 from torch import distributed as dist
 
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LOCAL, LocalDialect
 from harness.case import Case
+from harness.reference import Decoder
 
 
 class Alone(LocalDialect):
@@ -66,6 +69,80 @@ class TwiceEverything(LocalDialect):
         super().run(case, rank, doubled)
 
 
+class DividedByReplicas(LocalDialect):
+    """Gradients are a mean over replicas where they should be a sum."""
+
+    name = "divided-by-replicas"
+
+    def factor(self, case: Case) -> float:
+        return 1 / case.dp
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        def scaled(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+            factor = self.factor(case) if key.startswith("grad.") else 1
+            emit(key, tensor * factor, tokens)
+
+        super().run(case, rank, scaled)
+
+
+class TimesMicroBatches(DividedByReplicas):
+    """Gradients are summed over micro-batches that are whole each."""
+
+    name = "times-micro-batches"
+
+    def factor(self, case: Case) -> float:
+        return case.micro_batches
+
+
+class Few(LocalDialect):
+    """It shows two gradients of all that it has, whatever sp is."""
+
+    name = "few"
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        def of_two(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+            if not key.startswith("grad.") or key in ("grad.norm", "grad.embed"):
+                emit(key, tensor, tokens)
+
+        super().run(case, rank, of_two)
+
+
+class KeepsItsModel(LocalDialect):
+    """The model of another step stays, with its gradients."""
+
+    name = "keeps-its-model"
+    kept: ClassVar[list[nn.Module]] = []
+
+    def reduce(self, model: Decoder, rank: Rank) -> None:
+        super().reduce(model, rank)
+        self.kept.append(model)
+
+
+class ZeroKeys(LocalDialect):
+    """The gradients of the weights of keys are zero, whatever sp is."""
+
+    name = "zero-keys"
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        def without_keys(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+            factor = 0 if key.startswith("grad.") and key.endswith(".k") else 1
+            emit(key, factor * tensor, tokens)
+
+        super().run(case, rank, without_keys)
+
+
+class InBf16(LocalDialect):
+    """It says that it is for one dtype only."""
+
+    name, limits = "in-bf16", "dtype=bf16"
+
+
+class InTwoMicroBatches(LocalDialect):
+    """It says that it needs two micro-batches."""
+
+    name, limits = "in-two-micro-batches", "micro=2"
+
+
 class OverAll(LocalDialect):
     """It makes a group of its own over all ranks."""
 
@@ -92,5 +169,12 @@ REFUSES = Refuses()
 RAISES = Raises()
 TWICE_THE_LOSS = TwiceTheLoss()
 TWICE_EVERYTHING = TwiceEverything()
+DIVIDED_BY_REPLICAS = DividedByReplicas()
+TIMES_MICRO_BATCHES = TimesMicroBatches()
+FEW = Few()
+KEEPS_ITS_MODEL = KeepsItsModel()
+ZERO_KEYS = ZeroKeys()
+IN_BF16 = InBf16()
+IN_TWO_MICRO_BATCHES = InTwoMicroBatches()
 OVER_ALL = OverAll()
 OVER_ALL_WRONG = OverAllWrong()

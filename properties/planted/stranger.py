@@ -23,7 +23,7 @@ from harness.candidates import Emit, Rank
 from harness.case import Case
 
 ULYSSES = "ulysses"
-DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 # What the step does, by the fields of a case.
 DOES: dict[str, tuple[object, ...]] = {
     "dtype": tuple(DTYPES),
@@ -77,7 +77,10 @@ class Stranger:
         model = self.weighted(case).to(rank.device).train()
 
         logits = model(input_ids=mine.ids[None], position_ids=mine.positions[None]).logits[0]
-        nll_L = F.cross_entropy(logits, mine.labels, reduction="none")
+        of_half = logits.dtype.itemsize < 4
+        nll_L = F.cross_entropy(
+            logits.float() if of_half else logits, mine.labels, reduction="none"
+        )
         emit("positions", mine.positions, mine.numbers)
         emit("labels", mine.labels, mine.numbers)
         emit("nll", nll_L, mine.numbers)
@@ -92,7 +95,7 @@ class Stranger:
         emit("loss", loss)
 
     def weighted(self, case: Case) -> Any:
-        """The model with the weights of the case: in fp32 those of fp64, rounded."""
+        """The model with the weights of the case: in other dtypes those of fp64, rounded."""
         model, dtype = self.model(case), DTYPES[case.dtype]
         model.set_attn_implementation(ULYSSES)
         # The usual one multiplies no fp64.

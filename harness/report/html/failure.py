@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.against import NAMES, PLAIN
+from harness.against import PLAIN, reference_name
 from harness.case import Case, parse
 from harness.report.html.collectives import diagram
 from harness.report.html.gradients import GRADIENT, table_of_gradients
@@ -17,7 +17,7 @@ VERDICTS = {
     "DIVERGED": "It computes something else than {reference}.",
     "KNOWN": "It computes something else than {reference}, and that is listed of it.",
     "FAULT": "It could not be judged.",
-    "UNSUPPORTED": "It does not support this case.",
+    "UNSUPPORTED": "It was not judged on this case.",
     "EQUAL": "It equals {reference} bit by bit.",
     "WITHIN": "It equals {reference} but for rounding.",
 }
@@ -32,7 +32,7 @@ def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The whole page; what the document says besides of where it ran comes last."""
     case = parse(record["case"])
     # Records that are older say nothing where it was plain training.
-    reference = NAMES.get(record["against"], NAMES[PLAIN])
+    reference = reference_name(case, record["against"] or PLAIN)
     told = told_in_pairs(record["explanation"])
     looks = record["looks"]
     drawn = layout(case, record["picture"], record["findings"])

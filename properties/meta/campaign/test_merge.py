@@ -17,7 +17,7 @@ from rich.console import Console
 
 from harness.campaign.merge import merge
 from harness.campaign.request import Request
-from harness.campaign.summary import Summary, Tally
+from harness.campaign.summary import FORMAT, Summary, Tally
 from harness.campaign.table import closing, show
 from harness.case import parse
 from harness.cli import main
@@ -170,8 +170,8 @@ def test_a_shard_that_is_there_twice_is_refused(
         ("[" * 100_000, "is not JSON"),
         ("[]", "was not written by check --json"),
         ('{"versions": {}}', "was not written by check --json"),
-        ('{"format": 1}', "has format 1; this version reads 9"),
-        ('{"format": 9}', "is damaged"),
+        ('{"format": 1}', f"has format 1; this version reads {FORMAT}"),
+        (f'{{"format": {FORMAT}}}', "is damaged"),
     ],
 )
 def test_what_is_no_document_is_refused(
@@ -311,6 +311,35 @@ def test_what_is_not_supported_is_told_by_reason() -> None:
         in told
     )
     assert "    3  for other reasons\n" in told
+
+
+def test_cases_that_nobody_can_judge_have_a_line_of_their_own() -> None:
+    tally = Tally(Counter(UNSUPPORTED=7, WITHIN=11), Counter(windows=4))
+    tally.unjudgeable = {"bf16": Counter({"grad.q": 1, "grad.k": 2})}
+    found = replace(summary(1, 1), tallies={"a": tally})
+    told = "a: 3 of 14 cases were not judgeable in bf16, most often because rounding hides grad.k"
+    assert f"\n{told}\n" in printed(found)
+    assert closing(found, 0) == (
+        "exit status 0: every case passed; more than a tenth of the cases of a were not judgeable "
+        "in bf16: ask for a dtype that rounds less"
+    )
+    tally.verdicts["WITHIN"] = 100
+    assert closing(found, 0) == "exit status 0: every case passed"
+    nothing = Tally(Counter(UNSUPPORTED=3), lacking=5, unjudgeable=tally.unjudgeable)
+    said = closing(replace(found, tallies={"a": nothing}), 3)
+    assert said.startswith(
+        "exit status 3: a could be judged on none of 3 cases; more than a tenth"
+    )
+
+
+def test_against_itself_it_is_told_how_many_gradients_were_compared() -> None:
+    first = summary(1, 1)
+    found = replace(first, request=replace(first.request, against="self"))
+    found.tallies["a"].gradients, found.tallies["a"].zeros = 1200, 30
+    found.tallies["a"] += found.tallies["a"]
+    told = "a: 2,400 gradients were compared in 2 cases, 60 of them zero everywhere\n"
+    assert told in printed(found)
+    assert "gradients were" not in printed(first)
 
 
 def test_errors_are_shown_by_candidate_and_dtype() -> None:

@@ -108,6 +108,25 @@ def test_who_states_its_limits_is_given_nothing_in_vain_after_the_first_cases(li
     assert tallies["a"].refused.total() <= 12
 
 
+def test_who_is_beyond_its_limits_whatever_is_drawn_is_given_up_as_well() -> None:
+    tally = Tally()
+    for jobs in Supply(REQUEST, RANKS, WHOLE).rounds({"a": tally}):
+        for case, name in jobs:
+            seen = Comparison(case=case, candidate=name, verdict=Verdict.UNSUPPORTED, reason="no")
+            tally.add(replace(seen, limits="layers=1"))
+    assert NONE_OF <= tally.refused.total() < NONE_OF + 2 * REQUEST.count
+    assert (tally.lacking, tally.verdict) == (12, "FAULT")
+
+
+def test_a_large_campaign_ends_too_after_as_many_refusals() -> None:
+    campaign, tally = Supply(replace(REQUEST, count=1000), RANKS, WHOLE), Tally()
+    for case in campaign.batch[:NONE_OF]:
+        assert not campaign.is_in_vain(tally)
+        refused = Comparison(case=case, candidate="a", verdict=Verdict.UNSUPPORTED, reason="no")
+        tally.add(refused)
+    assert campaign.is_in_vain(tally)
+
+
 @pytest.mark.parametrize(
     ("limits", "loss", "stated"),
     [
@@ -141,6 +160,41 @@ def test_a_step_over_all_ranks_is_judged_on_cases_that_have_them_all() -> None:
     assert beyond == "ranks=all, of which there are 4"
     with pytest.raises(BadField, match="ranks=2: of ranks, limits can say ranks=all and nothing"):
         outside(parse("case/1 rows=2:11"), "ranks=2", 2)
+
+
+def test_in_the_place_of_a_case_that_nobody_can_judge_there_is_another() -> None:
+    tally, cases = Tally(), []
+    for jobs in Supply(REQUEST, RANKS, WHOLE).rounds({"a": tally}):
+        for case, name in jobs:
+            tally.add(hidden(case, name) if case.layers == 1 else seen(case, name))
+            cases += [case] if case.layers > 1 else []
+    assert tally.judged == len(cases) == 12
+    assert (tally.lacking, tally.verdict) == (0, "EQUAL")
+    assert tally.unjudgeable == {"fp64": {"grad.q": tally.verdicts["UNSUPPORTED"]}}
+    # It is none that the candidate refused, and nothing of it counts as examined.
+    assert not tally.refused
+    assert tally.elements == 0
+    assert tally.is_sound()
+    assert Tally.from_record(tally.record()) == tally
+    assert (tally + tally).hidden == 2 * tally.hidden
+    assert (tally + tally).is_sound()
+
+
+def test_where_nothing_could_be_judged_a_campaign_is_a_fault_and_ends() -> None:
+    tally = Tally()
+    for jobs in Supply(REQUEST, RANKS, WHOLE).rounds({"a": tally}):
+        for case, name in jobs:
+            tally.add(hidden(case, name))
+    assert NONE_OF <= tally.hidden < NONE_OF + 12
+    assert (tally.lacking, tally.verdict) == (12, "FAULT")
+
+
+def hidden(case: Case, name: str) -> Comparison:
+    return replace(seen(case, name), verdict=Verdict.UNSUPPORTED, swallowed=("grad.q", "grad.k"))
+
+
+def seen(case: Case, name: str) -> Comparison:
+    return Comparison(case=case, candidate=name, verdict=Verdict.EQUAL)
 
 
 def test_where_there_are_no_more_cases_nobody_lacks_any(monkeypatch: pytest.MonkeyPatch) -> None:

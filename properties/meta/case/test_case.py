@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,30 @@ def test_the_digest_and_the_ids_of_a_case_are_the_same_everywhere() -> None:
     case = parse("case/1 rows=3:111,4:1011:left seed=7")
     assert case.id == "ba680a2d7f"
     assert [case.ids_of(0), case.ids_of(1)] == [(22, 4, 26), (14, 6, 9, 7)]
+
+
+def test_what_is_drawn_for_a_row_follows_it_wherever_it_goes() -> None:
+    case = parse("case/1 rows=3:111,2:01,3:111 seed=5")
+    moved = Case(
+        rows=case.rows[::-1], ids=tuple(case.ids_of(row) for row in (2, 1, 0)), dp=3, seed=5
+    )
+    drawn = [case.draw(row, "old") for row in range(3)]
+    assert [moved.draw(row, "old") for row in range(3)] == drawn[::-1]
+    assert [len(each) for each in drawn] == [3, 2, 3]
+    # The same in every process.
+    assert drawn[1] == pytest.approx((0.30525, -0.29329), abs=1e-5)
+    others = (
+        drawn[2],
+        case.draw(0, "new"),
+        replace(case, seed=6).draw(0, "old"),
+        replace(case, rows=(Row("110"), *case.rows[1:])).draw(0, "old"),
+    )
+    assert len({drawn[0], *others}) == 5
+    numbers = [
+        x for name in map(str, range(100)) for row in range(3) for x in case.draw(row, name)
+    ]
+    assert -1 <= min(numbers) < -0.9
+    assert 0.9 < max(numbers) < 1
 
 
 def test_stated_ids_are_the_ids() -> None:

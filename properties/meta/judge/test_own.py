@@ -1,21 +1,25 @@
 """Against its own step at sp 1 a right step passes, and what sharing breaks is found."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given
 
 from harness.against import ITSELF
+from harness.campaign.supply import NONE_OF
 from harness.candidates.own.mutants import BANK
-from harness.case import Case, parse
+from harness.case import Case, LossContract, parse
 from harness.cli import main
 from harness.compare import Verdict
 from harness.failure.bundle import read_bundle
 from harness.generation import cases, generate
 from harness.judge import evaluate, own
+from harness.judge.judge import AHEAD
 from harness.ranks.pool import RankPool
 from harness.reference import reference
 from harness.report import explain
@@ -23,7 +27,7 @@ from harness.trace import Kind
 from properties.helpers.places import PLANTED
 from properties.meta.compare.test_crossing import VACUOUS
 
-ALONE = f"{PLANTED / 'alone.py'}"
+ALONE, GRPO = PLANTED / "alone.py", PLANTED / "grpo.py"
 CASE = parse("case/1 rows=8:11111111,5:10111 heads=4/2 layers=2 sp=2 dp=2 micro=1")
 # Wrong in another way each: labels, attention, rows, gradients.
 FOUND = ("B26", "B30", "B61", "B101", "B105", "B119")
@@ -61,7 +65,10 @@ def test_what_sharing_a_sequence_breaks_is_found(key: str, pool: RankPool) -> No
         if comparison.verdict.failed:
             assert comparison.verdict is Verdict.DIVERGED
             assert comparison.called == BANK[key].anomaly
-            assert "  against its own step at sp 1: what is wrong there as" in explain(comparison)
+            assert (
+                "  against its own step at sp 1, dp 1 and one micro-batch: what is wrong there as"
+                in explain(comparison)
+            )
             assert explain(comparison).splitlines()[-1].endswith(" --against self")
             return
     pytest.fail(f"{key} was not found")
@@ -70,7 +77,7 @@ def test_what_sharing_a_sequence_breaks_is_found(key: str, pool: RankPool) -> No
 @pytest.mark.parametrize(
     ("name", "verdict", "said"),
     [
-        ("REFUSES", Verdict.UNSUPPORTED, "at sp 1, with which it is compared: two ranks or more"),
+        ("REFUSES", Verdict.UNSUPPORTED, "one micro-batch, with which it is compared: two ranks"),
         ("RAISES", Verdict.FAULT, "raised ValueError: no peers"),
         ("TWICE_THE_LOSS", Verdict.FAULT, "is not the token-mean of its nll, which is"),
         # What is wrong at sp 1 as well does not show: this is what the explanation says.
@@ -85,6 +92,106 @@ def test_a_step_that_is_no_reference_is_told_as_such(
     assert said in (comparison.fault.summary if comparison.fault else comparison.reason)
 
 
+@pytest.mark.parametrize("loss", get_args(LossContract))
+@pytest.mark.parametrize("name", ["DIVIDED_BY_REPLICAS", "TIMES_MICRO_BATCHES"])
+def test_what_replicas_and_micro_batches_make_wrong_is_found(
+    name: str, loss: LossContract, pool: RankPool
+) -> None:
+    case = replace(CASE, rows=2 * CASE.rows, micro_batches=2, loss=loss)
+    assert evaluate(case, "native-local", pool, against=ITSELF).verdict.passed
+    comparison = evaluate(case, f"{ALONE}:{name}", pool, against=ITSELF)
+    assert comparison.verdict is Verdict.DIVERGED
+    assert "own step at sp 1, dp 1 and one micro-batch" in explain(comparison)
+
+
+def test_what_a_row_needs_is_drawn_for_the_row_and_not_for_its_number(pool: RankPool) -> None:
+    case = replace(CASE, rows=2 * CASE.rows, micro_batches=2, loss="micro-mean")
+    for each in (case, replace(case, dtype="bf16")):
+        comparison = evaluate(each, f"{GRPO}:GRPO", pool, against=ITSELF)
+        assert comparison.verdict.passed, explain(comparison)
+    assert evaluate(case, f"{GRPO}:BY_NUMBER", pool, against=ITSELF).verdict is Verdict.DIVERGED
+    # Asked again, its own reference would stray so far that everything else were rounding.
+    comparison = evaluate(replace(case, dtype="bf16"), f"{GRPO}:BY_NUMBER", pool, against=ITSELF)
+    assert comparison.fault is not None
+    assert comparison.fault.kind is Kind.REFERENCE
+    assert "draw what a row needs with case.draw(row, name)" in comparison.fault.summary
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(400, marks=pytest.mark.long)])
+def test_a_right_step_of_grpo_is_never_blamed_in_bf16(count: int, pool: RankPool) -> None:
+    drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("bf16",)), count, 0)
+    seen = [evaluate(case, f"{GRPO}:GRPO", pool, against=ITSELF) for case in drawn]
+    for comparison in seen:
+        assert not comparison.verdict.failed, explain(comparison)
+        assert "plain training" not in explain(comparison)
+    assert sum(comparison.verdict.passed for comparison in seen) > count / 2
+
+
+@pytest.mark.parametrize("sp", [2, 4])
+def test_a_gradient_that_is_there_and_not_emitted_is_a_fault(sp: int, pool: RankPool) -> None:
+    comparison = evaluate(replace(CASE, sp=sp, dp=1), f"{ALONE}:FEW", pool, against=ITSELF)
+    assert comparison.fault is not None
+    said = comparison.fault.summary
+    assert comparison.fault.kind is Kind.VACUOUS
+    assert "20640 elements have a gradient that is not zero, such as head, layers.0." in said
+    assert "were emitted: emit grad.<name> for each of them" in said
+
+
+def test_gradients_that_a_kept_model_has_of_another_case_are_none_of_this_one(
+    pool: RankPool,
+) -> None:
+    for case in (CASE, replace(CASE, seed=1), replace(CASE, layers=1), CASE):
+        comparison = evaluate(case, f"{ALONE}:KEEPS_ITS_MODEL", pool, against=ITSELF)
+        assert comparison.verdict.passed, explain(comparison)
+
+
+def test_how_many_gradients_were_compared_is_told_and_which_are_zero_everywhere(
+    pool: RankPool,
+) -> None:
+    right, wrong = (
+        explain(evaluate(CASE, name, pool, against=ITSELF))
+        for name in ("native-local", f"{ALONE}:ZERO_KEYS")
+    )
+    assert " tensors, 21 of them gradients; " in right
+    assert "  zero " not in right
+    assert "  zero    grad.layers.0.k, grad.layers.1.k: everywhere, also at sp 1" in wrong
+
+
+def test_where_weights_change_between_means_over_micro_batches_these_are_kept_and_it_says_so(
+    pool: RankPool,
+) -> None:
+    case = replace(CASE, loss="micro-mean", steps=2)
+    comparison = evaluate(case, "native-local", pool, against=ITSELF)
+    assert comparison.verdict.passed, explain(comparison)
+    assert "step at sp 1 with dp=2 and micro=1 as here, because" in explain(comparison)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        # The oracle is in fp64 all the same.
+        ("IN_BF16", ""),
+        (
+            "IN_TWO_MICRO_BATCHES",
+            "one micro-batch, with which it is compared: its limits are micro=2",
+        ),
+    ],
+)
+def test_limits_on_a_dtype_hold_for_what_is_judged_and_others_for_the_oracle_too(
+    name: str, said: str, pool: RankPool
+) -> None:
+    case = replace(CASE, rows=2 * CASE.rows, micro_batches=2, dtype="bf16")
+    comparison = evaluate(case, f"{ALONE}:{name}", pool, against=ITSELF)
+    assert said in comparison.reason
+    assert comparison.verdict is Verdict.UNSUPPORTED if said else comparison.verdict.passed
+    # They would leave out nothing that could be had in the place of the case.
+    assert comparison.limits == ""
+    assert (
+        evaluate(replace(case, dtype="fp64"), f"{ALONE}:IN_BF16", pool, against=ITSELF).limits
+        == "dtype=bf16"
+    )
+
+
 @pytest.mark.parametrize(("name", "passes"), [("OVER_ALL", True), ("OVER_ALL_WRONG", False)])
 def test_a_step_over_all_ranks_is_asked_at_sp_1_where_there_are_no_others(
     name: str, passes: bool, pool: RankPool
@@ -95,12 +202,24 @@ def test_a_step_over_all_ranks_is_asked_at_sp_1_where_there_are_no_others(
         assert comparison.verdict is not Verdict.UNSUPPORTED
     refused = evaluate(replace(CASE, dp=1), f"{ALONE}:{name}", pool, against=ITSELF)
     assert refused.verdict is Verdict.UNSUPPORTED
-    assert pool.beside(2).pids()
-    if passes:
-        # Of what is refused, nobody asks for a reference.
-        assert not pool.beside(1).launches
+    assert pool.beside(1).pids()
     pool.kill()
-    assert not pool.beside(2).pids()
+    assert not pool.beside(1).pids()
+
+
+def test_where_no_case_can_be_had_a_campaign_ends_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    candidate = f"{ALONE}:IN_TWO_MICRO_BATCHES"
+    command = ["check", "--against=self", f"--candidate={candidate}", "--sp=2", "--dp=1", "--json"]
+    assert main([*command, "--cases=400", "--loss=token-mean", "--set=micro=2"]) == 3
+    told = capsys.readouterr()
+    (tally,) = json.loads(told.out)["candidates"].values()
+    assert NONE_OF <= tally["verdicts"]["UNSUPPORTED"] <= NONE_OF + AHEAD
+    assert tally["lacking"] == 400
+    assert "supports none of 20" in told.err
+    assert "because of 'at sp 1, dp 1 and one micro-batch, with which it is" in told.err
 
 
 def test_a_case_at_sp_1_has_nothing_to_be_compared_with(pool: RankPool) -> None:
@@ -122,7 +241,7 @@ def test_a_bundle_knows_what_was_compared_and_repro_does_the_same(
     monkeypatch.chdir(tmp_path)
     command = ["check", "--against", "self", "--candidate", "mutants.B14", "--cases", "5"]
     assert main([*command, "--sp", "1,2", "--dp", "1", "--dtype", "fp64"]) == 1
-    assert "at sp 1: what is wrong there as well does not show" in capsys.readouterr().out
+    assert "one micro-batch: what is wrong there as well does not show" in capsys.readouterr().out
     (bundle,) = (tmp_path / ".harness" / "failures").iterdir()
     assert read_bundle(bundle).origin.against == "self"
     assert main(["repro", str(bundle)]) == 1

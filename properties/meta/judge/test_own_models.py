@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.against import ITSELF
+from harness.case import Dtype
 from harness.compare import Comparison, Verdict
 from harness.failure.smallest import smallest
 from harness.generation import cases, generate
@@ -47,8 +48,10 @@ def pool() -> Iterator[RankPool]:
         yield pool
 
 
-def judged(candidate: str, count: int, pool: RankPool) -> Iterator[Comparison]:
-    drawn = cases(sps=(2, 4), max_ranks=4, dtypes=("fp32",), losses=("token-mean",), stated=STATED)
+def judged(
+    candidate: str, count: int, pool: RankPool, dtype: Dtype = "fp32"
+) -> Iterator[Comparison]:
+    drawn = cases(sps=(2, 4), max_ranks=4, dtypes=(dtype,), losses=("token-mean",), stated=STATED)
     jobs = ((case, candidate) for case in generate(drawn, count, 0))
     yield from evaluate_all(jobs, pool, against=ITSELF)
 
@@ -60,6 +63,12 @@ def test_a_right_step_of_any_model_passes(candidate: str, count: int, pool: Rank
     assert len(seen) == count
     for comparison in seen:
         assert comparison.verdict.passed, explain(comparison)
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(400, marks=pytest.mark.long)])
+def test_a_right_mixture_of_experts_is_not_blamed_in_bf16(count: int, pool: RankPool) -> None:
+    for comparison in judged(RIGHT[0], count, pool, "bf16"):
+        assert not comparison.verdict.failed, explain(comparison)
 
 
 def test_there_are_ten_faults() -> None:

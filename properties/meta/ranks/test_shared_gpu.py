@@ -32,9 +32,9 @@ def launched(
     addresses = []
 
     class Watched(RankPool):
-        def submit(self, case: Case, candidate: str, *, traced: bool = False) -> None:
+        def submit(self, case: Case, candidate: str, **asked: bool) -> None:
             launches = self.launches
-            super().submit(case, candidate, traced=traced)
+            super().submit(case, candidate, **asked)
             if self.launches > launches:
                 addresses.append(address_of(self.pids()[0]))
 

@@ -1,0 +1,87 @@
+"""Which parameters of a rank have learned in a run, whatever was emitted of them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from weakref import WeakSet
+
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+# So many of those that were not emitted are named.
+MOST_NAMES = 3
+
+
+class Learning:
+    """From now on it knows every module of this process that is given a parameter."""
+
+    def __init__(self) -> None:
+        self._kept = WeakSet[nn.Module]()
+        # Those of the run under way: its candidate may let go of them before they are looked at.
+        self._made: dict[int, nn.Module] = {}
+        # Gradients of models that a candidate kept from an earlier run.
+        self._before: dict[int, Tensor] = {}
+        register_module_parameter_registration_hook(self._note)
+
+    def _note(self, module: nn.Module, _name: str, _parameter: nn.Parameter) -> None:
+        self._made[id(module)] = module
+
+    def begin(self) -> None:
+        """A run begins: what is there now it has not learned."""
+        self._let_go()
+        parameters = {id(parameter): parameter for parameter in self._parameters()}
+        self._before = {
+            number: _gradient(parameter).clone()
+            for number, parameter in parameters.items()
+            if parameter.grad is not None
+        }
+
+    def unemitted(self, emitted: Mapping[str, int]) -> str:
+        """What is missing of the gradients that a run emitted, by key so many elements."""
+        learned = {id(each): each for each in self._parameters() if self._has_learned(each)}
+        elements, told = sum(each.numel() for each in learned.values()), sum(emitted.values())
+        missing = self._names(learned, emitted) if elements > told else []
+        self._let_go()
+        if elements <= told:
+            return ""
+        some = f", such as {', '.join(missing[:MOST_NAMES])}" if missing else ""
+        return (
+            f"parameters with {elements} elements have a gradient that is not zero{some}, and "
+            f"gradients of {told} elements were emitted: emit grad.<name> for each of them"
+        )
+
+    def _names(self, learned: Mapping[int, Tensor], emitted: Mapping[str, int]) -> list[str]:
+        names: dict[int, str] = {}
+        for module in self._modules():
+            for name, parameter in module.named_parameters():
+                # As the outermost module calls it.
+                names[id(parameter)] = max(names.get(id(parameter), ""), name, key=len)
+        known = [names[each] for each in learned]
+        return [name for name in known if not any(key.endswith(f".{name}") for key in emitted)]
+
+    def _modules(self) -> Iterator[nn.Module]:
+        yield from self._made.values()
+        yield from (module for module in self._kept if id(module) not in self._made)
+
+    def _parameters(self) -> Iterator[nn.Parameter]:
+        return (each for module in self._modules() for each in module.parameters(recurse=False))
+
+    def _has_learned(self, parameter: nn.Parameter) -> bool:
+        if parameter.grad is None:
+            return False
+        gradient, before = _gradient(parameter), self._before.get(id(parameter))
+        as_before = (
+            before is not None and before.shape == gradient.shape and gradient.equal(before)
+        )
+        return not as_before and bool(gradient.any())
+
+    def _let_go(self) -> None:
+        self._kept.update(self._made.values())
+        self._made.clear()
+        self._before.clear()
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """What this rank holds of it; to ask for the whole, where it is spread, would send."""
+    gradient: Any = parameter.grad
+    held: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    return held.to_dense() if held.is_sparse else held
