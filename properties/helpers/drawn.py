@@ -46,8 +46,9 @@ def campaign() -> dict[str, Any]:
     tally = {
         "verdict": "DIVERGED",
         "judged": 4,
-        "verdicts": {"WITHIN": 3, "DIVERGED": 1, "UNSUPPORTED": 2},
+        "verdicts": {"WITHIN": 3, "DIVERGED": 1, "UNSUPPORTED": 5},
         "refused": {"window": 2},
+        "unjudgeable": {"bf16": {"grad.head": 3}},
         "known": {},
         "elements": 1234,
         "used": 0.25,

@@ -255,6 +255,18 @@ def test_what_is_too_large_to_be_drawn_is_said() -> None:
     assert "The case has 20000 tokens, too many to draw." in page
 
 
+def test_what_was_not_judged_is_told_apart_from_what_a_candidate_refused() -> None:
+    page = pages_of("x", campaign())[0].text
+    assert "does not support 2 cases that were drawn" in page
+    assert "<li>3 in bf16: rounding hides grad.head</li>" in page
+
+
+def test_a_page_of_a_step_that_is_compared_with_itself_does_not_speak_of_plain_training() -> None:
+    page = page_of(replace(pictured(), against="its own step at sp 1"))
+    assert "It computes something else than its own step at sp 1." in page
+    assert "plain training" not in page
+
+
 def test_several_pages_have_an_index_and_each_is_there_whole_or_not(tmp_path: Path) -> None:
     save(tmp_path, pages_of("x", comparison_record(pictured())))
     assert not (tmp_path / "index.html").exists()
