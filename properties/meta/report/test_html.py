@@ -262,7 +262,7 @@ def test_what_was_not_judged_is_told_apart_from_what_a_candidate_refused() -> No
 
 
 def test_a_page_of_a_step_that_is_compared_with_itself_does_not_speak_of_plain_training() -> None:
-    page = page_of(replace(pictured(), against="its own step at sp 1"))
+    page = page_of(replace(pictured(), against="self"))
     assert "It computes something else than its own step at sp 1." in page
     assert "plain training" not in page
 
