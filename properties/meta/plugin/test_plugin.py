@@ -129,7 +129,7 @@ def test_who_proves_is_told_why_it_failed_in_one_block_and_what_was_not_supporte
             "  replay  python -m harness repro * --candidate mutants.B14",
             "  bundle  *",
             "*_ test_of_what_is_right_at_sp_1 _*",
-            "  against its own step at sp 1: *",
+            "  against its own step at sp 1, dp 1 and one micro-batch: *",
             "  replay  python -m harness repro * --candidate mutants.B14 --against self",
             "  bundle  *",
             "*_ test_whose_cases_are_drawn_for_another _*",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from harness.against import ITSELF, NAMES
 from harness.case import Row, parse
 from harness.cli import main
 from harness.commands.options import answer
@@ -263,7 +264,7 @@ def test_what_was_not_judged_is_told_apart_from_what_a_candidate_refused() -> No
 
 def test_a_page_of_a_step_that_is_compared_with_itself_does_not_speak_of_plain_training() -> None:
     page = page_of(replace(pictured(), against="self"))
-    assert "It computes something else than its own step at sp 1." in page
+    assert f"It computes something else than {NAMES[ITSELF]}." in page
     assert "plain training" not in page
 
 
@@ -337,8 +338,8 @@ def test_a_page_that_cannot_be_written_changes_no_verdict_and_is_not_passed_over
 def test_pages_say_that_a_step_was_compared_with_itself() -> None:
     means = '<p class="means">It computes something else than {}.</p>'
     assert means.format("plain training") in page_of(pictured())
-    assert means.format("its own step at sp 1") in page_of(pictured(against="self"))
-    says = "compared with its own step at sp 1: what is wrong there as well does not show here"
+    assert means.format(NAMES[ITSELF]) in page_of(pictured(against="self"))
+    says = f"compared with {NAMES[ITSELF]}: what is wrong there as well does not show here"
     whole = campaign()
     assert says not in pages_of("x", whole)[0].text
     whole["campaign"]["against"] = "self"
