@@ -16,7 +16,7 @@ from project import ROOT
 
 from harness.campaign.coverage import of_any_layer
 from harness.campaign.markdown import marked, table
-from harness.campaign.summary import Tally
+from harness.campaign.tally import Tally
 from harness.case import Case, Dtype
 from harness.compare import Comparison
 from harness.generation.drawing import generate

@@ -18,9 +18,10 @@ from harness.campaign.coverage import Coverage
 from harness.campaign.digest import digest
 from harness.campaign.live import Live
 from harness.campaign.request import WHOLE, Part, Request, origin
-from harness.campaign.summary import INTERRUPTED, LIMIT, Summary, Tally
+from harness.campaign.summary import INTERRUPTED, LIMIT, Summary
 from harness.campaign.supply import Supply
 from harness.campaign.table import say, show
+from harness.campaign.tally import Tally
 from harness.case import Case
 from harness.compare import Verdict
 from harness.failure.bundle.keep import keep

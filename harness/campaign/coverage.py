@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness.campaign.together import together
 from harness.case import Case
 from harness.plan import plan
 from harness.verdict import Verdict
@@ -95,10 +96,7 @@ class Coverage:
             gradient.alive += one
 
     def __add__(self, other: "Coverage") -> "Coverage":
-        gradients = {
-            name: self.gradients.get(name, Gradient()) + other.gradients.get(name, Gradient())
-            for name in {**self.gradients, **other.gradients}
-        }
+        gradients = together(self.gradients, other.gradients)
         return Coverage(self.asked + other.asked, self.judged + other.judged, gradients)
 
     def lacks(self) -> Iterator[str]:

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.campaign.request import WHOLE, Request
-from harness.campaign.summary import Tally, worst
 from harness.campaign.supply import Supply
+from harness.campaign.tally import Tally, worst
 from harness.failure.replay import Shown
 from harness.failure.smallest import smallest
 from harness.judge import evaluate_all

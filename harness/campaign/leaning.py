@@ -10,9 +10,17 @@ It is 0.01 where a gradient is 1.01 times what it should be. The mean over a cam
 deviation of its own, because cases scatter: docs/tolerances.md. Needs no torch.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from math import sqrt
+from typing import TYPE_CHECKING, Any, get_args
+
+from harness.campaign.coverage import of_any_layer
+from harness.campaign.together import together
+from harness.case import Dtype
+
+if TYPE_CHECKING:
+    from harness.compare import Comparison
 
 # Leans are added up as whole numbers of this unit: then parts come to the same in any order.
 UNIT = 2.0**-60
@@ -54,26 +62,58 @@ class Leaning:
         return self.count > 0 and self.total**2 <= self.count * self.squares
 
 
-# By dtype and then by tensor.
-Leanings = Mapping[str, Mapping[str, Leaning]]
+@dataclass(slots=True)
+class Leanings:
+    """How far tensors leaned in the cases that passed, by dtype and name."""
 
+    by_dtype: dict[str, dict[str, Leaning]] = field(default_factory=dict)
 
-def told(leanings: Leanings) -> Iterator[str]:
-    """Each tensor that leans by more than chance, the largest lean first."""
-    if not leanings:
-        return
-    from harness.compare.budget import LEAN_DEVIATIONS, LEAN_LEAST, least_lean
+    def add(self, comparison: "Comparison") -> None:
+        for result in comparison.keys:
+            if result.lean is not None:
+                by_name = self.by_dtype.setdefault(comparison.case.dtype, {})
+                by_name.setdefault(of_any_layer(result.key), Leaning()).add(result.lean)
 
-    for dtype, by_tensor in leanings.items():
-        lean = {
-            name: each
-            for name, each in by_tensor.items()
-            if each.count >= LEAN_LEAST
-            and abs(each.mean) > max(LEAN_DEVIATIONS * each.deviation, least_lean(dtype))
-        }
-        for name in sorted(lean, key=lambda name: -abs(lean[name].mean)):
-            each = lean[name]
-            yield (
-                f"{name} is {1 + each.mean:.6g} of plain training's in {dtype}, over "
-                f"{each.count} tensors, give or take {each.deviation:.2g}"
-            )
+    def __add__(self, other: "Leanings") -> "Leanings":
+        dtypes = {**self.by_dtype, **other.by_dtype}
+        return Leanings(
+            {
+                dtype: together(self.by_dtype.get(dtype, {}), other.by_dtype.get(dtype, {}))
+                for dtype in dtypes
+            }
+        )
+
+    def told(self) -> Iterator[str]:
+        """Each tensor that leans by more than chance, the largest lean first."""
+        if not self.by_dtype:
+            return
+        from harness.compare.budget import LEAN_DEVIATIONS, LEAN_LEAST, least_lean
+
+        for dtype, by_name in self.by_dtype.items():
+            lean = {
+                name: each
+                for name, each in by_name.items()
+                if each.count >= LEAN_LEAST
+                and abs(each.mean) > max(LEAN_DEVIATIONS * each.deviation, least_lean(dtype))
+            }
+            for name, each in sorted(lean.items(), key=lambda item: -abs(item[1].mean)):
+                yield (
+                    f"{name} is {1 + each.mean:.6g} of the reference's in {dtype}, over "
+                    f"{each.count} tensors, give or take {each.deviation:.2g}"
+                )
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> "Leanings":
+        return cls(
+            {
+                dtype: {name: Leaning(**each) for name, each in by_name.items()}
+                for dtype, by_name in record.items()
+            }
+        )
+
+    def is_sound(self) -> bool:
+        known = get_args(Dtype)
+        return all(
+            dtype in known and all(each.is_sound() for each in by_name.values())
+            for dtype, by_name in self.by_dtype.items()
+        )

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.campaign.digest import add_up
-from harness.campaign.summary import FORMAT, INTERRUPTED, LIMIT, Summary, Tally
+from harness.campaign.summary import FORMAT, INTERRUPTED, LIMIT, Summary
+from harness.campaign.tally import Tally
 from harness.outside import BadInput, NotReadable, read_file, read_json
 
 # A campaign of millions of cases has less.

@@ -7,7 +7,7 @@ from itertools import islice, product
 from typing import Any
 
 from harness.campaign.request import Part, Request
-from harness.campaign.summary import Tally
+from harness.campaign.tally import Tally
 from harness.case import Case, InvalidCase, Row
 from harness.case.stated import ALL_RANKS, ASKED, read_stated, spans_all_ranks
 from harness.generation import beyond, cases, drawn

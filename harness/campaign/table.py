@@ -10,17 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.against import AGAINST_ITSELF, ITSELF
-from harness.campaign.summary import (
-    BUCKETS,
-    INTERRUPTED,
-    LIMIT,
-    OUTCOMES,
-    PASSING,
-    PLACE,
-    Summary,
-    Tally,
-    worst,
-)
+from harness.campaign.summary import INTERRUPTED, LIMIT, PLACE, Summary
+from harness.campaign.tally import BUCKETS, OUTCOMES, PASSING, Tally, worst
 from harness.names import short_names
 from harness.uncompared import told_of
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.campaign.request import Part, Request
-from harness.campaign.summary import INTERRUPTED, Histogram, Summary, Tally
+from harness.campaign.summary import INTERRUPTED, Summary
+from harness.campaign.tally import Histogram, Tally
 from harness.cli import obey_signals
 from harness.commands.ranks import NoRanks
 from harness.commands.side_by_side import side_by_side

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from harness.campaign.check import check
 from harness.campaign.request import Request
-from harness.campaign.summary import PASSING, Tally
+from harness.campaign.tally import PASSING, Tally
 from harness.cli import build_parser, main
 from harness.commands.options import read_part
 from harness.ranks.pool import RankPool

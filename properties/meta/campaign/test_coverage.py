@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.campaign.coverage import ENOUGH, Coverage
-from harness.campaign.summary import Tally
+from harness.campaign.tally import Tally
 from harness.case import Case, parse
 from harness.cli import main
 from harness.compare import Comparison, KeyResult, Verdict

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.campaign.leaning import Leaning, told
+from harness.campaign.leaning import Leaning, Leanings
 from harness.cli import main
 from harness.compare.budget import LEAN_LEAST, least_lean
 from properties.helpers.places import PLANTED
@@ -49,7 +49,8 @@ def scattered(mean: float, by: float, count: int) -> list[float]:
     ],
 )
 def test_a_mean_is_told_that_is_no_chance_and_no_rounding(leans: list[float], tells: bool) -> None:
-    assert bool([*told({"bf16": {"grad.head": leaning(leans)}})]) is tells
+    told = [*Leanings({"bf16": {"grad.head": leaning(leans)}}).told()]
+    assert bool(told) is tells
 
 
 @pytest.mark.usefixtures("own_pool")

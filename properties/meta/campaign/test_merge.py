@@ -17,8 +17,9 @@ from rich.console import Console
 
 from harness.campaign.merge import merge
 from harness.campaign.request import Request
-from harness.campaign.summary import FORMAT, Summary, Tally
+from harness.campaign.summary import FORMAT, Summary
 from harness.campaign.table import closing, show
+from harness.campaign.tally import Tally
 from harness.case import parse
 from harness.cli import main
 from harness.compare import Comparison, KeyResult, Verdict

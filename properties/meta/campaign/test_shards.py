@@ -20,7 +20,8 @@ from harness.against import Against
 from harness.campaign.check import check
 from harness.campaign.merge import merge
 from harness.campaign.request import EmptyPart, Part, Request
-from harness.campaign.summary import Summary, Tally
+from harness.campaign.summary import Summary
+from harness.campaign.tally import Tally
 from harness.case import Case, parse
 from harness.cli import main
 from harness.compare import Comparison, Verdict

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.campaign.summary import BUCKETS, FEW, Histogram, Tally
+from harness.campaign.tally import BUCKETS, FEW, Histogram, Tally
 from harness.case import parse
 from harness.compare import Comparison, KeyResult, Verdict
 

@@ -7,8 +7,8 @@ import pytest
 
 from harness.campaign import supply
 from harness.campaign.request import WHOLE, Part, Request
-from harness.campaign.summary import Tally
 from harness.campaign.supply import NONE_OF, TIMES, NothingToDraw, Supply, draw, within
+from harness.campaign.tally import Tally
 from harness.case import Case, LossContract, parse
 from harness.case.stated import BadField, outside
 from harness.compare import Comparison, Verdict

@@ -13,7 +13,8 @@ import torch
 from length import document
 
 from harness.campaign.request import Request
-from harness.campaign.summary import Summary, Tally
+from harness.campaign.summary import Summary
+from harness.campaign.tally import Tally
 from harness.detection import Power
 from harness.doctor import examine
 from harness.golden.verify import Verified
