@@ -22,7 +22,6 @@ MOST_FAULTS = 16
 MOST_HANGS = 4
 # A comparison of losses sees a difference from here on: what suites that compare them allow.
 SEEN_BY_LOSS = 0.01
-NOTHING_ALONE = "proves nothing at sp 1 either"
 WRONG_ALONE = "wrong at sp 1 as well: its model rounds more than plain training does"
 
 
@@ -126,26 +125,18 @@ def _on_ranks(
 
 
 def blamed(seen: Comparison, pools: Pools) -> Comparison:
-    """The same, unless its batch is wrong by rounding, or proves nothing, at sp 1 as well.
+    """The same, unless its batch is wrong by rounding at sp 1 as well.
 
     Nothing shared is to blame then. What is wrong there by more than rounding is kept: it may be
     the library's.
     """
-    vacuous = is_vacuous(seen)
-    if not vacuous and (seen.verdict is not Verdict.DIVERGED or seen.case.sp == 1):
+    if seen.verdict is not Verdict.DIVERGED or seen.case.sp == 1:
         return seen
     alone = replace(seen.case, sp=1)
-    is_alone = seen.case.sp == 1
-    there = seen if is_alone else evaluate(alone, seen.candidate, pools.of(alone.ranks))
-    if vacuous and is_vacuous(there):
-        return unsupported(seen.case, seen.candidate, f"{NOTHING_ALONE}: {seen.reason}")
-    if not vacuous and there.seen_as == "low-precision":
+    there = evaluate(alone, seen.candidate, pools.of(alone.ranks))
+    if there.called == "low-precision":
         return unsupported(seen.case, seen.candidate, WRONG_ALONE)
     return seen
-
-
-def is_vacuous(comparison: Comparison) -> bool:
-    return comparison.fault is not None and comparison.fault.kind is Kind.VACUOUS
 
 
 def name_of(comparison: Comparison) -> str:

@@ -9,7 +9,7 @@ from harness.report.text import look_lines, told
 # So many lines of a terminal, for as far as that goes.
 MOST_LINES, COLUMNS = 12, 80
 # What stands there whatever room there is, and what comes next; of a stack the end, if need be.
-FIRST, NEXT = ("case", "found", "first", "value"), ("stack", "cause", "against", "then")
+FIRST, NEXT = ("case", "against", "found", "first", "value"), ("stack", "cause", "then")
 MOST_FRAMES = 5
 WORD = len("  replay  ")
 

@@ -45,15 +45,16 @@ NOTHING = (
 )
 
 
-def test_a_batch_that_proves_nothing_alone_is_held_against_nobody(
+def test_a_batch_that_rounding_hides_is_held_against_nobody(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pools = Pools("", Request())
     monkeypatch.setattr(pools, "of", lambda _ranks: harness_pool)
     for sp in (1, 2):
         seen = evaluate(replace(parse(NOTHING), sp=sp), "native-gather", harness_pool)
-        assert seen.verdict is Verdict.FAULT
-        assert blamed(seen, pools).verdict is Verdict.UNSUPPORTED
+        assert seen.verdict is Verdict.UNSUPPORTED
+        assert seen.swallowed
+        assert blamed(seen, pools) is seen
     # Who shares nothing proves nothing where there is something to share.
     case = parse("case/1 rows=8:11111111 heads=2/2 layers=1 vocab=16 sp=2 dp=1 seed=0")
     stayed = evaluate(case, "mutants.B129", harness_pool)

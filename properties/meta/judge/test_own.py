@@ -241,7 +241,7 @@ def test_a_bundle_knows_what_was_compared_and_repro_does_the_same(
     monkeypatch.chdir(tmp_path)
     command = ["check", "--against", "self", "--candidate", "mutants.B14", "--cases", "5"]
     assert main([*command, "--sp", "1,2", "--dp", "1", "--dtype", "fp64"]) == 1
-    assert "one micro-batch: what is wrong there as well does not show" in capsys.readouterr().out
+    assert "one micro-batch: its bugs do not show" in capsys.readouterr().out
     (bundle,) = (tmp_path / ".harness" / "failures").iterdir()
     assert read_bundle(bundle).origin.against == "self"
     assert main(["repro", str(bundle)]) == 1
