@@ -15,7 +15,10 @@ from harness.ranks.wire import Frame, FrameReader, encode
 from harness.trace import Fragment, Kind
 
 FRAGMENTS, PAYLOAD = pack([Fragment("loss", np.zeros(()))])
-FINISHED = {"refusal": "", "run": 1, "fragments": FRAGMENTS, "sent": 4, "unemitted": ""}
+FINISHED = {
+    **{"refusal": "", "limits": "", "run": 1, "fragments": FRAGMENTS, "sent": 4},
+    "unemitted": "",
+}
 RAISED = {"run": 1, "moment": 5, "error": "E: no", "stack": "here"}
 
 
