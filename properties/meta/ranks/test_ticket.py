@@ -16,7 +16,11 @@ from harness.trace import Fragment, Kind
 
 FRAGMENTS, PAYLOAD = pack([Fragment("loss", np.zeros(()))])
 FINISHED = {
-    **{"refusal": "", "limits": "", "run": 1, "fragments": FRAGMENTS, "sent": 4},
+    "refusal": "",
+    "limits": "",
+    "run": 1,
+    "fragments": FRAGMENTS,
+    "sent": 4,
     "unemitted": "",
 }
 RAISED = {"run": 1, "moment": 5, "error": "E: no", "stack": "here"}
