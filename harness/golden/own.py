@@ -15,7 +15,7 @@ from harness.golden.tensors import Stored
 from harness.golden.vector import Vector
 from harness.judge.judge import at_sp_1
 from harness.ranks.pool import RankPool
-from harness.trace import Trace
+from harness.trace import Fault, Trace
 
 # Fields of what is known of how tensors were made.
 CANDIDATE, AGAINST = "candidate", "against"
@@ -54,7 +54,7 @@ def make(
 def unconfirmed(goldens: Mapping[str, Golden], pool: RankPool) -> Iterator[tuple[str, str]]:
     """Which goldens their candidate's step at sp 1 does not confirm, and how it differs.
 
-    Where it gives no numbers, every run that is compared with it will say why.
+    A step that gives no numbers there is not what the golden was made of.
     """
     for name, golden in goldens.items():
         now = at_sp_1(golden.vector.case, candidate_of(golden), pool)
@@ -62,3 +62,6 @@ def unconfirmed(goldens: Mapping[str, Golden], pool: RankPool) -> Iterator[tuple
             moved = drift(golden.stored.trace, now)
             if moved.change is Change.SEMANTIC:
                 yield name, f"{candidate_of(golden)} differs at sp 1: {moved}"
+        else:
+            why = now.summary if isinstance(now, Fault) else now.reason
+            yield name, f"{candidate_of(golden)} gives no numbers at sp 1: {why}"

@@ -83,7 +83,8 @@ def verdict_only(
     case: Case, candidate: str, pool: RankPool, *, against: Against = PLAIN
 ) -> Comparison:
     """Judge one case on the required keys alone: what shrinking asks hundreds of times."""
-    return _asked_again(judge(begin(case, candidate, pool, against=against)), pool)
+    run = begin(case, candidate, pool, against=against)
+    return _asked_again(run, judge(run))
 
 
 def evaluate_all(
@@ -98,20 +99,21 @@ def evaluate_all(
                 under_way.append(begin(case, candidate, pool, against=against))
             if not under_way:
                 return
-            comparison = judge(under_way.popleft())
+            run = under_way.popleft()
+            comparison = judge(run)
             if comparison.verdict.failed:
                 # What is under way must be in before the ranks can be asked again about this one.
                 for later in under_way:
                     later.outcome()
-                comparison = _asked_again(comparison, pool)
+                comparison = _asked_again(run, comparison)
                 if comparison.verdict is Verdict.DIVERGED:
                     comparison = _closer(comparison, pool)
                 comparison = held_to_mends(comparison, pool)
             yield comparison
     except GeneratorExit:
         # Who has seen enough leaves no answers behind for the next one to take for theirs.
-        for run in under_way:
-            run.outcome()
+        for later in under_way:
+            later.outcome()
         raise
 
 
@@ -133,7 +135,6 @@ def begin(
     against: Against = PLAIN,
     stored: Trace | None = None,
     traced: bool = False,
-    again: bool = False,
 ) -> Run:
     """Have the ranks run a case; the outcomes of several come in the order they were begun."""
     reason = pool.placement.refuses(case)
@@ -142,11 +143,9 @@ def begin(
     if reason is not None:
         return Run(case, candidate, pool, against, _outcome=Unsupported(reason))
     itself = against == ITSELF and stored is None
-    alone = tuple(own.runs_alone(case, again=again)) if itself else ()
-    name = locate(candidate).full
-    for each in alone:
-        pool.submit(each.case, name, traced=traced, oracle=each.is_exact, learns=True)
-    pool.submit(case, name, traced=traced, learns=against == ITSELF)
+    alone = tuple(own.runs_alone(case, again=False)) if itself else ()
+    _submit(alone, candidate, pool, traced=traced)
+    pool.submit(case, locate(candidate).full, traced=traced, learns=against == ITSELF)
     return Run(case, candidate, pool, against, stored, alone=alone, traced=traced)
 
 
@@ -228,18 +227,27 @@ def _named(comparison: Comparison) -> Comparison:
     return comparison.named(name_fault(fault))
 
 
-def _asked_again(seen: Comparison, pool: RankPool, *, traced: bool = False) -> Comparison:
+def _asked_again(run: Run, seen: Comparison) -> Comparison:
     """Before a candidate is blamed, its step at sp 1 is asked again how far it strays itself."""
     if seen.against != ITSELF or seen.verdict is not Verdict.DIVERGED or seen.case.dtype == "fp64":
         return seen
-    told = seen.case, seen.candidate, pool
-    run = begin(*told, against=seen.against, traced=traced, again=True)
-    return replace(judge(run, traced=traced), asked_again=True)
+    alone = tuple(own.runs_alone(run.case, again=True))
+    _submit(alone, run.candidate, run.pool, traced=run.traced)
+    outcomes = tuple(run.pool.collect() for _ in alone)
+    # What came out the first time is judged: a step that is wrong now and then may be right again.
+    again = replace(run, alone=alone, _alone=outcomes)
+    return replace(judge(again, traced=run.traced), asked_again=True)
+
+
+def _submit(alone: Iterable[own.Alone], candidate: str, pool: RankPool, *, traced: bool) -> None:
+    name = locate(candidate).full
+    for each in alone:
+        pool.submit(each.case, name, traced=traced, oracle=each.is_exact, learns=True)
 
 
 def _traced(case: Case, candidate: str, pool: RankPool, against: Against) -> Comparison:
     run = begin(case, candidate, pool, against=against, traced=True)
-    comparison = _asked_again(judge(run, traced=True), pool, traced=True)
+    comparison = _asked_again(run, judge(run, traced=True))
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
     comparison = replace(comparison, logs=pool.logs())
@@ -278,7 +286,8 @@ def held_to_mends(seen: Comparison, pool: RankPool) -> Comparison:
     name = without_what_is_listed(seen) if seen.verdict.failed else ""
     if not name:
         return seen
-    mended = _asked_again(judge(begin(seen.case, name, pool, against=seen.against)), pool)
+    run = begin(seen.case, name, pool, against=seen.against)
+    mended = _asked_again(run, judge(run))
     if mended.verdict is Verdict.DIVERGED:
         mended = _closer(mended, pool)
     return replace(seen, mended=mended)

@@ -246,3 +246,12 @@ def test_a_bundle_knows_what_was_compared_and_repro_does_the_same(
     assert "same" in capsys.readouterr().out
     assert main(["check", "--against", "self", "--sp", "1"]) == 2
     assert "--sp=1: is what --against self compares with" in capsys.readouterr().err
+
+
+def test_a_step_that_is_right_when_it_is_asked_again_was_wrong_all_the_same(
+    pool: RankPool,
+) -> None:
+    case = replace(CASE, dtype="fp32", seed=77)
+    seen = evaluate(case, f"{ALONE}:NOW_AND_THEN", pool, against=ITSELF)
+    assert seen.verdict is Verdict.DIVERGED
+    assert seen.called == "stale-state"
