@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from harness.case import parse
 from harness.cli import main
-from harness.golden import Store, examine
+from harness.golden import Store, Vector, examine, own
 from harness.golden.own import CANDIDATE
 from harness.ranks.pool import RankPool
+from harness.trace import Fault, Kind, Trace, Unsupported
 from properties.helpers.places import PLANTED
 from properties.helpers.stores import CASES, made_otherwise, on_disk, stored_in
 
@@ -186,3 +188,17 @@ def test_what_no_golden_can_be_asked_for_is_refused(
 ) -> None:
     assert golden("verify", folder, "--candidate", MINE, *words) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "now", [Unsupported("not today"), Fault(kind=Kind.RAISED, summary="rank 0 raised")]
+)
+def test_a_step_that_gives_no_numbers_at_sp_1_does_not_confirm_its_golden(
+    now: Unsupported | Fault, harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "at_sp_1", lambda *_: now)
+    vector = Vector(NAME, parse("case/1 rows=3:111 sp=2"), "any", (), (), "")
+    golden = own.make(vector, Trace(), MINE, {}, "")
+    ((name, why),) = own.unconfirmed({NAME: golden}, harness_pool)
+    assert name == NAME
+    assert why.startswith(f"{MINE} gives no numbers at sp 1: ")
