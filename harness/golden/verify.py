@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from harness.against import ITSELF, PLAIN, Against
 from harness.campaign.coverage import Coverage
+from harness.campaign.leaning import Leanings
 from harness.candidates import locate
 from harness.case import Case, Dtype
 from harness.compare import Comparison, Verdict
@@ -120,6 +121,8 @@ class Verified:
     refused: Counter[str] = field(default_factory=Counter)
     # By candidate, what it was asked for and what of it was judged.
     coverage: dict[str, Coverage] = field(default_factory=dict)
+    # By candidate, what leans in the runs that passed.
+    leanings: dict[str, Leanings] = field(default_factory=dict)
     elements: int = 0
     seconds: float = 0.0
 
@@ -133,6 +136,8 @@ class Verified:
         self.against[comparison.against] += 1
         self.elements += comparison.elements
         self.coverage.setdefault(comparison.candidate, Coverage()).add(comparison)
+        if comparison.verdict.passed:
+            self.leanings.setdefault(comparison.candidate, Leanings()).add(comparison)
         if comparison.verdict is Verdict.KNOWN:
             self.listed[comparison.reason] += 1
         if comparison.verdict is Verdict.UNSUPPORTED:
@@ -145,7 +150,14 @@ class Verified:
         """The worst of all; a store that nobody could run was not verified."""
         seen = (Verdict[name] for name in self.verdicts)
         gaps = [Verdict.FAULT] if self.unexamined else []
-        return Verdict.worst([*(each for each in seen if each is not Verdict.UNSUPPORTED), *gaps])
+        together = [Verdict.DIVERGED] if self.leans else []
+        judged = (each for each in seen if each is not Verdict.UNSUPPORTED)
+        return Verdict.worst([*judged, *gaps, *together])
+
+    @property
+    def leans(self) -> list[str]:
+        """What is off by the same in every run, and by too little to be told in one."""
+        return [f"{name}: {text}" for name, each in self.leanings.items() for text in each.told()]
 
     @property
     def unexamined(self) -> list[str]:
@@ -171,6 +183,7 @@ class Verified:
             "listed": dict(self.listed),
             "refused": dict(self.refused),
             "unexamined": self.unexamined,
+            "leans": self.leans,
             "elements": self.elements,
             "seconds": self.seconds,
             "failures": {name: comparison_record(each) for name, each in self.failures.items()},

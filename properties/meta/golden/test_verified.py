@@ -1,12 +1,14 @@
 """What `golden verify` says of a verification."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from harness.case import parse
-from harness.compare import Comparison, unsupported
+from harness.compare import Comparison, KeyResult, unsupported
+from harness.compare.budget import LEAN_LEAST
 from harness.golden.table import show_verified
 from harness.golden.verify import Verified
 from harness.verdict import Verdict
@@ -38,3 +40,18 @@ def test_where_something_was_examined_nothing_is_said_of_it() -> None:
     verified.add("one", Comparison(case=CASE, candidate="mine", verdict=Verdict.EQUAL))
     verified.add("two", unsupported(CASE, "mine", "not on a Wednesday"))
     assert verified.unexamined == []
+
+
+def test_what_is_off_by_the_same_in_every_run_is_no_pass() -> None:
+    right, wrong = Verified(goldens=1), Verified(goldens=1)
+    case = replace(CASE, dtype="bf16")
+    for number in range(LEAN_LEAST):
+        for verified, lean in ((right, (-1) ** number * 0.01), (wrong, 0.01)):
+            key = KeyResult("grad.head", 4, 0, 0.2, slack=0.1, lean=lean)
+            run = Comparison(case=case, candidate="mine", verdict=Verdict.WITHIN, keys=(key,))
+            verified.add(str(number), run)
+    assert right.verdict is Verdict.WITHIN
+    assert wrong.verdict is Verdict.DIVERGED
+    output = io.StringIO()
+    show_verified(wrong, {}, Console(file=output, width=200))
+    assert "too little for one: mine: grad.head is 1.01 of the reference's" in output.getvalue()
