@@ -160,7 +160,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(config, "workerinput") or config.getoption("--harness-unseen") != "fail":
         return
     judged = config.stash[JUDGED]
-    if (judged.unseen or judged.unexamined) and session.exitstatus == pytest.ExitCode.OK:
+    if (
+        judged.unseen or judged.unexamined or judged.leans
+    ) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -190,6 +192,11 @@ def pytest_terminal_summary(
                 "The session fails. Assert the verdict, or use harness_prove; mark what tests a "
                 f"wrong step @pytest.mark.{ON_PURPOSE}; or use --harness-unseen tell"
             )
+    leans = config.stash[JUDGED].leans
+    if leans:
+        terminalreporter.section("off by the same in every case, and too little for one")
+        for what in leans:
+            terminalreporter.write_line(what)
     unexamined = config.stash[JUDGED].unexamined
     if unexamined:
         terminalreporter.section("too little was examined")

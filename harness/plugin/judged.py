@@ -12,6 +12,8 @@ import pytest
 
 from harness.campaign.bounds import Bounds
 from harness.campaign.coverage import Coverage
+from harness.campaign.leaning import Leanings
+from harness.campaign.together import together
 
 if TYPE_CHECKING:
     from harness.compare import Comparison
@@ -32,6 +34,13 @@ class Judged:
     bounds: Bounds = field(default_factory=Bounds)
     # By candidate, what was to be proven of it, and what of that was judged.
     coverage: dict[str, Coverage] = field(default_factory=dict)
+    # By candidate, what leans in the cases that passed.
+    leanings: dict[str, Leanings] = field(default_factory=dict)
+
+    @property
+    def leans(self) -> list[str]:
+        """What is off by the same in every case, and by too little to be told in one."""
+        return [f"{name}: {text}" for name, each in self.leanings.items() for text in each.told()]
 
     def cover(self, coverage: Mapping[str, Coverage]) -> None:
         """What was to be proven in a test, or in another session."""
@@ -55,6 +64,8 @@ class Judged:
             self.refused[comparison.reason] += 1
         else:
             self.bounds.add(comparison.case)
+        if comparison.verdict.passed:
+            self.leanings.setdefault(comparison.candidate, Leanings()).add(comparison)
 
     def record(self) -> dict[str, Any]:
         """For a pipe between processes, which takes nothing but the usual kinds."""
@@ -65,6 +76,7 @@ class Judged:
             "launches": self.launches,
             "unseen": self.unseen,
             "bounds": asdict(self.bounds),
+            "leanings": {name: asdict(each)["by_dtype"] for name, each in self.leanings.items()},
             "coverage": {name: each.record() for name, each in self.coverage.items()},
         }
 
@@ -76,6 +88,8 @@ class Judged:
         self.launches += record["launches"]
         self.unseen |= record["unseen"]
         self.bounds += Bounds(**record["bounds"])
+        leanings = {n: Leanings.from_record(each) for n, each in record["leanings"].items()}
+        self.leanings = together(self.leanings, leanings)
         handed = record["coverage"].items()
         self.cover({name: Coverage.from_record(each) for name, each in handed})
 

@@ -8,7 +8,8 @@ import pytest
 # With torch, which loads only once: what an inner session loads is forgotten.
 from harness import judge
 from harness.case import Case, parse
-from harness.compare import Comparison, Verdict, faulted, unsupported
+from harness.compare import Comparison, KeyResult, Verdict, faulted, unsupported
+from harness.compare.budget import LEAN_LEAST
 from harness.failure.bundle import read_bundle
 from harness.plugin.failures import ON_PURPOSE
 from harness.report.brief import COLUMNS
@@ -298,3 +299,32 @@ def test_a_session_in_which_too_little_was_examined_is_no_pass(
     if told:
         result.stdout.fnmatch_lines(["*= too little was examined =*", told])
     result.stdout.no_fnmatch_line("mutants.B14 was judged on*")
+
+
+LEANS = """
+import pytest
+from harness.case import parse
+
+@pytest.mark.parametrize("seed", range({count}))
+def test_it_is_right(harness_prove, seed):
+    harness_prove(parse(f"case/1 rows=3:111 sp=2 dtype=bf16 seed={{seed}}"))
+"""
+
+
+def test_a_session_in_which_a_gradient_is_off_by_the_same_in_every_case_is_no_pass(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = KeyResult("grad.head", 4, 0, 0.2, slack=0.1, lean=0.01)
+
+    def off(case: Case, candidate: str, _: object, *, against: str) -> Comparison:
+        assert against == "plain"
+        verdict = Verdict.WITHIN
+        return Comparison(case=case, candidate=candidate, verdict=verdict, keys=(key,), at_edge=1)
+
+    # No rank has to run for it.
+    monkeypatch.setattr(judge, "evaluate", off)
+    pytester.makepyfile(LEANS.format(count=LEAN_LEAST))
+    result = pytester.runpytest_inprocess(*OPTIONS)
+    result.assert_outcomes(passed=LEAN_LEAST)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*= off by the same *", "native-local: grad.head is 1.01 of *"])
