@@ -173,7 +173,10 @@ def _nothing_yet(request: Request, part: Part, supply: Supply, pool: RankPool) -
         of=part.of,
         shards=(part.number,),
         tallies={
-            candidate: Tally(coverage=Coverage.asks(supply.share))
+            # What is rare was not asked for.
+            candidate: Tally(
+                coverage=Coverage.asks(case for case in supply.share if case.sp in request.sps)
+            )
             for candidate in request.candidates
         },
         situations=Counter(dict.fromkeys(SITUATIONS, 0)),
