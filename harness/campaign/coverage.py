@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ENOUGH, A_SHARE_OF = 7, 4
 AT_AN_EDGE = "a target whose label is on another rank"
 LAYER = re.compile(r"layers\.\d+")
+# As a trace has it, which needs numpy.
 GRADIENT = "grad."
 
 

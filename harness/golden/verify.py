@@ -14,7 +14,15 @@ from harness.case import Case, Dtype
 from harness.compare import Comparison, Verdict
 from harness.golden.contents import Golden
 from harness.golden.own import candidate_of, is_own
-from harness.judge.judge import AHEAD, Run, begin, evaluate_traced, held_to_mends, judge
+from harness.judge.judge import (
+    AHEAD,
+    Run,
+    asked_again,
+    begin,
+    evaluate_traced,
+    held_to_mends,
+    judge,
+)
 from harness.judge.known import recognised
 from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
@@ -87,9 +95,7 @@ def _closer(failure: Comparison, pool: RankPool) -> Comparison:
         return held_to_mends(failure, pool)
     told = failure.case, failure.candidate, pool
     traced = evaluate_traced(*told, against=failure.against)
-    # A step that is compared with itself is asked only here how far it strays at sp 1.
-    forgiven = traced.asked_again and failure.against == ITSELF
-    return failure if traced.verdict.passed and not forgiven else traced
+    return failure if traced.verdict.passed else traced
 
 
 def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparison]]:
@@ -103,7 +109,13 @@ def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparis
         if not under_way:
             return
         name, run = under_way.popleft()
-        yield name, judge(run)
+        comparison = judge(run)
+        if comparison.verdict.failed:
+            # What is under way must be in before the ranks can be asked again about this one.
+            for _, later in under_way:
+                later.outcome()
+            comparison = asked_again(run, comparison)
+        yield name, comparison
 
 
 @dataclass(kw_only=True)

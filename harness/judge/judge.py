@@ -84,7 +84,7 @@ def verdict_only(
 ) -> Comparison:
     """Judge one case on the required keys alone: what shrinking asks hundreds of times."""
     run = begin(case, candidate, pool, against=against)
-    return _asked_again(run, judge(run))
+    return asked_again(run, judge(run))
 
 
 def evaluate_all(
@@ -105,7 +105,7 @@ def evaluate_all(
                 # What is under way must be in before the ranks can be asked again about this one.
                 for later in under_way:
                     later.outcome()
-                comparison = _asked_again(run, comparison)
+                comparison = asked_again(run, comparison)
                 if comparison.verdict is Verdict.DIVERGED:
                     comparison = _closer(comparison, pool)
                 comparison = held_to_mends(comparison, pool)
@@ -227,7 +227,7 @@ def _named(comparison: Comparison) -> Comparison:
     return comparison.named(name_fault(fault))
 
 
-def _asked_again(run: Run, seen: Comparison) -> Comparison:
+def asked_again(run: Run, seen: Comparison) -> Comparison:
     """Before a candidate is blamed, its step at sp 1 is asked again how far it strays itself."""
     if seen.against != ITSELF or seen.verdict is not Verdict.DIVERGED or seen.case.dtype == "fp64":
         return seen
@@ -247,7 +247,7 @@ def _submit(alone: Iterable[own.Alone], candidate: str, pool: RankPool, *, trace
 
 def _traced(case: Case, candidate: str, pool: RankPool, against: Against) -> Comparison:
     run = begin(case, candidate, pool, against=against, traced=True)
-    comparison = _asked_again(run, judge(run, traced=True))
+    comparison = asked_again(run, judge(run, traced=True))
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
     comparison = replace(comparison, logs=pool.logs())
@@ -287,7 +287,7 @@ def held_to_mends(seen: Comparison, pool: RankPool) -> Comparison:
     if not name:
         return seen
     run = begin(seen.case, name, pool, against=seen.against)
-    mended = _asked_again(run, judge(run))
+    mended = asked_again(run, judge(run))
     if mended.verdict is Verdict.DIVERGED:
         mended = _closer(mended, pool)
     return replace(seen, mended=mended)

@@ -2,10 +2,14 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from harness.campaign.coverage import ENOUGH, Coverage
+from harness.campaign.request import WHOLE, Request
 from harness.campaign.tally import Tally
 from harness.case import Case, parse
 from harness.cli import main
@@ -103,3 +107,18 @@ def test_a_published_step_that_was_examined_on_too_little_is_told() -> None:
     assert Examined("a.b", "a@1", {}, stages={"sp 1": Stage()}).unexamined == [
         "no case that it supports shares a sequence"
     ]
+
+
+def test_sizes_that_are_drawn_now_and_then_are_not_asked_for() -> None:
+    large = replace(SHARED, heads=3, kv_heads=3, sp=3)
+    supply = SimpleNamespace(batch=[SHARED, large], share=[SHARED, large])
+    pool = SimpleNamespace(size=4, placement=SimpleNamespace(unseen=""))
+    request = Request(
+        candidates=("a",), sps=(1, 2), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
+        count=2, seed=0, rare_sps=(3,),
+    )  # fmt: skip
+    summary: Any = import_module("harness.campaign.check")._nothing_yet(
+        request, WHOLE, supply, pool
+    )
+    assert summary.tallies["a"].coverage.asked["a sequence over sp 2"] == 1
+    assert "a sequence over sp 3" not in summary.tallies["a"].coverage.asked

@@ -6,12 +6,15 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from harness.against import ITSELF
 from harness.case import parse
 from harness.compare import Comparison, KeyResult, unsupported
 from harness.compare.budget import LEAN_LEAST
 from harness.golden.table import show_verified
-from harness.golden.verify import Verified
+from harness.golden.verify import Job, Verified, verify
+from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
+from properties.helpers.places import PLANTED
 
 CASE = parse("case/1 rows=3:111 sp=2")
 
@@ -55,3 +58,11 @@ def test_what_is_off_by_the_same_in_every_run_is_no_pass() -> None:
     output = io.StringIO()
     show_verified(wrong, {}, Console(file=output, width=200))
     assert "too little for one: mine: grad.head is 1.01 of the reference's" in output.getvalue()
+
+
+def test_a_step_that_is_right_when_it_is_asked_again_was_wrong_all_the_same(
+    harness_pool: RankPool,
+) -> None:
+    case, name = replace(CASE, dtype="fp32", seed=78), f"{PLANTED / 'alone.py'}:NOW_AND_THEN"
+    verified = verify([Job("one", case, name, None, ITSELF)], 1, harness_pool)
+    assert verified.verdict is Verdict.DIVERGED
