@@ -27,7 +27,21 @@ GENERATE = ["golden", "generate", "--accept", "--reason", "to be killed", "--jso
 computed = cache(generate.compute)
 
 
-def regenerate(folder: Path, times: float, at_event: int = 0) -> None:
+def at_event(number: int, folder: Path) -> None:
+    """Kill this process at so many changes of the folder, however busy the machine is."""
+    left = number
+
+    def audit(event: str, args: tuple[object, ...]) -> None:
+        nonlocal left
+        if event in EVENTS and isinstance(args[0], str | Path) and str(folder) in str(args[0]):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(audit)
+
+
+def regenerate(folder: Path, times: float, event: int = 0) -> None:
     """Change every golden; if told so, be killed at one of the events in the folder."""
 
     def changed(case: Case) -> Trace:
@@ -38,26 +52,17 @@ def regenerate(folder: Path, times: float, at_event: int = 0) -> None:
 
     for name in ("compute", "rowwise"):
         setattr(generate, name, changed)
-    left = at_event
-
-    def audit(event: str, args: tuple[object, ...]) -> None:
-        nonlocal left
-        if event in EVENTS and isinstance(args[0], str | Path) and str(folder) in str(args[0]):
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    if at_event:
-        sys.addaudithook(audit)
+    if event:
+        at_event(event, folder)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     main([*GENERATE, "--store", str(folder)])
 
 
-def forked(folder: Path, times: float, *, at_event: int = 0, after: float | None = None) -> bool:
+def forked(folder: Path, times: float, *, event: int = 0, after: float | None = None) -> bool:
     """Whether a child that generates was killed before it was done, at an event or a moment."""
     child = os.fork()
     if child == 0:
-        regenerate(folder, times, at_event)
+        regenerate(folder, times, event)
         os._exit(0)
     if after is None:
         return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -98,7 +103,7 @@ def kill_all(folder: Path, kills: int) -> None:
         computed(golden.vector.case)
     now, number = 1.0, 1
     while True:
-        killed = forked(folder, now * 2, at_event=number)
+        killed = forked(folder, now * 2, event=number)
         found = state(store, now, now * 2, first)
         print("event", number, found, flush=True)  # noqa: T201 - read by a test
         now = now * 2 if found == "new" else now

@@ -64,27 +64,28 @@ def test_where_nothing_at_all_can_be_written_that_is_said(
 
 
 KILLED = """
-import os, random, signal, sys, time
+import os, random, signal, sys
 from pathlib import Path
 from harness.failure.bundle import read_bundle, write_bundle
 from properties.helpers.bundles import FILES, made_by_hand
+from properties.helpers.killed import at_event
 
-folder, moments, found = Path(sys.argv[1]), random.Random(0), 0
+folder, events, found = Path(sys.argv[1]), random.Random(0), 0
 # Of one name, and yet no file of one fits to the other.
 kinds = [made_by_hand("labels"), made_by_hand("nll", "loss", reason="x" * 20_000)]
 for _ in range(int(sys.argv[2])):
     writers = []
     for first in (0, 1):
+        event = events.randint(1, 60)
         child = os.fork()
         if not child:
+            at_event(event, folder)
             while True:
                 for n in (first, 1 - first):
                     write_bundle(kinds[n], folder)
         writers.append(child)
     for child in writers:
-        time.sleep(moments.uniform(0.0, 0.01))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     for place in folder.iterdir() if folder.exists() else ():
         if not place.name.startswith("."):
             assert {file.name for file in place.iterdir()} == FILES
