@@ -1,24 +1,29 @@
 """The bounds of what was judged: beyond them nothing is known. Needs no torch."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from harness.case import Case
 
-# Fields of a case as they are told; many values are told as the largest.
-LARGEST = ("rows", "tokens a row", "micro-batches", "heads", "window")
-VALUES = {
-    "sp": "sp",
-    "dp": "dp",
-    "kv heads": "kv_heads",
-    "head dim": "head_dim",
-    "layers": "layers",
-    "vocab": "vocab",
-    "steps": "steps",
-    "dtype": "dtype",
-    "loss": "loss",
-    "kernel": "kernel",
-    "model": "model",
-    "wrapper": "wrapper",
+# What is told of a case, by what it is called.
+TOLD: dict[str, Callable[[Case], Iterable[object]]] = {
+    "rows": lambda case: [len(case.rows)],
+    "tokens a row": lambda case: map(len, case.rows),
+    "sp x dp": lambda case: [f"{case.sp}x{case.dp}"],
+    "micro-batches": lambda case: [case.micro_batches],
+    "heads": lambda case: [case.heads],
+    "kv heads": lambda case: [case.kv_heads],
+    "head dim": lambda case: [case.head_dim],
+    "layers": lambda case: [case.layers],
+    "vocab": lambda case: [case.vocab],
+    "window": lambda case: [case.window or "none"],
+    "steps": lambda case: [case.steps],
+    "dtype": lambda case: [case.dtype],
+    "loss": lambda case: [case.loss],
+    "kernel": lambda case: [case.kernel],
+    "model": lambda case: [case.model],
+    "wrapper": lambda case: [case.wrapper],
 }
 # What a case has or has not, and is told where no case had it.
 TURNED_ON = ("compiled", "mixed", "checkpoint", "tied")
@@ -26,62 +31,48 @@ TURNED_ON = ("compiled", "mixed", "checkpoint", "tied")
 
 @dataclass(slots=True)
 class Bounds:
-    """By what it is called, the largest value, or every value that there was."""
+    """Every value that a judged case had, by what it is called."""
 
-    largest: dict[str, int] = field(default_factory=dict)
     values: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, case: Case) -> None:
-        self._take(
-            Bounds(
-                {
-                    "rows": len(case.rows),
-                    "tokens a row": max(map(len, case.rows)),
-                    "micro-batches": case.micro_batches,
-                    "heads": case.heads,
-                    "window": case.window or 0,
-                },
-                {name: [str(getattr(case, attribute))] for name, attribute in VALUES.items()}
-                | {name: [str(int(getattr(case, name)))] for name in TURNED_ON},
-            )
-        )
+        self._take({name: [*map(str, values(case))] for name, values in TOLD.items()})
+        self._take({name: [str(int(getattr(case, name)))] for name in TURNED_ON})
 
-    def _take(self, other: "Bounds") -> None:
-        for name, most in other.largest.items():
-            self.largest[name] = max(most, self.largest.get(name, 0))
-        for name, its in other.values.items():
+    def _take(self, other: dict[str, list[str]]) -> None:
+        for name, its in other.items():
             known = self.values.setdefault(name, [])
-            new = [value for value in its if value not in known]
+            new = {*its} - {*known}
             if new:
                 self.values[name] = sorted([*known, *new], key=_in_order)
 
     def __add__(self, other: "Bounds") -> "Bounds":
         both = Bounds()
-        both._take(self)
-        both._take(other)
+        both._take(self.values)
+        both._take(other.values)
         return both
 
     def text(self) -> str:
         """In one sentence; nothing where nothing was judged."""
-        if not self.largest:
+        if not self.values:
             return ""
-        rows, tokens, *others = (f"≤ {self.largest[name]}" for name in LARGEST)
-        parts = [
-            f"rows {rows} of {tokens} tokens",
-            *(f"{name} {','.join(self.values[name])}" for name in VALUES),
-            *(f"{name} {most}" for name, most in zip(LARGEST[2:], others, strict=True)),
-        ]
+        parts = [f"{name} {','.join(_in_runs(self.values[name]))}" for name in TOLD]
         off = [name for name in TURNED_ON if self.values[name] == ["0"]]
         return f"bounds: {'; '.join(parts)}" + (f"; none {', '.join(off)}" if off else "")
 
     def is_sound(self) -> bool:
         """Whether it says something of everything, or nothing at all."""
-        told = {*LARGEST, *VALUES, *TURNED_ON} if self.largest else set[str]()
-        return (
-            {*self.largest, *self.values} == told
-            and all(self.values.values())
-            and min(self.largest.values(), default=0) >= 0
-        )
+        told = {*TOLD, *TURNED_ON} if self.values else set[str]()
+        return {*self.values} == told and all(self.values.values())
+
+
+def _in_runs(values: list[str]) -> Iterator[str]:
+    """Numbers that follow each other as the first and the last of them."""
+    numbers = [int(value) for value in values if value.isdecimal()]
+    for _, run in groupby(enumerate(numbers), lambda numbered: numbered[1] - numbered[0]):
+        first, *others = (number for _, number in run)
+        yield f"{first}-{others[-1]}" if others else str(first)
+    yield from (value for value in values if not value.isdecimal())
 
 
 def _in_order(value: str) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from harness.campaign.tally import BUCKETS, Tally, worst
 from harness.case import Case
 from harness.outside import fits
 
-FORMAT = 9
+FORMAT = 10
 NOTHING: Final = digest([])
 INTERRUPTED: Final = "interrupted"
 LIMIT: Final = "limit"

@@ -16,6 +16,8 @@ from harness.outside import BadInput
 # A candidate that supports none of so many cases is given no more; nor one that does not support
 # so many for each that it was to be judged on.
 NONE_OF, TIMES = 200, 20
+# Fields that a few cases may have beyond what was asked for.
+RARE = {"sp": "rare_sps", "dp": "rare_dps"}
 # A campaign of so many cases leaves the usual sizes in every so many of them.
 BEYOND_FROM, BEYOND_EVERY = 60, 6
 
@@ -30,7 +32,7 @@ class Supply:
     def __init__(self, request: Request, ranks: int, part: Part) -> None:
         self._request, self._ranks, self._part = request, ranks, part
         every = _drawn(request, ranks)
-        self.batch = _first(every, request, ranks)
+        self.batch = _first(every, request)
         # What of it this part has.
         self.share = part.share(self.batch)
         self.given: list[Case] = []
@@ -98,6 +100,9 @@ def within(request: Request, limits: str) -> Request:
         else:
             asked = getattr(request, ASKED[name])
             both: dict[str, Any] = {ASKED[name]: tuple(v for v in asked if str(v) in values)}
+            if name in RARE:
+                rare = getattr(request, RARE[name])
+                both[RARE[name]] = tuple(v for v in rare if str(v) in values)
             request, left = replace(request, **both), len(both[ASKED[name]])
         if not left:
             raise NothingToDraw(f"limits={limits}: {name}={listed} is nothing that was asked for")
@@ -110,39 +115,50 @@ def _fields(words: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def draw(request: Request, ranks: int) -> list[Case]:
     """The campaign, should its candidates support all cases."""
-    return _first(_drawn(request, ranks), request, ranks)
+    return _first(_drawn(request, ranks), request)
 
 
-def _first(every: Iterator[Case], request: Request, ranks: int) -> list[Case]:
-    """As many as were asked for, some of them beyond the usual sizes."""
-    wanted = request.count // BEYOND_EVERY if request.count >= BEYOND_FROM else 0
-    large = dict.fromkeys(islice(_beyond(request, ranks), wanted))
-    batch = list(islice((case for case in every if case not in large), request.count - len(large)))
+def _first(every: Iterator[Case], request: Request) -> list[Case]:
+    batch = list(islice(every, request.count))
     if not batch:
         raise NothingToDraw(f"--set={','.join(request.stated)}: no case is like this")
-    for number, case in enumerate(large):
-        # Wherever a campaign is cut into shards, each has some.
-        batch.insert(BEYOND_EVERY * number + 1 + number % BEYOND_EVERY, case)
     return batch
 
 
-def _beyond(request: Request, ranks: int) -> Iterator[Case]:
+def _drawn(request: Request, ranks: int, least: int = 1) -> Iterator[Case]:
+    """All cases that a request describes, no two of them equal, some beyond the usual sizes."""
+    large = _beyond(request, ranks, least) if request.count >= BEYOND_FROM else iter(())
+    given = set[Case]()
+    for place, case in enumerate(_usual(request, ranks, least)):
+        # Before this one, so that there is one in six; wherever a campaign is cut into shards,
+        # each has some.
+        number, offset = divmod(place, BEYOND_EVERY - 1)
+        if offset == 1 + number % (BEYOND_EVERY - 2):
+            chosen = next((each for each in large if each not in given), None)
+            if chosen is not None:
+                given.add(chosen)
+                yield chosen
+        if case not in given:
+            given.add(case)
+            yield case
+
+
+def _beyond(request: Request, ranks: int, least: int) -> Iterator[Case]:
     return beyond(
         request.seed,
         rare_sps=[sp for sp in request.rare_sps if sp <= ranks],
         rare_dps=[dp for dp in request.rare_dps if dp <= ranks],
+        min_ranks=least,
         max_ranks=ranks,
         **bounds(request),
     )
 
 
-def _drawn(request: Request, ranks: int, least: int = 1) -> Iterator[Case]:
-    """All cases that a request describes, no two of them equal; the notebook's batch is first."""
+def _usual(request: Request, ranks: int, least: int) -> Iterator[Case]:
+    """The notebook's batch is first."""
     first = _as_stated(notebook_case(request, ranks), request)
-    first = [case for case in first if case.ranks >= least]
-    yield from first
-    strategy = cases(**bounds(request), min_ranks=least, max_ranks=ranks)
-    yield from (case for case in drawn(strategy, request.seed) if case not in first)
+    yield from (case for case in first if case.ranks >= least)
+    yield from drawn(cases(**bounds(request), min_ranks=least, max_ranks=ranks), request.seed)
 
 
 def bounds(request: Request) -> dict[str, Any]:

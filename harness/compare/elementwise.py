@@ -21,7 +21,7 @@ from harness.compare.budget import (
     kind_of,
     lends_to,
 )
-from harness.trace.trace import Values
+from harness.trace.trace import GRADIENT, Values
 
 Floats = npt.NDArray[np.float64]
 
@@ -126,12 +126,24 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
             for kind in lends_to(key):
                 kinds.setdefault(kind, []).append((of[key], whole))
     usual = {kind: np.median(values, axis=0).tolist() for kind, values in kinds.items()}
+    size = _size_of_gradients(known)
+    if 0.0 < largest.get(kind_of(GRADIENT), 0.0) <= ZERO * size:
+        largest[kind_of(GRADIENT)] = size
     return Noise(
         of,
         {kind: extreme for kind, (extreme, _) in usual.items()},
         {kind: whole for kind, (_, whole) in usual.items()},
         largest,
     )
+
+
+def _size_of_gradients(known: dict[str, tuple[Values, Sequence[Values]]]) -> float:
+    """What gradients may be as large as where all of them are nothing but rounding.
+
+    Weights are of the order of one, so gradients are of the order of the loss.
+    """
+    loss = abs(float(known["loss"][0])) if "loss" in known else 0.0
+    return loss or 1.0
 
 
 def judge(

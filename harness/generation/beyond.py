@@ -5,12 +5,14 @@ Each kind takes a usual case and makes one or two things of it large, so that it
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
+from math import prod
 from typing import Any
 
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from harness.case import Case, InvalidCase, Row
+from harness.case import Case, InvalidCase
 from harness.generation.drawing import drawn
 from harness.generation.strategies import cases, rows, with_stated
 from harness.plan import plan
@@ -19,6 +21,7 @@ from harness.plan import plan
 _WHOLE_BLOCKS = (256, 384)
 _OTHERWISE = (191, 193, 255, 257, 319, 321, 383, 385, *range(130, 401, 15))
 _ROWS = 24
+_HEADS = 16
 _LAYERS = 4
 _STEPS = 3
 _VOCAB = 257
@@ -27,16 +30,21 @@ Enlarge = Callable[[st.DrawFn, Case], Fields]
 
 
 def long_rows(draw: st.DrawFn, case: Case) -> Fields:
-    """Rows that fill several blocks of a kernel, all supervised or with a prompt before."""
+    """Rows that fill several blocks of a kernel."""
     others = max(case.dp, 2) - 1
     lengths = [
         draw(st.sampled_from(_WHOLE_BLOCKS)),
         *draw(st.lists(st.sampled_from(_OTHERWISE), min_size=others, max_size=others)),
     ]
-    prompts = [draw(st.sampled_from((0, 1, n // 2))) for n in lengths]
-    batch = tuple(Row("0" * p + "1" * (n - p)) for n, p in zip(lengths, prompts, strict=True))
-    window = draw(st.sampled_from((None, None, 100)))
-    return {"rows": batch, "micro_batches": 1, "vocab": _VOCAB, "layers": 1, "window": window}
+    steps = draw(st.sampled_from((1, 1, 1, 2)))
+    return {
+        "rows": tuple(draw(rows(min_length=n, max_length=n)) for n in lengths),
+        "vocab": _VOCAB,
+        "micro_batches": draw(st.integers(1, len(lengths) // case.dp)),
+        "layers": draw(st.sampled_from((1, 1, 2))),
+        "window": draw(st.sampled_from((None, None, None, 140))),
+        **_steps(case, steps),
+    }
 
 
 def many_rows(draw: st.DrawFn, _case: Case) -> Fields:
@@ -45,12 +53,37 @@ def many_rows(draw: st.DrawFn, _case: Case) -> Fields:
     return {"rows": batch, "micro_batches": draw(st.sampled_from((1, 2))), "layers": 1}
 
 
+def in_between(draw: st.DrawFn, case: Case) -> Fields:
+    """More than usual of several things, and less than the largest."""
+    each = draw(st.sampled_from((1, 2, 3, 10, 14)))
+    least, most = (3, 20) if each > 3 else (13, 129)
+    count = min(each * case.dp, _ROWS)
+    row = rows(min_length=least, max_length=most)
+    kv_heads = case.sp * draw(st.sampled_from((1, 3, 5, 7)))
+    heads = kv_heads * draw(st.sampled_from((1, 2, 3)))
+    if heads > _HEADS:
+        # Each rank is sent all weights.
+        reject()
+    return {
+        "rows": tuple(draw(row) for _ in range(count - count % case.dp)),
+        "micro_batches": draw(st.integers(1, min(each, 3))),
+        "kv_heads": kv_heads,
+        "heads": heads,
+        "head_dim": draw(st.sampled_from((8, 12, 16))),
+        "layers": draw(st.sampled_from((1, 2, 3))),
+        "vocab": draw(st.sampled_from((32, 65, 128))),
+        "window": draw(st.sampled_from((None, None, 9, 16, 33, 99))),
+    }
+
+
 def wide_heads(head_dim: int) -> Enlarge:
     """A head dim that people have."""
 
     def enlarge(draw: st.DrawFn, case: Case) -> Fields:
+        queries, layers = draw(st.sampled_from(((1, 1), (2, 1), (1, 2))))
         kv_heads = draw(st.sampled_from((case.sp, 1)))
-        return {"head_dim": head_dim, "heads": case.sp, "kv_heads": kv_heads, "layers": 1}
+        heads = case.sp * queries
+        return {"head_dim": head_dim, "heads": heads, "kv_heads": kv_heads, "layers": layers}
 
     return enlarge
 
@@ -58,10 +91,9 @@ def wide_heads(head_dim: int) -> Enlarge:
 def odd_heads(kv_heads: int, steps: int) -> Enlarge:
     """A number of kv heads that is no power of two, for one step or several."""
 
-    def enlarge(draw: st.DrawFn, _case: Case) -> Fields:
+    def enlarge(draw: st.DrawFn, case: Case) -> Fields:
         heads = kv_heads * draw(st.sampled_from((1, 2)))
-        # Steps of a tied model are so large that half precisions lose track of it.
-        return {"kv_heads": kv_heads, "heads": heads, "steps": steps, "tied": False}
+        return {"kv_heads": kv_heads, "heads": heads, **_steps(case, steps)}
 
     return enlarge
 
@@ -76,6 +108,11 @@ def as_usual(_draw: st.DrawFn, _case: Case) -> Fields:
     return {}
 
 
+def _steps(case: Case, steps: int) -> Fields:
+    # Steps of a tied model are so large that half precisions lose track of it.
+    return {"steps": steps, "tied": case.tied and steps == 1}
+
+
 def beyond(
     seed: int,
     *,
@@ -83,6 +120,7 @@ def beyond(
     dps: Sequence[int],
     rare_sps: Sequence[int],
     rare_dps: Sequence[int],
+    min_ranks: int,
     max_ranks: int,
     stated: Sequence[str],
     **usual: Any,
@@ -90,8 +128,9 @@ def beyond(
     """Kind after kind, over and over; a kind of which there is no case is left out."""
     # A sequence that nobody shares shows little.
     asked, sps = sps, tuple(sp for sp in sps if sp > 1) or sps
+    ranks = {"min_ranks": min_ranks, "max_ranks": max_ranks}
     # Wide heads make large weights, which each rank sends.
-    smallest = (min(sps),), (min(dps),)
+    smallest = _fewest(sps, dps, **ranks)
     kinds: list[tuple[Enlarge, Sequence[int], Sequence[int]]] = [
         (long_rows, sps, dps),
         (odd_heads(3, 1), _over(3, asked, rare_sps), dps),
@@ -102,14 +141,15 @@ def beyond(
         (as_usual, sps, rare_dps),
         (wide_heads(128), *smallest),
         (many_layers, sps, dps),
+        (in_between, sps, dps),
     ]
     streams = [
         drawn(
-            _large(enlarge, tuple(stated), sps=its_sps, dps=its_dps, max_ranks=max_ranks, **usual),
+            _large(enlarge, tuple(stated), sps=its_sps, dps=its_dps, **ranks, **usual),
             seed + number,
         )
         for number, (enlarge, its_sps, its_dps) in enumerate(kinds)
-        if its_sps and its_dps and min(its_sps) * min(its_dps) <= max_ranks
+        if _fewest(its_sps, its_dps, **ranks)[0]
     ]
     while streams:
         for stream in list(streams):
@@ -118,6 +158,15 @@ def beyond(
                 streams.remove(stream)
             else:
                 yield case
+
+
+def _fewest(
+    sps: Sequence[int], dps: Sequence[int], min_ranks: int, max_ranks: int
+) -> tuple[Sequence[int], Sequence[int]]:
+    """The sp and the dp of the smallest mesh that fits; none where none does."""
+    fitting = [(sp, dp) for sp, dp in product(sps, dps) if min_ranks <= sp * dp <= max_ranks]
+    sp, dp = min(fitting, key=prod, default=(0, 0))
+    return ((sp,), (dp,)) if fitting else ((), ())
 
 
 def _over(kv_heads: int, sps: Sequence[int], rare_sps: Sequence[int]) -> Sequence[int]:

@@ -4,17 +4,17 @@ torch's flight recorder sees a collective wherever it was started: in Python, th
 collectives or inside DDP's reducer. It is the only witness that needs no cooperation.
 """
 
-import json
+import pickle
 import re
 from dataclasses import astuple, dataclass
 from itertools import combinations
 from math import prod
 from typing import Any
 
-# Enough to hold the tail of any step; reading the log costs time in proportion.
-BUFFER = 128
+# More than a small step starts; reading the log costs time in proportion.
+BUFFER = 256
 ENVIRONMENT = {"TORCH_FR_BUFFER_SIZE": str(BUFFER)}
-DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")
 
 # The harness's own group, in which ranks wait for each other before a case.
 GATE = "gate"
@@ -52,7 +52,9 @@ def recorded() -> list[dict[str, Any]]:
     for name in DUMPS:
         dump = getattr(c10d, name, None)
         if dump is not None:
-            entries += json.loads(dump(includeCollectives=True)).get("entries", [])
+            # It is this process that wrote it; as JSON it takes three times as long.
+            written = dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
+            entries += pickle.loads(written).get("entries", [])  # noqa: S301
     return sorted(entries, key=lambda entry: entry["time_created_ns"])
 
 
@@ -67,18 +69,19 @@ def members(group: str) -> set[int]:
     return set(map(int, listed[1].split(","))) if listed else set()
 
 
-def sent_since(moment_ns: int, flat_from: int, *, wrapped: bool) -> int | None:
+def sent_since(moment_ns: int, flat_from: int, *, wrapped: bool) -> tuple[int | None, bool]:
     """Bytes of activations that were given to collectives since a moment of `time.time_ns()`.
 
     What has one dim counts from so many numbers on. What is `wrapped`, in DDP or FSDP, shares
-    parameters over the world. Nothing if the log cannot tell: it is too short, or some backend
-    keeps none, because ranks wait for each other before every case.
+    parameters over the world. Nothing where a backend keeps no log: ranks wait for each other
+    before every case, so that none is empty. And whether the log was too short to hold them all.
     """
     entries = recorded()
     recent = [entry for entry in entries if entry["time_created_ns"] >= moment_ns]
-    if not entries or len(recent) == len(entries) >= BUFFER:
-        return None
-    return sum(_sent(entry, flat_from, wrapped=wrapped) for entry in recent)
+    if not entries:
+        return None, False
+    sent = sum(_sent(entry, flat_from, wrapped=wrapped) for entry in recent)
+    return sent, len(recent) == len(entries) >= BUFFER
 
 
 def _sent(entry: dict[str, Any], flat_from: int, *, wrapped: bool) -> int:

@@ -35,19 +35,21 @@ class Exchanges:
 
     def since(
         self, before: Counter[str], moment_ns: int, case: Case, replica: int, said: int
-    ) -> int | None:
-        """Bytes since `sent` was `before`; nothing if the log has forgotten some of them.
+    ) -> dict[str, int | None]:
+        """What was `sent` in bytes since it was `before`, and whether the log `forgot` some of it.
 
-        With what the step `said` that it sent by means that torch does not know.
+        With what the step `said` that it sent by means that torch does not know. Nothing where
+        there is no log.
         """
         sent = self._sent - before
         sent[UNKNOWN] = said
         if case.sp == 1 or sent.total() * case.sp >= enough(case, replica):
-            return sent.total()
+            return {"sent": sent.total(), "forgot": False}
         # What is flat and smaller may be losses and labels.
         flat_from, wrapped = 2 * case.tokens + 1, case.wrapper != "none"
-        logged = sent_since(moment_ns, flat_from, wrapped=wrapped)
-        return None if logged is None else logged + sent[MESSAGES] + said
+        logged, forgot = sent_since(moment_ns, flat_from, wrapped=wrapped)
+        total = None if logged is None else logged + sent[MESSAGES] + said
+        return {"sent": total, "forgot": forgot}
 
     def _measure(self, owner: Any, name: str, kind: str) -> None:
         function = getattr(owner, name)

@@ -209,6 +209,7 @@ class RankPool:
         assembly = assemble(ticket.case, [ticket.fragments[rank] for rank in ranks])
         if isinstance(assembly, Assembly):
             assembly.sent = tuple(ticket.sent[rank] for rank in ranks)
+            assembly.forgot = tuple(sorted(ticket.forgot))
             assembly.stood_in = ticket.stood_in
             assembly.skipped += ticket.skipped
             assembly.unemitted = next(

@@ -34,6 +34,8 @@ class Ticket:
     fragments: dict[int, Sequence[Fragment]] = field(default_factory=dict)
     # Bytes that each rank sent to others; nothing where it could not tell.
     sent: dict[int, int | None] = field(default_factory=dict)
+    # Ranks whose log of collectives was too short to tell all of it.
+    forgot: set[int] = field(default_factory=set)
     # What learned on a rank and was not emitted.
     unemitted: dict[int, str] = field(default_factory=dict)
     # What rank 0 has a stand-in for.
@@ -59,6 +61,7 @@ class Ticket:
         self.fragments.clear()
         self.refusals.clear()
         self.idle.clear()
+        self.forgot.clear()
         self.unemitted.clear()
         self.logs.clear()
 
@@ -115,8 +118,9 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
     ticket.limits = frame.text("limits")
     if refusal := frame.text("refusal"):
         ticket.refusals[rank] = refusal
-    if frame.header.get("idle") is True:
-        ticket.idle.add(rank)
+    for name, ranks in (("idle", ticket.idle), ("forgot", ticket.forgot)):
+        if frame.header.get(name) is True:
+            ranks.add(rank)
     ticket.sent[rank] = None if frame.header.get("sent") is None else frame.whole("sent")
     if unemitted := frame.text("unemitted"):
         ticket.unemitted[rank] = unemitted

@@ -41,6 +41,8 @@ class Assembly:
     local_rows: tuple[int, ...] = ()
     # Per rank, the bytes of activations that it sent to others; nothing where nobody can tell.
     sent: tuple[int | None, ...] = ()
+    # Ranks that sent more than that, or as much: their log of collectives was too short.
+    forgot: tuple[int, ...] = ()
     # Keys of what was emitted, and of which no values came.
     skipped: tuple[str, ...] = ()
     # Packages that ranks had in plain torch instead.
@@ -55,7 +57,7 @@ class Assembly:
     @property
     def silent(self) -> bool:
         """Whether no rank sent anything to another, as far as anybody can tell."""
-        return not any(sent is None or sent for sent in self.sent)
+        return not self.forgot and not any(sent is None or sent for sent in self.sent)
 
 
 def assemble(case: Case, ranks: Sequence[Sequence[Fragment]]) -> Assembly | Fault:

@@ -12,6 +12,7 @@ from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.rows import Batch
 from harness.candidates.own.native.ulysses import Shard, Stream, cut
 from harness.case import Case
+from harness.ranks.collectives import BUFFER
 from harness.reference.decoder import Decoder
 
 
@@ -88,6 +89,17 @@ class KeysSummedForShow(ComputesAll):
         dist.all_reduce(q_LNH.detach().clone().flatten(), group=rank.sp)
 
 
+class CallsALot(ComputesAll):
+    """The same, among more collectives than a log has room for."""
+
+    name = "calls-a-lot"
+
+    def show(self, q_LNH: Tensor, rank: Rank) -> None:
+        number = q_LNH.new_zeros(1)
+        for _ in range(BUFFER):
+            dist.all_reduce(number, group=rank.sp)
+
+
 class OneHoldsAll(ComputesAll):
     """The first rank does everything, and its peers have nothing to do."""
 
@@ -119,5 +131,6 @@ class RowsApart(ComputesAll):
 COMPUTES_ALL = ComputesAll()
 ALL_TO_ALL_FOR_SHOW = AllToAllForShow()
 SUMS_FOR_SHOW = KeysSummedForShow()
+CALLS_A_LOT = CallsALot()
 ONE_HOLDS_ALL = OneHoldsAll()
 ROWS_APART = RowsApart()

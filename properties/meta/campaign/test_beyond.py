@@ -6,9 +6,12 @@ from dataclasses import replace
 import pytest
 
 from harness.campaign.bounds import Bounds
-from harness.campaign.request import Part, Request
-from harness.campaign.supply import BEYOND_FROM, draw
+from harness.campaign.request import WHOLE, Part, Request
+from harness.campaign.supply import BEYOND_FROM, Supply, draw
+from harness.campaign.tally import Tally
 from harness.case import parse
+from harness.case.stated import outside
+from harness.compare import Comparison, Verdict
 from properties.planted import false_passes
 from properties.planted.false_passes import BEYOND, Altered, has_a_target
 
@@ -65,14 +68,29 @@ def bounds(*lines: str) -> Bounds:
     return made
 
 
-def test_bounds_are_those_of_all_that_was_judged() -> None:
-    one = "case/1 rows=2:11,3:111 sp=2 window=4 heads=8/2"
+def test_bounds_are_the_values_of_all_that_was_judged_and_no_others() -> None:
+    one = "case/1 rows=2:11,3:111,4:1111 sp=2 window=4 heads=8/2 dp=3"
     other = "case/1 rows=14:11111111111111 sp=4 heads=4/4 layers=3 model=qwen2 checkpoint=1"
     text = bounds(one, other).text()
     for part in (
-        "rows ≤ 2 of ≤ 14 tokens", "sp 2,4;", "dp 1;", "kv heads 2,4;", "layers 1,3;", "heads ≤ 8",
-        "model llama,qwen2", "wrapper none", "window ≤ 4", "; none compiled, mixed, tied",
+        "rows 1,3;", "tokens a row 2-4,14;", "sp x dp 2x3,4x1;", "heads 4,8;", "kv heads 2,4;",
+        "layers 1,3;", "window 4,none;", "model llama,qwen2;",
+        "wrapper none; none compiled, mixed",
     ):  # fmt: skip
         assert part in text
     assert bounds(one) + bounds(other) == bounds(other, one)
     assert Bounds().text() == ""
+
+
+def test_who_has_limits_is_given_large_cases_within_them_instead() -> None:
+    limits = "loss=token-mean layers=1 micro=1 window=none tied=0 steps=1 dp=1"
+    tallies, large = {"a": Tally()}, 0
+    for jobs in Supply(REQUEST, RANKS, WHOLE).rounds(tallies):
+        for case, name in jobs:
+            reason = outside(case, limits, RANKS)
+            verdict = Verdict.UNSUPPORTED if reason else Verdict.EQUAL
+            seen = Comparison(case=case, candidate=name, verdict=verdict, reason=reason)
+            tallies[name].add(replace(seen, limits=limits if reason else ""))
+            large += not reason and false_passes.longest(case) > 12
+    assert tallies["a"].judged == BEYOND_FROM
+    assert large >= 2

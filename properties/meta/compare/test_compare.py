@@ -103,6 +103,27 @@ def test_a_rounding_is_within_and_a_little_more_is_not() -> None:
     assert 0 < within.used < 1 < beyond.used
 
 
+@pytest.mark.parametrize("loss", [0.0, 0.01])
+def test_where_all_gradients_are_roundings_of_the_loss_none_is_compared_with_another(
+    loss: float,
+) -> None:
+    # No row has a target, and what is left is a router's loss, which is balanced.
+    balanced = oracle()
+    balanced.put("loss", Entry(np.array(loss)))
+    for key in (HEAD, NORM):
+        balanced.put(key, Entry(1e-19 * oracle()[key].values))
+    against = (balanced, balanced)
+    rounded = judge(sent(CASE, balanced, {HEAD: times(-3.0), NORM: times(0.0)}), against=against)
+    assert rounded.verdict is Verdict.WITHIN
+    for wrong in (1e15, np.nan):
+        seen = judge(sent(CASE, balanced, {HEAD: times(wrong)}), against=against)
+        assert seen.verdict is Verdict.DIVERGED
+    # Where only one is so small, the others are as exact as ever.
+    balanced.put(NORM, oracle()[NORM])
+    seen = judge(sent(CASE, balanced, {NORM: times(1 + 1e-11)}), against=against)
+    assert seen.verdict is Verdict.DIVERGED
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("key", ["nll", "loss", HEAD, Q])
 def test_what_is_not_finite_diverges_and_has_used_up_its_budget(key: str, value: float) -> None:

@@ -23,6 +23,7 @@ SHARES_NOTHING = {
     "COMPUTES_ALL": "sent 0 bytes, and attention over the rows that are cut",
     "ALL_TO_ALL_FOR_SHOW": "sent 64 bytes, and attention over the rows that are cut",
     "SUMS_FOR_SHOW": "sent 0 bytes, and attention over the rows that are cut",
+    "CALLS_A_LOT": "the log of rank 0 has room for fewer collectives than its step has; judge",
     "ONE_HOLDS_ALL": "rank 0 of replica 0 holds all 8 tokens",
 }
 SHORT = {

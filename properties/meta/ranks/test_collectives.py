@@ -65,8 +65,8 @@ def test_of_what_is_in_the_log_only_activations_count_as_sent(
     entry: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collectives, "recorded", lambda: [entry])
-    assert sent_since(5, 10, wrapped=False) == sent_since(5, 10, wrapped=True) == size
-    assert sent_since(6, 10, wrapped=False) == 0
+    assert sent_since(5, 10, wrapped=False) == sent_since(5, 10, wrapped=True) == (size, False)
+    assert sent_since(6, 10, wrapped=False) == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -82,17 +82,17 @@ def test_over_the_world_a_wrapper_shares_what_may_be_parameters(
     entry: dict[str, Any], size: int, of_what_is_wrapped: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collectives, "recorded", lambda: [entry])
-    assert sent_since(5, 10, wrapped=False) == size
-    assert sent_since(5, 10, wrapped=True) == of_what_is_wrapped
+    assert sent_since(5, 10, wrapped=False) == (size, False)
+    assert sent_since(5, 10, wrapped=True) == (of_what_is_wrapped, False)
 
 
 def test_a_log_that_has_forgotten_or_keeps_nothing_cannot_tell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for entries, told_of in (
-        ([], None),
-        ([raw("all_to_all", [6])] * BUFFER, None),
-        ([raw("all_to_all", [6])] * (BUFFER - 1), 24 * (BUFFER - 1)),
+        ([], (None, False)),
+        ([raw("all_to_all", [6])] * BUFFER, (24 * BUFFER, True)),
+        ([raw("all_to_all", [6])] * (BUFFER - 1), (24 * (BUFFER - 1), False)),
     ):
         monkeypatch.setattr(collectives, "recorded", lambda entries=entries: entries)
         assert sent_since(5, 10, wrapped=False) == told_of
