@@ -37,8 +37,8 @@ differ by more than CONDITIONING times the budget: one of them would be wrong.
 
 A gradient that is zero in exact arithmetic, as the oracle shows, has no magnitude to be measured
 by: kernels leave a few roundings of the largest gradient in it. So many are allowed, and on top of
-them what plain training itself leaves in it. Where all gradients are so small beside the loss, they
-are the roundings of numbers of its size: no row has a target, and a balanced router learns nothing.
+them what plain training itself leaves in it. Where all gradients are so small beside the loss, as
+of a balanced router in a batch without targets, they are roundings of numbers of its size.
 """
 
 import re

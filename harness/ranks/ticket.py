@@ -113,6 +113,12 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
             moment=frame.whole("moment"),
             stack=frame.text("stack"),
         )
+    _keep(rank, frame, ticket)
+    return None
+
+
+def _keep(rank: int, frame: Frame, ticket: Ticket) -> None:
+    """All that a rank tells of a run that ended well."""
     log = _log(frame.header.get("log", []))
     ticket.fragments[rank] = unpack(frame.header.get("fragments"), frame.payload)
     ticket.limits = frame.text("limits")
@@ -129,7 +135,6 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
         ticket.skipped = _names(frame.header.get("skipped", []))
     if ticket.traced:
         ticket.logs[rank] = log
-    return None
 
 
 def _names(described: object) -> tuple[str, ...]:
