@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from harness.against import PLAIN, Against
-from harness.candidates import locate
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.sameness import mark_of
-from harness.judge import evaluate
+from harness.judge import begin, evaluate
 from harness.ranks.pool import RankPool
 from harness.trace import Unsupported
 
@@ -28,18 +27,21 @@ def on_fresh_ranks(
     """
     needed = max(each.ranks for each in (*before, case))
     with pool.fresh(max(needed, ranks)) as others:
-        ran = run_before(before, candidate, others)
+        ran = run_before(before, candidate, others, against)
         seen = evaluate(case, candidate, others, against=against)
         beside = others.size if others.size > needed else 0
         return replace(seen, before=ran, ranks=beside)
 
 
-def run_before(cases: Sequence[Case], candidate: str, pool: RankPool) -> tuple[Case, ...]:
-    """Have the ranks run these, whatever comes of it; those that the candidate does not refuse."""
-    for case in cases:
-        pool.submit(case, locate(candidate).full)
-    outcomes = [(case, pool.collect()) for case in cases]
-    return tuple(case for case, outcome in outcomes if not isinstance(outcome, Unsupported))
+def run_before(
+    cases: Sequence[Case], candidate: str, pool: RankPool, against: Against
+) -> tuple[Case, ...]:
+    """Have the ranks run these, whatever comes of it, and all that they are compared with.
+
+    Those that the candidate does not refuse.
+    """
+    runs = [begin(case, candidate, pool, against=against) for case in cases]
+    return tuple(run.case for run in runs if not isinstance(run.outcome(), Unsupported))
 
 
 def rooted_in(before: Sequence[Case], seen: Comparison, pool: RankPool) -> Comparison:

@@ -120,7 +120,7 @@ def look(
 ) -> Shown:
     """The last of these, fully traced, on ranks that ran the others; as many as were asked for."""
     *before, case = cases
-    ran = run_before(before, candidate, pool)
+    ran = run_before(before, candidate, pool, against)
     seen = evaluate_traced(case, candidate, pool, against=against)
     return Shown(rooted_in(ran, replace(seen, before=ran, ranks=ranks), pool))
 

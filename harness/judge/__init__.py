@@ -2,6 +2,7 @@
 
 from harness.judge.diagnosed import diagnosed
 from harness.judge.judge import (
+    begin,
     evaluate,
     evaluate_all,
     evaluate_traced,
@@ -10,6 +11,7 @@ from harness.judge.judge import (
 )
 
 __all__ = [
+    "begin",
     "diagnosed",
     "evaluate",
     "evaluate_all",

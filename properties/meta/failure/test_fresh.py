@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 from torch import distributed as dist
 
+from harness.against import ITSELF
 from harness.candidates import Emit, Rank
 from harness.candidates.own.mutants.exchange import HeadsOfTheFirstModel
 from harness.candidates.own.native import LocalDialect
+from harness.candidates.own.native.rows import Batch
 from harness.case import Case, Row, parse
 from harness.cli import main
 from harness.commands.options import DIVERGED, FAULT, PASSED
@@ -20,7 +23,7 @@ from harness.failure.bundle import read_bundle, write_bundle
 from harness.failure.confirm import on_fresh_ranks, with_what_it_needs
 from harness.failure.shrink import Shrunk
 from harness.failure.smallest import smallest
-from harness.judge import evaluate
+from harness.judge import evaluate, evaluate_all
 from harness.ranks.pool import RankPool
 from harness.report import explain
 
@@ -150,3 +153,37 @@ def test_a_bundle_and_its_command_run_what_must_run_before(
     assert "  looks   stale-state: it passes unless its ranks ran an" in capsys.readouterr().out
     assert main(["repro", *words[1:]]) == PASSED
     assert f"case    {TWO_OF_EACH}\n" in capsys.readouterr().out
+
+
+class KeepsTheCount(LocalDialect):
+    """How many targets the first batch of so many tokens had counts for all others of as many."""
+
+    name = "keeps-the-count"
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, int], Tensor] = {}
+
+    def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
+        counted = super().targets(micro_batches, rank)
+        tokens = sum(int(batch.ids_BS.numel()) for batch in micro_batches)
+        return self.known.setdefault((tokens, rank.sp.size()), counted)
+
+
+KEEPS_THE_COUNT = KeepsTheCount()
+
+
+def test_what_its_own_step_at_sp_1_left_behind_is_found_and_shown_again() -> None:
+    candidate = f"{__file__}:KEEPS_THE_COUNT"
+    # What is compared with it kept the count of the first; its peers see nothing of that.
+    earlier = [parse("case/1 rows=4:1111 sp=2 heads=2"), parse("case/1 rows=5:11111 sp=2 heads=2")]
+    case = parse("case/1 rows=4:0011 sp=2 heads=2")
+    with RankPool(2) as pool:
+        *_, seen = evaluate_all(
+            [(each, candidate) for each in (*earlier, case)], pool, against=ITSELF
+        )
+        assert seen.verdict is Verdict.FAULT
+        said = with_what_it_needs(seen, earlier, pool)
+    assert said is not None
+    assert (said.called, said.before) == ("stale-state", tuple(earlier[:1]))
+    words = [str(earlier[0]), str(case), "--candidate", candidate, "--against", "self"]
+    assert main(["repro", *words]) == FAULT
