@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness.ranks.pool import RankPool
 
 ON_PURPOSE = "wrong_on_purpose"
+JUDGING = {"harness_evaluate", "harness_prove"}
 
 
 class NotProven(AssertionError):
@@ -27,14 +28,16 @@ class NotProven(AssertionError):
 
 @dataclass(slots=True)
 class Running:
-    """What the running test judged and did not pass, and whether the test failed."""
+    """What the running test judged and did not pass, and whether the test failed or passed."""
 
     # And the ranks that it was seen on.
     last: "tuple[Comparison, RankPool] | None" = None
-    # Those that diverged or were faults, and the first of them.
+    # How many cases it judged; those that diverged or were faults, and the first of them.
+    judged: int = 0
     failures: int = 0
     first: "Comparison | None" = None
     failed: bool = False
+    passed: bool = False
     # By candidate, what was to be proven of it.
     coverage: dict[str, Coverage] = field(default_factory=dict)
 
@@ -43,6 +46,7 @@ class Running:
 
     def add(self, seen: "Comparison", recognised: "Comparison", pool: "RankPool") -> None:
         """What came out, and the same as it counts, which may be that it is listed."""
+        self.judged += 1
         if not seen.verdict.passed:
             self.last = seen, pool
         if recognised.verdict.failed:
@@ -95,6 +99,7 @@ def pytest_runtest_makereport(
     report = yield
     running = item.config.stash[RUNNING]
     running.failed |= report.failed or (report.skipped and hasattr(report, "wasxfail"))
+    running.passed |= report.passed and report.when == "call"
     if running.last and call.excinfo and report.failed and report.when != "teardown":
         told, block = _told(item, call.excinfo.value, *running.last)
         if isinstance(call.excinfo.value, NotProven):
@@ -143,14 +148,17 @@ def _tell_unseen(item: pytest.Item, running: Running) -> None:
     first = running.first
     if item.get_closest_marker(ON_PURPOSE):
         return
-    item.config.stash[JUDGED].cover(running.coverage)
+    judged = item.config.stash[JUDGED]
+    judged.cover(running.coverage)
+    if running.passed and not running.judged and JUDGING & {*getattr(item, "fixturenames", ())}:
+        judged.idle.append(item.nodeid)
     if first is None or running.failed:
         return
     from harness.report import headline, replay
 
     count = f"{running.failures} failures, first" if running.failures > 1 else "a failure,"
     told = f"did not fail and saw {count} {headline(first)}\n  replay  {replay(first)}"
-    item.config.stash[JUDGED].unseen[item.nodeid] = told
+    judged.unseen[item.nodeid] = told
 
 
 @pytest.hookimpl(trylast=True)

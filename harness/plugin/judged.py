@@ -18,6 +18,8 @@ from harness.campaign.together import together
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
+MOST_NAMES = 3
+
 
 @dataclass(slots=True)
 class Judged:
@@ -30,6 +32,8 @@ class Judged:
     launches: int = 0
     # Of tests that did not fail though a comparison in them did: how often, and that comparison.
     unseen: dict[str, str] = field(default_factory=dict)
+    # Tests that passed, took a fixture that judges, and judged nothing with it.
+    idle: list[str] = field(default_factory=list)
     # Of the cases that were not refused.
     bounds: Bounds = field(default_factory=Bounds)
     # By candidate, what was to be proven of it, and what of that was judged.
@@ -51,6 +55,14 @@ class Judged:
     def unexamined(self) -> list[str]:
         """What was to be proven, and was examined on too little."""
         told = []
+        if set(self.verdicts) == {"UNSUPPORTED"}:
+            told.append(f"none of {self.verdicts.total()} cases was judged: all were refused")
+        if self.idle:
+            noun = "a test" if len(self.idle) == 1 else f"{len(self.idle)} tests"
+            told.append(
+                f"{noun} took harness_prove or harness_evaluate, judged no case and passed: "
+                f"{', '.join(self.idle[:MOST_NAMES])}{', ...' * (len(self.idle) > MOST_NAMES)}"
+            )
         for name, coverage in self.coverage.items():
             shares = coverage.asked.total() > 0
             nothing = () if shares else ("no case that shares a sequence",)
@@ -75,6 +87,7 @@ class Judged:
             "elements": self.elements,
             "launches": self.launches,
             "unseen": self.unseen,
+            "idle": self.idle,
             "bounds": asdict(self.bounds),
             "leanings": {name: asdict(each)["by_dtype"] for name, each in self.leanings.items()},
             "coverage": {name: each.record() for name, each in self.coverage.items()},
@@ -87,6 +100,7 @@ class Judged:
         self.elements += record["elements"]
         self.launches += record["launches"]
         self.unseen |= record["unseen"]
+        self.idle += record["idle"]
         self.bounds += Bounds(**record["bounds"])
         leanings = {n: Leanings.from_record(each) for n, each in record["leanings"].items()}
         self.leanings = together(self.leanings, leanings)

@@ -328,3 +328,47 @@ def test_a_session_in_which_a_gradient_is_off_by_the_same_in_every_case_is_no_pa
     result.assert_outcomes(passed=LEAN_LEAST)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*= off by the same *", "native-local: grad.head is 1.01 of *"])
+
+
+IDLE = """
+import pytest
+from harness.case import parse
+
+def test_that_never_proves(harness_prove):
+    pass
+
+@pytest.mark.{on_purpose}
+def test_of_a_wrong_step_that_was_asked_nothing(harness_evaluate):
+    pass
+
+def test_that_only_refuses(harness_evaluate):
+    assert harness_evaluate(parse("case/1 rows=5:11111 sp=2"), "{file}:REFUSES").reason == "no"
+"""
+
+REFUSES = """
+from harness.candidates.own.native import LocalDialect
+
+class Refuses(LocalDialect):
+    def supports(self, case): return "no"
+
+REFUSES = Refuses()
+"""
+
+
+@pytest.mark.parametrize(
+    ("tests", "told"),
+    [
+        ("never or asked", "a test took harness_prove or harness_evaluate, judged no case and*nev"),
+        ("only", "none of 1 cases was judged: all were refused"),
+    ],
+)
+def test_a_session_that_judged_nothing_is_no_pass(
+    pytester: pytest.Pytester, tests: str, told: str
+) -> None:
+    file = pytester.makepyfile(step=REFUSES)
+    pytester.makepyfile(IDLE.format(file=file, on_purpose=ON_PURPOSE))
+    result = pytester.runpytest_inprocess(*OPTIONS, "-k", tests)
+    result.stdout.fnmatch_lines(["*too little was examined*", f"*{told}*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    again = pytester.runpytest_inprocess(*OPTIONS, "-k", tests, "--harness-unseen", "tell")
+    assert again.ret == pytest.ExitCode.OK
