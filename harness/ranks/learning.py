@@ -6,13 +6,18 @@ from weakref import WeakSet
 
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 # So many of those that were not emitted are named.
 MOST_NAMES = 3
 
 
 class Learning:
-    """From now on it knows every module of this process that is given a parameter."""
+    """From now on it knows every module of this process that is given a parameter.
+
+    A parameter has learned if its `.grad` says so at the end of a run, or if a gradient reached
+    it meanwhile: a step may clear them at its end, or ask for them with `autograd.grad`.
+    """
 
     def __init__(self) -> None:
         self._kept = WeakSet[nn.Module]()
@@ -20,10 +25,28 @@ class Learning:
         self._made: dict[int, nn.Module] = {}
         # Gradients of models that a candidate kept from an earlier run.
         self._before: dict[int, Tensor] = {}
+        # Of each gradient that reached a parameter in this run, whether it was not zero.
+        self._reached = WeakIdKeyDictionary()
+        self._is_on = False
         register_module_parameter_registration_hook(self._note)
 
-    def _note(self, module: nn.Module, _name: str, _parameter: nn.Parameter) -> None:
+    def _note(self, module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
         self._made[id(module)] = module
+        if parameter is not None:
+            self._listen(parameter)
+
+    def _listen(self, parameter: nn.Parameter) -> None:
+        if not parameter.requires_grad or parameter in self._reached:
+            return
+        reached: list[Tensor] = []
+        self._reached[parameter] = reached
+
+        def note(gradient: Tensor) -> None:
+            if self._is_on:
+                # What it comes to is asked at the end: until then no device is waited for.
+                reached.append(_held(gradient).any())
+
+        parameter.register_hook(note)
 
     def begin(self) -> None:
         """A run begins: what is there now it has not learned."""
@@ -34,9 +57,15 @@ class Learning:
             for number, parameter in parameters.items()
             if parameter.grad is not None
         }
+        for parameter in parameters.values():
+            self._listen(parameter)
+        for reached in self._reached.values():
+            reached.clear()
+        self._is_on = True
 
     def unemitted(self, emitted: Mapping[str, int]) -> str:
         """What is missing of the gradients that a run emitted, by key so many elements."""
+        self._is_on = False
         learned = {id(each): each for each in self._parameters() if self._has_learned(each)}
         elements, told = sum(each.numel() for each in learned.values()), sum(emitted.values())
         missing = self._names(learned, emitted) if elements > told else []
@@ -45,7 +74,7 @@ class Learning:
             return ""
         some = f", such as {', '.join(missing[:MOST_NAMES])}" if missing else ""
         return (
-            f"parameters with {elements} elements have a gradient that is not zero{some}, and "
+            f"parameters with {elements} elements got a gradient that is not zero{some}, and "
             f"gradients of {told} elements were emitted: emit grad.<name> for each of them"
         )
 
@@ -66,6 +95,8 @@ class Learning:
         return (each for module in self._modules() for each in module.parameters(recurse=False))
 
     def _has_learned(self, parameter: nn.Parameter) -> bool:
+        if any(self._reached.get(parameter, ())):
+            return True
         if parameter.grad is None:
             return False
         gradient, before = _gradient(parameter), self._before.get(id(parameter))
@@ -81,7 +112,10 @@ class Learning:
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
+    return _held(parameter.grad)
+
+
+def _held(gradient: Any) -> Tensor:
     """What this rank holds of it; to ask for the whole, where it is spread, would send."""
-    gradient: Any = parameter.grad
     held: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
     return held.to_dense() if held.is_sparse else held

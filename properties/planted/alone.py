@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
@@ -107,6 +108,38 @@ class Few(LocalDialect):
         super().run(case, rank, of_two)
 
 
+class ClearsGradients(Few):
+    """The same, and at the end no parameter has a gradient."""
+
+    name = "clears-gradients"
+    models: ClassVar[list[nn.Module]] = []
+
+    def reduce(self, model: Decoder, rank: Rank) -> None:
+        super().reduce(model, rank)
+        self.models.append(model)
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        super().run(case, rank, emit)
+        while self.models:
+            self.models.pop().zero_grad()
+
+
+class AsksForGradients(ClearsGradients):
+    """The same, and backward never put them into parameters."""
+
+    name = "asks-for-gradients"
+
+    def model(self, case: Case, rank: Rank) -> Decoder:
+        self.parameters = [*(model := super().model(case, rank)).parameters()]
+        return model
+
+    def backward(self, loss: Tensor) -> None:
+        gradients = torch.autograd.grad(loss, self.parameters)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            before = 0 if parameter.grad is None else parameter.grad
+            parameter.grad = before + gradient
+
+
 class KeepsItsModel(LocalDialect):
     """The model of another step stays, with its gradients."""
 
@@ -172,6 +205,8 @@ TWICE_EVERYTHING = TwiceEverything()
 DIVIDED_BY_REPLICAS = DividedByReplicas()
 TIMES_MICRO_BATCHES = TimesMicroBatches()
 FEW = Few()
+CLEARS_GRADIENTS = ClearsGradients()
+ASKS_FOR_GRADIENTS = AsksForGradients()
 KEEPS_ITS_MODEL = KeepsItsModel()
 ZERO_KEYS = ZeroKeys()
 IN_BF16 = InBf16()

@@ -125,13 +125,18 @@ def test_a_right_step_of_grpo_is_never_blamed_in_bf16(count: int, pool: RankPool
     assert sum(comparison.verdict.passed for comparison in seen) > count / 2
 
 
-@pytest.mark.parametrize("sp", [2, 4])
-def test_a_gradient_that_is_there_and_not_emitted_is_a_fault(sp: int, pool: RankPool) -> None:
-    comparison = evaluate(replace(CASE, sp=sp, dp=1), f"{ALONE}:FEW", pool, against=ITSELF)
+@pytest.mark.parametrize(
+    ("name", "sp"),
+    [("FEW", 2), ("FEW", 4), ("CLEARS_GRADIENTS", 2), ("ASKS_FOR_GRADIENTS", 2)],
+)
+def test_a_gradient_that_is_made_and_not_emitted_is_a_fault(
+    name: str, sp: int, pool: RankPool
+) -> None:
+    comparison = evaluate(replace(CASE, sp=sp, dp=1), f"{ALONE}:{name}", pool, against=ITSELF)
     assert comparison.fault is not None
     said = comparison.fault.summary
     assert comparison.fault.kind is Kind.VACUOUS
-    assert "20640 elements have a gradient that is not zero, such as head, layers.0." in said
+    assert "20640 elements got a gradient that is not zero, such as head, layers.0." in said
     assert "were emitted: emit grad.<name> for each of them" in said
 
 

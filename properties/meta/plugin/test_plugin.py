@@ -358,7 +358,10 @@ REFUSES = Refuses()
 @pytest.mark.parametrize(
     ("tests", "told"),
     [
-        ("never or asked", "a test took harness_prove or harness_evaluate, judged no case and*nev"),
+        (
+            "never or asked",
+            "a test took harness_prove or harness_evaluate, judged no case and*nev",
+        ),
         ("only", "none of 1 cases was judged: all were refused"),
     ],
 )
