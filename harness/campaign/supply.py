@@ -4,14 +4,23 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice, product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.campaign.request import Part, Request
 from harness.campaign.tally import Tally
 from harness.case import Case, InvalidCase, Row
-from harness.case.stated import ALL_RANKS, ASKED, read_stated, spans_all_ranks
+from harness.case.stated import (
+    ALL_RANKS,
+    ASKED,
+    read_stated,
+    require_readable,
+    spans_all_ranks,
+)
 from harness.generation import beyond, cases, drawn
 from harness.outside import BadInput
+
+if TYPE_CHECKING:
+    from harness.ranks.pool import RankPool
 
 # A candidate that supports none of so many cases is given no more; nor one that does not support
 # so many for each that it was to be judged on.
@@ -89,6 +98,17 @@ class Supply:
         return refused >= (TIMES * len(self.share) + NONE_OF if tally.judged else NONE_OF)
 
 
+def require_cases(request: Request, pool: "RankPool") -> None:
+    """Raise what is wrong with the limits of a candidate, or why they leave no case."""
+    for candidate in request.candidates:
+        limits = pool.limits(candidate)
+        try:
+            require_readable(limits)
+            within(request, limits)
+        except BadInput as error:
+            raise BadInput(f"candidate={candidate}: {error}") from None
+
+
 def within(request: Request, limits: str) -> Request:
     """What is left of a request for a candidate that has these limits."""
     stated = {name: listed.split(",") for name, listed in _fields(request.stated)}
@@ -105,7 +125,10 @@ def within(request: Request, limits: str) -> Request:
                 both[RARE[name]] = tuple(v for v in rare if str(v) in values)
             request, left = replace(request, **both), len(both[ASKED[name]])
         if not left:
-            raise NothingToDraw(f"limits={limits}: {name}={listed} is nothing that was asked for")
+            option = f"--{name} {listed}" if name in ASKED else f"--set {name}={listed}"
+            raise NothingToDraw(
+                f"limits={limits}: {name}={listed} is nothing that was asked for; use {option}"
+            )
     return replace(request, stated=tuple(f"{n}={','.join(v)}" for n, v in stated.items()))
 
 

@@ -67,6 +67,13 @@ def outside(case: Case, limits: str, ranks: int, without: Container[str] = ()) -
     return ""
 
 
+def require_readable(limits: str) -> None:
+    """Raise what is wrong with a candidate's limits."""
+    for limit in limits.split():
+        if limit != ALL_RANKS:
+            _read(limit, FIELDS)
+
+
 def spans_all_ranks(limits: str) -> bool:
     """Whether no rank may be idle."""
     return ALL_RANKS in limits.split()
@@ -98,5 +105,5 @@ def _value(name: str, attribute: str, text: str) -> object:
         try:
             return getattr(parse(f"{line} {name}={text}"), attribute)
         except InvalidCase as error:
-            why = str(error)
+            why = why or str(error)
     raise BadField(f"{name}={text}: {why}")

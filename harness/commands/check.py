@@ -83,8 +83,10 @@ def examine(
     """Judge a part on ranks of its own, beside all others or alone."""
     with without_a_search_for_garbage():
         from harness.campaign.check import check
+        from harness.campaign.supply import require_cases
 
     with open_pool(options, ranks, request.candidates, WHOLE if alone else part) as pool:
+        require_cases(request, pool)
         return check(
             request,
             pool,

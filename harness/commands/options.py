@@ -220,11 +220,6 @@ def answer(
 def read_request(options: argparse.Namespace) -> tuple[Request, int]:
     """What `check` or `mutants` was asked to examine, and on how many ranks."""
     sps, dps = _meshes(options)
-    against = against_of(options)
-    if against == ITSELF:
-        sps = tuple(sp for sp in sps if sp > 1)
-        if not sps:
-            raise UsageError(ONLY_SP_1)
     for option, numbers in (("--sp", sps), ("--dp", dps)):
         if max(numbers) > 1024:
             raise UsageError(f"{option}={max(numbers)}: use numbers of at most 1024")
@@ -248,7 +243,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         kernels=kernels,
         wrappers=wrappers,
         stated=tuple(options.set),
-        against=against,
+        against=against_of(options),
         rare_sps=() if options.sp else RARE_SPS,
         rare_dps=() if options.dp else RARE_DPS,
     )
@@ -266,6 +261,10 @@ def _meshes(options: argparse.Namespace) -> tuple[tuple[int, ...], tuple[int, ..
     """The sizes asked for; if nobody asked, the usual ones for which there are ranks."""
     dps = read_numbers("--dp", options.dp) if options.dp else USUAL_DPS
     sps = read_sps(options, min(dps))
+    if against_of(options) == ITSELF:
+        sps = tuple(sp for sp in sps if sp > 1)
+        if not sps:
+            raise UsageError(ONLY_SP_1)
     if not options.dp and options.ranks is not None:
         dps = tuple(dp for dp in dps if dp * min(sps) <= options.ranks) or dps[:1]
     return sps, dps

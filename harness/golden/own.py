@@ -5,6 +5,7 @@ it is compared with; code that it names runs only if somebody asks for it by nam
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from harness.against import ITSELF, PLAIN, Against
 from harness.case import parse
@@ -35,6 +36,17 @@ def is_own(golden: Golden) -> bool:
     """Whether it holds the oracle of a candidate, and not what one computed in a low precision."""
     exact = parse(golden.stored.case).dtype == "fp64"
     return bool(candidate_of(golden)) and against_of(golden) == ITSELF and exact
+
+
+def adopted(goldens: Mapping[str, Golden], candidate: str) -> dict[str, Golden]:
+    """The same numbers, to be held against those of another candidate's step."""
+    return {
+        name: replace(
+            golden,
+            stored=replace(golden.stored, made={**golden.stored.made, CANDIDATE: candidate}),
+        )
+        for name, golden in goldens.items()
+    }
 
 
 def make(

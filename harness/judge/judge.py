@@ -19,7 +19,7 @@ from harness.judge.known import without_what_is_listed
 from harness.ranks.device import options_for
 from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference
-from harness.trace import Assembly, Fault, Kind, Outcome, Trace, Unsupported
+from harness.trace import Assembly, Fault, Kind, Outcome, Trace, Unsupported, is_required
 
 IN_FP32 = "at sp 1 too it is only as exact as fp32 is: ask for --dtype fp32"
 # How many cases the ranks may have in hand while the controller computes references.
@@ -150,7 +150,7 @@ def begin(
 
 
 def at_sp_1(case: Case, candidate: str, pool: RankPool) -> Trace | Fault | Unsupported:
-    """What a candidate's own step computes in fp64 where nobody shares a sequence."""
+    """The losses and gradients of a candidate's own step in fp64, with no sequence shared."""
     reason = pool.placement.refuses(case)
     if reason is not None:
         return Unsupported(reason)
@@ -159,7 +159,9 @@ def at_sp_1(case: Case, candidate: str, pool: RankPool) -> Trace | Fault | Unsup
     outcomes = tuple(pool.run(each.case, name, oracle=True, learns=True) for each in alone)
     run = Run(case, candidate, pool, ITSELF, alone=alone, _alone=outcomes)
     found = run.references()
-    return found[0] if isinstance(found, list) else found
+    if not isinstance(found, list):
+        return found
+    return found[0].only(list(filter(is_required, found[0])))
 
 
 def judge(run: Run, *, traced: bool = False) -> Comparison:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from harness.against import ITSELF
 from harness.case import parse
 from harness.commands.golden import recorded
-from harness.commands.golden.own import made_anew, own_golden
+from harness.commands.golden.own import made_anew, own_golden, taken_over
 from harness.commands.golden.store import DAMAGED, console, described, oracles, store_of
 from harness.commands.options import DIVERGED, PASSED, UsageError, print_json
 from harness.commands.ranks import open_pool
@@ -106,6 +106,7 @@ def generate(options: argparse.Namespace) -> int:
         return DAMAGED
     if options.out:
         return recorded.record(options, known)
+    known = taken_over(options, known)
     remade = remake(
         known,
         made,
@@ -126,6 +127,7 @@ def diff(options: argparse.Namespace) -> int:
     goldens = oracles(options, store_of(options).files())
     if goldens is None:
         return DAMAGED
+    goldens = taken_over(options, goldens)
     own = made_anew(options, goldens)
     drifts = {name: drifted(golden, own.get(name)) for name, golden in goldens.items()}
     from harness.compare import Change

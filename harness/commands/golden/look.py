@@ -4,7 +4,7 @@ import argparse
 
 from harness.against import ITSELF, PLAIN
 from harness.commands.golden import recorded
-from harness.commands.golden.own import whose
+from harness.commands.golden.own import taken_over, whose
 from harness.commands.golden.store import DAMAGED, console, described, store_of, whole
 from harness.commands.options import (
     DIVERGED,
@@ -56,6 +56,7 @@ def verify(options: argparse.Namespace) -> int:
     goldens = whole(options, store_of(options).files())
     if goldens is None:
         return DAMAGED
+    goldens = taken_over(options, goldens)
     own = {name: golden for name, golden in goldens.items() if is_own(golden)}
     kept = any(map(is_recorded, goldens.values()))
     if kept and options.dtype:

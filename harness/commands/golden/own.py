@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 AGAIN = ("--against", ITSELF)
 
 
+def taken_over(options: argparse.Namespace, goldens: "dict[str, Golden]") -> "dict[str, Golden]":
+    """Those of somebody's own step, held against the one candidate that is named instead.
+
+    It may be the same step in another file, or its next version.
+    """
+    from harness.golden.own import adopted, candidate_of, is_own
+
+    theirs, typed = {*map(candidate_of, goldens.values())}, options.candidate or []
+    if len(typed) == 1 and typed[0] not in theirs and all(map(is_own, goldens.values())):
+        return adopted(goldens, typed[0])
+    return goldens
+
+
 def whose(options: argparse.Namespace, goldens: "dict[str, Golden]") -> list[str]:
     """The candidates whose numbers these hold, each of which may be run.
 

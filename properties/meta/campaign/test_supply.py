@@ -2,16 +2,27 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from harness.campaign import supply
 from harness.campaign.request import WHOLE, Part, Request
-from harness.campaign.supply import NONE_OF, TIMES, NothingToDraw, Supply, draw, within
+from harness.campaign.supply import (
+    NONE_OF,
+    TIMES,
+    NothingToDraw,
+    Supply,
+    draw,
+    require_cases,
+    within,
+)
 from harness.campaign.tally import Tally
 from harness.case import Case, LossContract, parse
 from harness.case.stated import BadField, outside
 from harness.compare import Comparison, Verdict
+from harness.outside import BadInput
+from harness.ranks.pool import RankPool
 
 RANKS = 2
 REQUEST = Request(
@@ -152,6 +163,36 @@ def test_limits_narrow_what_is_asked_for_or_leave_nothing(
         return
     with pytest.raises(NothingToDraw, match=f"{limits} is nothing that was asked for"):
         within(asked, limits)
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ("dtype=float32", "dtype='float32': use one of fp64, fp32, bf16, fp16"),
+        (
+            "layers=1 windows=none",
+            "windows=none: a case has no such field to be stated; near: win",
+        ),
+        (
+            "loss=micro-mean",
+            "loss=micro-mean is nothing that was asked for; use --loss micro-mean",
+        ),
+        ("steps=3", "steps=3 is nothing that was asked for; use --set steps=3"),
+        ("sp=2 ranks=all", ""),
+    ],
+)
+def test_limits_that_leave_no_case_are_told_before_any_is_drawn(limits: str, told: str) -> None:
+    class Pool:
+        def limits(self, candidate: str) -> str:
+            assert candidate == "a"
+            return limits
+
+    asked = replace(REQUEST, candidates=("a",), losses=("token-mean",), stated=("steps=1,2",))
+    if not told:
+        require_cases(asked, cast("RankPool", Pool()))
+        return
+    with pytest.raises(BadInput, match=rf"^candidate=a: .*{told}"):
+        require_cases(asked, cast("RankPool", Pool()))
 
 
 def test_a_step_over_all_ranks_is_judged_on_cases_that_have_them_all() -> None:

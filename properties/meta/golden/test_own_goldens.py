@@ -98,6 +98,35 @@ def test_a_candidate_that_no_golden_is_of_is_not_passed_over(
     assert "--candidate=native-local: the goldens in " in capsys.readouterr().err
 
 
+def test_what_a_step_shows_beside_losses_and_gradients_is_in_no_golden(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    candidate = MINE.replace("TWICE_EVERYTHING", "SHOWS_MORE")
+    assert golden("add", tmp_path, NAME, CASES[NAME], *COMMENT, *TO_ITSELF, candidate) == 0
+    status, document = verified(tmp_path, capsys, "--candidate", candidate)
+    assert (status, document["unconfirmed"]) == (0, {})
+    assert golden("diff", tmp_path, "--candidate", candidate) == 0
+
+
+# The same step in another file, and one that is another step.
+ANEW = "from {name} import {what} as MINE"
+
+
+@pytest.mark.parametrize(("what", "status"), [("TWICE_EVERYTHING", 0), ("LOCAL", 1)])
+def test_a_step_in_another_file_is_held_against_what_the_old_one_computed(
+    what: str, status: int, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "properties.planted.alone" if status == 0 else "harness.candidates.own.native"
+    (tmp_path / "new.py").write_text(ANEW.format(name=name, what=what))
+    words = ("--candidate", f"{tmp_path / 'new.py'}:MINE")
+    before = on_disk(folder)
+    assert verified(folder, capsys, *words)[0] == status
+    assert golden("diff", folder, *words) == status
+    assert on_disk(folder) == before
+    assert golden("generate", folder, *words, "--accept", "--reason", "it moved") == 0
+    assert verified(folder, capsys, *words)[0] == 0
+
+
 def test_what_sharing_breaks_is_found_and_replays_against_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
