@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
+from typing import Any
 
 import pytest
 
@@ -22,7 +22,6 @@ from harness.case import Case, LossContract, parse
 from harness.case.stated import BadField, outside
 from harness.compare import Comparison, Verdict
 from harness.outside import BadInput
-from harness.ranks.pool import RankPool
 
 RANKS = 2
 REQUEST = Request(
@@ -187,12 +186,13 @@ def test_limits_that_leave_no_case_are_told_before_any_is_drawn(limits: str, tol
             assert candidate == "a"
             return limits
 
+    pool: Any = Pool()
     asked = replace(REQUEST, candidates=("a",), losses=("token-mean",), stated=("steps=1,2",))
     if not told:
-        require_cases(asked, cast("RankPool", Pool()))
+        require_cases(asked, pool)
         return
     with pytest.raises(BadInput, match=rf"^candidate=a: .*{told}"):
-        require_cases(asked, cast("RankPool", Pool()))
+        require_cases(asked, pool)
 
 
 def test_a_step_over_all_ranks_is_judged_on_cases_that_have_them_all() -> None:
