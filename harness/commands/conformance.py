@@ -164,9 +164,8 @@ def _status(records: dict[str, Any], *, sweeping: bool) -> int:
         return PASSED
     if any(each["wiring"] or each["unexamined"] for each in records.values()):
         return FAULT
-    return (
-        DIVERGED if any(each["failures"] or each["stale"] for each in records.values()) else PASSED
-    )
+    wrong = any(each["failures"] or each["stale"] or each["leans"] for each in records.values())
+    return DIVERGED if wrong else PASSED
 
 
 def wanted(names: list[str], *, newest: bool, installed: bool) -> list[str]:
@@ -213,7 +212,8 @@ def _examine(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
     examined = examine(name, _goldens(options.goldens), _request(options))
     counts = ", ".join(f"{count} {verdict}" for verdict, count in examined.verdicts.items())
-    why = "".join(f"; {each}" for each in (examined.wiring, *examined.unexamined) if each)
+    reasons = examined.wiring, *examined.unexamined, *examined.leans
+    why = "".join(f"; {each}" for each in reasons if each)
     print(f"{name}: {counts}{why}, {examined.seconds:.0f} s", file=sys.stderr)  # noqa: T201
     for failure, count in examined.failures:
         print(f"  {count} x {name_of(failure)}: {failure.case}", file=sys.stderr)  # noqa: T201

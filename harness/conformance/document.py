@@ -24,7 +24,7 @@ MOST_BYTES = 1 << 28
 Results = dict[str, dict[str, Any]]
 
 # No page is made from these: they are for who asked, and are not kept.
-UNKEPT = {"takes", "placement", "seconds", "unexamined"}
+UNKEPT = {"takes", "placement", "seconds", "unexamined", "leans"}
 UNKEPT_OF_A_STAGE = {"known", "names", "elements"}
 UNKEPT_OF_A_FAILURE = {"case", "verdict", "replay", "record"}
 # Of the record of a listed bug, of which a page is made: what tells of the machine, and what its
@@ -110,6 +110,7 @@ def examined_record(examined: Examined) -> dict[str, Any]:
         "takes": examined.takes,
         "wiring": examined.wiring,
         "unexamined": examined.unexamined,
+        "leans": examined.leans,
         "stages": {name: _stage(stage) for name, stage in examined.stages.items()},
         "failures": [
             {"count": count, **_kept(comparison)} for comparison, count in examined.failures

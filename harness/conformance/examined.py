@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.campaign.coverage import Coverage
+from harness.campaign.leaning import Leanings
 from harness.candidates import locate
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Published
@@ -58,6 +59,12 @@ class Examined:
         if not coverage.asked:
             return ["no case that it supports shares a sequence"]
         return list(coverage.lacks())
+
+    @property
+    def leans(self) -> list[str]:
+        """What is off by the same in every case, and by too little to be told in one."""
+        leanings = (stage.leanings for stage in self.stages.values())
+        return list(sum(leanings, Leanings()).told())
 
     @property
     def verdicts(self) -> Counter[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.campaign.coverage import Coverage
+from harness.campaign.leaning import Leanings
 from harness.candidates.published.bugs import Bug
 from harness.candidates.published.library import Published
 from harness.case import Case
@@ -43,6 +44,8 @@ class Stage:
     elements: int = 0
     # Of the cases that the candidate supports.
     coverage: Coverage = field(default_factory=Coverage)
+    # Of what passed.
+    leanings: Leanings = field(default_factory=Leanings)
     stood_in: set[str] = field(default_factory=set)
     # By verdict and name, the smallest case and how many there were.
     first: dict[tuple[str, str], tuple[Comparison, int]] = field(default_factory=dict)
@@ -60,6 +63,7 @@ class Stage:
         self.stood_in.update(comparison.stood_in)
         if verdict.passed:
             self.used = max(self.used, comparison.used)
+            self.leanings.add(comparison)
         else:
             self._add_failure(comparison)
 

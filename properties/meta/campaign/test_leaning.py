@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.campaign.leaning import Leaning, Leanings
+from harness.case import parse
 from harness.cli import main
+from harness.compare import Comparison, KeyResult, Verdict
 from harness.compare.budget import LEAN_LEAST, least_lean
+from harness.conformance import examined_record
+from harness.conformance.examined import Examined
+from harness.conformance.stage import Stage
 from properties.helpers.places import PLANTED
 
 pytest_plugins = ["properties.helpers.own_pool"]
@@ -51,6 +56,20 @@ def scattered(mean: float, by: float, count: int) -> list[float]:
 def test_a_mean_is_told_that_is_no_chance_and_no_rounding(leans: list[float], tells: bool) -> None:
     told = [*Leanings({"bf16": {"grad.head": leaning(leans)}}).told()]
     assert bool(told) is tells
+
+
+def test_what_leans_in_a_published_step_is_told_over_all_stages() -> None:
+    stages = {"goldens": Stage(), "sp 2": Stage()}
+    examined = Examined("a.b", "a@1", {}, stages=stages)
+    case = parse("case/1 rows=3:111 sp=2 dtype=bf16")
+    for number, lean in enumerate(scattered(0.005, 0.003, LEAN_LEAST)):
+        key = KeyResult("grad.head", 4, 0, 0.5, 0.1, lean=lean)
+        seen = Comparison(case=case, candidate="a.b", verdict=Verdict.WITHIN, keys=(key,))
+        assert examined.leans == []
+        stages["goldens" if number % 2 else "sp 2"].add(seen)
+    (told,) = examined.leans
+    assert told.startswith("grad.head is 1.00")
+    assert examined_record(examined)["leans"] == [told]
 
 
 @pytest.mark.usefixtures("own_pool")
