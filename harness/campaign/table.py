@@ -44,7 +44,9 @@ def show(summary: Summary, console: Console) -> None:
             say(console, f"\n{candidate}: {told_of(tally.uncompared)}")
         if tally.known:
             say(console, _by_reason(f"{candidate} fails as is listed of it", tally.known))
-    console.print(_situations(summary, console.width))
+    # Where every candidate was given up, what was not met says nothing.
+    if not all(tally.failed for tally in summary.tallies.values()):
+        console.print(_situations(summary, console.width))
     _bounds(summary, console)
     if summary.placement:
         say(console, f"\n{_place(dict(summary.placement))}")

@@ -174,6 +174,11 @@ class Tally:
         return self.verdicts.total() - self.verdicts["UNSUPPORTED"]
 
     @property
+    def failed(self) -> bool:
+        """Whether a case failed, after which nothing more was asked."""
+        return any(Verdict[name].failed for name in self.verdicts)
+
+    @property
     def hidden(self) -> int:
         """On how many cases nobody could judge it: rounding hides too much in their dtype."""
         return sum(counts.total() for counts in self.unjudgeable.values())
@@ -197,8 +202,7 @@ class Tally:
     @property
     def unexamined(self) -> list[str]:
         """What was asked for and not examined; a failure ends what is asked."""
-        stopped = any(Verdict[name].failed for name in self.verdicts)
-        return [] if stopped else list(self.coverage.lacks())
+        return [] if self.failed else list(self.coverage.lacks())
 
     @property
     def leans(self) -> list[str]:

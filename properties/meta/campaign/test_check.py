@@ -71,6 +71,8 @@ def test_a_log_has_progress_and_each_failure_before_any_is_explained(
     assert "\nchecking: 1 of 4 cases in " in said
     first = said.index("\nDIVERGED  candidate ")
     assert said.index("\nDIVERGED  mutants.B101  case/1 ") < first
+    # What was not met says nothing where nobody went on.
+    assert "situations met" not in said
     assert said.splitlines()[-1].startswith("exit status 1: mutants.B101 is DIVERGED on case/1 ")
 
 
