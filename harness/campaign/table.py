@@ -44,9 +44,7 @@ def show(summary: Summary, console: Console) -> None:
             say(console, f"\n{candidate}: {told_of(tally.uncompared)}")
         if tally.known:
             say(console, _by_reason(f"{candidate} fails as is listed of it", tally.known))
-    # Where every candidate was given up, what was not met says nothing.
-    if not all(tally.failed for tally in summary.tallies.values()):
-        console.print(_situations(summary, console.width))
+    _situations(summary, console)
     _bounds(summary, console)
     if summary.placement:
         say(console, f"\n{_place(dict(summary.placement))}")
@@ -260,7 +258,13 @@ def _errors(summary: Summary) -> Table:
     return table
 
 
-def _situations(summary: Summary, width: int) -> Table:
+def _situations(summary: Summary, console: Console) -> None:
+    """Where every candidate was given up, what was not met says nothing."""
+    if not all(tally.failed for tally in summary.tallies.values()):
+        console.print(_met(summary, console.width))
+
+
+def _met(summary: Summary, width: int) -> Table:
     """In two columns where the console is wide enough."""
     counts = summary.situations
     met = sum(1 for count in counts.values() if count)

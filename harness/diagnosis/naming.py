@@ -18,7 +18,7 @@ from harness.diagnosis.inputs import name_ids, name_positions, positions_from_ro
 from harness.diagnosis.labels import labels_from_losses, looks_of_labels
 from harness.diagnosis.losses import told_by_loss
 from harness.diagnosis.weights import looks_of_weights
-from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind, Trace
+from harness.trace import GRADIENT, WAITS, Fault, Kind, Misfit, MisfitKind, Trace
 from harness.trace.trace import Tokens, Values
 
 # What says the most of what may be wrong between ids and losses.
@@ -36,6 +36,8 @@ BY_KIND = {
 
 def name_fault(fault: Fault) -> Look:
     """A run without a trace."""
+    if fault.kind is Kind.HUNG and not any(WAITS in line for line in fault.ranks):
+        return Look("unclassified", "no rank waits for another in a collective")
     return Look(BY_KIND.get(fault.kind, "unclassified"), "")
 
 

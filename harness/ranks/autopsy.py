@@ -11,7 +11,7 @@ from harness.ranks.launch import Launch
 from harness.ranks.reports import ask
 from harness.ranks.torchrun import ending
 from harness.ranks.trouble import Trouble
-from harness.trace import Fault, Kind
+from harness.trace import WAITS, Fault, Kind
 
 # How long living ranks get to say where they are, and then torchrun to say how a dead one ended.
 # Both together stay within the time that a fault may take after its deadline.
@@ -196,4 +196,4 @@ def _doing(raised: Trouble | None, log: list[Collective] | None) -> str:
         return "is in no collective"
     if pending[0].group.startswith(GATE):
         return "waits for the other ranks to leave the previous case"
-    return f"waits in {pending[0]}"
+    return f"{WAITS}{pending[0]}"

@@ -1,7 +1,7 @@
 """What a run left behind: tensors by name and token, from one device or from many ranks."""
 
 from harness.trace.assemble import Assembly, Misfit, MisfitKind, assemble
-from harness.trace.fault import Fault, Kind, Unsupported
+from harness.trace.fault import WAITS, Fault, Kind, Unsupported
 from harness.trace.fragment import PAD_TOKEN, Fragment, digest
 from harness.trace.trace import (
     GRADIENT,
@@ -17,6 +17,7 @@ Outcome = Assembly | Fault | Unsupported
 __all__ = [
     "GRADIENT",
     "PAD_TOKEN",
+    "WAITS",
     "Assembly",
     "Entry",
     "Fault",

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+# Said of a rank that has entered a collective and has not left it.
+WAITS = "waits in "
+
 
 class Kind(StrEnum):
     """What went wrong, in one word."""

@@ -15,7 +15,7 @@ from harness.compare import Verdict, compare
 from harness.diagnosis import name_divergence, name_fault
 from harness.plan import plan
 from harness.reference import reference
-from harness.trace import Assembly, Entry, Fault, Kind, Trace
+from harness.trace import WAITS, Assembly, Entry, Fault, Kind, Trace
 from properties.planted.scratch import WRONG
 
 CASE = parse("case/1 rows=5:01111,4:0111,6:011111 heads=4/2 layers=1 vocab=16 sp=2 dp=1 seed=7")
@@ -178,6 +178,20 @@ def test_the_root_comes_first_and_what_it_does_not_explain_after_it() -> None:
 @pytest.mark.parametrize("kind", Kind)
 def test_every_fault_has_a_name(kind: Kind) -> None:
     assert name_fault(Fault(kind=kind, summary="")).name in ANOMALIES
+
+
+@pytest.mark.parametrize(
+    ("doing", "name"),
+    [
+        (("rank 0: is in no collective", "rank 1: gone or not answering"), "unclassified"),
+        (("rank 0: waits for the other ranks to leave the previous case",), "unclassified"),
+        (("rank 0: is in no collective", f"rank 1: {WAITS}send #1"), "collective-mismatch"),
+    ],
+)
+def test_a_hang_in_which_nobody_waits_in_a_collective_is_no_mismatch(
+    doing: tuple[str, ...], name: str
+) -> None:
+    assert name_fault(Fault(kind=Kind.HUNG, summary="", ranks=doing)).name == name
 
 
 def test_anomalies_say_what_they_look_like_and_what_causes_them() -> None:
