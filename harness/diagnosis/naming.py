@@ -10,6 +10,7 @@ from itertools import islice
 
 import numpy as np
 
+from harness.against import ITSELF
 from harness.compare import Comparison, Look
 from harness.diagnosis.attention import Heads, is_plain_attention, name_attention
 from harness.diagnosis.evidence import Evidence
@@ -196,7 +197,13 @@ def _before(evidence: Evidence, key: str) -> str:
     # Of a model that is not ours nobody knows what there is.
     missing = between if last or between else list(WORTH_SHOWING)
     told = f"{last} before it is right" if last else "nothing before it was emitted"
-    return f"{told}; emit {', '.join(missing[:MOST_KEYS])} to see further" if missing else told
+    if not missing:
+        return told
+    wanted = ", ".join(missing[:MOST_KEYS])
+    if evidence.comparison.against == ITSELF:
+        # A loss of one's own may be given more than ids, such as old log-probabilities.
+        wanted += " and all else that the step is given by token"
+    return f"{told}; emit {wanted} to see further"
 
 
 BY_KEY: tuple[tuple[str, Callable[[Evidence, Tensor], Iterator[Look]]], ...] = (

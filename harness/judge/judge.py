@@ -198,6 +198,7 @@ def _judged(run: Run, *, traced: bool) -> Comparison:
     if itself:
         baselines = baselines or [oracle]
         comparison = compare(case, candidate, oracle, baselines, outcome, of_our_model=False)
+        comparison = replace(comparison, against=ITSELF)
     else:
         # Before a candidate is blamed, the device that it ran on is asked as well.
         device = run.pool.computes_on

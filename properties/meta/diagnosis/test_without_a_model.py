@@ -80,4 +80,6 @@ def test_what_to_emit_is_said_where_nothing_before_a_wrong_loss_is_emitted(
         (root, *_) = name_divergence(seen, traced, assembly.trace)
         assert root.why.startswith(f"nll is wrong, and {told}")
     seen = judged(only_required("mutants.B29"), harness_pool)
-    assert "nothing before it was emitted; emit positions, layers.0.attn.q" in explain(seen)
+    said = explain(seen)
+    assert "nothing before it was emitted; emit positions, layers.0.attn.q" in said
+    assert "and all else that the step is given by token to see further" in said
