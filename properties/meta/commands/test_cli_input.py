@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.cli import main
+from harness.cli import build_parser, main
+from harness.commands.options import read_request
 from properties.helpers.commands import ran
 
 pytestmark = pytest.mark.usefixtures("no_rank")
@@ -119,6 +120,22 @@ def test_a_bad_option_of_check_is_refused(
     options: str, start: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert refused(capsys, "check", *options.split())[: len(start)] == start
+
+
+@pytest.mark.parametrize(
+    ("options", "sps", "dps"),
+    [
+        ("--ranks 2", (1, 2), (1, 2)),
+        # sp 1 is what it is compared with, and two replicas of sp 2 need four ranks.
+        ("--ranks 2 --against self", (2,), (1,)),
+        ("--ranks 4 --against self", (2, 4), (1, 2)),
+    ],
+)
+def test_sizes_that_nobody_named_are_those_that_fit(
+    options: str, sps: tuple[int, ...], dps: tuple[int, ...]
+) -> None:
+    request, ranks = read_request(build_parser().parse_args(["check", *options.split()]))
+    assert (request.sps, request.dps, ranks) == (sps, dps, int(options.split()[1]))
 
 
 def test_more_shards_than_distinct_cases_are_refused(
