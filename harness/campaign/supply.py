@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.campaign.request import Part, Request
 from harness.campaign.tally import Tally
 from harness.case import Case, InvalidCase, Row
-from harness.case.stated import (
-    ALL_RANKS,
-    ASKED,
-    read_stated,
-    require_readable,
-    spans_all_ranks,
-)
+from harness.case.stated import ALL_RANKS, ASKED, read_stated, spans_all_ranks
 from harness.generation import beyond, cases, drawn
 from harness.outside import BadInput
 
@@ -99,14 +93,12 @@ class Supply:
 
 
 def require_cases(request: Request, pool: "RankPool") -> None:
-    """Raise what is wrong with the limits of a candidate, or why they leave no case."""
+    """Raise why the limits of a candidate leave no case."""
     for candidate in request.candidates:
-        limits = pool.limits(candidate)
         try:
-            require_readable(limits)
-            within(request, limits)
-        except BadInput as error:
-            raise BadInput(f"candidate={candidate}: {error}") from None
+            within(request, pool.limits(candidate))
+        except NothingToDraw as error:
+            raise NothingToDraw(f"candidate={candidate}: {error}") from None
 
 
 def within(request: Request, limits: str) -> Request:

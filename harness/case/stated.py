@@ -54,9 +54,7 @@ def outside(case: Case, limits: str, ranks: int, without: Container[str] = ()) -
 
     Each is read as above, of any field but those `without` which the case is asked.
     """
-    if not isinstance(limits, str):
-        raise BadField(f"limits={limits!r}: must be a text, such as 'loss=token-mean steps=1'")
-    for limit in limits.split():
+    for limit in _each(limits):
         if limit == ALL_RANKS:
             if case.ranks != ranks:
                 return f"{limit}, of which there are {ranks}"
@@ -69,9 +67,15 @@ def outside(case: Case, limits: str, ranks: int, without: Container[str] = ()) -
 
 def require_readable(limits: str) -> None:
     """Raise what is wrong with a candidate's limits."""
-    for limit in limits.split():
+    for limit in _each(limits):
         if limit != ALL_RANKS:
             _read(limit, FIELDS)
+
+
+def _each(limits: str) -> list[str]:
+    if not isinstance(limits, str):
+        raise BadField(f"limits={limits!r}: must be a text, such as 'loss=token-mean steps=1'")
+    return limits.split()
 
 
 def spans_all_ranks(limits: str) -> bool:

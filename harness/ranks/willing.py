@@ -7,7 +7,7 @@ from harness.candidates import Candidate, locate
 from harness.candidates.beside import put_first, require_own
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case
-from harness.case.stated import outside
+from harness.case.stated import BadField, outside, require_readable
 from harness.importing import without_a_search_for_garbage
 from harness.ranks.recorder import RECEIVED, Recorder
 
@@ -41,10 +41,12 @@ def loaded(
     """Nothing that runs; what is wrong with the code of the candidate, or else its limits."""
     try:
         limits = getattr(_load(name, folder), "limits", "")
+        require_readable(limits)
     except UnknownCandidate as error:
         return None, str(error), ""
-    # What is no text its first case complains of.
-    return None, "", limits if isinstance(limits, str) else ""
+    except BadField as error:
+        return None, f"candidate={name}: {error}", ""
+    return None, "", limits
 
 
 def _load(name: str, folder: str) -> Candidate:

@@ -21,7 +21,6 @@ from harness.campaign.tally import Tally
 from harness.case import Case, LossContract, parse
 from harness.case.stated import BadField, outside
 from harness.compare import Comparison, Verdict
-from harness.outside import BadInput
 
 RANKS = 2
 REQUEST = Request(
@@ -167,11 +166,6 @@ def test_limits_narrow_what_is_asked_for_or_leave_nothing(
 @pytest.mark.parametrize(
     ("limits", "told"),
     [
-        ("dtype=float32", "dtype='float32': use one of fp64, fp32, bf16, fp16"),
-        (
-            "layers=1 windows=none",
-            "windows=none: a case has no such field to be stated; near: win",
-        ),
         (
             "loss=micro-mean",
             "loss=micro-mean is nothing that was asked for; use --loss micro-mean",
@@ -191,7 +185,7 @@ def test_limits_that_leave_no_case_are_told_before_any_is_drawn(limits: str, tol
     if not told:
         require_cases(asked, pool)
         return
-    with pytest.raises(BadInput, match=rf"^candidate=a: .*{told}"):
+    with pytest.raises(NothingToDraw, match=rf"^candidate=a: .*{told}"):
         require_cases(asked, pool)
 
 

@@ -11,12 +11,16 @@ pytestmark = pytest.mark.usefixtures("own_pool")
 
 LINE = "case/1 rows=3:111 sp=2"
 USAGE, FAULT = 2, 3
+LIMITED = """from harness.candidates.own.native import LOCAL as MINE
+MINE.limits = {!r}"""
+LIMITS = "dtype=float32", "layers=1 windows=none", ["sp=2"]
 FILES = {
     "broken.py": "def (",
     "raises.py": "raise RuntimeError('first line\\nsecond line')",
     "leaves.py": "import sys; sys.exit(0)",
     "empty.py": "",
     "idle.py": "class Idle:\n    name = 'idle'\n    def supports(self, case): ...\nIDLE = Idle()",
+    **{f"limits-{number}.py": LIMITED.format(limits) for number, limits in enumerate(LIMITS)},
     "kind.py": "from harness.candidates.own.native import GatherDialect as Kind",
 }
 
@@ -31,6 +35,9 @@ FILES = {
         ("empty.py:X", "empty.py has no attribute 'X'"),
         ("empty.py:", "empty.py has no attribute ''"),
         ("idle.py:IDLE", "IDLE lacks 'run'"),
+        ("limits-0.py:MINE", "dtype=float32: dtype='float32': use one of fp64, fp32, bf16, fp16"),
+        ("limits-1.py:MINE", "windows=none: a case has no such field to be stated; near: window"),
+        ("limits-2.py:MINE", "limits=['sp=2']: must be a text, such as 'loss=token-mean steps=1'"),
         ("kind.py:Kind", "Kind is a class; name an instance of it"),
         ("no.such.module:X", "module 'no.such.module' does not import: ModuleNotFoundError"),
         ("harness.case:X", "harness.case has no attribute 'X'"),
@@ -104,17 +111,6 @@ def test_limits_of_a_candidate_leave_out_what_is_outside_them(
     said = capsys.readouterr().out
     assert "\nmine.py:MINE does not support, of 10 cases that were drawn\n" in said
     assert "\n    5  its limits are model=qwen3\n" in said
-
-
-def test_a_limit_that_cannot_be_is_a_fault_in_one_sentence(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    Path("mine.py").write_text(
-        STEP.format(at_import="", in_supports="return None") + "Mine.limits = 'windw=none'\n"
-    )
-    assert main(["repro", LINE, "--candidate", "mine.py:MINE"]) == FAULT
-    said = capsys.readouterr().out
-    assert "raised BadField: windw=none: a case has no such field to be stated; near: win" in said
 
 
 def test_what_a_case_is_refused_for_is_told_in_the_words_of_the_candidate(
