@@ -13,6 +13,10 @@ ITSELF: Final = "self"
 # In the middle of a sentence.
 NAMES: Final = {PLAIN: "plain training", ITSELF: "its own step at sp 1, dp 1 and one micro-batch"}
 AGAINST_ITSELF = f"compared with {NAMES[ITSELF]}: what is wrong there as well does not show here"
+IS_KEPT = (
+    "cases of micro-mean over several steps are compared with it at sp 1 and as many replicas and "
+    "micro-batches as they have: a factor of these does not show there"
+)
 _ORACLE = ContextVar("oracle", default=False)
 
 
@@ -26,6 +30,9 @@ def is_kept(case: Case) -> bool:
 
 def where_alone(case: Case) -> str:
     """At which sizes the own step is the reference of a case."""
+    parts = case.dp * case.micro_batches
+    if not is_kept(case) and case.loss == "micro-mean" and parts > 1:
+        return f"at sp 1, the mean of {parts} runs of one micro-batch each"
     if not is_kept(case):
         return "at sp 1, dp 1 and one micro-batch"
     return (

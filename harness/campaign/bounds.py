@@ -3,8 +3,18 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from harness.case import Case
+
+if TYPE_CHECKING:
+    from harness.compare import Comparison
+
+
+def _cutting(case: Case, window: int) -> list[int]:
+    """The window, if a token that predicts a target has more tokens before it."""
+    return [window] if any(row.mask.rfind("1") > window for row in case.rows) else []
+
 
 # What is told of a case, by what it is called.
 TOLD: dict[str, Callable[[Case], Iterable[object]]] = {
@@ -17,7 +27,7 @@ TOLD: dict[str, Callable[[Case], Iterable[object]]] = {
     "head dim": lambda case: [case.head_dim],
     "layers": lambda case: [case.layers],
     "vocab": lambda case: [case.vocab],
-    "window": lambda case: [case.window or "none"],
+    "window": lambda case: ["none"] if case.window is None else _cutting(case, case.window),
     "steps": lambda case: [case.steps],
     "dtype": lambda case: [case.dtype],
     "loss": lambda case: [case.loss],
@@ -31,11 +41,16 @@ TURNED_ON = ("compiled", "mixed", "checkpoint", "tied")
 
 @dataclass(slots=True)
 class Bounds:
-    """Every value that a judged case had, by what it is called."""
+    """Every value that a case had in which something was learned, by what it is called."""
 
     values: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, case: Case) -> None:
+    def add(self, comparison: "Comparison") -> None:
+        """Where every gradient is zero, a case shows nothing of what it has."""
+        if any(not gradient.zero for gradient in comparison.gradients):
+            self.add_case(comparison.case)
+
+    def add_case(self, case: Case) -> None:
         self._take({name: [*map(str, values(case))] for name, values in TOLD.items()})
         self._take({name: [str(int(getattr(case, name)))] for name in TURNED_ON})
 
@@ -56,14 +71,14 @@ class Bounds:
         """In one sentence; nothing where nothing was judged."""
         if not self.values:
             return ""
-        parts = [f"{name} {','.join(_in_runs(self.values[name]))}" for name in TOLD]
+        told = {name: ",".join(_in_runs(self.values[name])) for name in TOLD}
+        parts = [f"{name} {values}" for name, values in told.items() if values]
         off = [name for name in TURNED_ON if self.values[name] == ["0"]]
         return f"bounds: {'; '.join(parts)}" + (f"; none {', '.join(off)}" if off else "")
 
     def is_sound(self) -> bool:
-        """Whether it says something of everything, or nothing at all."""
-        told = {*TOLD, *TURNED_ON} if self.values else set[str]()
-        return {*self.values} == told and all(self.values.values())
+        """Whether it knows of everything, or of nothing at all."""
+        return {*self.values} == ({*TOLD, *TURNED_ON} if self.values else set[str]())
 
 
 def _in_runs(values: list[str]) -> Iterator[str]:

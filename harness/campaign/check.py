@@ -14,7 +14,6 @@ from typing import Any
 from rich.console import Console
 
 import harness
-from harness.campaign.coverage import Coverage
 from harness.campaign.digest import digest
 from harness.campaign.live import Live
 from harness.campaign.request import WHOLE, Part, Request, origin
@@ -172,13 +171,7 @@ def _nothing_yet(request: Request, part: Part, supply: Supply, pool: RankPool) -
         drawn=digest(supply.batch),
         of=part.of,
         shards=(part.number,),
-        tallies={
-            # What is rare was not asked for.
-            candidate: Tally(
-                coverage=Coverage.asks(case for case in supply.share if case.sp in request.sps)
-            )
-            for candidate in request.candidates
-        },
+        tallies={candidate: Tally(coverage=supply.asked()) for candidate in request.candidates},
         situations=Counter(dict.fromkeys(SITUATIONS, 0)),
     )
 

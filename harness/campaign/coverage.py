@@ -13,7 +13,7 @@ overlooked less than once in a hundred runs: 0.5 ** 7 < 0.01. Of 158 known bugs 
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ENOUGH, A_SHARE_OF = 7, 4
 AT_AN_EDGE = "a target whose label is on another rank"
 LAYER = re.compile(r"layers\.\d+")
+# Fields of which each value has to be judged if somebody named it.
+NAMED = ("dp", "dtype", "loss", "kernel", "wrapper")
 # As a trace has it, which needs numpy.
 GRADIENT = "grad."
 
@@ -40,6 +42,11 @@ def of_any_layer(key: str) -> str:
 def sharing(sp: int) -> str:
     """What it is called that a case shares a sequence over so many ranks."""
     return f"a sequence over sp {sp}"
+
+
+def having(case: Case, field: str) -> str:
+    """What it is called that a case has this value of a field."""
+    return f"{field}={getattr(case, field)}"
 
 
 @dataclass(slots=True)
@@ -63,14 +70,15 @@ class Coverage:
     gradients: dict[str, Gradient] = field(default_factory=dict)
 
     @classmethod
-    def asks(cls, cases: Iterable[Case]) -> "Coverage":
-        """Of a candidate that is to be judged on these."""
+    def asks(cls, cases: Iterable[Case], named: Sequence[str] = ()) -> "Coverage":
+        """Of a candidate that is to be judged on these, and on each value of what is named."""
         coverage = cls()
         for case in cases:
-            coverage.ask(case)
+            coverage.ask(case, named)
         return coverage
 
-    def ask(self, case: Case) -> None:
+    def ask(self, case: Case, named: Sequence[str] = ()) -> None:
+        self.asked.update(having(case, field) for field in named)
         if case.sp > 1:
             self.asked[sharing(case.sp)] += 1
             self.asked[AT_AN_EDGE] += plan(case).live_boundary_labels(case) > 0
@@ -79,6 +87,8 @@ class Coverage:
         if comparison.verdict in (Verdict.UNSUPPORTED, Verdict.FAULT):
             return
         case, at_edge = comparison.case, comparison.at_edge
+        every = (having(case, field) for field in NAMED)
+        self.judged.update(what for what in every if what in self.asked)
         if case.sp > 1:
             self.judged[sharing(case.sp)] += 1
             if at_edge is None:

@@ -36,7 +36,7 @@ def look_for(request: Request, pool: RankPool, *, shrink: bool) -> Shown | Passe
     """The first failure of a campaign, drawn and shrunk as `check` does; kept."""
     pool.start()
     supply = Supply(request, pool.size, WHOLE)
-    tallies = {candidate: Tally() for candidate in request.candidates}
+    tallies = {name: Tally(coverage=supply.asked()) for name in request.candidates}
     for jobs in supply.rounds(tallies):
         seen = evaluate_all(jobs, pool, against=request.against)
         for comparison in map(recognised, seen):

@@ -31,6 +31,8 @@ class Request:
     # Fields of a case that are not drawn, as `read_stated` reads them.
     stated: tuple[str, ...] = ()
     against: Against = PLAIN
+    # Fields of which somebody named the values, each of which has to be judged.
+    named: tuple[str, ...] = ()
     # Sizes that were not asked for, which a few cases may have all the same.
     rare_sps: tuple[int, ...] = ()
     rare_dps: tuple[int, ...] = ()

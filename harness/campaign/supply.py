@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
+from harness.campaign.coverage import Coverage
 from harness.campaign.request import Part, Request
 from harness.campaign.tally import Tally
 from harness.case import Case, InvalidCase, Row
@@ -41,6 +42,11 @@ class Supply:
         self.given: list[Case] = []
         # What more there is, by the limits of those for whom it is drawn.
         self._more = {"": self._of_this_part(every)}
+
+    def asked(self) -> Coverage:
+        """What a candidate has to be judged on; what is rare was not asked for."""
+        cases = (case for case in self.share if case.sp in self._request.sps)
+        return Coverage.asks(cases, self._request.named)
 
     def rounds(self, tallies: Mapping[str, Tally]) -> Iterator[list[tuple[Case, str]]]:
         """Cases and who is to be judged on them, until each was on enough, or lacks some."""
@@ -172,7 +178,7 @@ def _beyond(request: Request, ranks: int, least: int) -> Iterator[Case]:
 def _usual(request: Request, ranks: int, least: int) -> Iterator[Case]:
     """The notebook's batch is first."""
     first = _as_stated(notebook_case(request, ranks), request)
-    yield from (case for case in first if case.ranks >= least)
+    yield from (case for case in first if least <= case.ranks <= ranks)
     yield from drawn(cases(**bounds(request), min_ranks=least, max_ranks=ranks), request.seed)
 
 
@@ -182,9 +188,10 @@ def bounds(request: Request) -> dict[str, Any]:
 
 
 def _as_stated(case: Case, request: Request) -> list[Case]:
-    """The same with what is stated of its fields; nothing where that cannot be."""
+    """The same with what is asked and stated of its fields; nothing where that cannot be."""
     try:
-        return [replace(case, **{n: values[0] for n, values in map(read_stated, request.stated)})]
+        fields = {n: values[0] for n, values in map(read_stated, request.stated)}
+        return [replace(case, dp=min(request.dps), **fields)]
     except InvalidCase:
         return []
 

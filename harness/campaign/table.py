@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.against import AGAINST_ITSELF, ITSELF
+from harness.against import AGAINST_ITSELF, IS_KEPT, ITSELF
 from harness.campaign.summary import INTERRUPTED, LIMIT, PLACE, Summary
 from harness.campaign.tally import BUCKETS, OUTCOMES, PASSING, Tally, worst
 from harness.names import short_names
@@ -57,7 +57,8 @@ def show(summary: Summary, console: Console) -> None:
         say(console, f"\n{summary.unseen}")
     if summary.request.against == ITSELF:
         compared = [f"{name}: {_compared(tally)}" for name, tally in summary.tallies.items()]
-        say(console, "\n".join(["", AGAINST_ITSELF, *compared]))
+        kept = [IS_KEPT] * any(tally.kept for tally in summary.tallies.values())
+        say(console, "\n".join(["", AGAINST_ITSELF, *kept, *compared]))
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))
@@ -196,7 +197,7 @@ def put(console: Console, table: Table) -> None:
 
 def say(console: Console, text: str, end: str = "\n") -> None:
     """Text to be copied: neither wrapped nor coloured, whatever signs are in it."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True, end=end)
+    console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True, end=end)
 
 
 def titled(title: str) -> Table:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness.against import is_kept
 from harness.campaign.bounds import Bounds
 from harness.campaign.coverage import Coverage
 from harness.campaign.leaning import Leanings
@@ -108,6 +109,8 @@ class Tally:
     # Of cases that passed, the gradients that were compared, and those that are zero everywhere.
     gradients: int = 0
     zeros: int = 0
+    # Of cases that passed, those whose own step at sp 1 kept their replicas and micro-batches.
+    kept: int = 0
     # That of this run; there is none where the tally was read or added up.
     failure: "Comparison | None" = field(default=None, compare=False)
     # The candidate's limits, as soon as a case was outside them, and how many cases were.
@@ -123,7 +126,7 @@ class Tally:
         self.coverage.add(comparison)
         self.uncompared = tuple(sorted({*self.uncompared, *comparison.uncompared}))
         if comparison.verdict is not Verdict.UNSUPPORTED:
-            self.bounds.add(comparison.case)
+            self.bounds.add(comparison)
             self.pace.setdefault(size_of(comparison.case), Pace()).add(seconds)
             self.elements += comparison.elements
         elif comparison.swallowed:
@@ -140,6 +143,8 @@ class Tally:
             self.shared += comparison.case.sp > 1
             self.silent += comparison.silent
             self.gradients += len(comparison.gradients)
+            apart = comparison.case.dp * comparison.case.micro_batches > 1
+            self.kept += apart and is_kept(comparison.case)
             self.zeros += sum(gradient.zero for gradient in comparison.gradients)
             # What equals plain training bit by bit adds nothing to plain training's own error.
             used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
@@ -167,6 +172,7 @@ class Tally:
             unjudgeable=together(self.unjudgeable, other.unjudgeable),
             gradients=self.gradients + other.gradients,
             zeros=self.zeros + other.zeros,
+            kept=self.kept + other.kept,
         )
 
     @property
@@ -240,6 +246,7 @@ class Tally:
             "failures": self.failures,
             "gradients": self.gradients,
             "zeros": self.zeros,
+            "kept": self.kept,
         }
 
     @classmethod
@@ -264,6 +271,7 @@ class Tally:
             unjudgeable={dtype: Counter(each) for dtype, each in record["unjudgeable"].items()},
             gradients=record["gradients"],
             zeros=record["zeros"],
+            kept=record["kept"],
         )
 
     def is_sound(self) -> bool:
@@ -283,6 +291,7 @@ class Tally:
             and sum(counted) == self.passed
             and 0 <= self.silent <= self.shared <= self.passed
             and 0 <= self.zeros <= self.gradients
+            and 0 <= self.kept <= self.passed
             and sum(pace.cases for pace in self.pace.values()) <= self.judged
             and all(
                 0 < count <= self.verdicts[verdict]

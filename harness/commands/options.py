@@ -21,6 +21,14 @@ STOPPED = 130
 # Sizes that are drawn where nobody asked for others; and, seldom, beyond them.
 USUAL_SPS, USUAL_DPS = (1, 2, 4), (1, 2)
 RARE_SPS, RARE_DPS = (3, 5, 8), (4,)
+# Of other fields, what is drawn where nobody names it.
+USUAL = {
+    "dp": None,
+    "dtype": "fp64,fp32",
+    "loss": ",".join(get_args(LossContract)),
+    "kernel": "eager,sdpa",
+    "wrapper": "none",
+}
 
 ONLY_SP_1 = "--sp=1: is what --against self compares with; ask for a larger one"
 
@@ -54,13 +62,13 @@ def campaign_options(parser: argparse.ArgumentParser, *, cases: int, seed: int |
     )
     parser.add_argument(
         "--dtype",
-        default="fp64,fp32",
+        default=USUAL["dtype"],
         metavar="LIST",
         help="fp64, fp32, bf16, fp16; default: fp64,fp32",
     )
     parser.add_argument(
         "--loss",
-        default=",".join(get_args(LossContract)),
+        default=USUAL["loss"],
         metavar="LIST",
         help="what the loss averages over; default: token-mean,micro-mean,row-mean",
     )
@@ -69,13 +77,13 @@ def campaign_options(parser: argparse.ArgumentParser, *, cases: int, seed: int |
 def step_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernel",
-        default="eager,sdpa",
+        default=USUAL["kernel"],
         metavar="LIST",
         help="attention kernels: eager, sdpa, varlen, flash; default: eager,sdpa",
     )
     parser.add_argument(
         "--wrapper",
-        default="none",
+        default=USUAL["wrapper"],
         metavar="LIST",
         help="who sums gradients over ranks: none (the step itself), ddp, fsdp; with ddp and "
         "fsdp, `sync` is drawn too, and `mixed` in half precision; default: none",
@@ -244,6 +252,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         wrappers=wrappers,
         stated=tuple(options.set),
         against=against_of(options),
+        named=tuple(name for name, usual in USUAL.items() if getattr(options, name) != usual),
         rare_sps=() if options.sp else RARE_SPS,
         rare_dps=() if options.dp else RARE_DPS,
     )

@@ -1,5 +1,7 @@
 """Gradients that are wrong although all that they were computed from is right."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from harness.compare import Look
@@ -39,7 +41,19 @@ def _name_unequal(evidence: Evidence) -> Look:
     if not evidence.case.tied and _only_padding(evidence):
         return Look("pad-leak", f"{said}: of the embedding only the row of the pad id")
     how = "" if len(wrong) == len(all_keys) else f": {_some(wrong)}"
-    return Look("gradient-partial", f"{said}, by no common factor{how}")
+    factor = _factor_of(evidence, pairs)
+    by = f"each {factor:g} of the reference" if factor else "by no common factor"
+    return Look("gradient-partial", f"{said}, {by}{how}")
+
+
+def _factor_of(evidence: Evidence, pairs: Sequence[tuple[Values, Values]]) -> float:
+    """What all wrong gradients are times the expected; zero where they are that by no factor."""
+    sides = zip(*pairs, strict=True)
+    expected, got = (
+        np.concatenate([x.ravel().astype(np.float64) for x in side]) for side in sides
+    )
+    factor = float(got @ expected / max(expected @ expected, 1e-300))
+    return factor if evidence.alike(factor * expected, got).all() else 0.0
 
 
 def name_uncut(evidence: Evidence) -> Look | None:

@@ -23,8 +23,8 @@ from harness.trace import GRADIENT, WAITS, Fault, Kind, Misfit, MisfitKind, Trac
 from harness.trace.trace import Tokens, Values
 
 # What says the most of what may be wrong between ids and losses.
-WORTH_SHOWING = ("positions", "layers.0.attn.q", "layers.0.attn.out")
-MOST_KEYS = 3
+WORTH_SHOWING = ("labels", "positions", "layers.0.attn.q", "layers.0.attn.out")
+MOST_KEYS = 4
 BY_KIND = {
     Kind.HUNG: "collective-mismatch",
     Kind.OUT_OF_STEP: "collective-mismatch",
@@ -182,10 +182,15 @@ def _weights(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
 
 
 def _unknown(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
-    if tensor.is_coarse:
+    result = next(each for each in evidence.comparison.keys if each.key == tensor.key)
+    # A shorter format rounds most of them.
+    few = 2 * result.wrong < result.elements
+    if tensor.is_coarse and not few:
         yield Look("low-precision", f"{tensor.key} is off by less than {COARSE:.2g} of its size")
     else:
-        yield Look("unclassified", f"{tensor.key} is wrong, and {_before(evidence, tensor.key)}")
+        part = f"{result.wrong} of {result.elements} elements of {tensor.key} are wrong"
+        said = part if few else f"{tensor.key} is wrong"
+        yield Look("unclassified", f"{said}, and {_before(evidence, tensor.key)}")
 
 
 def _before(evidence: Evidence, key: str) -> str:

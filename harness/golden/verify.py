@@ -90,6 +90,16 @@ def verify(asked: Iterable[Job], goldens: int, pool: RankPool) -> "Verified":
     return verified
 
 
+def together(comparisons: Iterable[Comparison]) -> "Verified":
+    """What runs show that were judged elsewhere, one of each golden."""
+    verified = Verified(goldens=0)
+    for number, comparison in enumerate(comparisons):
+        verified.coverage.setdefault(comparison.candidate, Coverage()).ask(comparison.case)
+        verified.add(str(number), comparison)
+        verified.goldens += 1
+    return verified
+
+
 def _closer(failure: Comparison, pool: RankPool) -> Comparison:
     if failure.verdict is not Verdict.DIVERGED:
         return held_to_mends(failure, pool)
@@ -135,6 +145,8 @@ class Verified:
     coverage: dict[str, Coverage] = field(default_factory=dict)
     # By candidate, what leans in the runs that passed.
     leanings: dict[str, Leanings] = field(default_factory=dict)
+    # What was asked for, and no golden can be cut over.
+    unformed: list[int] = field(default_factory=list)
     elements: int = 0
     seconds: float = 0.0
 
@@ -180,6 +192,9 @@ class Verified:
             return ["every run was refused for the reasons above, and that is a fault"]
         if self.failures:
             return []
+        if self.unformed:
+            over = ", ".join(map(str, self.unformed))
+            return [f"no golden can be cut over sp {over}; add one, or ask for another --sp"]
         return [
             f"{name} was judged on {what}; leave that out with --sp, or name another candidate"
             for name, each in self.coverage.items()

@@ -123,6 +123,8 @@ def harness_evaluate(
     ) -> "Comparison":
         if against not in get_args(Against):
             raise ValueError(f"against={against!r}: use one of {', '.join(get_args(Against))}")
+        if candidate != harness_candidate:
+            candidate = stash[RUNNING].beside(candidate)
         seen = evaluate(case, candidate, harness_pool, against=against)
         comparison = recognised(seen)
         stash[JUDGED].add(comparison)
@@ -144,14 +146,10 @@ def harness_prove(harness_evaluate: Evaluate, pytestconfig: pytest.Config) -> Pr
     from harness.compare import Verdict
     from harness.report import explain
 
-    stash = pytestconfig.stash
     spared = {Verdict.KNOWN} if pytestconfig.getoption("--harness-known") == "pass" else set()
 
     def prove(case: "Case", *candidate: str, **options: Any) -> None:
         comparison = harness_evaluate(case, *candidate, **options)
-        coverage = stash[RUNNING].of(comparison.candidate)
-        coverage.ask(case)
-        coverage.add(comparison)
         if comparison.verdict in spared:
             return
         if comparison.verdict is not Verdict.UNSUPPORTED:
@@ -187,12 +185,16 @@ def harness_cases(
     limits: dict[str, str] = {}
 
     def strategy(candidate: str = harness_candidate, **options: Any) -> "SearchStrategy[Case]":
+        if candidate != harness_candidate:
+            candidate = pytestconfig.stash[RUNNING].beside(candidate)
         try:
             if candidate not in limits:
                 limits[candidate] = harness_pool.limits(candidate)
             told = {"against": harness_against, **options}
-            for sp in never_drawn(limits[candidate], ranks, options.get("sps", ())):
-                pytestconfig.stash[RUNNING].of(candidate).asked[sharing(sp)] += 1
+            # It is to be judged, whoever is named where that is done.
+            coverage = pytestconfig.stash[RUNNING].of(candidate)
+            for sp in never_drawn(limits[candidate], ranks, **options):
+                coverage.asked[sharing(sp)] += 1
             return of(candidate, limits[candidate], ranks, **told)
         except CannotStart as error:
             why = explain_no_start(error.fault)
@@ -214,9 +216,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_testnodedown(node: Any) -> None:
     """The controller of xdist takes it in."""
     told: dict[str, Any] = getattr(node, "workeroutput", {})
-    # A worker that died has none.
+    judged = node.config.stash[JUDGED]
     if HANDED in told:
-        node.config.stash[JUDGED].take_in(told[HANDED])
+        judged.take_in(told[HANDED])
+    else:
+        # It died, and with it all that it judged.
+        judged.lost += 1
 
 
 def pytest_terminal_summary(

@@ -54,10 +54,20 @@ def of(
     return cases(**{**bounds(within(request, limits)), **fitting, **said})
 
 
-def never_drawn(limits: str, ranks: int, sps: Sequence[int]) -> list[int]:
-    """What was asked for by name, and what neither these ranks nor the candidate can do."""
+def never_drawn(
+    limits: str,
+    ranks: int,
+    *,
+    stated: Sequence[str] = (),
+    max_ranks: int | None = None,
+    **options: Any,
+) -> list[int]:
+    """Each sp that was asked for by name, and that these ranks or the candidate cannot do."""
+    said = {**options, **divided(stated)[0]}
+    most = min(ranks, max_ranks or ranks) // min(said.get("dps", USUAL["dps"]))
     listed = (
         limit.removeprefix("sp=").split(",") for limit in limits.split() if limit.startswith("sp=")
     )
+    sps = said.get("sps", ())
     possible = next(listed, [str(sp) for sp in sps])
-    return [sp for sp in sps if sp > 1 and (sp > ranks or str(sp) not in possible)]
+    return [sp for sp in sps if sp > 1 and (sp > most or str(sp) not in possible)]

@@ -4,6 +4,7 @@ Under Hypothesis that is the smallest. A failure that no test failed on is told 
 """
 
 import math
+import os
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.campaign.bounds import Bounds
 from harness.campaign.coverage import Coverage
 from harness.plugin.judged import JUDGED
 
@@ -30,6 +32,8 @@ class NotProven(AssertionError):
 class Running:
     """What the running test judged and did not pass, and whether the test failed or passed."""
 
+    # Where its file lies.
+    folder: Path | None = None
     # And the ranks that it was seen on.
     last: "tuple[Comparison, RankPool] | None" = None
     # How many cases it judged; those that diverged or were faults, and the first of them.
@@ -38,8 +42,17 @@ class Running:
     first: "Comparison | None" = None
     failed: bool = False
     passed: bool = False
-    # By candidate, what was to be proven of it.
+    # By candidate, what was to be judged of it, and the bounds of what was.
     coverage: dict[str, Coverage] = field(default_factory=dict)
+    bounds: dict[str, Bounds] = field(default_factory=dict)
+
+    def beside(self, candidate: str) -> str:
+        """The same; a file that lies beside the test is meant, wherever pytest was started."""
+        name, colon, attribute = candidate.rpartition(":")
+        if self.folder is None or not name.endswith(".py"):
+            return candidate
+        place = self.folder / name
+        return f"{os.path.relpath(place)}{colon}{attribute}" if place.is_file() else candidate
 
     def of(self, candidate: str) -> Coverage:
         return self.coverage.setdefault(candidate, Coverage())
@@ -47,6 +60,10 @@ class Running:
     def add(self, seen: "Comparison", recognised: "Comparison", pool: "RankPool") -> None:
         """What came out, and the same as it counts, which may be that it is listed."""
         self.judged += 1
+        coverage = self.of(recognised.candidate)
+        coverage.ask(recognised.case)
+        coverage.add(recognised)
+        self.bounds.setdefault(recognised.candidate, Bounds()).add(recognised)
         if not seen.verdict.passed:
             self.last = seen, pool
         if recognised.verdict.failed:
@@ -85,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    item.config.stash[RUNNING] = Running()
+    item.config.stash[RUNNING] = Running(item.path.parent)
     if "harness_pool" in getattr(item, "fixturenames", ()):
         from harness.plugin.examples import make_ready
 
@@ -149,7 +166,7 @@ def _tell_unseen(item: pytest.Item, running: Running) -> None:
     if item.get_closest_marker(ON_PURPOSE):
         return
     judged = item.config.stash[JUDGED]
-    judged.cover(running.coverage)
+    judged.cover(running.coverage, running.bounds)
     if running.passed and not running.judged and JUDGING & {*getattr(item, "fixturenames", ())}:
         judged.idle.append(item.nodeid)
     if first is None or running.failed:

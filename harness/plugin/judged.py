@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.against import AGAINST_ITSELF, ITSELF
 from harness.campaign.bounds import Bounds
 from harness.campaign.coverage import Coverage
 from harness.campaign.leaning import Leanings
@@ -34,8 +35,12 @@ class Judged:
     unseen: dict[str, str] = field(default_factory=dict)
     # Tests that passed, took a fixture that judges, and judged nothing with it.
     idle: list[str] = field(default_factory=list)
-    # Of the cases that were not refused.
-    bounds: Bounds = field(default_factory=Bounds)
+    # Workers of pytest-xdist that died before they told what they judged.
+    lost: int = 0
+    # By candidate, of the cases in which something was learned.
+    bounds: dict[str, Bounds] = field(default_factory=dict)
+    # What it was compared with.
+    against: Counter[str] = field(default_factory=Counter)
     # By candidate, what was to be proven of it, and what of that was judged.
     coverage: dict[str, Coverage] = field(default_factory=dict)
     # By candidate, what leans in the cases that passed.
@@ -46,15 +51,18 @@ class Judged:
         """What is off by the same in every case, and by too little to be told in one."""
         return [f"{name}: {text}" for name, each in self.leanings.items() for text in each.told()]
 
-    def cover(self, coverage: Mapping[str, Coverage]) -> None:
-        """What was to be proven in a test, or in another session."""
-        for name, its in coverage.items():
-            self.coverage[name] = self.coverage.get(name, Coverage()) + its
+    def cover(self, coverage: Mapping[str, Coverage], bounds: Mapping[str, Bounds]) -> None:
+        """What was to be judged in a test, or in another session, and what was."""
+        self.coverage = together(self.coverage, coverage)
+        self.bounds = together(self.bounds, bounds)
 
     @property
     def unexamined(self) -> list[str]:
-        """What was to be proven, and was examined on too little."""
+        """What was to be judged, and was examined on too little."""
         told = []
+        if self.lost:
+            noun = "a worker" if self.lost == 1 else f"{self.lost} workers"
+            told.append(f"{noun} of pytest-xdist died and did not tell what was judged there")
         if set(self.verdicts) == {"UNSUPPORTED"}:
             told.append(f"none of {self.verdicts.total()} cases was judged: all were refused")
         if self.idle:
@@ -75,7 +83,7 @@ class Judged:
         if comparison.verdict.name == "UNSUPPORTED":
             self.refused[comparison.reason] += 1
         else:
-            self.bounds.add(comparison.case)
+            self.against[comparison.against] += 1
         if comparison.verdict.passed:
             self.leanings.setdefault(comparison.candidate, Leanings()).add(comparison)
 
@@ -88,7 +96,8 @@ class Judged:
             "launches": self.launches,
             "unseen": self.unseen,
             "idle": self.idle,
-            "bounds": asdict(self.bounds),
+            "against": dict(self.against),
+            "bounds": {name: asdict(each) for name, each in self.bounds.items()},
             "leanings": {name: asdict(each)["by_dtype"] for name, each in self.leanings.items()},
             "coverage": {name: each.record() for name, each in self.coverage.items()},
         }
@@ -101,11 +110,11 @@ class Judged:
         self.launches += record["launches"]
         self.unseen |= record["unseen"]
         self.idle += record["idle"]
-        self.bounds += Bounds(**record["bounds"])
+        self.against.update(record["against"])
         leanings = {n: Leanings.from_record(each) for n, each in record["leanings"].items()}
         self.leanings = together(self.leanings, leanings)
-        handed = record["coverage"].items()
-        self.cover({name: Coverage.from_record(each) for name, each in handed})
+        coverage = {n: Coverage.from_record(each) for n, each in record["coverage"].items()}
+        self.cover(coverage, {n: Bounds(**each) for n, each in record["bounds"].items()})
 
     def lines(self) -> list[str]:
         """What is told at the end; nothing where nothing was judged."""
@@ -117,8 +126,16 @@ class Judged:
         return [
             f"{total} cases judged in {self.launches} launches, {examined}",
             *(f"{count} UNSUPPORTED: {reason}" for reason, count in self.refused.most_common()),
-            *filter(None, [self.bounds.text()]),
+            *self._bounds(),
+            *([AGAINST_ITSELF] if self.against[ITSELF] else []),
         ]
+
+    def _bounds(self) -> list[str]:
+        """Once, or for each candidate where they were judged on other cases."""
+        texts = {name: each.text() for name, each in self.bounds.items() if each.values}
+        if len({*texts.values()}) == 1:
+            return [next(iter(texts.values()))]
+        return [f"{name}, {text}" for name, text in texts.items()]
 
 
 JUDGED = pytest.StashKey[Judged]()

@@ -1,6 +1,7 @@
 """Which parameters of a rank have learned in a run, whatever was emitted of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
 from typing import Any
 from weakref import WeakSet
 
@@ -10,6 +11,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 # So many of those that were not emitted are named.
 MOST_NAMES = 3
+# Bytes of a number as numbers are compared.
+DOUBLE = 8
 
 
 class Learning:
@@ -63,11 +66,19 @@ class Learning:
             reached.clear()
         self._is_on = True
 
-    def unemitted(self, emitted: Mapping[str, int]) -> str:
-        """What is missing of the gradients that a run emitted, by key so many elements."""
+    def unemitted(self, emitted: Mapping[str, Tensor]) -> str:
+        """What is missing of the gradients that a run emitted, by key.
+
+        What is emitted twice is counted once, such as that of a tied weight under both its names;
+        and so are parameters that have the same gradient, such as those of a copy in fp32.
+        """
         self._is_on = False
         learned = {id(each): each for each in self._parameters() if self._has_learned(each)}
-        elements, told = sum(each.numel() for each in learned.values()), sum(emitted.values())
+        left = {n: _gradient(each) for n, each in learned.items() if each.grad is not None}
+        shown = {number: gradient for number, gradient in left.items() if gradient.any()}
+        # Of the others nobody knows the numbers any more.
+        cleared = sum(each.numel() for number, each in learned.items() if number not in shown)
+        elements, told = cleared + _elements(shown.values()), _elements(emitted.values())
         missing = self._names(learned, emitted) if elements > told else []
         self._let_go()
         if elements <= told:
@@ -78,14 +89,18 @@ class Learning:
             f"gradients of {told} elements were emitted: emit grad.<name> for each of them"
         )
 
-    def _names(self, learned: Mapping[int, Tensor], emitted: Mapping[str, int]) -> list[str]:
+    def _names(self, learned: Mapping[int, Tensor], emitted: Mapping[str, Tensor]) -> list[str]:
         names: dict[int, str] = {}
         for module in self._modules():
             for name, parameter in module.named_parameters():
                 # As the outermost module calls it.
                 names[id(parameter)] = max(names.get(id(parameter), ""), name, key=len)
         known = [names[each] for each in learned]
-        return [name for name in known if not any(key.endswith(f".{name}") for key in emitted)]
+        missing = [name for name in known if not any(key.endswith(f".{name}") for key in emitted)]
+        # A short name may be the end of many keys.
+        sizes = {tensor.numel() for tensor in emitted.values()}
+        others = [names[number] for number, each in learned.items() if each.numel() not in sizes]
+        return missing or others
 
     def _modules(self) -> Iterator[nn.Module]:
         yield from self._made.values()
@@ -109,6 +124,13 @@ class Learning:
         self._kept.update(self._made.values())
         self._made.clear()
         self._before.clear()
+
+
+def _elements(gradients: Iterable[Tensor]) -> int:
+    """How many there are; of several gradients with the same numbers, those of one."""
+    numbers = (gradient.double().cpu().numpy().tobytes() for gradient in gradients)
+    counts = {(len(each), blake2b(each).digest()): len(each) for each in numbers}
+    return sum(counts.values()) // DOUBLE
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

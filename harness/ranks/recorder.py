@@ -99,7 +99,7 @@ class Recorder:
         if self._under_way:
             torch.accelerator.synchronize()
         if self._learning:
-            gradients = {k: v.numel() for k, v, _ in self._kept if k.startswith(GRADIENT)}
+            gradients = {k: v for k, v, _ in self._kept if k.startswith(GRADIENT)}
             self.unemitted = self._learning.unemitted(gradients)
         return [self._fragment(key, to_numpy(kept), numbers) for key, kept, numbers in self._kept]
 

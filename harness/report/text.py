@@ -28,7 +28,7 @@ def told(comparison: Comparison) -> list[str]:
     lines.append(f"  case    {comparison.case}")
     if comparison.against == ITSELF:
         own = reference_name(comparison.case, ITSELF)
-        lines.append(f"  against {own}: its bugs do not show")
+        lines.append(f"  against {own}, which may be wrong as well")
     if comparison.verdict is Verdict.KNOWN:
         lines.append(f"  listed  {comparison.reason}")
     if comparison.fault:

@@ -8,8 +8,9 @@ from torch import distributed as dist
 
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LOCAL, LocalDialect
+from harness.candidates.own.native.training import gradient
 from harness.case import Case
-from harness.reference import Decoder
+from harness.reference import TORCH_DTYPES, Decoder
 
 
 class Alone(LocalDialect):
@@ -134,10 +135,40 @@ class AsksForGradients(ClearsGradients):
         return model
 
     def backward(self, loss: Tensor) -> None:
-        gradients = torch.autograd.grad(loss, self.parameters)
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            before = 0 if parameter.grad is None else parameter.grad
-            parameter.grad = before + gradient
+        made = torch.autograd.grad(loss, self.parameters)
+        for parameter, more in zip(self.parameters, made, strict=True):
+            parameter.grad = gradient(parameter) + more
+
+
+class EmitsTwice(LocalDialect):
+    """It emits matrices alone, and a tied weight under both its names."""
+
+    name, limits = "emits-twice", "tied=1 steps=1"
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        def of_matrices(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+            if not key.startswith("grad.") or tensor.ndim > 1:
+                emit(key, tensor, tokens)
+            if key == "grad.embed":
+                emit("grad.head", tensor, tokens)
+
+        super().run(case, rank, of_matrices)
+
+
+class KeepsACopy(LocalDialect):
+    """A copy of the model in fp32 holds the same gradients."""
+
+    name = "keeps-a-copy"
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        dtype = torch.promote_types(TORCH_DTYPES[case.dtype], torch.float32)
+        self.copy = Decoder(case, dtype, rank.device)
+        super().run(case, rank, emit)
+
+    def reduce(self, model: Decoder, rank: Rank) -> None:
+        super().reduce(model, rank)
+        for copy, parameter in zip(self.copy.parameters(), model.parameters(), strict=True):
+            copy.grad = gradient(parameter).to(copy.dtype)
 
 
 class KeepsItsModel(LocalDialect):
@@ -205,6 +236,8 @@ TWICE_EVERYTHING = TwiceEverything()
 DIVIDED_BY_REPLICAS = DividedByReplicas()
 TIMES_MICRO_BATCHES = TimesMicroBatches()
 FEW = Few()
+EMITS_TWICE = EmitsTwice()
+KEEPS_A_COPY = KeepsACopy()
 CLEARS_GRADIENTS = ClearsGradients()
 ASKS_FOR_GRADIENTS = AsksForGradients()
 KEEPS_ITS_MODEL = KeepsItsModel()

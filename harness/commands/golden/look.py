@@ -80,8 +80,13 @@ def verify(options: argparse.Namespace) -> int:
         pool.require_ready()
         place = pool.place
         doubted |= changed_at_sp_1(own, pool)
-        asked = jobs(goldens, candidates, sps, pool.size, dtypes, against=against, doubted=doubted)
+        told = goldens, candidates, sps, pool.size, dtypes
+        asked = list(jobs(*told, against=against, doubted=doubted))
         verified = verify(asked, len(goldens), pool)
+    shared = [sp for sp in sps if sp > 1]
+    unformed = [sp for sp in shared if sp not in {job.case.sp for job in asked}]
+    if options.sp or unformed == shared:
+        verified.unformed = unformed
     verified.seconds = round(time.monotonic() - started, 3)
     if not options.json:
         show_verified(verified, doubted, console(options))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from harness.commands.golden.own import whose
 from harness.commands.options import (
     DIVERGED,
+    FAULT,
     PASSED,
     UsageError,
     against_of,
@@ -66,11 +67,13 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
     """Compute all again on the device at hand, and say what the difference means."""
     from rich.console import Console
 
+    from harness.campaign.table import say
     from harness.compare import Change
     from harness.golden import BadGolden
     from harness.golden.provenance import fingerprint
     from harness.golden.recorded import compared, is_recorded
     from harness.golden.table import show_compared
+    from harness.golden.verify import together
     from harness.report import comparison_record
 
     for name, golden in goldens.items():
@@ -89,8 +92,19 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
         if change is Change.SEMANTIC
     }
     told = [_told(*each) for each in moved]
-    status = DIVERGED if any(change.failed for _, change, _, _ in moved) else PASSED
-    return answer(options, {"goldens": told, "failures": failures, "placement": place}, status)
+    runs = together(comparison for _, _, _, comparison in moved)
+    wrong = runs.leans or any(change.failed for _, change, _, _ in moved)
+    status = DIVERGED if wrong else FAULT if runs.unexamined else PASSED
+    for what in (*runs.leans, *runs.unexamined):
+        say(Console(stderr=options.json), what)
+    document = {
+        "goldens": told,
+        "failures": failures,
+        "leans": runs.leans,
+        "unexamined": runs.unexamined,
+        "placement": place,
+    }
+    return answer(options, document, status)
 
 
 def _told(name: str, change: str, why: str, comparison: Any) -> dict[str, str]:

@@ -11,7 +11,7 @@ from harness.campaign.supply import BEYOND_FROM, Supply, draw
 from harness.campaign.tally import Tally
 from harness.case import parse
 from harness.case.stated import outside
-from harness.compare import Comparison, Verdict
+from harness.compare import Comparison, KeyResult, Verdict
 from properties.planted import false_passes
 from properties.planted.false_passes import BEYOND, Altered, has_a_target
 
@@ -64,22 +64,33 @@ def test_each_shard_has_its_share_of_what_is_beyond() -> None:
 def bounds(*lines: str) -> Bounds:
     made = Bounds()
     for line in lines:
-        made.add(parse(line))
+        made.add_case(parse(line))
     return made
 
 
 def test_bounds_are_the_values_of_all_that_was_judged_and_no_others() -> None:
-    one = "case/1 rows=2:11,3:111,4:1111 sp=2 window=4 heads=8/2 dp=3"
+    # A window of 9 cuts no row.
+    one = "case/1 rows=2:11,3:111,4:1111 sp=2 window=2 heads=8/2 dp=3"
+    wide = "case/1 rows=9:111111111 sp=2 window=9 heads=8/2"
     other = "case/1 rows=14:11111111111111 sp=4 heads=4/4 layers=3 model=qwen2 checkpoint=1"
-    text = bounds(one, other).text()
+    text = bounds(one, wide, other).text()
     for part in (
-        "rows 1,3;", "tokens a row 2-4,14;", "sp x dp 2x3,4x1;", "heads 4,8;", "kv heads 2,4;",
-        "layers 1,3;", "window 4,none;", "model llama,qwen2;",
+        "rows 1,3;", "tokens a row 2-4,9,14;", "sp x dp 2x1,2x3,4x1;", "heads 4,8;",
+        "kv heads 2,4;",         "layers 1,3;", "window 2,none;", "model llama,qwen2;",
         "wrapper none; none compiled, mixed",
     ):  # fmt: skip
         assert part in text
     assert bounds(one) + bounds(other) == bounds(other, one)
     assert Bounds().text() == ""
+
+
+def test_a_case_in_which_nothing_is_learned_is_in_no_bounds() -> None:
+    case, made = parse("case/1 rows=3:111 sp=2"), Bounds()
+    for zero in (True, False):
+        assert made.text() == ""
+        key = KeyResult("grad.head", 4, 0, 0.0, 0.0, zero=zero)
+        made.add(Comparison(case=case, candidate="a", verdict=Verdict.EQUAL, keys=(key,)))
+    assert "rows 1; tokens a row 3" in made.text()
 
 
 def test_who_has_limits_is_given_large_cases_within_them_instead() -> None:

@@ -2,14 +2,14 @@
 
 import json
 from dataclasses import replace
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.campaign.coverage import ENOUGH, Coverage
-from harness.campaign.request import WHOLE, Request
+from harness.campaign.coverage import AT_AN_EDGE, ENOUGH, Coverage
+from harness.campaign.request import Request
+from harness.campaign.supply import Supply
 from harness.campaign.tally import Tally
 from harness.case import Case, parse
 from harness.cli import main
@@ -111,14 +111,20 @@ def test_a_published_step_that_was_examined_on_too_little_is_told() -> None:
 
 def test_sizes_that_are_drawn_now_and_then_are_not_asked_for() -> None:
     large = replace(SHARED, heads=3, kv_heads=3, sp=3)
-    supply = SimpleNamespace(batch=[SHARED, large], share=[SHARED, large])
-    pool = SimpleNamespace(size=4, placement=SimpleNamespace(unseen=""))
     request = Request(
         candidates=("a",), sps=(1, 2), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
         count=2, seed=0, rare_sps=(3,),
     )  # fmt: skip
-    summary: Any = import_module("harness.campaign.check")._nothing_yet(
-        request, WHOLE, supply, pool
-    )
-    assert summary.tallies["a"].coverage.asked["a sequence over sp 2"] == 1
-    assert "a sequence over sp 3" not in summary.tallies["a"].coverage.asked
+    supply: Any = SimpleNamespace(share=[SHARED, large], _request=request)
+    assert {*Supply.asked(supply).asked} == {"a sequence over sp 2", AT_AN_EDGE}
+
+
+def test_each_value_that_somebody_named_is_asked_for() -> None:
+    twice = replace(SHARED, dp=2, rows=SHARED.rows * 2)
+    coverage = Coverage.asks([SHARED] * 8 + [twice] * 8, ["dp"])
+    for _ in range(8):
+        coverage.add(judged(SHARED))
+    assert "none of 8 cases with dp=2" in [*coverage.lacks()]
+    for _ in range(2):
+        coverage.add(judged(twice))
+    assert not any("dp=2" in what for what in coverage.lacks())

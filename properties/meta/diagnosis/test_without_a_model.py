@@ -72,7 +72,10 @@ def test_what_to_emit_is_said_where_nothing_before_a_wrong_loss_is_emitted(
 ) -> None:
     traced = reference(CASE, torch.float64, traced=True)
     for only, told in (
-        (("nll", "loss"), "nothing before it was emitted; emit ids, positions, labels to see"),
+        (
+            ("nll", "loss"),
+            "nothing before it was emitted; emit ids, positions, labels, embed",
+        ),
         (("embed", "nll", "loss"), "embed before it is right; emit layers.0.attn.q, layers.0"),
     ):
         assembly = shown(CASE, {"nll": times(3)}, only=only)
@@ -81,5 +84,5 @@ def test_what_to_emit_is_said_where_nothing_before_a_wrong_loss_is_emitted(
         assert root.why.startswith(f"nll is wrong, and {told}")
     seen = judged(only_required("mutants.B29"), harness_pool)
     said = explain(seen)
-    assert "nothing before it was emitted; emit positions, layers.0.attn.q" in said
+    assert "nothing before it was emitted; emit labels, positions, layers.0.attn.q" in said
     assert "and all else that the step is given by token to see further" in said

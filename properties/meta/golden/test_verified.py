@@ -1,17 +1,21 @@
 """What `golden verify` says of a verification."""
 
 import io
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from harness.against import ITSELF
 from harness.case import parse
+from harness.cli import main
+from harness.commands.options import FAULT, PASSED
 from harness.compare import Comparison, KeyResult, unsupported
 from harness.compare.budget import LEAN_LEAST
 from harness.golden.table import show_verified
-from harness.golden.verify import Job, Verified, verify
+from harness.golden.verify import Job, Verified, together, verify
 from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
 from properties.helpers.places import PLANTED
@@ -66,3 +70,40 @@ def test_a_step_that_is_right_when_it_is_asked_again_was_wrong_all_the_same(
     case, name = replace(CASE, dtype="fp32", seed=78), f"{PLANTED / 'alone.py'}:NOW_AND_THEN"
     verified = verify([Job("one", case, name, None, ITSELF)], 1, harness_pool)
     assert verified.verdict is Verdict.DIVERGED
+
+
+THREE_HEADS = "case/1 rows=5:11111,4:1111 heads=3/3 layers=1 vocab=8 dim=4 sp=1"
+
+
+@pytest.mark.parametrize(
+    ("words", "over"),
+    [([], "2, 4"), (["--sp", "1,2"], "2"), (["--sp", "1,3"], "")],
+)
+def test_an_sp_that_no_golden_can_be_cut_over_was_not_verified(
+    words: list[str],
+    over: str,
+    tmp_path: Path,
+    harness_pool: RankPool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(
+        "harness.commands.golden.look.open_pool", lambda *_: nullcontext(harness_pool)
+    )
+    store = ["--store", str(tmp_path / "store")]
+    assert main(["golden", "add", "odd", THREE_HEADS, "--comment", "three heads", *store]) == 0
+    verify = ["golden", "verify", *store, "--candidate", "native-local", *words]
+    assert main(verify) == (FAULT if over else PASSED)
+    said = capsys.readouterr().out
+    assert (f"no golden can be cut over sp {over}; add one" in said) is bool(over)
+
+
+def test_runs_that_were_recorded_follow_the_same_rules() -> None:
+    shared = [replace(CASE, seed=seed, dtype="bf16") for seed in range(LEAN_LEAST)]
+    key = KeyResult("grad.head", 4, 0, 0.2, slack=0.1, lean=0.01)
+    right = [
+        Comparison(case=case, candidate="mine", verdict=Verdict.WITHIN, keys=(key,))
+        for case in shared
+    ]
+    assert together(right).leans
+    assert together([unsupported(case, "mine", "no") for case in shared]).unexamined

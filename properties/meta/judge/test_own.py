@@ -13,7 +13,7 @@ from hypothesis import given
 from harness.against import ITSELF, NAMES
 from harness.campaign.supply import NONE_OF
 from harness.candidates.own.mutants import BANK
-from harness.case import Case, LossContract, parse
+from harness.case import Case, Dtype, LossContract, parse
 from harness.cli import main
 from harness.compare import Verdict
 from harness.failure.bundle import read_bundle
@@ -65,7 +65,7 @@ def test_what_sharing_a_sequence_breaks_is_found(key: str, pool: RankPool) -> No
         if comparison.verdict.failed:
             assert comparison.verdict is Verdict.DIVERGED
             assert comparison.called == BANK[key].anomaly
-            against = f"  against {NAMES[ITSELF]}: its bugs do not show"
+            against = f"  against {NAMES[ITSELF]}, which may be wrong as well"
             assert against in explain(comparison).splitlines()
             assert explain(comparison).splitlines()[-1].endswith(" --against self")
             return
@@ -99,7 +99,8 @@ def test_what_replicas_and_micro_batches_make_wrong_is_found(
     assert evaluate(case, "native-local", pool, against=ITSELF).verdict.passed
     comparison = evaluate(case, f"{ALONE}:{name}", pool, against=ITSELF)
     assert comparison.verdict is Verdict.DIVERGED
-    assert "own step at sp 1, dp 1 and one micro-batch" in explain(comparison)
+    parts = "the mean of 4 runs of one" if loss == "micro-mean" else "dp 1 and one"
+    assert f"own step at sp 1, {parts} micro-batch" in explain(comparison)
 
 
 def test_what_a_row_needs_is_drawn_for_the_row_and_not_for_its_number(pool: RankPool) -> None:
@@ -138,6 +139,23 @@ def test_a_gradient_that_is_made_and_not_emitted_is_a_fault(
     assert comparison.fault.kind is Kind.VACUOUS
     assert "20640 elements got a gradient that is not zero, such as head, layers.0." in said
     assert "were emitted: emit grad.<name> for each of them" in said
+
+
+def test_what_is_emitted_twice_does_not_stand_for_what_is_not(pool: RankPool) -> None:
+    case = replace(CASE, tied=True, steps=1)
+    comparison = evaluate(case, f"{ALONE}:EMITS_TWICE", pool, against=ITSELF)
+    assert comparison.fault is not None
+    assert comparison.fault.kind is Kind.VACUOUS
+    assert "layers.0.attn_norm" in comparison.fault.summary
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "bf16"])
+def test_a_copy_that_holds_the_same_gradients_need_not_be_emitted(
+    dtype: Dtype, pool: RankPool
+) -> None:
+    case = replace(CASE, dtype=dtype, micro_batches=1)
+    comparison = evaluate(case, f"{ALONE}:KEEPS_A_COPY", pool, against=ITSELF)
+    assert comparison.fault is None, explain(comparison)
 
 
 def test_gradients_that_a_kept_model_has_of_another_case_are_none_of_this_one(
@@ -244,7 +262,7 @@ def test_a_bundle_knows_what_was_compared_and_repro_does_the_same(
     monkeypatch.chdir(tmp_path)
     command = ["check", "--against", "self", "--candidate", "mutants.B14", "--cases", "5"]
     assert main([*command, "--sp", "1,2", "--dp", "1", "--dtype", "fp64"]) == 1
-    assert "one micro-batch: its bugs do not show" in capsys.readouterr().out
+    assert "one micro-batch, which may be wrong as well" in capsys.readouterr().out
     (bundle,) = (tmp_path / ".harness" / "failures").iterdir()
     assert read_bundle(bundle).origin.against == "self"
     assert main(["repro", str(bundle)]) == 1

@@ -28,7 +28,7 @@ def values(drawn: list[Case], name: str) -> set[Any]:
 
 def test_it_takes_whatever_check_asks_of_cases_and_the_page_lists_all_it_takes() -> None:
     of_check = {field.name for field in fields(Request)} - {
-        *("candidates", "count", "seed", "rare_sps", "rare_dps"),
+        *("candidates", "count", "seed", "named", "rare_sps", "rare_dps"),
     }
     takes = {*signature(cases).parameters, *signature(of).parameters} - {"limits", "ranks"}
     takes = {name for name in takes if name not in ("options", "draw")}
@@ -84,6 +84,9 @@ def test_what_cannot_be_drawn_is_told_at_once(
 
 
 def test_an_sp_that_was_named_and_cannot_be_drawn_is_told() -> None:
-    assert never_drawn("", 4, (1, 2, 4, 8)) == [8]
-    assert never_drawn("loss=token-mean sp=1,2", 8, (1, 2, 4)) == [4]
-    assert never_drawn("sp=1", 4, ()) == []
+    assert never_drawn("", 4, sps=(1, 2, 4, 8)) == [8]
+    assert never_drawn("loss=token-mean sp=1,2", 8, sps=(1, 2, 4)) == [4]
+    assert never_drawn("sp=1", 4) == []
+    assert never_drawn("", 4, sps=(2, 4), dps=(2,)) == [4]
+    assert never_drawn("", 4, sps=(2, 4), max_ranks=2) == [4]
+    assert never_drawn("sp=1,2", 4, stated=("sp=2,4",)) == [4]

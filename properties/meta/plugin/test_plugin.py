@@ -130,7 +130,7 @@ def test_who_proves_is_told_why_it_failed_in_one_block_and_what_was_not_supporte
             "  replay  python -m harness repro * --candidate mutants.B14",
             "  bundle  *",
             "*_ test_of_what_is_right_at_sp_1 _*",
-            "  against its own step at sp 1, dp 1 and one micro-batch: *",
+            "  against its own step at sp 1, dp 1 and one micro-batch, which may be wrong *",
             "  replay  python -m harness repro * --candidate mutants.B14 --against self",
             "  bundle  *",
             "*_ test_whose_cases_are_drawn_for_another _*",
@@ -375,3 +375,68 @@ def test_a_session_that_judged_nothing_is_no_pass(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     again = pytester.runpytest_inprocess(*OPTIONS, "-k", tests, "--harness-unseen", "tell")
     assert again.ret == pytest.ExitCode.OK
+
+
+LOST = """
+import os
+
+def pytest_sessionfinish(session):
+    # As a library that breaks at exit.
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        os._exit(11)
+"""
+
+
+def test_what_a_worker_judged_that_died_at_its_end_is_no_pass(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(LOST)
+    pytester.makepyfile(SUITE)
+    result = pytester.runpytest_subprocess(*OPTIONS, "-n", "1")
+    result.stdout.fnmatch_lines(
+        ["*workers of pytest-xdist died and did not tell what was judged*"]
+    )
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+BESIDE = """
+from harness.case import parse
+
+def test_of_two(harness_evaluate):
+    for seed in range(9):
+        assert harness_evaluate(parse(f"case/1 rows=3:111 sp=2 seed={seed}")).verdict.passed
+        harness_evaluate(parse(f"case/1 rows=4:1111 sp=2 seed={seed}"), "mine.py:MINE")
+
+def test_of_one_that_is_drawn_for_and_never_judged(harness_cases, harness_prove):
+    harness_cases("mine.py:OTHER", sps=(2,))
+    harness_prove(parse("case/1 rows=3:111 sp=2 seed=9"))
+"""
+
+
+def test_a_file_beside_the_test_is_judged_and_each_candidate_has_bounds_of_its_own(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = set()
+
+    def right(case: Case, candidate: str, _: object, *, against: str) -> Comparison:
+        assert against == "plain"
+        asked.add(candidate)
+        keys = (KeyResult("grad.head", 4, 0, 0.5, 0.1),)
+        return Comparison(case=case, candidate=candidate, verdict=Verdict.WITHIN, keys=keys)
+
+    monkeypatch.setattr(judge, "evaluate", right)
+    monkeypatch.setattr("harness.ranks.pool.RankPool.limits", lambda *_: "")
+    folder = pytester.mkdir("inner")
+    # Another of that name lies where pytest is started.
+    for place in (pytester.path, folder):
+        (place / "mine.py").write_text("")
+    (folder / "test_beside.py").write_text(BESIDE)
+    result = pytester.runpytest_inprocess(*OPTIONS, "inner/test_beside.py")
+    assert asked == {"native-local", "inner/mine.py:MINE"}
+    result.stdout.fnmatch_lines(
+        [
+            "native-local, bounds: rows 1; tokens a row 3; *",
+            "inner/mine.py:MINE, bounds: rows 1; tokens a row 4; *",
+            "*too little was examined*",
+            "inner/mine.py:OTHER was judged on no case that shares a sequence",
+        ]
+    )
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
