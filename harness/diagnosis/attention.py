@@ -59,6 +59,7 @@ def name_attention(evidence: Evidence, heads: Heads) -> Look:
     return (
         _name_order(evidence, heads, right_nN, said)
         or _name_range(evidence, heads, right_nN, said)
+        or _name_positions(evidence, heads, said)
         or _name_pairing(evidence, heads, right_nN, said)
         or _name_repeats(evidence, heads, said)
         or _name_padding(evidence, right_nN, said)
@@ -128,6 +129,23 @@ def _ranges(
         else:
             names.add("window-ignored" if start < first_T[t] else "attention-cut")
     return names
+
+
+def _name_positions(evidence: Evidence, heads: Heads, said: str) -> Look | None:
+    """All outputs explained by positions alone, whichever row they are of."""
+    for stream in evidence.streams:
+        back_TT = evidence.position_n[stream][:, None] - evidence.position_n[stream]
+        seen_TT = (back_TT >= 0) & (back_TT < (evidence.case.window or evidence.case.tokens))
+        for head in range(heads.q_nNH.shape[1]):
+            kv_head = heads.kv_head(head)
+            scores_TT = np.where(seen_TT, _scores(heads, stream, head, kv_head), -np.inf)
+            weights_TT = np.exp(scores_TT - scores_TT.max(-1, keepdims=True))
+            out_TH = weights_TT @ heads.v_nKH[stream, kv_head] / weights_TT.sum(-1, keepdims=True)
+            if not evidence.alike(out_TH, heads.got_nNH[stream, head]).all():
+                return None
+    return Look(
+        "segment-leak", f"{said}: it sees what is not behind it in its own row, in any row"
+    )
 
 
 def _name_pairing(evidence: Evidence, heads: Heads, right_nN: Mask, said: str) -> Look | None:

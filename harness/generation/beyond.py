@@ -5,7 +5,7 @@ Each kind takes a usual case and makes one or two things of it large, so that it
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from math import prod
 from typing import Any
 
@@ -22,6 +22,8 @@ _WHOLE_BLOCKS = (256, 384)
 _OTHERWISE = (191, 193, 255, 257, 319, 321, 383, 385, *range(130, 401, 15))
 _ROWS = 24
 _HEADS = 16
+# Of heads, their dims and layers.
+_WIDEST = 768
 _LAYERS = 4
 _STEPS = 3
 _VOCAB = 257
@@ -31,7 +33,7 @@ Enlarge = Callable[[st.DrawFn, Case], Fields]
 
 def long_rows(draw: st.DrawFn, case: Case) -> Fields:
     """Rows that fill several blocks of a kernel."""
-    others = max(case.dp, 2) - 1
+    others = max(case.dp, draw(st.sampled_from((2, 1)))) - 1
     lengths = [
         draw(st.sampled_from(_WHOLE_BLOCKS)),
         *draw(st.lists(st.sampled_from(_OTHERWISE), min_size=others, max_size=others)),
@@ -73,7 +75,18 @@ def in_between(draw: st.DrawFn, case: Case) -> Fields:
         "layers": draw(st.sampled_from((1, 2, 3))),
         "vocab": draw(st.sampled_from((32, 65, 128))),
         "window": draw(st.sampled_from((None, None, 9, 16, 33, 99))),
+        "pad_id": draw(st.sampled_from((0, 3))),
     }
+
+
+def two_at_once(draw: st.DrawFn, case: Case) -> Fields:
+    """What is large in two ways, as far as that costs little."""
+    one, other = draw(st.sampled_from([*combinations(_EACH, 2)]))
+    fields: Fields = one(draw, case) | other(draw, case)
+    size = fields.get("layers", case.layers) * fields.get("heads", case.heads)
+    if size * fields.get("head_dim", case.head_dim) > _WIDEST:
+        reject()
+    return fields
 
 
 def wide_heads(head_dim: int) -> Enlarge:
@@ -103,6 +116,11 @@ def many_layers(_draw: st.DrawFn, _case: Case) -> Fields:
     return {"layers": _LAYERS, "vocab": _VOCAB}
 
 
+def several_steps(_draw: st.DrawFn, case: Case) -> Fields:
+    """What a third step has, and a second has not."""
+    return _steps(case, _STEPS)
+
+
 def as_usual(_draw: st.DrawFn, _case: Case) -> Fields:
     """Nothing but the mesh is rare."""
     return {}
@@ -111,6 +129,10 @@ def as_usual(_draw: st.DrawFn, _case: Case) -> Fields:
 def _steps(case: Case, steps: int) -> Fields:
     # Steps of a tied model are so large that half precisions lose track of it.
     return {"steps": steps, "tied": case.tied and steps == 1}
+
+
+# Those of which two may be had at once, the smaller change last.
+_EACH = (long_rows, many_rows, in_between, wide_heads(64), many_layers, several_steps)
 
 
 def beyond(
@@ -142,6 +164,7 @@ def beyond(
         (wide_heads(128), *smallest),
         (many_layers, sps, dps),
         (in_between, sps, dps),
+        (two_at_once, sps, dps),
     ]
     streams = [
         drawn(

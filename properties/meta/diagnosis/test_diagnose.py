@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from harness.candidates.own.mutants import BANK
+from harness.candidates.own.native import LocalDialect
+from harness.candidates.own.native.attention import Segments
+from harness.candidates.own.native.ulysses import Shard
 from harness.candidates.required import only_required
 from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict, alike
@@ -21,6 +24,7 @@ from harness.judge import diagnosed, evaluate
 from harness.judge.diagnosed import MOST_RUNS, Asked
 from harness.judge.judge import reference_traces
 from harness.ranks.pool import RankPool
+from harness.report import explain
 from properties.planted import order, scratch
 
 PLACE = f"{scratch.__file__}:"
@@ -220,3 +224,23 @@ def test_experiments_are_small_and_for_the_same_ranks_and_heads(case: Case) -> N
             assert (near.heads, near.kv_heads) == (case.heads, case.kv_heads)
             assert near.tokens <= max(24, 2 * len(near.rows))
             assert any(row.supervised() for row in near.rows)
+
+
+class ByPositions(LocalDialect):
+    """Its mask compares positions within rows, and forgets the rows."""
+
+    name = "by-positions"
+
+    def segments(self, mine: Shard, case: Case) -> Segments:
+        positions_T = mine.positions_TP
+        return Segments.masked(positions_T[:, None] >= positions_T)
+
+
+BY_POSITIONS = ByPositions()
+
+
+def test_a_mask_of_positions_alone_is_a_leak_between_rows(harness_pool: RankPool) -> None:
+    case = parse("case/1 rows=4:1111,2:11,2:11 sp=2")
+    seen = evaluate(case, f"{__file__}:BY_POSITIONS", harness_pool)
+    assert seen.called == "segment-leak"
+    assert "it sees what is not behind it in its own row, in any row" in explain(seen)
