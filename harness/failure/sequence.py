@@ -47,9 +47,12 @@ def shrink_sequence(failure: Comparison, pool: RankPool, seconds: float) -> Shru
     small = _fewest(failure, shows)
     if len(small.before) == 1:
         small = _simpler(_smallest_pair(small, shows), shows)
-    root = replace(failure.seen[0], why=unless_they_ran(small.before))
-    named = small.named(root, *failure.seen[1:])
-    return Shrunk(named, tried, finished=time.monotonic() <= until)
+    finished = time.monotonic() <= until
+    why = unless_they_ran(small.before)
+    if not finished and len(small.before) > 1:
+        why += "; fewer may do, but there was no time to try all of them"
+    named = small.named(replace(failure.seen[0], why=why), *failure.seen[1:])
+    return Shrunk(named, tried, finished=finished)
 
 
 def _fewest(failure: Comparison, shows: Shows) -> Comparison:

@@ -231,7 +231,7 @@ class ByPositions(LocalDialect):
 
     name = "by-positions"
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
+    def segments(self, mine: Shard, _case: Case) -> Segments:
         positions_T = mine.positions_TP
         return Segments.masked(positions_T[:, None] >= positions_T)
 

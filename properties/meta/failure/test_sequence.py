@@ -109,6 +109,13 @@ def test_of_what_ran_before_as_little_is_left_as_may_be(
     assert found.case.layers == 1
     assert found.case.window is None
     assert found.looks[0].why == "it passes unless its ranks ran another case before it"
+    rushed = sequence.shrink_sequence(rooted, pool, 0)
+    assert not rushed.finished
+    assert rushed.smallest.before == tuple(before)
+    assert rushed.smallest.looks[0].why == (
+        "it passes unless its ranks ran 8 others before it; fewer may do, but there was no time to "
+        "try all of them"
+    )
 
 
 LARGE = parse("case/1 rows=6:111111 sp=1")
