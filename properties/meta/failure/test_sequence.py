@@ -113,8 +113,8 @@ def test_of_what_ran_before_as_little_is_left_as_may_be(
     assert not rushed.finished
     assert rushed.smallest.before == tuple(before)
     assert rushed.smallest.looks[0].why == (
-        "it passes unless its ranks ran 8 others before it; fewer may do, but there was no time to "
-        "try all of them"
+        "it passes unless its ranks ran 8 others before it; fewer may do, but there was no time "
+        "to try all of them"
     )
 
 
