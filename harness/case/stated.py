@@ -24,6 +24,8 @@ ASKED = {
 }
 # Of a step with groups of its own over all ranks: a case must leave none of them idle.
 ALL_RANKS = "ranks=all"
+# Most of a case has them in its own way.
+BY_CASE = ("rows", "ids", "heads", "seed")
 # Some values are for half precisions only.
 LINES = ("case/1 rows=2:11,2:11", "case/1 rows=2:11,2:11 dtype=bf16")
 
@@ -67,9 +69,10 @@ def outside(case: Case, limits: str, ranks: int, without: Container[str] = ()) -
 
 def require_readable(limits: str) -> None:
     """Raise what is wrong with a candidate's limits."""
-    for limit in _each(limits):
-        if limit != ALL_RANKS:
-            _read(limit, FIELDS)
+    stated = [_read(limit, FIELDS)[0] for limit in _each(limits) if limit != ALL_RANKS]
+    for attribute in stated:
+        if stated.count(attribute) > 1:
+            raise BadField(f"limits={limits}: {attribute} is stated twice; put all values in one")
 
 
 def _each(limits: str) -> list[str]:
@@ -87,6 +90,10 @@ def _read(text: str, fields: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
     name, _, listed = text.partition("=")
     if name == "ranks":
         raise BadField(f"{text}: of ranks, limits can say {ALL_RANKS} and nothing else")
+    if name in BY_CASE:
+        raise BadField(f"{text}: {name} cannot be stated; a step refuses cases in supports()")
+    if listed.endswith(","):
+        raise BadField(f"{text}: ends with a comma; write a list without blanks, {name}=1,2")
     if name in FIELDS and name not in fields:
         raise BadField(f"{text}: {name} has an option of its own; use that")
     if name not in fields:
@@ -110,4 +117,5 @@ def _value(name: str, attribute: str, text: str) -> object:
             return getattr(parse(f"{line} {name}={text}"), attribute)
         except InvalidCase as error:
             why = why or str(error)
-    raise BadField(f"{name}={text}: {why}")
+    also = "; or none" if name == "window" else ""
+    raise BadField(f"{name}={text}: {why}{also}")

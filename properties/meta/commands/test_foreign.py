@@ -13,7 +13,10 @@ LINE = "case/1 rows=3:111 sp=2"
 USAGE, FAULT = 2, 3
 LIMITED = """from harness.candidates.own.native import LOCAL as MINE
 MINE.limits = {!r}"""
-LIMITS = "dtype=float32", "layers=1 windows=none", ["sp=2"]
+LIMITS = (
+    *("dtype=float32", "layers=1 windows=none", ["sp=2"]),
+    *("heads=4/4", "dtype=fp32, bf16", "dp=1 dp=2", "window=None"),
+)
 FILES = {
     "broken.py": "def (",
     "raises.py": "raise RuntimeError('first line\\nsecond line')",
@@ -38,6 +41,19 @@ FILES = {
         ("limits-0.py:MINE", "dtype=float32: dtype='float32': use one of fp64, fp32, bf16, fp16"),
         ("limits-1.py:MINE", "windows=none: a case has no such field to be stated; near: window"),
         ("limits-2.py:MINE", "limits=['sp=2']: must be a text, such as 'loss=token-mean steps=1'"),
+        (
+            "limits-3.py:MINE",
+            "heads=4/4: heads cannot be stated; a step refuses cases in supports",
+        ),
+        (
+            "limits-4.py:MINE",
+            "dtype=fp32,: ends with a comma; write a list without blanks, ",
+        ),
+        ("limits-5.py:MINE", "limits=dp=1 dp=2: dp is stated twice; put all values in one"),
+        (
+            "limits-6.py:MINE",
+            "window=None: window=None: use a whole number; or none",
+        ),
         ("kind.py:Kind", "Kind is a class; name an instance of it"),
         ("no.such.module:X", "module 'no.such.module' does not import: ModuleNotFoundError"),
         ("harness.case:X", "harness.case has no attribute 'X'"),
