@@ -19,10 +19,13 @@ class Passed:
 
     verdict: str
     cases: int
+    # What was asked for and not examined.
+    unexamined: tuple[str, ...] = ()
 
     def text(self) -> str:
         refused = ", and that is too few" if self.verdict == "FAULT" else ""
-        return f"{self.verdict}  none of {self.cases} cases fails{refused}"
+        too_little = f"; judged on {'; '.join(self.unexamined)}" if self.unexamined else ""
+        return f"{self.verdict}  none of {self.cases} cases fails{refused}{too_little}"
 
     @property
     def comparison(self) -> None:
@@ -48,4 +51,5 @@ def look_for(request: Request, pool: RankPool, *, shrink: bool) -> Shown | Passe
                     shown = Shown(smallest(comparison, pool, earlier).smallest)
                 return shown
     judged = max(tally.judged for tally in tallies.values())
-    return Passed(worst(tally.verdict for tally in tallies.values()), judged)
+    unexamined = tuple(what for tally in tallies.values() for what in tally.unexamined)
+    return Passed(worst(tally.verdict for tally in tallies.values()), judged, unexamined)

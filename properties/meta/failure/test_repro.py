@@ -13,7 +13,7 @@ from harness.campaign.request import Request
 from harness.campaign.supply import draw
 from harness.case import Case, parse
 from harness.cli import main
-from harness.commands.options import DIVERGED, PASSED, USAGE
+from harness.commands.options import DIVERGED, FAULT, PASSED, USAGE
 from harness.compare import Comparison, Look, Verdict, faulted
 from harness.failure.bundle import Origin, read_bundle, write_bundle
 from harness.failure.replay import again
@@ -22,6 +22,7 @@ from harness.judge import evaluate, verdict_only
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
 from properties.helpers.full import full_disk
+from properties.helpers.places import PLANTED
 
 pytest_plugins = ["properties.helpers.own_pool"]
 pytestmark = pytest.mark.usefixtures("own_pool")
@@ -289,6 +290,14 @@ def test_a_full_disk_changes_no_verdict(
     assert "harness: --script=it.py: cannot be written: File too large\n" in told
     assert not list(Path().glob("it.py*"))
     assert not list(Path("pages").iterdir())
+
+
+def test_a_campaign_that_examined_too_little_is_no_pass_here_either(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    candidate = f"{PLANTED / 'false_passes.py'}:ONLYSP1"
+    assert main(["repro", *DRAWN, "--seed", "4", "--candidate", candidate]) == FAULT
+    assert "; judged on none of " in capsys.readouterr().out
 
 
 NOTHING = "harness: --script=it.py: there is nothing to show: no case failed\n"

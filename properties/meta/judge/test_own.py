@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from harness.against import ITSELF, NAMES
+from harness.against import IS_KEPT, ITSELF, NAMES
 from harness.campaign.supply import NONE_OF
 from harness.candidates.own.mutants import BANK
 from harness.case import Case, Dtype, LossContract, parse
@@ -241,6 +241,17 @@ def test_where_no_case_can_be_had_a_campaign_ends_and_says_why(
     assert tally["lacking"] == 400
     assert "supports none of 20" in told.err
     assert "because of 'at sp 1, dp 1 and one micro-batch, with which it is" in told.err
+
+
+def test_where_the_reference_keeps_replicas_the_report_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["check", "--against", "self", "--candidate", "native-local", "--cases", "2"]
+    words += ["--sp", "2", "--dp", "2", "--dtype", "fp64", "--set", "steps=2"]
+    for loss, kept in (("micro-mean", True), ("token-mean", False)):
+        assert main([*words, "--loss", loss]) == 0
+        assert (IS_KEPT in capsys.readouterr().out) is kept
 
 
 def test_a_case_at_sp_1_has_nothing_to_be_compared_with(pool: RankPool) -> None:
