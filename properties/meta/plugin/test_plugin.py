@@ -391,9 +391,7 @@ def test_what_a_worker_judged_that_died_at_its_end_is_no_pass(pytester: pytest.P
     pytester.makeconftest(LOST)
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess(*OPTIONS, "-n", "1")
-    result.stdout.fnmatch_lines(
-        ["*of pytest-xdist died and did not tell what was judged*"]
-    )
+    result.stdout.fnmatch_lines(["*of pytest-xdist died and did not tell what was judged*"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
