@@ -30,15 +30,15 @@ def is_kept(case: Case) -> bool:
 
 def where_alone(case: Case) -> str:
     """At which sizes the own step is the reference of a case."""
+    if is_kept(case):
+        return (
+            f"at sp 1 with dp={case.dp} and micro={case.micro_batches} as here, because a "
+            f"micro-mean over {case.steps} steps cannot be taken apart"
+        )
     parts = case.dp * case.micro_batches
-    if not is_kept(case) and case.loss == "micro-mean" and parts > 1:
+    if case.loss == "micro-mean" and parts > 1:
         return f"at sp 1, the mean of {parts} runs of one micro-batch each"
-    if not is_kept(case):
-        return "at sp 1, dp 1 and one micro-batch"
-    return (
-        f"at sp 1 with dp={case.dp} and micro={case.micro_batches} as here, because a micro-mean "
-        f"over {case.steps} steps cannot be taken apart"
-    )
+    return "at sp 1, dp 1 and one micro-batch"
 
 
 def reference_name(case: Case, against: Against) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness.campaign.request import NAMED
 from harness.campaign.together import together
 from harness.case import Case
 from harness.plan import plan
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 ENOUGH, A_SHARE_OF = 7, 4
 AT_AN_EDGE = "a target whose label is on another rank"
 LAYER = re.compile(r"layers\.\d+")
-# Fields of which each value has to be judged if somebody named it.
-NAMED = ("dp", "dtype", "loss", "kernel", "wrapper")
 # As a trace has it, which needs numpy.
 GRADIENT = "grad."
 
@@ -109,8 +108,13 @@ class Coverage:
         gradients = together(self.gradients, other.gradients)
         return Coverage(self.asked + other.asked, self.judged + other.judged, gradients)
 
-    def lacks(self) -> Iterator[str]:
-        """What was asked for and not examined enough, in words."""
+    def lacks(self, *, shared: bool = False) -> Iterator[str]:
+        """What was asked for and not examined enough, in words.
+
+        Where nobody can ask for sp 1 alone, some case has to have `shared` a sequence.
+        """
+        if shared and not self.asked.total():
+            yield "no case that shares a sequence"
         for what, asked in sorted(self.asked.items()):
             judged = self.judged[what]
             if judged < min(ENOUGH, -(-asked // A_SHARE_OF)):

@@ -9,6 +9,8 @@ from harness.case import Dtype, Kernel, LossContract, Wrapper
 from harness.outside import BadInput
 
 Item = TypeVar("Item")
+# Fields of which each value has to be judged if somebody named it.
+NAMED = ("dp", "dtype", "loss", "kernel", "wrapper")
 
 
 class EmptyPart(BadInput):
@@ -31,7 +33,7 @@ class Request:
     # Fields of a case that are not drawn, as `read_stated` reads them.
     stated: tuple[str, ...] = ()
     against: Against = PLAIN
-    # Fields of which somebody named the values, each of which has to be judged.
+    # Those of NAMED of which somebody did.
     named: tuple[str, ...] = ()
     # Sizes that were not asked for, which a few cases may have all the same.
     rare_sps: tuple[int, ...] = ()

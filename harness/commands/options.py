@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from harness.against import ITSELF, PLAIN, Against
-from harness.campaign.request import Part, Request
+from harness.campaign.request import NAMED, Part, Request
 from harness.case import Dtype, Kernel, LossContract, Wrapper
 from harness.outside import BadInput
 
@@ -252,7 +252,7 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         wrappers=wrappers,
         stated=tuple(options.set),
         against=against_of(options),
-        named=tuple(name for name, usual in USUAL.items() if getattr(options, name) != usual),
+        named=tuple(name for name in NAMED if getattr(options, name) != USUAL[name]),
         rare_sps=() if options.sp else RARE_SPS,
         rare_dps=() if options.dp else RARE_DPS,
     )

@@ -126,9 +126,10 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
             for kind in lends_to(key):
                 kinds.setdefault(kind, []).append((of[key], whole))
     usual = {kind: np.median(values, axis=0).tolist() for kind, values in kinds.items()}
-    size = _size_of_gradients(known)
-    if 0.0 < largest.get(kind_of(GRADIENT), 0.0) <= ZERO * size:
-        largest[kind_of(GRADIENT)] = size
+    size, gradient = _size_of_gradients(known), kind_of(GRADIENT)
+    # Where others were asked than the oracle, they show what rounding leaves.
+    if gradient not in kinds and 0.0 < largest.get(gradient, 0.0) <= ZERO * size:
+        largest[gradient] = size
     return Noise(
         of,
         {kind: extreme for kind, (extreme, _) in usual.items()},

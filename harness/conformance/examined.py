@@ -55,10 +55,7 @@ class Examined:
         if self.wiring or self.failures:
             return []
         stages = [stage.coverage for stage in self.stages.values()]
-        coverage = sum(stages, Coverage())
-        if not coverage.asked:
-            return ["no case that it supports shares a sequence"]
-        return list(coverage.lacks())
+        return list(sum(stages, Coverage()).lacks(shared=True))
 
     @property
     def leans(self) -> list[str]:

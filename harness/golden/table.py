@@ -83,6 +83,11 @@ def show_verified(verified: Verified, doubted: Mapping[str, str], console: Conso
         f"{verified.goldens} goldens, {sum(verified.verdicts.values())} runs: {counts or 'none'}; "
         f"{verified.elements:,} elements examined; {verified.seconds:.0f} s",
     )
+    show_together(verified, console)
+
+
+def show_together(verified: Verified, console: Console) -> None:
+    """What only all runs together show."""
     for what in verified.leans:
         say(console, f"DIVERGED: off by the same in every run, and too little for one: {what}")
     if verified.unexamined:

@@ -90,16 +90,6 @@ def verify(asked: Iterable[Job], goldens: int, pool: RankPool) -> "Verified":
     return verified
 
 
-def together(comparisons: Iterable[Comparison]) -> "Verified":
-    """What runs show that were judged elsewhere, one of each golden."""
-    verified = Verified(goldens=0)
-    for number, comparison in enumerate(comparisons):
-        verified.coverage.setdefault(comparison.candidate, Coverage()).ask(comparison.case)
-        verified.add(str(number), comparison)
-        verified.goldens += 1
-    return verified
-
-
 def _closer(failure: Comparison, pool: RankPool) -> Comparison:
     if failure.verdict is not Verdict.DIVERGED:
         return held_to_mends(failure, pool)
@@ -147,8 +137,19 @@ class Verified:
     leanings: dict[str, Leanings] = field(default_factory=dict)
     # What was asked for, and no golden can be cut over.
     unformed: list[int] = field(default_factory=list)
+    # Whether some run has to share a sequence, whatever was asked for.
+    shared: bool = False
     elements: int = 0
     seconds: float = 0.0
+
+    @classmethod
+    def of(cls, runs: Mapping[str, Comparison]) -> "Verified":
+        """Runs that were recorded, one of each golden: none was asked for at sp 1 alone."""
+        verified = cls(goldens=len(runs), shared=True)
+        for name, run in runs.items():
+            verified.ask(Job(name, run.case, run.candidate, None, run.against))
+            verified.add(name, run)
+        return verified
 
     def ask(self, job: Job) -> Job:
         """The same, counted as asked for."""
@@ -198,7 +199,7 @@ class Verified:
         return [
             f"{name} was judged on {what}; leave that out with --sp, or name another candidate"
             for name, each in self.coverage.items()
-            for what in each.lacks()
+            for what in each.lacks(shared=self.shared)
         ]
 
     def record(self) -> dict[str, Any]:

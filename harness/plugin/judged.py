@@ -72,9 +72,7 @@ class Judged:
                 f"{', '.join(self.idle[:MOST_NAMES])}{', ...' * (len(self.idle) > MOST_NAMES)}"
             )
         for name, coverage in self.coverage.items():
-            shares = coverage.asked.total() > 0
-            nothing = () if shares else ("no case that shares a sequence",)
-            told += [f"{name} was judged on {what}" for what in (*nothing, *coverage.lacks())]
+            told += [f"{name} was judged on {what}" for what in coverage.lacks(shared=True)]
         return told
 
     def add(self, comparison: "Comparison") -> None:

@@ -52,7 +52,7 @@ def recorded() -> list[dict[str, Any]]:
     for name in DUMPS:
         dump = getattr(c10d, name, None)
         if dump is not None:
-            # It is this process that wrote it; as JSON it takes three times as long.
+            # It is this process that wrote it; as JSON it takes longer.
             written = dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
             entries += pickle.loads(written).get("entries", [])  # noqa: S301
     return sorted(entries, key=lambda entry: entry["time_created_ns"])

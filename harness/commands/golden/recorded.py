@@ -67,13 +67,12 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
     """Compute all again on the device at hand, and say what the difference means."""
     from rich.console import Console
 
-    from harness.campaign.table import say
     from harness.compare import Change
     from harness.golden import BadGolden
     from harness.golden.provenance import fingerprint
     from harness.golden.recorded import compared, is_recorded
-    from harness.golden.table import show_compared
-    from harness.golden.verify import together
+    from harness.golden.table import show_compared, show_together
+    from harness.golden.verify import Verified
     from harness.report import comparison_record
 
     for name, golden in goldens.items():
@@ -84,19 +83,18 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
         pool.require_ready()
         place = pool.place
         moved = list(compared(goldens, fingerprint(place), pool))
+    runs = Verified.of({name: comparison for name, _, _, comparison in moved})
     if not options.json:
         show_compared(moved, Console())
+        show_together(runs, Console())
     failures = {
         name: comparison_record(comparison)
         for name, change, _, comparison in moved
         if change is Change.SEMANTIC
     }
     told = [_told(*each) for each in moved]
-    runs = together(comparison for _, _, _, comparison in moved)
     wrong = runs.leans or any(change.failed for _, change, _, _ in moved)
     status = DIVERGED if wrong else FAULT if runs.unexamined else PASSED
-    for what in (*runs.leans, *runs.unexamined):
-        say(Console(stderr=options.json), what)
     document = {
         "goldens": told,
         "failures": failures,

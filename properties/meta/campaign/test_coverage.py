@@ -105,7 +105,7 @@ def test_a_published_step_that_was_examined_on_too_little_is_told() -> None:
     stage.add(judged(SHARED))
     assert examined.unexamined == []
     assert Examined("a.b", "a@1", {}, stages={"sp 1": Stage()}).unexamined == [
-        "no case that it supports shares a sequence"
+        "no case that shares a sequence"
     ]
 
 

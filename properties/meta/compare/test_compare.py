@@ -118,6 +118,13 @@ def test_where_all_gradients_are_roundings_of_the_loss_none_is_compared_with_ano
     for wrong in (1e15, np.nan):
         seen = judge(sent(CASE, balanced, {HEAD: times(wrong)}), against=against)
         assert seen.verdict is Verdict.DIVERGED
+    # Below fp64 plain training shows what rounding leaves, and no loss stands for it.
+    single = replace(CASE, dtype="fp32")
+    plain = Trace()
+    for key in balanced:
+        plain.put(key, replace(balanced[key], values=1 * balanced[key].values))
+    much = judge(sent(single, plain, {HEAD: times(1e9)}), case=single, against=(balanced, plain))
+    assert much.verdict is Verdict.DIVERGED
     # Where only one is so small, the others are as exact as ever.
     balanced.put(NORM, oracle()[NORM])
     seen = judge(sent(CASE, balanced, {NORM: times(1 + 1e-11)}), against=against)

@@ -15,7 +15,7 @@ from harness.commands.options import FAULT, PASSED
 from harness.compare import Comparison, KeyResult, unsupported
 from harness.compare.budget import LEAN_LEAST
 from harness.golden.table import show_verified
-from harness.golden.verify import Job, Verified, together, verify
+from harness.golden.verify import Job, Verified, verify
 from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
 from properties.helpers.places import PLANTED
@@ -105,5 +105,9 @@ def test_runs_that_were_recorded_follow_the_same_rules() -> None:
         Comparison(case=case, candidate="mine", verdict=Verdict.WITHIN, keys=(key,))
         for case in shared
     ]
-    assert together(right).leans
-    assert together([unsupported(case, "mine", "no") for case in shared]).unexamined
+    assert Verified.of({run.case.id: run for run in right}).leans
+    refused = {case.id: unsupported(case, "mine", "no") for case in shared}
+    assert Verified.of(refused).unexamined
+    alone = [replace(run, case=replace(run.case, sp=1)) for run in right[:3]]
+    (why,) = Verified.of({run.case.id: run for run in alone}).unexamined
+    assert why.startswith("mine was judged on no case that shares a sequence")
