@@ -3,6 +3,7 @@
 A worker of pytest-xdist hands what it counted to the controller as a record, which adds it.
 """
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -85,9 +86,9 @@ class Judged:
         if comparison.verdict.passed:
             self.leanings.setdefault(comparison.candidate, Leanings()).add(comparison)
 
-    def record(self) -> dict[str, Any]:
-        """For a pipe between processes, which takes nothing but the usual kinds."""
-        return {
+    def record(self) -> str:
+        """As text: the pipe of xdist takes no negative number of more than four bytes."""
+        counts = {
             "verdicts": dict(self.verdicts),
             "refused": dict(self.refused),
             "elements": self.elements,
@@ -99,9 +100,11 @@ class Judged:
             "leanings": {name: asdict(each)["by_dtype"] for name, each in self.leanings.items()},
             "coverage": {name: each.record() for name, each in self.coverage.items()},
         }
+        return json.dumps(counts)
 
-    def take_in(self, record: dict[str, Any]) -> None:
+    def take_in(self, text: str) -> None:
         """Add what another session counted."""
+        record: dict[str, Any] = json.loads(text)
         self.verdicts.update(record["verdicts"])
         self.refused.update(record["refused"])
         self.elements += record["elements"]
