@@ -13,9 +13,12 @@ from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.shrink import worth_shrinking
 from harness.generation.situations.needs import lacking
-from harness.judge import diagnosed, evaluate_all
+from harness.judge import diagnosed, evaluate, evaluate_all
 from harness.ranks.pool import RankPool
 from harness.report import explain
+
+# The step that mutants and benign variants are made of.
+RIGHT = "native-gather"
 
 Shrink = Callable[[Comparison], Comparison]
 
@@ -72,12 +75,8 @@ def try_mutant(
         "sentence": mutant.sentence,
         "expected": mutant.anomaly,
     }
-    for first in evaluate_all(((case, name) for case in cases), pool, against=against):
-        verdicts[first.verdict.name] += 1
-        # Ranks that cannot even run have not found it.
-        if worth_shrinking(first):
-            break
-    else:
+    first = _first_of_its_own(name, cases, pool, against, verdicts)
+    if first is None:
         hidden = against == ITSELF and _is_wrong_at_sp_1(name, cases, pool)
         return Trial(
             cases=verdicts.total(),
@@ -98,6 +97,24 @@ def try_mutant(
         **_failure(first, small),
         **trial,
     )
+
+
+def _first_of_its_own(
+    name: str, cases: Sequence[Case], pool: RankPool, against: Against, verdicts: Counter[str]
+) -> Comparison | None:
+    """Its first failure that the right step does not have as well; each verdict is counted."""
+    left = list(cases)
+    for seen in evaluate_all(((case, name) for case in cases), pool, against=against):
+        left.pop(0)
+        verdicts[seen.verdict.name] += 1
+        # Ranks that cannot even run have not found it.
+        if worth_shrinking(seen):
+            break
+    else:
+        return None
+    if seen.fault is None or not evaluate(seen.case, RIGHT, pool, against=against).fault:
+        return seen
+    return _first_of_its_own(name, left, pool, against, verdicts)
 
 
 def _is_wrong_at_sp_1(candidate: str, cases: Sequence[Case], pool: RankPool) -> bool:

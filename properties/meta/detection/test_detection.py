@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from harness.against import ITSELF, PLAIN, Against
 from harness.campaign.request import Request
 from harness.campaign.supply import draw
 from harness.candidates.bank import Benign
@@ -78,6 +79,25 @@ def test_ranks_that_cannot_start_find_no_bug_and_spare_nobody(
     with RankPool(2) as pool:
         power = measure([BANK["B14"]], [next(iter(VARIANTS.values()))], cases, [pool])
     assert (power.killed, len(power.flagged)) == ([], 1)
+    assert not power.passed
+
+
+@pytest.mark.parametrize("against", [PLAIN, ITSELF])
+def test_a_fault_that_the_right_step_has_as_well_finds_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, against: Against
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if 'HARNESS_SOCKET' in os.environ:\n"
+        "    import torch.distributed\n"
+        "    torch.distributed.all_to_all_single = None\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    cases = [parse(f"case/1 rows=4:1111 sp=2 seed={seed}") for seed in range(3)]
+    with RankPool(2) as pool:
+        power = measure([BANK["B14"]], [], cases, [pool], against=against)
+    assert power.killed == []
+    assert power.mutants[0].verdicts == {"FAULT": 3}
     assert not power.passed
 
 
