@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from harness.against import PLAIN, Against
-from harness.plugin import failures, needs, profiles
-from harness.plugin.failures import RUNNING, NotProven
+from harness.plugin import failures, needs, profiles, running
+from harness.plugin.failures import NotProven
 from harness.plugin.judged import JUDGED, Judged
+from harness.plugin.running import RUNNING
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -33,7 +34,7 @@ HANDED = "harness"
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    for part in (failures, needs, profiles):
+    for part in (running, failures, needs, profiles):
         pluginmanager.register(part, f"harness-{part.__name__.rpartition('.')[2]}")
     group = parser.getgroup("harness", "sequence-parallel equivalence")
     group.addoption(

@@ -4,75 +4,24 @@ Under Hypothesis that is the smallest. A failure that no test failed on is told 
 """
 
 import math
-import os
 from collections.abc import Generator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.campaign.bounds import Bounds
-from harness.campaign.coverage import Coverage
 from harness.plugin.judged import JUDGED
+from harness.plugin.running import ON_PURPOSE, RUNNING, taken, tell
 
 if TYPE_CHECKING:
     from harness.compare import Comparison
     from harness.ranks.pool import RankPool
-
-ON_PURPOSE = "wrong_on_purpose"
-JUDGING = {"harness_evaluate", "harness_prove"}
 
 
 class NotProven(AssertionError):
     """What was to be proven of a case does not hold."""
 
 
-@dataclass(slots=True)
-class Running:
-    """What the running test judged and did not pass, and whether the test failed or passed."""
-
-    # Where its file lies.
-    folder: Path | None = None
-    # And the ranks that it was seen on.
-    last: "tuple[Comparison, RankPool] | None" = None
-    # How many cases it judged; those that diverged or were faults, and the first of them.
-    judged: int = 0
-    failures: int = 0
-    first: "Comparison | None" = None
-    failed: bool = False
-    passed: bool = False
-    # By candidate, what was to be judged of it, and the bounds of what was.
-    coverage: dict[str, Coverage] = field(default_factory=dict)
-    bounds: dict[str, Bounds] = field(default_factory=dict)
-
-    def beside(self, candidate: str) -> str:
-        """The same; a file that lies beside the test is meant, wherever pytest was started."""
-        name, colon, attribute = candidate.rpartition(":")
-        if self.folder is None or not name.endswith(".py"):
-            return candidate
-        place = self.folder / name
-        return f"{os.path.relpath(place)}{colon}{attribute}" if place.is_file() else candidate
-
-    def of(self, candidate: str) -> Coverage:
-        return self.coverage.setdefault(candidate, Coverage())
-
-    def add(self, seen: "Comparison", recognised: "Comparison", pool: "RankPool") -> None:
-        """What came out, and the same as it counts, which may be that it is listed."""
-        self.judged += 1
-        coverage = self.of(recognised.candidate)
-        coverage.ask(recognised.case)
-        coverage.add(recognised)
-        self.bounds.setdefault(recognised.candidate, Bounds()).add(recognised)
-        if not seen.verdict.passed:
-            self.last = seen, pool
-        if recognised.verdict.failed:
-            self.failures += 1
-            if self.first is None:
-                self.first = recognised
-
-
-RUNNING = pytest.StashKey[Running]()
 # Whether one has been diagnosed: after a change that breaks many tests all say the same.
 DIAGNOSED = pytest.StashKey[bool]()
 
@@ -93,16 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[RUNNING] = Running()
-    config.addinivalue_line(
-        "markers", f"{ON_PURPOSE}: judges a step that is wrong; its failures need fail no test"
-    )
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    item.config.stash[RUNNING] = Running(item.path.parent)
     if "harness_pool" in getattr(item, "fixturenames", ()):
         from harness.plugin.examples import make_ready
 
@@ -117,8 +58,9 @@ def pytest_runtest_makereport(
     running = item.config.stash[RUNNING]
     running.failed |= report.failed or (report.skipped and hasattr(report, "wasxfail"))
     running.passed |= report.passed and report.when == "call"
-    if running.last and call.excinfo and report.failed and report.when != "teardown":
-        told, block = _told(item, call.excinfo.value, *running.last)
+    last = next((part.last for part in taken(item) if part.last), None)
+    if last and call.excinfo and report.failed and report.when != "teardown":
+        told, block = _told(item, call.excinfo.value, *last)
         if isinstance(call.excinfo.value, NotProven):
             call.excinfo.value.args = (block,)
             shown = call.excinfo.getrepr(style="value", chain=False)
@@ -129,7 +71,7 @@ def pytest_runtest_makereport(
         else:
             report.sections.append(("harness", block))
     if report.when == "teardown":
-        _tell_unseen(item, running)
+        tell(item)
     return report
 
 
@@ -158,24 +100,6 @@ def _told(
         after.append(f"  page    {_page(seen, item.nodeid, place, Path(pages))}")
     most = math.inf if item.config.get_verbosity() > 0 else MOST_LINES
     return headline(seen), brief(seen, after, most)
-
-
-def _tell_unseen(item: pytest.Item, running: Running) -> None:
-    """At the end, of a test that is through."""
-    first = running.first
-    if item.get_closest_marker(ON_PURPOSE):
-        return
-    judged = item.config.stash[JUDGED]
-    judged.cover(running.coverage, running.bounds)
-    if running.passed and not running.judged and JUDGING & {*getattr(item, "fixturenames", ())}:
-        judged.idle.append(item.nodeid)
-    if first is None or running.failed:
-        return
-    from harness.report import headline, replay
-
-    count = f"{running.failures} failures, first" if running.failures > 1 else "a failure,"
-    told = f"did not fail and saw {count} {headline(first)}\n  replay  {replay(first)}"
-    judged.unseen[item.nodeid] = told
 
 
 @pytest.hookimpl(trylast=True)

@@ -11,7 +11,7 @@ from harness.case import Case, parse
 from harness.compare import Comparison, KeyResult, Verdict, faulted, unsupported
 from harness.compare.budget import LEAN_LEAST
 from harness.failure.bundle import read_bundle
-from harness.plugin.failures import ON_PURPOSE
+from harness.plugin.running import ON_PURPOSE
 from harness.report.brief import COLUMNS
 from harness.trace import Fault, Kind
 

@@ -1,0 +1,96 @@
+"""What a fixture of several tests judges belongs to each test that takes it."""
+
+import pytest
+
+from harness import judge
+from harness.case import Case
+from harness.compare import Comparison, KeyResult, Verdict, faulted
+from harness.plugin.running import ON_PURPOSE
+from harness.trace import Fault, Kind
+
+pytest_plugins = ["pytester"]
+
+SUITE = """
+import pytest
+from harness.case import parse
+
+@pytest.fixture(scope="module")
+def seen(harness_evaluate):
+    return harness_evaluate(parse("case/1 rows=3:111 sp=2"))
+
+@pytest.mark.{on_purpose}
+def test_of_a_wrong_step(seen):
+    pass
+
+def test_that_looks_at_no_verdict(seen):
+    pass
+
+def test_that_does_not_either(seen):
+    pass
+
+def test_that_fails(seen):
+    assert seen.verdict.passed
+
+@pytest.fixture(scope="class")
+def outer(request):
+    return request.getfixturevalue("seen")
+
+def test_that_asks_for_one_that_asks(request):
+    request.getfixturevalue("outer")
+"""
+
+
+def failed(case: Case, candidate: str, _: object, **__: object) -> Comparison:
+    return faulted(case, candidate, Fault(kind=Kind.RAISED, summary="rank 1 raised"))
+
+
+def right(case: Case, candidate: str, _: object, **__: object) -> Comparison:
+    keys = (KeyResult("grad.head", 4, 0, 0.5, 0.1),)
+    return Comparison(case=case, candidate=candidate, verdict=Verdict.WITHIN, keys=keys)
+
+
+@pytest.mark.parametrize(
+    ("tests", "told"),
+    [
+        ("wrong", None),
+        ("wrong or looks", "looks_at_no_verdict"),
+        ("wrong or either", "does_not_either"),
+        ("wrong or looks or either", "looks_at_no_verdict"),
+        ("asks", "asks_for_one_that_asks"),
+    ],
+)
+def test_a_failure_in_a_shared_fixture_is_told_by_the_first_test_that_is_not_wrong_on_purpose(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tests: str, told: str | None
+) -> None:
+    monkeypatch.setattr(judge, "evaluate", failed)
+    pytester.makepyfile(test_suite=SUITE.format(on_purpose=ON_PURPOSE))
+    result = pytester.runpytest_inprocess("--harness-ranks", "2", "-k", tests)
+    assert "failed" not in result.parseoutcomes()
+    assert result.ret == (pytest.ExitCode.OK if told is None else pytest.ExitCode.TESTS_FAILED)
+    if told is None:
+        result.stdout.no_fnmatch_line("*did not fail*")
+    else:
+        result.stdout.fnmatch_lines(
+            ["*= 1 test did not fail where a case failed =*", f"*{told} did not fail and saw a *"]
+        )
+
+
+def test_a_test_that_fails_on_it_explains_it(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "evaluate", failed)
+    pytester.makepyfile(test_suite=SUITE.format(on_purpose=ON_PURPOSE))
+    result = pytester.runpytest_inprocess("--harness-ranks", "2", "-k", "wrong or fails")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*- harness -*", "*rank 1 raised*"])
+    result.stdout.no_fnmatch_line("*did not fail*")
+
+
+def test_every_test_that_takes_it_has_judged_something(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "evaluate", right)
+    pytester.makepyfile(test_suite=SUITE.format(on_purpose=ON_PURPOSE))
+    result = pytester.runpytest_inprocess("--harness-ranks", "2", "-k", "looks or either")
+    result.stdout.no_fnmatch_line("*judged no case and passed*")
+    result.assert_outcomes(passed=2)
