@@ -43,7 +43,7 @@ CASES = [
 # Ranks that are kept from coming up are waited for no longer than that.
 DEADLINE, KEPT_FROM_STARTING, MARGIN = 3.0, 20.0, 10.0
 # Who is struck, by its place among the pool's processes; by what; and when.
-TARGETS = {"torchrun": 0, "rank 0": 1, "rank 1": 2}
+TARGETS = {"the supervisor": 0, "rank 0": 1, "rank 1": 2}
 DEADLY = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS")
 MOMENTS = STARTING, IDLE, IN_A_CASE, CLOSING = (
     "while it starts",
@@ -100,10 +100,10 @@ def troubles() -> Iterator[Trouble]:
     for name, kinds in PLANTED.items():
         yield Trouble(name, f"{FAULTY}:{name}", frozenset(kinds), 1)
     for (who, target), number, moment in product(TARGETS.items(), (*DEADLY, "SIGSTOP"), MOMENTS):
-        if number == "SIGSTOP" and who == "torchrun":
+        if number == "SIGSTOP" and who == "the supervisor":
             # Ranks go on without it.
             continue
-        kinds = {Kind.LAUNCHER if who == "torchrun" else Kind.DIED}
+        kinds = {Kind.LAUNCHER if who == "the supervisor" else Kind.DIED}
         if number == "SIGSTOP":
             kinds = {Kind.HUNG}
         if moment == STARTING:
@@ -154,11 +154,11 @@ def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[flo
         pool.start()
     elif fault := pool.wait_until_ready():
         return 0.0, f"no ranks: {fault.summary}"
-    torchrun = pool.pids()[0]
-    address = address_of(torchrun)
+    supervisor = pool.pids()[0]
+    address = address_of(supervisor)
     hit: list[float] = []
     delay = draw.uniform(*DELAYS[trouble.moment])
-    blow = threading.Timer(delay, strike, (trouble, torchrun, hit))
+    blow = threading.Timer(delay, strike, (trouble, supervisor, hit))
     if trouble.number:
         blow.start()
     if trouble.moment in (IDLE, CLOSING):
@@ -173,8 +173,8 @@ def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[flo
     took = time.monotonic() - began
     if trouble.number:
         blow.join()
-        if not hit or (trouble.moment == STARTING and hit[0] > began + took):
-            # It came up, and was done, before.
+        if not hit or (trouble.moment in (STARTING, CLOSING) and hit[0] > began + took):
+            # It came up, and was done, before, or had ended its ranks.
             pool.close()
             return None, ""
     most = (KEPT_FROM_STARTING if trouble.moment == STARTING else DEADLINE) + MARGIN
@@ -198,14 +198,14 @@ def left_wrong(address: str, pool: RankPool) -> str:
     return ""
 
 
-def strike(trouble: Trouble, torchrun: int, hit: list[float]) -> None:
-    """As soon as it is there: a rank is a child of torchrun before it has connected."""
+def strike(trouble: Trouble, supervisor: int, hit: list[float]) -> None:
+    """As soon as it is there: a rank is a child of its supervisor before it has connected."""
     until = time.monotonic() + MARGIN
     while not hit and time.monotonic() < until:
         # Whoever is gone meanwhile is not struck.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
-            pids = [torchrun, *map(int, children)]
+            children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+            pids = [supervisor, *map(int, children)]
             if trouble.target < len(pids):
                 os.kill(pids[trouble.target], signal.Signals[trouble.number])
                 hit.append(time.monotonic())

@@ -71,7 +71,7 @@ def watched(check: subprocess.Popen[bytes]) -> Iterator[tuple[int, int]]:
     """Wait for it; on the way, the memory of the controller and of its largest rank, in MiB."""
     while check.poll() is None:
         time.sleep(BETWEEN)
-        ranks = [rank for torchrun in children(check.pid) for rank in children(torchrun)]
+        ranks = [rank for each in children(check.pid) for rank in children(each)]
         if ranks and check.poll() is None:
             yield resident(check.pid), max(map(resident, ranks))
 

@@ -1,10 +1,11 @@
 """What a script states of a failure, and how it shows that on ranks that it starts itself.
 
-`python script.py` is torchrun; each rank runs the same file again, now with the step in it.
+Each rank runs the same file as `python script.py` does, now with the step in it.
 """
 
 import faulthandler
 import os
+import runpy
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from harness.candidates.published.library import Step
 from harness.case import Case, parse
-from harness.ranks.leash import torchrun
+from harness.importing import without_a_search_for_garbage
+from harness.ranks.host import Order
 from harness.ranks.placement import Placement
-from harness.ranks.torchrun import Order
 from harness.trace import Fault, Fragment, Trace, assemble
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Scripted:
         """On a rank: run the cases, and have rank 0 say what came of the last."""
         try:
             self._judge(step, Path(os.environ[FOLDER]), int(os.environ["RANK"]))
-        except Exception:  # noqa: BLE001 - torchrun would say it late, and of one rank only
+        except Exception:  # noqa: BLE001 - it would be said late, and of one rank only
             error = traceback.format_exc()
             print(f"rank {os.environ['RANK']}: {error}", file=sys.stderr, flush=True)  # noqa: T201
             os._exit(FAULT)
@@ -71,14 +72,7 @@ class Scripted:
     def _launched(self, script: str, folder: Path) -> int:
         ranks = max(self.ranks, *(parse(line).ranks for line in self.cases))
         environment = Placement.read(self.placement).environment()
-        order = Order(ranks=ranks, environment=environment, token="")
-        os.environ |= {**order.environment, **order.meeting(folder), FOLDER: str(folder)}
-        os.environ["OMP_NUM_THREADS"] = "1"
-        how = ["--start-method", "fork", "--run-path"] if order.forks else []
-        try:
-            torchrun([*order.options(folder), *how, script])
-        except Exception as error:  # noqa: BLE001 - which rank it was, it has said already
-            print(f"torchrun: {type(error).__name__}", file=sys.stderr)  # noqa: T201
+        _run_ranks(Order(ranks=ranks, environment=environment, token=""), script, folder)
         status = folder / STATUS
         if status.exists():
             return int(status.read_text())
@@ -137,8 +131,30 @@ class Scripted:
         print("\n  ".join([head, *lines]), flush=True)  # noqa: T201 - it is what a script is for
 
 
+def _run_ranks(order: Order, script: str, folder: Path) -> None:
+    """Until the last of them has ended; one that fails ends the others."""
+    os.environ |= {FOLDER: str(folder), "OMP_NUM_THREADS": "1"}
+    with without_a_search_for_garbage():
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
+    environments = dict(enumerate(order.environments(folder)))
+    ranks = start_processes(
+        name="rank",
+        entrypoint=_again if order.forks else sys.executable,
+        args=dict.fromkeys(environments, (script,)),
+        envs=environments,
+        logs_specs=DefaultLogsSpecs(),
+        start_method="fork",
+    )
+    ranks.wait(period=0.1)
+    ranks.close()
+
+
+def _again(script: str) -> None:
+    runpy.run_path(script, run_name="__main__")
+
+
 def _top(file: Path) -> str:
-    """Where a rank was when its time was over; below that it is torchrun's."""
+    """Where a rank was when its time was over; below that it is torch's."""
     head, *frames = file.read_text().splitlines()[1:STACK] or [""]
     return "\n  ".join([f"rank {file.suffix[1:]}  {head}", *frames]) if head else ""
 

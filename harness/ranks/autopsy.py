@@ -1,7 +1,5 @@
 """What happened to the ranks, asked of the living and read from the dead."""
 
-import re
-import signal
 import time
 from dataclasses import replace
 from textwrap import shorten
@@ -9,15 +7,13 @@ from textwrap import shorten
 from harness.ranks.collectives import GATE, Collective, first_disagreement
 from harness.ranks.launch import Launch
 from harness.ranks.reports import ask
-from harness.ranks.torchrun import ending
 from harness.ranks.trouble import Trouble
 from harness.trace import WAITS, Fault, Kind
 
-# How long living ranks get to say where they are, and then torchrun to say how a dead one ended.
+# How long living ranks get to say where they are, and then a supervisor to say how one ended.
 # Both together stay within the time that a fault may take after its deadline.
 PATIENCE = 2.0
 LINE = 120
-TOLD_TO_LEAVE = ending(-signal.SIGTERM)
 
 
 def autopsy(
@@ -53,8 +49,8 @@ def autopsy(
     disagreement = first_disagreement({rank: logs[rank] for rank in logs if rank < needed})
     if disagreement and root.kind in (Kind.HUNG, Kind.RAISED):
         ranks.insert(0, disagreement)
-    if root.kind in (Kind.START, Kind.DIED) and not root.late:
-        root = _told_by_torchrun(launch, root)
+    if root.kind in (Kind.START, Kind.DIED) and root.rank is not None and not root.late:
+        root = _with_its_end(launch, root, root.rank)
     if root.kind is Kind.HUNG:
         root = told_by_waiting(root, [r for r in range(needed) if r not in finished], logs)
     return Fault(
@@ -86,70 +82,20 @@ def told_by_waiting(
     return replace(root, rank=awaited, text=f"{root.text}{nor}")
 
 
-def _told_by_torchrun(launch: Launch, root: Trouble) -> Trouble:
-    """How a rank died; while they start also which one, where we do not know it better."""
-    of_rank = (root.rank or 0) // launch.order.ranks
-    every = range(launch.order.nodes)
-    until, of_those_told = time.monotonic() + PATIENCE, root
-    while time.monotonic() < until:
-        if root.rank in launch.lost:
+def _with_its_end(launch: Launch, root: Trouble, rank: int) -> Trouble:
+    """How a rank died, as soon as its supervisor says it: its socket may be closed before."""
+    until = time.monotonic() + PATIENCE
+    while (left := until - time.monotonic()) > 0:
+        if rank in launch.lost:
             kind = Kind.LAUNCHER if root.kind is Kind.DIED else root.kind
-            return replace(root, kind=kind, text=launch.lost[root.rank], rank=None)
-        if root.kind is Kind.START:
-            for rank, how in filter(None, (_first_death(launch, node) for node in every)):
-                told = replace(root, rank=rank, text=f"died while starting, {how}")
-                if how != TOLD_TO_LEAVE:
-                    return told
-                of_those_told = told
-        else:
-            for pid, how in _deaths(launch.read(f"torchrun.{of_rank}")):
-                if root.rank is not None and pid == launch.links[root.rank].pid:
-                    return replace(root, text=f"{root.text}, {how}")
+            return replace(root, kind=kind, text=launch.lost[rank], rank=None)
+        if rank in launch.ended:
+            died = "died while starting" if root.kind is Kind.START else root.text
+            return replace(root, text=f"{died}, {launch.ended[rank]}")
         if launch.nodes:
             launch.nodes.ask()
-        time.sleep(0.02)
-        launch.events(0)
-    return of_those_told
-
-
-def _first_death(launch: Launch, node: int) -> tuple[int, str] | None:
-    of_node = launch.order.ranks_of(node)
-    connected = {link.pid: rank for rank, link in launch.links.items() if rank in of_node}
-    return first_death(launch.read(f"torchrun.{node}"), connected, of_node)
-
-
-def first_death(said: str, connected: dict[int, int], of_node: range) -> tuple[int, str] | None:
-    """Which rank of a node died first, and how, from what its torchrun and its leash said.
-
-    When one has died, torchrun tells the others to leave; these may be the only ones that ever
-    connected, and on a busy machine be seen first.
-    """
-    begun = map(int, re.findall(r"^process (\d+) began$", said, re.MULTILINE))
-    connected = dict(zip(begun, of_node, strict=False)) | connected
-    silent = [rank for rank in of_node if rank not in connected.values()]
-    deaths = [
-        (connected[pid] if pid in connected else silent[0], how)
-        for pid, how in _deaths(said)
-        if pid in connected or len(silent) == 1
-    ]
-    culprit = next((death for death in deaths if death[1] != TOLD_TO_LEAVE), None)
-    if culprit:
-        return culprit
-    # Of several that nobody knows torchrun knows one, and takes its time to say so; where all were
-    # told to leave it is any of them.
-    found = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+) \(pid: ", said)
-    if found and (not deaths or ending(int(found[1])) != TOLD_TO_LEAVE):
-        return of_node[int(found[2])], ending(int(found[1]))
-    return deaths[0] if deaths else None
-
-
-def _deaths(said: str) -> list[tuple[int, str]]:
-    """Processes in the order in which they died, and how, from their leash."""
-    told: dict[int, str] = {}
-    for pid, code in re.findall(r"^process (\d+) ended with (-?\d+)$", said, re.MULTILINE):
-        # It may be told twice, and later it would stand behind those that died after it.
-        told.setdefault(int(pid), ending(int(code)))
-    return list(told.items())
+        launch.events(left)
+    return root
 
 
 def _crash(launch: Launch, rank: int) -> str:

@@ -1,4 +1,4 @@
-"""One torchrun on each host and the sockets of its ranks; started, watched, killed as a unit."""
+"""The ranks of one launch and their sockets; started, watched, killed as a unit."""
 
 import contextlib
 import fcntl
@@ -10,12 +10,10 @@ import termios
 import time
 from collections import Counter
 
-from harness.ranks.endings import ending_of
-from harness.ranks.leash import kill_below
+from harness.ranks.host import Host, Order, ending
 from harness.ranks.link import Event, Link
 from harness.ranks.nodes import Nodes
 from harness.ranks.placement import Placement
-from harness.ranks.torchrun import Order, Torchrun, ending, kill_group
 from harness.ranks.wire import MAX_FRAME, Frame, ProtocolError
 
 SEND_TIMEOUT = 5.0
@@ -48,18 +46,19 @@ class Launch:
             rendezvous=nodes.meeting_place() if nodes else "",
             name=name,
         )
-        self.torchrun = Torchrun(self.order)
+        self.host = Host(self.order)
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.torchrun.address)
-        self._listener.listen(size)
-        self._selector.register(self._listener, selectors.EVENT_READ)
         try:
-            self.torchrun.start()
+            self._listener.bind(self.host.supervisor.address)
+            self._listener.listen(size)
+            self.host.start()
         except BaseException:
             self._listener.close()
+            self.host.kill()
             raise
-        self._selector.register(self.torchrun.handle, selectors.EVENT_READ)
+        for there in (self._listener, self.host.supervisor.pipe, self.host.supervisor.handle):
+            self._selector.register(there, selectors.EVENT_READ)
         if nodes:
             self._selector.register(nodes.listener, selectors.EVENT_READ)
             for link in nodes.links.values():
@@ -69,6 +68,7 @@ class Launch:
     def events(self, timeout: float) -> list[Event]:
         """What happened within `timeout` seconds, or at once if something already has."""
         events: list[Event] = []
+        supervisor = self.host.supervisor
         for key, _ in self._selector.select(max(0.0, timeout)):
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
@@ -78,13 +78,16 @@ class Launch:
                 with contextlib.suppress(OSError):
                     self._hear(self.nodes.accept())
                 self._thin_out()
-            elif key.fileobj == self.torchrun.handle:
-                self._selector.unregister(self.torchrun.handle)
-                how = ending(self.torchrun.process.wait())
-                events.append(Event(None, broken=f"torchrun ended, {how}"))
+            elif key.fileobj is supervisor.pipe:
+                for rank in self.host.hear():
+                    events += self._end_of(rank)
+            elif key.fileobj == supervisor.handle:
+                self._selector.unregister(supervisor.handle)
+                self._selector.unregister(supervisor.pipe)
+                how = ending(supervisor.process.wait())
+                events.append(Event(None, broken=f"the supervisor of the ranks ended, {how}"))
             elif key.data.heard:
-                ended = key.fileobj == key.data.process
-                events += self._last_words(key.data) if ended else self._receive(key.data)
+                events += self._receive(key.data)
         for link in self._strangers():
             # Whatever it had sent by now has been read.
             if time.monotonic() - link.since > MANNERS:
@@ -129,8 +132,11 @@ class Launch:
                 if link.rank is not None:
                     events.append(Event(link, frame))
                 elif self.nodes and link.node is not None:
+                    known = {*self.nodes.ended}
                     broken = self.nodes.take_in(link, frame)
                     events += [Event(None, broken=broken)] if broken else []
+                    for rank in self.nodes.ended.keys() - known:
+                        events += self._end_of(rank)
                 else:
                     self._welcome(link, frame)
         except ProtocolError as error:
@@ -153,8 +159,14 @@ class Launch:
                 self._drop(self.links[rank])
         return [Event(None, broken=left)]
 
-    def _last_words(self, link: Link) -> list[Event]:
-        """What a process that has ended sent before; a child of its may go on for ever."""
+    def _end_of(self, rank: int) -> list[Event]:
+        """What it sent before it ended; a child of its may go on for ever."""
+        if rank not in self.links:
+            how = self.ended[rank]
+            return [Event(None, broken=f"died while starting, {how}", died=True, silent=rank)]
+        link = self.links[rank]
+        if not link.heard or link.host:
+            return []
         link.socket.setblocking(False)
         there = fcntl.ioctl(link.socket, termios.FIONREAD, bytes(C_INT.size))
         events = []
@@ -178,19 +190,11 @@ class Launch:
         link.reader.limit = MAX_FRAME
         self.links[rank] = link
         self.send(rank, welcome)
-        if link.host:
-            return
-        # It may have ended already; then its socket will say so.
-        with contextlib.suppress(ProcessLookupError):
-            link.process = ending_of(link.pid)
-            self._selector.register(link.process, selectors.EVENT_READ, link)
 
     def _drop(self, link: Link) -> None:
         """Hear no more of this rank. It must not notice: it would go, and its traces with it."""
         link.heard = False
         self._selector.unregister(link.socket)
-        if link.process is not None:
-            self._selector.unregister(link.process)
         if link.rank is None:
             # Nobody will look for it again.
             link.close()
@@ -206,6 +210,11 @@ class Launch:
         except OSError:
             return False
         return True
+
+    @property
+    def ended(self) -> dict[int, str]:
+        """How those ranks ended that have, as far as it was told."""
+        return self.host.ended | (self.nodes.ended if self.nodes else {})
 
     @property
     def hardware(self) -> dict[str, str]:
@@ -233,13 +242,13 @@ class Launch:
 
     def read(self, name: str) -> str:
         """What a process left in a file, here or, as far as it was told, on another host."""
-        return self.torchrun.read(name) or (self.nodes.read(name) if self.nodes else "")
+        return self.host.read(name) or (self.nodes.read(name) if self.nodes else "")
 
     def log(self, rank: int | None, lines: int = 12) -> str:
-        """The end of a rank's output, or of torchrun's own."""
+        """The end of a rank's output, or of its supervisor's."""
         names = [f"log.{rank}"]
         if rank is None:
-            names = [f"torchrun.{node}" for node in range(self.order.nodes)]
+            names = [f"supervisor.{node}" for node in range(self.order.nodes)]
         text = "".join(map(self.read, names))
         return "\n".join(text.splitlines()[-lines:])
 
@@ -248,16 +257,11 @@ class Launch:
         return {rank: self.log(rank) for rank in range(self.size)}
 
     def kill(self) -> None:
-        """End every process of this launch and remove its folders."""
+        """End every process of this launch and remove what it left."""
         self._listener.close()
-        here = [link.pid for link in self.links.values() if not link.host]
-        kill_below(here)
-        for pid in here:
-            # Each rank has a session of its own; most of its children are in it.
-            kill_group(pid)
         if self.nodes:
             self.nodes.end()
-        self.torchrun.kill()
+        self.host.kill()
         strangers = [key.data for key in self._selector.get_map().values() if key.data]
         for link in [*strangers, *self.links.values()]:
             if link.node is None:

@@ -1,6 +1,5 @@
 """The controller's end of one rank's socket, and what can come of it."""
 
-import os
 import socket
 import time
 from dataclasses import dataclass, field
@@ -26,8 +25,6 @@ class Link:
     rank: int | None = None
     node: int | None = None
     pid: int = 0
-    # Readable once the process has ended, also when a child of its keeps the socket open.
-    process: int | None = None
     ready: bool = False
     # What it runs on, in its own words.
     hardware: dict[str, str] = field(default_factory=dict)
@@ -54,21 +51,20 @@ class Link:
     def close(self) -> None:
         self.heard = False
         self.socket.close()
-        if self.process is not None:
-            os.close(self.process)
-            self.process = None
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened: a frame, or what went wrong with a link or with torchrun."""
+    """Something that happened: a frame, or what went wrong with a link or with a supervisor."""
 
     link: Link | None
     frame: Frame | None = None
     broken: str = ""
     # The rank itself is gone, not just beyond understanding.
     died: bool = False
+    # Which one, where it never connected.
+    silent: int | None = None
 
     @property
     def rank(self) -> int | None:
-        return self.link.rank if self.link else None
+        return self.link.rank if self.link else self.silent

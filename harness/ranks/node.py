@@ -11,7 +11,7 @@ import time
 from harness.outside import BadInput
 from harness.ranks.dial import dial
 from harness.ranks.handshake import Guest, launch_token
-from harness.ranks.torchrun import Order, Torchrun, ending
+from harness.ranks.host import Host, Order, ending
 from harness.ranks.wire import Frame, ProtocolError, encode
 
 # How long the controller may take until it listens and has shown who it is.
@@ -31,7 +31,7 @@ class Node:
         self._guest = Guest(token, "join")
         self._until = time.monotonic() + PATIENCE
         self._launch = ""
-        self._torchrun: Torchrun | None = None
+        self._host: Host | None = None
         try:
             self._socket = dial(endpoint, PATIENCE)
         except ValueError as error:
@@ -69,17 +69,20 @@ class Node:
     def _hear(self) -> bytes:
         """What the controller says next; nothing once it is gone."""
         while True:
-            torchrun = self._torchrun
-            running = torchrun if torchrun and torchrun.process.returncode is None else None
-            watched = [self._socket.fileno(), *([running.handle] if running else [])]
+            supervisor = self._host.supervisor if self._host else None
+            running = supervisor if supervisor and supervisor.process.returncode is None else None
+            end = self._socket.fileno()
+            watched = [end, *([running.pipe.fileno(), running.handle] if running else [])]
             left = None if self._guest.welcome else max(0.0, self._until - time.monotonic())
             ready, _, _ = select.select(watched, [], [], left)
             if not ready:
                 raise Refused(f"{self._endpoint}: gave no answer within {PATIENCE:g} s")
+            if running and self._host and running.pipe.fileno() in ready and self._host.hear():
+                self._tell()
             if running and running.handle in ready:
                 running.process.wait()
                 self._tell()
-            if self._socket.fileno() in ready:
+            if end in ready:
                 try:
                     return self._socket.recv(CHUNK)
                 except OSError:
@@ -90,9 +93,8 @@ class Node:
             self._end()
             order = Order.read(frame, launch_token(self._token, frame.text("name")))
             self._launch = order.name
-            torchrun = Torchrun(order, endpoint=self._endpoint)
-            torchrun.start()
-            self._torchrun = torchrun
+            self._host = Host(order, endpoint=self._endpoint)
+            self._host.start()
         elif frame.kind == "end":
             self._end()
         elif frame.kind == "tell":
@@ -100,19 +102,20 @@ class Node:
 
     def _tell(self) -> None:
         """All that can be known on this host only."""
-        if self._torchrun:
-            status = self._torchrun.process.returncode
+        if self._host:
+            status = self._host.supervisor.process.returncode
             frame = encode(
                 "left",
                 launch=self._launch,
                 ended="" if status is None else ending(status),
-                files=self._torchrun.left(),
+                files=self._host.left(),
+                ranks={str(rank): how for rank, how in self._host.ended.items()},
             )
             # If it is not taken, we are about to hear the end of the connection.
             with contextlib.suppress(OSError):
                 self._socket.sendall(frame)
 
     def _end(self) -> None:
-        torchrun, self._torchrun = self._torchrun, None
-        if torchrun:
-            torchrun.kill()
+        host, self._host = self._host, None
+        if host:
+            host.kill()

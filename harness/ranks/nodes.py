@@ -1,4 +1,4 @@
-"""The other hosts of a pool: they join once, and start a torchrun for each of its launches."""
+"""The other hosts of a pool: they join once, and start ranks for each of its launches."""
 
 import os
 import secrets
@@ -6,8 +6,8 @@ import socket
 
 from harness.ranks.dial import split, watch
 from harness.ranks.handshake import launch_token
+from harness.ranks.host import Order
 from harness.ranks.link import Link
-from harness.ranks.torchrun import Order
 from harness.ranks.wire import Frame, ProtocolError, encode
 from harness.ranks.worker import TOKEN
 
@@ -32,6 +32,8 @@ class Nodes:
         self.told: set[int] = set()
         self._asked: set[int] = set()
         self._files: dict[str, str] = {}
+        # By rank.
+        self.ended: dict[int, str] = {}
         try:
             self._host, port = split(endpoint)
             self.listener = socket.create_server((self._host, port))
@@ -78,10 +80,11 @@ class Nodes:
             return f"{self._host}:{free.getsockname()[1]}"
 
     def begin(self, order: Order) -> None:
-        """Have those who are here start a torchrun, and those who come later as well."""
+        """Have those who are here start ranks, and those who come later as well."""
         self._order = order
         self.told.clear()
         self._files.clear()
+        self.ended.clear()
         for node in self.links:
             self._begin(node)
 
@@ -90,7 +93,7 @@ class Nodes:
             self._say(node, encode("launch", **self._order.told(node)))
 
     def take_in(self, link: Link, frame: Frame) -> str:
-        """Keep what a node tells; how its torchrun ended, if it has."""
+        """Keep what a node tells; how its supervisor ended, if it has."""
         assert link.node is not None
         if frame.kind != "left":
             raise ProtocolError(f"a frame of kind {frame.kind!r} was not asked for")
@@ -100,8 +103,11 @@ class Nodes:
         self._asked.discard(link.node)
         self.told.add(link.node)
         self._files |= frame.texts("files")
+        for name, end in frame.texts("ranks").items():
+            if name.isdecimal() and int(name) in self._order.ranks_of(link.node):
+                self.ended[int(name)] = end
         how = frame.text("ended")
-        return f"torchrun on node {link.node} ({link.host}) ended, {how}" if how else ""
+        return f"the supervisor on node {link.node} ({link.host}) ended, {how}" if how else ""
 
     def forget(self, node: int) -> None:
         """It is gone; another may join in its place."""

@@ -1,8 +1,8 @@
 """The rank pool: cases in, fragments or faults out, in the order they were submitted.
 
-1. The first case starts `torchrun`; ranks connect back and stay.
+1. The first case starts a supervisor and its ranks; they connect back and stay.
 2. `submit` sends a case to the ranks it needs. Several may be under way; ranks take them in turn.
-3. `collect` waits for the oldest, on all sockets and on torchrun at once, with a deadline.
+3. `collect` waits for the oldest, on all sockets and the supervisor at once, with a deadline.
 4. A dead rank, an exception, a hang, garbage or a stale run id is a `Fault`. The launch is then
    killed, never tidied; cases that waited behind the faulty one go to a fresh launch.
 5. What happens to an idle rank is a fault of the next case: nothing may go wrong unseen.
@@ -276,13 +276,13 @@ class RankPool:
                 every.callback(end, station)
 
     def pids(self) -> list[int]:
-        """torchrun, then its ranks in order; of each folder's."""
+        """The supervisor, then its ranks in order; of each folder's."""
         launches = [station.crew.launch for station in self._stations if station.crew]
         return [
             pid
             for launch in launches
             for pid in (
-                launch.torchrun.process.pid,
+                launch.host.supervisor.process.pid,
                 *(launch.links[rank].pid for rank in sorted(launch.links)),
             )
         ]

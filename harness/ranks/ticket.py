@@ -76,7 +76,7 @@ def take_in(event: Event, waiting: Sequence[Ticket], *, up: bool) -> Trouble | N
     """Put an answer where it belongs; a `Trouble` if it is something else."""
     link, frame = event.link, event.frame
     if link is None:
-        return Trouble(Kind.LAUNCHER if up else Kind.START, event.broken)
+        return Trouble(Kind.LAUNCHER if up else Kind.START, event.broken, event.rank)
     if event.died:
         return Trouble(Kind.DIED if link.ready else Kind.START, event.broken, event.rank)
     if frame is None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from harness.trace import Kind
 
-# A death explains the end of torchrun, both explain the exceptions of peers, and all of them a
+# A death explains the end of a supervisor, both explain the exceptions of peers, and all of them a
 # wait; never the reverse.
 BLAME = (
     Kind.PROTOCOL,

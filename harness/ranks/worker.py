@@ -1,4 +1,4 @@
-"""A rank, as torchrun starts it. No pytest, no hypothesis, no judgement here.
+"""A rank, as its supervisor starts it. No pytest, no hypothesis, no judgement here.
 
 The first thing a rank does is to connect to its controller, before it imports anything heavy, so
 that its death can be noticed from then on. A thread of its own reads the socket: it answers
@@ -7,12 +7,14 @@ ends at once, whatever it was doing.
 """
 
 import faulthandler
+import importlib
 import os
 import queue
 import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -20,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from harness.ranks.collectives import Collective, log, told
+from harness.ranks.descendants import ADDRESS, adopt_orphans, kill_below
 from harness.ranks.dial import dial
 from harness.ranks.handshake import Guest
-from harness.ranks.leash import ADDRESS, adopt_orphans, kill_below
 from harness.ranks.threads import being_imported, frames_of_threads, stacks
 from harness.ranks.wire import Frame, encode
 
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TOKEN, ENDPOINT = "HARNESS_TOKEN", "HARNESS_ENDPOINT"
-# Of all hosts together: torchrun knows its own ranks only.
-FIRST, WORLD = "HARNESS_FIRST_RANK", "HARNESS_WORLD_SIZE"
 
 
 class Controller:
@@ -112,16 +112,8 @@ class Controller:
         os._exit(1)
 
 
-def numbers() -> tuple[int, int]:
-    """Of this rank, among those of all hosts and on its own; libraries read them as well."""
-    local = int(os.environ["LOCAL_RANK"])
-    index = int(os.environ[FIRST]) + local
-    os.environ |= {"RANK": str(index), "WORLD_SIZE": os.environ[WORLD]}
-    return index, local
-
-
 def stand_alone() -> None:
-    """Forked, it would end with torchrun's group, and with its handler of signals."""
+    """Forked, it would end with its supervisor's group, and with its handlers of signals."""
     if os.getpgrp() != os.getpid():
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -130,7 +122,7 @@ def stand_alone() -> None:
 
 
 def main() -> None:
-    index, local = numbers()
+    index, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     stand_alone()
     controller = Controller(index)
     # Native code that aborts leaves no other word of where it was called from.
@@ -155,8 +147,6 @@ def main() -> None:
     progress = os.open(controller.folder / f"progress.{index}", os.O_RDWR | os.O_CREAT)
     controller.collectives = log
     make_ready(device)
-    # torchrun ends all ranks when one dies; from now on they stay to say where they were.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     controller.send(encode("ready", hardware=described(device)))
 
     gate = dist.barrier(async_op=True)
@@ -223,10 +213,18 @@ def main() -> None:
         recorder.reached("between cases")
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Until the controller has no more cases; whatever goes wrong is in the log of the rank."""
+    # What was cached of places that another environment named.
+    importlib.invalidate_caches()
+    tempfile.tempdir = None
     try:
         main()
     except Exception:  # noqa: BLE001 - whoever forked us would keep it to himself
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
+
+
+if __name__ == "__main__":
+    run()

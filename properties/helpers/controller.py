@@ -1,4 +1,4 @@
-"""A controller to be killed: says what its torchrun is, then waits for ranks that never answer."""
+"""A controller to be killed: says who supervises its ranks, and waits for them for ever."""
 
 import signal
 import sys

@@ -1,16 +1,16 @@
-"""`golden generate`, killed again and again; `python -m properties.helpers.killed FOLDER KILLS`.
+"""`golden generate`, killed again and again; `python -m properties.helpers.killed FOLDER`.
 
-A process of its own, since it forks, which nobody should who has threads. It prints, for each
-kill, which state the store was found in: "old", "new", or what is wrong with it.
+A process of its own, since it forks, which nobody should who has threads. It is killed at its
+first change of the folder, at its second, and so on until it is done before. Of each it prints
+which state the store was found in: "old", "new", or what is wrong with it.
 """
 
 import os
 import signal
 import sys
-import time
 from functools import cache
+from itertools import count
 from pathlib import Path
-from random import Random
 
 from harness.case import Case
 from harness.cli import main
@@ -27,8 +27,8 @@ GENERATE = ["golden", "generate", "--accept", "--reason", "to be killed", "--jso
 computed = cache(generate.compute)
 
 
-def at_event(number: int, folder: Path) -> None:
-    """Kill this process at so many changes of the folder, however busy the machine is."""
+def at_event(number: int, folder: Path, blow: signal.Signals = signal.SIGKILL) -> None:
+    """Strike this process at so many changes of the folder."""
     left = number
 
     def audit(event: str, args: tuple[object, ...]) -> None:
@@ -36,13 +36,13 @@ def at_event(number: int, folder: Path) -> None:
         if event in EVENTS and isinstance(args[0], str | Path) and str(folder) in str(args[0]):
             left -= 1
             if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), blow)
 
     sys.addaudithook(audit)
 
 
-def regenerate(folder: Path, times: float, event: int = 0) -> None:
-    """Change every golden; if told so, be killed at one of the events in the folder."""
+def regenerate(folder: Path, times: float, event: int) -> None:
+    """Change every golden, and be killed at one of the events in the folder."""
 
     def changed(case: Case) -> Trace:
         trace, scaled = computed(case), Trace()
@@ -52,29 +52,18 @@ def regenerate(folder: Path, times: float, event: int = 0) -> None:
 
     for name in ("compute", "rowwise"):
         setattr(generate, name, changed)
-    if event:
-        at_event(event, folder)
+    at_event(event, folder)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     main([*GENERATE, "--store", str(folder)])
 
 
-def forked(folder: Path, times: float, *, event: int = 0, after: float | None = None) -> bool:
-    """Whether a child that generates was killed before it was done, at an event or a moment."""
+def was_killed(folder: Path, times: float, event: int) -> bool:
+    """Whether a child that generates was killed before it was done."""
     child = os.fork()
     if child == 0:
         regenerate(folder, times, event)
         os._exit(0)
-    if after is None:
-        return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    until = time.monotonic() + after
-    while time.monotonic() < until:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.WIFSIGNALED(status)
-        time.sleep(0.0002)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return True
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
 def state(store: Store, before: float, after: float, first: dict[str, float]) -> str:
@@ -96,31 +85,19 @@ def losses(store: Store) -> dict[str, float]:
     return {name: float(golden.stored.trace["loss"].values) for name, golden in goldens.items()}
 
 
-def kill_all(folder: Path, kills: int) -> None:
+def kill_all(folder: Path) -> None:
     store = stored_in(folder)
-    first, random = losses(store), Random(0)
+    first, now = losses(store), 1.0
     for golden in examine(store.files())[0].values():
         computed(golden.vector.case)
-    now, number = 1.0, 1
-    while True:
-        killed = forked(folder, now * 2, event=number)
+    for event in count(1):
+        killed = was_killed(folder, now * 2, event)
         found = state(store, now, now * 2, first)
-        print("event", number, found, flush=True)  # noqa: T201 - read by a test
+        print(found, flush=True)  # noqa: T201 - read by a test
         now = now * 2 if found == "new" else now
         if not killed:
             break
-        number += 1
-    started = time.monotonic()
-    forked(folder, now * 2)
-    within, now = time.monotonic() - started, now * 2
-    for _ in range(kills):
-        forked(folder, now * 2, after=random.random() * within)
-        found = state(store, now, now * 2, first)
-        print("moment", found, flush=True)  # noqa: T201
-        # Half of them before the old one becomes the new one, however busy the machine is now.
-        within *= 0.9 if found == "new" else 1.1
-        now = now * 2 if found == "new" else now
 
 
 if __name__ == "__main__":
-    kill_all(Path(sys.argv[1]), int(sys.argv[2]))
+    kill_all(Path(sys.argv[1]))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.ranks.torchrun import Order
+from harness.ranks.host import Order
 from properties.helpers import alive
 
 

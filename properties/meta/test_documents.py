@@ -86,7 +86,11 @@ def test_the_tutorial_candidate_is_short_and_passes(harness_pool: RankPool) -> N
 
 # As it is shown it draws a hundred cases.
 @pytest.mark.parametrize(
-    "options", [("--hypothesis-profile=dev",), pytest.param((), marks=pytest.mark.long)]
+    "options",
+    [
+        ("--hypothesis-profile=dev", "--harness-ranks=4"),
+        pytest.param((), marks=pytest.mark.long),
+    ],
 )
 def test_the_test_that_is_shown_runs_on_the_candidates_of_both_pages(
     options: tuple[str, ...], pytester: pytest.Pytester

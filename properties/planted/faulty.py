@@ -29,7 +29,7 @@ from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LOCAL, LocalDialect
 from harness.candidates.own.native.rows import Sample
 from harness.case import Case
-from harness.ranks.leash import ADDRESS
+from harness.ranks.descendants import ADDRESS
 from harness.ranks.wire import encode
 
 FOR_EVER = 10**6
@@ -104,6 +104,11 @@ def leave_a_daemon_and_sleep(rank: Rank, emit: Emit) -> None:
 def leave_a_daemon_and_die(rank: Rank, emit: Emit) -> None:
     leave_a_daemon(rank, emit)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_the_supervisor(rank: Rank, emit: Emit) -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    sleep(rank, emit)
 
 
 def leave_with_a_long_word(_rank: Rank, _emit: Emit) -> None:
@@ -234,6 +239,17 @@ class SleepsBoth(LocalDialect):
         sleep(rank, emit)
 
 
+class Stops(LocalDialect):
+    """Rank 1 is stopped where rank 0 sleeps."""
+
+    name = "stops"
+
+    def run(self, _case: Case, rank: Rank, emit: Emit) -> None:
+        if rank.index == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        sleep(rank, emit)
+
+
 class SkipsLast(LocalDialect):
     """Rank 1 does not take part in the last collective of all."""
 
@@ -258,7 +274,8 @@ SLEEPS = Faulty("sleeps", 1, before=sleep)
 SLEEPS_ELSEWHERE = Faulty("sleeps-elsewhere", 1, before=sleep_elsewhere)
 IMPORTS_ELSEWHERE = Faulty("imports-elsewhere", 1, before=import_elsewhere)
 SLEEPS_BOTH = SleepsBoth()
-RANK_0_SLEEPS = Faulty("rank-0-sleeps", 0, before=sleep)
+STOPS = Stops()
+KILLS_ITS_SUPERVISOR = Faulty("kills-its-supervisor", 1, before=kill_the_supervisor)
 LATE = Faulty("late", 1, after=lambda _rank, _emit: time.sleep(1))
 IMPORTS_SLOWLY = Faulty(
     "imports-slowly", 1, before=lambda _rank, _emit: import_slowly("slow", 5.5)

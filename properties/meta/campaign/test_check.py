@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,11 @@ import torch
 
 from harness.cli import main
 from properties.helpers.places import PLANTED, ROOT
+from properties.helpers.wait import eventually
 
 pytest_plugins = ["properties.helpers.own_pool"]
 
 # Only what hangs takes longer, on however busy a machine.
-PATIENCE = 300.0
 SMALL = ("--sp", "2,1", "--dp", "1", "--dtype", "fp64")
 
 
@@ -126,7 +125,7 @@ def test_ranks_that_cannot_start_are_told_once(
     assert main([*command, "--json"]) == 3
     written = capsys.readouterr()
     assert json.loads(written.out)["verdict"] == "FAULT"
-    assert written.err.count("torchrun ended, exit status 1") == 1
+    assert written.err.count("the supervisor of the ranks ended, exit status 1") == 1
 
 
 TELLS = """
@@ -159,11 +158,8 @@ def test_a_check_that_is_stopped_tells_what_it_judged(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
     ) as process:
         signal.signal(signal.SIGINT, before)
-        until = time.monotonic() + PATIENCE
         # More than are under way at once, each on up to two ranks.
-        while not cases.exists() or len(cases.read_text().splitlines()) < 20:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        assert eventually(lambda: cases.exists() and len(cases.read_text().splitlines()) >= 20)
         process.send_signal(signal.SIGINT)
         document = json.loads(process.communicate(timeout=30)[0])
     assert process.returncode == 130

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,19 +19,18 @@ from harness.commands.side_by_side import pools_for
 from harness.ranks import device
 from properties.helpers.commands import ran
 from properties.helpers.places import ROOT
+from properties.helpers.wait import PATIENCE, eventually
 
 pytest_plugins = ["properties.helpers.own_pool"]
 
 PARTS = (sys.executable, "-m", "properties.helpers.parts")
-# On a busy machine a process alone takes seconds to start.
-PATIENCE = 120.0
 
 
 @pytest.mark.usefixtures("own_pool")
 def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["check", "--sp", "2", "--dp", "1", "--cases", "10", "--json"]
+    words = ["check", "--sp", "2", "--dp", "1", "--cases", "10", "--json", "--ranks", "2"]
     words += ["--candidate", "native-local"]
     assert main(words) == 0
     one = json.loads(capsys.readouterr().out)
@@ -50,6 +48,7 @@ def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
 
 def test_each_part_explains_and_keeps_the_failure_that_it_finds(tmp_path: Path) -> None:
     words = ["check", "--sp", "2", "--dp", "1", "--cases", "10", "--json", "--pools", "2"]
+    words += ["--ranks", "2"]
     words += ["--no-diagnose", "--candidate", "mutants.B14"]
     run = ran(sys.executable, "-m", "harness", *words, cwd=tmp_path)
     document = json.loads(run.stdout)
@@ -74,10 +73,7 @@ def under_way(folder: Path, parts: int) -> Iterator[tuple[subprocess.Popen[str],
     ) as process:
         files = [folder / f"part-{number}" for number in range(1, parts + 1)]
         try:
-            until = time.monotonic() + PATIENCE
-            while not all(file.exists() and file.read_text() for file in files):
-                assert time.monotonic() < until
-                time.sleep(0.02)
+            assert eventually(lambda: all(file.exists() and file.read_text() for file in files))
             yield process, [int(file.read_text()) for file in files]
         finally:
             process.kill()
@@ -101,28 +97,46 @@ def test_who_is_stopped_tells_what_all_parts_judged_until_then(tmp_path: Path) -
     assert document["shards"]["missing"] == []
 
 
-@pytest.mark.parametrize("into_imports", [0.0, 0.05, 0.1])
+# A process that judges a part, held where it says so until somebody opens the other end.
+HELD = """
+import os, sys
+
+def hold():
+    with open("held", "w") as file:
+        file.write(str(os.getpid()))
+    open("go").close()
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "harness.campaign.request":
+            sys.meta_path.remove(self)
+            hold()
+
+if "--multiprocessing-fork" in sys.orig_argv:
+    {what}
+"""
+MOMENTS = {"it has begun": "hold()", "it imports": "sys.meta_path.insert(0, Finder())"}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_ctrl_c_at_the_terminal_is_not_for_parts_though_they_still_start(
-    into_imports: float, tmp_path: Path
+    moment: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HELD.format(what=MOMENTS[moment]))
+    os.mkfifo(tmp_path / "go")
+    held = tmp_path / "held"
     with subprocess.Popen(
         [*PARTS, "goes on", "1"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        until = time.monotonic() + PATIENCE
-        # The first of them looks after what processes share.
-        while len(started := children.read_text().split()) < 2:
-            assert time.monotonic() < until
-        time.sleep(into_imports)
-        os.kill(int(started[1]), signal.SIGINT)
-        while not (tmp_path / "part-1").exists():
-            assert process.poll() is None
-            time.sleep(0.02)
+        assert eventually(lambda: held.exists() and bool(held.read_text()))
+        os.kill(int(held.read_text()), signal.SIGINT)
+        (tmp_path / "go").write_text("")
+        assert eventually(lambda: (tmp_path / "part-1").exists() or process.poll() is not None)
         process.send_signal(signal.SIGTERM)
         told, said = process.communicate(timeout=PATIENCE)
     assert json.loads(told)["ended"] == "interrupted"
@@ -140,10 +154,7 @@ def test_a_part_that_is_gone_is_missing_and_nobody_passes(tmp_path: Path) -> Non
 def test_no_part_outlives_who_started_it(tmp_path: Path) -> None:
     with under_way(tmp_path, 2) as (process, parts):
         process.kill()
-        until = time.monotonic() + PATIENCE
-        while any(Path(f"/proc/{pid}").exists() for pid in parts):
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in parts))
 
 
 @pytest.mark.parametrize(

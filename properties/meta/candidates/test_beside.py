@@ -250,7 +250,7 @@ def test_ctrl_c_ends_the_ranks_of_every_folder(
     with RankPool(1) as pool:
         for file in two:
             pool.run(ALONE, f"{file}:STEP")
-        # Of each, torchrun and one rank.
+        # Of each, its supervisor and one rank.
         addresses = {address_of(pid) for pid in pool.pids()}
         assert len(addresses) == 2
         for file in two:

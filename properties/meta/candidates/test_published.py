@@ -310,7 +310,18 @@ def test_a_mend_tells_what_is_listed_whatever_it_is_called_and_a_fault_goes_by_i
 def test_what_is_listed_is_counted_by_its_key_and_is_no_pass_unless_asked_for(
     known: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["--candidate", "toy.step", "--sp", "1,2", "--dp", "1", "--cases", "20"]
+    asked = [
+        "--candidate",
+        "toy.step",
+        "--sp",
+        "1,2",
+        "--dp",
+        "1",
+        "--cases",
+        "20",
+        "--ranks",
+        "2",
+    ]
     assert main(["check", *asked, "--loss", "token-mean", "--known", known]) == status
     said = capsys.readouterr().out
     assert re.search(r"\n  toy.step: .*within \d+, known \d+, elements ", said)

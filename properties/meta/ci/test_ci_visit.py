@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import tarfile
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,16 +25,17 @@ from tier.visit import WITHOUT_CUDNN, Visit
 
 from properties.helpers.commands import ran
 from properties.helpers.places import ROOT
+from properties.helpers.wait import eventually
 
 # Ends when it is told to, but not at once; and has a child that does not end at all.
 STUBBORN = """
-import signal, subprocess, sys, time
+import signal, subprocess, sys
 ignore = lambda *_: None
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, ignore)
 print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
 while True:
-    time.sleep(1)
+    signal.pause()
 """
 
 Program = Callable[..., Step]
@@ -81,14 +81,6 @@ def is_there(pid: int) -> bool:
     with contextlib.suppress(FileNotFoundError):
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     return False
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    """On a busy machine an interpreter alone may take seconds to start."""
-    until = time.monotonic() + 60
-    while not holds() and time.monotonic() < until:
-        time.sleep(0.02)
-    return holds()
 
 
 def test_a_step_that_outlasts_its_share_is_cut_with_all_that_it_started_and_the_rest_is_told(

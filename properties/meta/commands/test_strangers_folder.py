@@ -15,7 +15,7 @@ from properties.helpers.bundles import made_by_hand
 from properties.helpers.commands import ran
 
 LINE = "case/1 rows=3:111 sp=1"
-# What controller, torchrun or ranks import; `queue` and `pickle` are first imported by a part.
+# What controller, supervisor or ranks import; `queue` and `pickle` are first imported by a part.
 NAMES = ("torch", "numpy", "json", "queue", "pickle", "multiprocessing", "rich", "msgspec")
 HARNESS = (sys.executable, "-m", "harness")
 

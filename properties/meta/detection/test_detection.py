@@ -93,11 +93,11 @@ def test_a_fault_that_the_right_step_has_as_well_finds_no_bug(
         "    torch.distributed.all_to_all_single = None\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    cases = [parse(f"case/1 rows=4:1111 sp=2 seed={seed}") for seed in range(3)]
+    cases = [parse("case/1 rows=4:1111 sp=2")]
     with RankPool(2) as pool:
         power = measure([BANK["B14"]], [], cases, [pool], against=against)
     assert power.killed == []
-    assert power.mutants[0].verdicts == {"FAULT": 3}
+    assert power.mutants[0].verdicts == {"FAULT": 1}
     assert not power.passed
 
 

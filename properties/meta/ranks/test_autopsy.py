@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.ranks.autopsy import first_death, told_by_crash, told_by_waiting
+from harness.ranks.autopsy import told_by_crash, told_by_waiting
 from harness.ranks.collectives import Collective
 from harness.ranks.trouble import Trouble
 from harness.trace import Kind
@@ -55,36 +55,3 @@ def test_a_crash_is_told_by_the_main_thread_and_then_by_the_one_that_crashed(
     assert stack.startswith('  File "step.py", line 9 in step\n')
     assert stack.endswith(innermost)
     assert told_by_crash("") == ""
-
-
-LEFT_WHEN_TOLD, EXITED = "process 70 ended with -15\n", "process 71 ended with 3\n"
-TOLD_BY_TORCHRUN = "failed (exitcode: 3) local_rank: 1 (pid: 71) of binary: python\n"
-BOTH_BEGAN = "process 70 began\nprocess 71 began\n"
-# Whoever sent it the signal: then its peer was told to leave.
-STRUCK = "process 71 ended with -15\n"
-ONE_OF_THEM = "failed (exitcode: -15) local_rank: 0 (pid: 70) of binary: python\n"
-
-
-@pytest.mark.parametrize(
-    ("said", "connected", "first"),
-    [
-        (LEFT_WHEN_TOLD, [70], (0, "killed by SIGTERM")),
-        (LEFT_WHEN_TOLD + EXITED, [70], (1, "exit status 3")),
-        (EXITED + LEFT_WHEN_TOLD, [70], (1, "exit status 3")),
-        (LEFT_WHEN_TOLD + EXITED, [70, 71], (1, "exit status 3")),
-        (LEFT_WHEN_TOLD + TOLD_BY_TORCHRUN, [70], (1, "exit status 3")),
-        (EXITED, [], None),
-        (EXITED + TOLD_BY_TORCHRUN, [], (1, "exit status 3")),
-        (BOTH_BEGAN + EXITED, [], (1, "exit status 3")),
-        (BOTH_BEGAN + STRUCK + LEFT_WHEN_TOLD, [], (1, "killed by SIGTERM")),
-        (BOTH_BEGAN + STRUCK + LEFT_WHEN_TOLD, [70], (1, "killed by SIGTERM")),
-        (BOTH_BEGAN + STRUCK + LEFT_WHEN_TOLD + ONE_OF_THEM, [], (1, "killed by SIGTERM")),
-        (BOTH_BEGAN + LEFT_WHEN_TOLD + TOLD_BY_TORCHRUN, [], (1, "exit status 3")),
-    ],
-)
-def test_the_rank_that_died_first_is_named_also_if_it_never_connected(
-    said: str, connected: list[int], first: tuple[int, str] | None
-) -> None:
-    of_node = range(8, 10)
-    found = first_death(said, {pid: of_node[pid - 70] for pid in connected}, of_node)
-    assert found == (first and (of_node[first[0]], first[1]))

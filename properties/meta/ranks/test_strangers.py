@@ -83,7 +83,7 @@ WORDS = {
     "an order": encode("launch", ranks=1),
     "an answer": encode("finished", run=1, fragments=[]),
     "a report": encode("report", stack="", importing="", collectives=[]),
-    "what is left": encode("left", launch="", ended="", files={"torchrun.0": "nothing"}),
+    "what is left": encode("left", launch="", ended="", files={"supervisor.0": "nothing"}),
     "a goodbye": encode("bye"),
 }
 

@@ -1,0 +1,174 @@
+"""The ranks of one launch on one host, and the files that outlive them."""
+
+import contextlib
+import os
+import signal
+import socket
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from harness.candidates import interpreter
+from harness.outside import printable
+from harness.ranks import supervisor
+from harness.ranks.orders import Ended, Launch
+from harness.ranks.placement import MEETING, PLACEMENT, Placement
+from harness.ranks.wire import Frame
+from harness.ranks.worker import ENDPOINT, TOKEN
+
+# Of a file, the end is enough: what is read here, and what goes to another host.
+READ, TAIL = 1 << 16, 1 << 14
+LOOPBACK = "127.0.0.1"
+# Where it is not said, a transport asks for the host's own name for every new group.
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a host is to start, as one host tells it to another."""
+
+    # On each host.
+    ranks: int
+    # What tells them of their devices.
+    environment: dict[str, str]
+    # The published candidate whose packages they need; each host has its own copy.
+    home: str = ""
+    # What they know, and never say.
+    token: str
+    nodes: int = 1
+    node: int = 0
+    # Where the ranks of several hosts meet.
+    rendezvous: str = ""
+    name: str = ""
+
+    def told(self, node: int) -> dict[str, Any]:
+        """For another host, which knows the token by itself."""
+        told = asdict(replace(self, node=node))
+        del told["token"]
+        return told
+
+    @classmethod
+    def read(cls, frame: Frame, token: str) -> Self:
+        """As it came over the wire, but for what is not said there."""
+        return cls(
+            ranks=frame.whole("ranks"),
+            environment=frame.texts("environment"),
+            home=frame.text("home"),
+            token=token,
+            nodes=frame.whole("nodes"),
+            node=frame.whole("node"),
+            rendezvous=frame.text("rendezvous"),
+            name=frame.text("name"),
+        )
+
+    def ranks_of(self, node: int) -> range:
+        return range(node * self.ranks, (node + 1) * self.ranks)
+
+    def meeting(self, folder: Path) -> dict[str, str]:
+        """How ranks find each other: those of one host in a file, and they talk over loopback."""
+        if self.nodes > 1:
+            return {MEETING: self.rendezvous}
+        talk = {name: os.environ.get(name, "lo") for name in INTERFACES}
+        return {**talk, MEETING: str(folder / "ranks")}
+
+    def environments(self, folder: Path) -> list[dict[str, str]]:
+        """What each rank of this host is told, under the names that torchrun has for it."""
+        # Nobody of ours listens there; a candidate may.
+        with socket.create_server((LOOPBACK, 0)) as free:
+            port = free.getsockname()[1]
+        common = {
+            **self.meeting(folder),
+            **self.environment,
+            "WORLD_SIZE": str(self.nodes * self.ranks),
+            "LOCAL_WORLD_SIZE": str(self.ranks),
+            "GROUP_RANK": str(self.node),
+            "GROUP_WORLD_SIZE": str(self.nodes),
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": "ranks",
+        }
+        return [
+            {**common, "RANK": str(rank), "LOCAL_RANK": str(local)}
+            for local, rank in enumerate(self.ranks_of(self.node))
+        ]
+
+    @property
+    def forks(self) -> bool:
+        """Whether ranks are forked: not where they have drivers of devices to start.
+
+        Their supervisor has imported torch already, which is most of what a launch costs. They
+        share its seed for hashes then: what relies on the order of a set, which elsewhere is
+        another on every rank, shows only where none is forked.
+        """
+        return Placement.read(self.environment[PLACEMENT]).on_cpu
+
+
+class Host:
+    """The processes of one order on this host."""
+
+    def __init__(self, order: Order, *, endpoint: str = "") -> None:
+        self._order, self._endpoint = order, endpoint
+        self._ranks = order.ranks_of(order.node)
+        self._kind, self.supervisor = supervisor.take(interpreter(order.home))
+        self._folder = self.supervisor.folder
+        # By rank, in the order in which they ended.
+        self.ended: dict[int, str] = {}
+
+    def start(self) -> None:
+        """Ranks connect to the endpoint; without one to the address of their supervisor."""
+        # What torch and candidates leave there goes with the rest.
+        (temporary := self._folder / "tmp").mkdir()
+        own = {"TMPDIR": str(temporary), ENDPOINT: self._endpoint, TOKEN: self._order.token}
+        environments = [each | own for each in self._order.environments(self._folder)]
+        self.supervisor.start(Launch(environments, str(Path.cwd()), self._order.forks))
+
+    def hear(self) -> list[int]:
+        """The ranks that have ended, now that the supervisor has something to say."""
+        ended = []
+        for message in self.supervisor.receive():
+            if isinstance(message, Ended):
+                rank = self._ranks[message.local]
+                self.ended[rank] = ending(message.code)
+                ended.append(rank)
+        return ended
+
+    def read(self, name: str) -> str:
+        """What `supervisor.NODE` or a rank wrote: `log.RANK`, `progress.RANK` or `crash.RANK`."""
+        kind, _, number = name.partition(".")
+        if kind == "supervisor":
+            here = int(number) == self._order.node
+            return _text(self.supervisor.output(READ)) if here else ""
+        local = int(number) - self._ranks.start
+        files = f"logs/*/attempt_0/{local}/*.log" if kind == "log" else name
+        text = ""
+        for file in sorted(self._folder.glob(files)):
+            with contextlib.suppress(OSError), file.open("rb") as opened:
+                opened.seek(max(0, os.fstat(opened.fileno()).st_size - READ))
+                text += _text(opened.read(READ))
+        return text
+
+    def left(self) -> dict[str, str]:
+        """The end of everything that can be read here."""
+        kinds = ("log", "progress", "crash")
+        of_ranks = [f"{kind}.{rank}" for kind in kinds for rank in self._ranks]
+        names = [f"supervisor.{self._order.node}", *of_ranks]
+        return {name: self.read(name)[-TAIL:] for name in names}
+
+    def kill(self) -> None:
+        """End every process, and remove what they left."""
+        if self.supervisor.stop():
+            supervisor.give_back(self._kind, self.supervisor)
+        else:
+            self.supervisor.end()
+
+
+def _text(end: bytes) -> str:
+    return printable(end.decode(errors="replace").replace("\0", ""))
+
+
+def ending(code: int) -> str:
+    """An exit status in words."""
+    names = {number.value: number.name for number in signal.Signals}
+    return f"killed by {names.get(-code, -code)}" if code < 0 else f"exit status {code}"
