@@ -58,13 +58,27 @@ BUGS = {
 }
 
 
-def judged(pool: RankPool, cases: list[Case], *changes: tuple[str, str]) -> list[Comparison]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all: its ranks import transformers once."""
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture
+def in_folder(own_pool: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del own_pool
+    monkeypatch.chdir(folder)
+
+
+def judged(
+    pool: RankPool, cases: list[Case], *changes: tuple[str, str], name: str = "hf"
+) -> list[Comparison]:
     """The page's code, right or wrong, as a file in the current folder."""
-    Path("hf.py").write_text(shown(PAGE, *changes))
-    return list(evaluate_all(((case, "hf.py:HF") for case in cases), pool))
+    Path(f"{name}.py").write_text(shown(PAGE, *changes))
+    return list(evaluate_all(((case, f"{name}.py:HF") for case in cases), pool))
 
 
-@pytest.mark.usefixtures("own_pool")
+@pytest.mark.usefixtures("in_folder")
 def test_the_step_is_short_and_passes_on_every_model_and_in_a_campaign(
     harness_pool: RankPool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,10 +93,10 @@ def test_the_step_is_short_and_passes_on_every_model_and_in_a_campaign(
     assert set(told["refused"]) <= {f"its limits are {limit}" for limit in LIMITS}
 
 
+@pytest.mark.usefixtures("in_folder")
 def test_the_step_as_the_page_has_it_passes_when_it_is_compared_with_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("hf.py").write_text(shown(PAGE))
     command = ["check", "--candidate", "hf.py:HF", "--against", "self"]
     assert main([*command, "--sp=1,2", "--dp=1", "--cases=4", "--json"]) == 0
@@ -92,9 +106,9 @@ def test_the_step_as_the_page_has_it_passes_when_it_is_compared_with_itself(
 
 
 @pytest.mark.parametrize("name", BUGS)
-@pytest.mark.usefixtures("own_pool")
+@pytest.mark.usefixtures("in_folder")
 def test_a_bug_in_the_step_is_found_and_named(name: str, harness_pool: RankPool) -> None:
-    compared = judged(harness_pool, CASES[:2], *BUGS[name])
+    compared = judged(harness_pool, CASES[:2], *BUGS[name], name=name.replace("-", "_"))
     found = [comparison for comparison in compared if not comparison.verdict.passed]
     assert found
     for comparison in found:
@@ -102,12 +116,12 @@ def test_a_bug_in_the_step_is_found_and_named(name: str, harness_pool: RankPool)
         assert comparison.looks[0].name == name
 
 
-@pytest.mark.usefixtures("own_pool")
+@pytest.mark.usefixtures("in_folder")
 def test_what_is_refused_would_not_be_held_to_fp64_either(harness_pool: RankPool) -> None:
     case = replace(CASES[0], dtype="fp64")
     assert "--dtype fp32" in str(huggingface.refuses(case))
     none = (("dtype=fp32,bf16 ", ""), ("huggingface.refuses(case)", "None"))
-    (comparison,) = judged(harness_pool, [case], *none)
+    (comparison,) = judged(harness_pool, [case], *none, name="refuses_nothing")
     assert comparison.verdict is Verdict.UNSUPPORTED
     assert comparison.reason.endswith("as fp32 is: ask for --dtype fp32")
 
