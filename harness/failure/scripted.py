@@ -6,6 +6,7 @@ Each rank runs the same file as `python script.py` does, now with the step in it
 import faulthandler
 import os
 import runpy
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -135,18 +136,28 @@ def _run_ranks(order: Order, script: str, folder: Path) -> None:
     """Until the last of them has ended; one that fails ends the others."""
     os.environ |= {FOLDER: str(folder), "OMP_NUM_THREADS": "1"}
     with without_a_search_for_garbage():
-        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
+        from torch.distributed.elastic.multiprocessing import (
+            DefaultLogsSpecs,
+            SignalException,
+            start_processes,
+        )
     environments = dict(enumerate(order.environments(folder)))
-    ranks = start_processes(
-        name="rank",
-        entrypoint=_again if order.forks else sys.executable,
-        args=dict.fromkeys(environments, (script,)),
-        envs=environments,
-        logs_specs=DefaultLogsSpecs(),
-        start_method="fork",
-    )
-    ranks.wait(period=0.1)
-    ranks.close()
+    try:
+        ranks = start_processes(
+            name="rank",
+            entrypoint=_again if order.forks else sys.executable,
+            args=dict.fromkeys(environments, (script,)),
+            envs=environments,
+            logs_specs=DefaultLogsSpecs(str(folder)),
+            start_method="fork",
+        )
+        try:
+            ranks.wait(period=0.1)
+        finally:
+            # They have nothing to tidy.
+            ranks.close(signal.SIGKILL)
+    except SignalException as end:
+        print(f"stopped by {end.sigval.name}", file=sys.stderr)  # noqa: T201
 
 
 def _again(script: str) -> None:

@@ -111,9 +111,14 @@ def taken(item: pytest.Item) -> list[Running]:
     names = getattr(item, "fixturenames", ())
     parts = [test, *test.shared]
     for (place, name), part in item.config.stash[SHARED].items():
-        if name in names and item.nodeid.startswith(place):
+        if name in names and f"{item.nodeid}/".startswith(_prefixes(place)):
             parts += [part, *part.shared]
     return list(dict.fromkeys(parts))
+
+
+def _prefixes(place: str) -> tuple[str, ...]:
+    """How all that lies in a folder, a file or a class is called; everything lies in none."""
+    return (f"{place}/", f"{place}::") if place else ("",)
 
 
 def tell(item: pytest.Item) -> None:

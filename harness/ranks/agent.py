@@ -6,9 +6,10 @@ were; that their peer is gone they notice by themselves.
 """
 
 import os
-import select
+import selectors
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 from harness.ranks import worker
 from harness.ranks.descendants import ADDRESS
 from harness.ranks.endings import ending_of
-from harness.ranks.orders import Ended, Launch, Pipe
+from harness.ranks.pipe import Ended, Pipe, Start
 
 ROLE = "rank"
 
@@ -65,11 +66,11 @@ class Alone(RendezvousHandler):
 class Agent(SimpleElasticAgent):
     """From an order until whoever gave it wants something else, or is gone."""
 
-    def __init__(self, order: Launch, pipe: Pipe) -> None:
+    def __init__(self, start: Start, pipe: Pipe) -> None:
         super().__init__(
             WorkerSpec(
                 role=ROLE,
-                local_world_size=len(order.environments),
+                local_world_size=len(start.environments),
                 rdzv_handler=Alone(),
                 entrypoint=sys.executable,
                 max_restarts=0,
@@ -77,21 +78,21 @@ class Agent(SimpleElasticAgent):
                 monitor_interval=1e-6,
             )
         )
-        self._order, self._pipe = order, pipe
+        self._start, self._pipe = start, pipe
         self._ranks: Any = None
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         del worker_group
-        environments = dict(enumerate(self._order.environments))
+        environments = dict(enumerate(self._start.environments))
         how: tuple[Any, ...] = ("-m", worker.__name__)
-        if self._order.forks:
+        if self._start.forks:
             how = (self._pipe.fileno(),)
-        os.chdir(self._order.folder)
+        os.chdir(self._start.folder)
         logs = Path(os.environ[ADDRESS]).with_name("logs")
         logs.mkdir()
         self._ranks = start_processes(
             name=ROLE,
-            entrypoint=_rank if self._order.forks else sys.executable,
+            entrypoint=_rank if self._start.forks else sys.executable,
             args=dict.fromkeys(environments, how),
             envs=environments,
             logs_specs=DefaultLogsSpecs(str(logs), redirects=Std.ALL),
@@ -104,24 +105,26 @@ class Agent(SimpleElasticAgent):
         """Until the next order; of each that ends meanwhile it is told how."""
         del worker_group
         handles = {ending_of(pid): (local, pid) for local, pid in self._ranks.pids().items()}
-        orders = self._pipe.fileno()
-        try:
+        # Of several that are ready it tells in which order they came to be.
+        with selectors.EpollSelector() as selector, ExitStack() as stack:
+            selector.register(self._pipe, selectors.EVENT_READ)
+            for handle, rank in handles.items():
+                stack.callback(os.close, handle)
+                selector.register(handle, selectors.EVENT_READ, rank)
             while not self._pipe.waiting:
-                ready, _, _ = select.select([orders, *handles], [], [])
-                if orders in ready:
-                    break
-                for handle in ready:
-                    local, pid = handles.pop(handle)
-                    os.close(handle)
-                    # It stays, for those who started it to wait for.
-                    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-                    assert ended
-                    exited = ended.si_code == os.CLD_EXITED
-                    self._pipe.send(Ended(local, ended.si_status * (1 if exited else -1)))
-        finally:
-            for handle in handles:
-                os.close(handle)
+                for key, _ in selector.select():
+                    if key.data is None:
+                        return RunResult(WorkerState.FAILED)
+                    selector.unregister(key.fileobj)
+                    self._tell_end_of(*key.data)
         return RunResult(WorkerState.FAILED)
+
+    def _tell_end_of(self, local: int, pid: int) -> None:
+        # It stays, for those who started it to wait for.
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert ended
+        exited = ended.si_code == os.CLD_EXITED
+        self._pipe.send(Ended(local, ended.si_status * (1 if exited else -1)))
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         del worker_group

@@ -48,8 +48,10 @@ def bury_all_below() -> None:
         while True:
             # What one of them had started is ours as soon as that one is gone.
             for file in Path("/proc/self/task").glob("*/children"):
-                for pid in map(int, file.read_text().split()):
-                    os.kill(pid, signal.SIGKILL)
+                # Threads end while we look, and a process may be another user's by now.
+                with contextlib.suppress(OSError):
+                    for pid in map(int, file.read_text().split()):
+                        os.kill(pid, signal.SIGKILL)
             os.waitpid(-1, 0)
 
 

@@ -11,14 +11,14 @@ from typing import Any, Self
 from harness.candidates import interpreter
 from harness.outside import printable
 from harness.ranks import supervisor
-from harness.ranks.orders import Ended, Launch
+from harness.ranks.pipe import Ended, Start
 from harness.ranks.placement import MEETING, PLACEMENT, Placement
 from harness.ranks.wire import Frame
 from harness.ranks.worker import ENDPOINT, TOKEN
 
 # Of a file, the end is enough: what is read here, and what goes to another host.
 READ, TAIL = 1 << 16, 1 << 14
-LOOPBACK = "127.0.0.1"
+LOOPBACK, ASYNC_ERRORS = "127.0.0.1", "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 # Where it is not said, a transport asks for the host's own name for every new group.
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -83,14 +83,17 @@ class Order:
             "LOCAL_WORLD_SIZE": str(self.ranks),
             "GROUP_RANK": str(self.node),
             "GROUP_WORLD_SIZE": str(self.nodes),
+            "ROLE_NAME": "default",
+            "ROLE_WORLD_SIZE": str(self.nodes * self.ranks),
             "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": str(port),
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "TORCHELASTIC_RUN_ID": "ranks",
+            ASYNC_ERRORS: os.environ.get(ASYNC_ERRORS, "1"),
         }
         return [
-            {**common, "RANK": str(rank), "LOCAL_RANK": str(local)}
+            {**common, "RANK": str(rank), "ROLE_RANK": str(rank), "LOCAL_RANK": str(local)}
             for local, rank in enumerate(self.ranks_of(self.node))
         ]
 
@@ -122,7 +125,7 @@ class Host:
         (temporary := self._folder / "tmp").mkdir()
         own = {"TMPDIR": str(temporary), ENDPOINT: self._endpoint, TOKEN: self._order.token}
         environments = [each | own for each in self._order.environments(self._folder)]
-        self.supervisor.start(Launch(environments, str(Path.cwd()), self._order.forks))
+        self.supervisor.start(Start(environments, str(Path.cwd()), self._order.forks))
 
     def hear(self) -> list[int]:
         """The ranks that have ended, now that the supervisor has something to say."""

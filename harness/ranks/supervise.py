@@ -27,7 +27,7 @@ from harness.ranks.descendants import (
     wake_when_orphaned,
 )
 from harness.ranks.endings import ending_of
-from harness.ranks.orders import Launch, Pipe, Stopped, Up
+from harness.ranks.pipe import Pipe, Start, Stopped, Up
 
 CONTROLLER = "HARNESS_CONTROLLER"
 
@@ -93,9 +93,9 @@ def _serve(pipe: Pipe) -> None:
     from harness.ranks.agent import Agent
 
     while pipe.waiting or pipe.read():
-        order = pipe.waiting.popleft()
-        if isinstance(order, Launch):
-            Agent(order, pipe).run()
+        message = pipe.waiting.popleft()
+        if isinstance(message, Start):
+            Agent(message, pipe).run()
             bury_all_below()
             pipe.send(Stopped())
 

@@ -22,7 +22,7 @@ from harness.ranks import place, supervise
 from harness.ranks.collectives import ENVIRONMENT
 from harness.ranks.descendants import ADDRESS, kill_below, kill_group, sweep
 from harness.ranks.endings import ending_of
-from harness.ranks.orders import Launch, Message, Pipe, Stop, Stopped, Up
+from harness.ranks.pipe import Message, Pipe, Start, Stop, Stopped, Up
 from harness.ranks.supervise import CONTROLLER
 
 # How long one may take to end its ranks, and how many wait that have none.
@@ -86,10 +86,10 @@ class Supervisor:
         """Whether it can be given a launch."""
         return self.process.poll() is None and (self.folder / OUTPUT).exists()
 
-    def start(self, launch: Launch) -> None:
+    def start(self, order: Start) -> None:
         """Without waiting. If it is about to be gone, its handle says so."""
         with contextlib.suppress(OSError):
-            self.pipe.send(launch)
+            self.pipe.send(order)
 
     def receive(self) -> Iterator[Message]:
         """What it says, now that there is something to be read."""

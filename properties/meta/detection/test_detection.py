@@ -3,8 +3,10 @@
 import contextlib
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,10 +20,13 @@ from harness.candidates.own.mutants import BANK
 from harness.case import Case, parse
 from harness.cli import main
 from harness.commands.options import read_keys
-from harness.detection import Power, measure, show
+from harness.compare import faulted
+from harness.detection import Power, measure, show, trial
 from harness.detection.trial import Trial
 from harness.failure.smallest import smallest
+from harness.judge import evaluate_all
 from harness.ranks.pool import RankPool
+from harness.trace import Fault, Kind
 
 REQUEST = Request(
     candidates=("native-gather",),
@@ -99,6 +104,29 @@ def test_a_fault_that_the_right_step_has_as_well_finds_no_bug(
     assert power.killed == []
     assert power.mutants[0].verdicts == {"FAULT": 1}
     assert not power.passed
+
+
+def test_after_a_fault_that_finds_nothing_it_is_judged_on(
+    harness_pool: RankPool, batch: list[Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = batch
+
+    def faults_first(jobs: Iterable[tuple[Case, str]], *given: Any, **more: Any) -> Any:
+        """Whoever runs the first case."""
+        for case, name in jobs:
+            if case == first:
+                yield faulted(case, name, Fault(kind=Kind.RAISED, summary="as always"))
+            else:
+                yield from evaluate_all([(case, name)], *given, **more)
+
+    monkeypatch.setattr(trial, "evaluate_all", faults_first)
+    monkeypatch.setattr(
+        trial, "evaluate", lambda case, name, *_, **__: next(faults_first([(case, name)]))
+    )
+    power = measure([BANK["B14"]], [], [first, *others], [harness_pool])
+    (told,) = power.mutants
+    assert (told.verdict, told.verdicts["FAULT"]) == ("DIVERGED", 1)
+    assert told.cases > 1
 
 
 def test_a_wrong_name_is_said_and_fails_the_score_and_an_unmet_need_is_kept(

@@ -19,7 +19,7 @@ from harness.generation.situations.needs import UnknownNeed, lacking
 from harness.ranks.pool import RankPool
 from properties.helpers.alone import PROPERTIES
 
-CATALOGUE, SMALL = 151, 100
+CATALOGUE = 151
 REQUEST = Request(
     candidates=("native-gather",),
     sps=(1, 2, 4),
@@ -37,10 +37,8 @@ def some(keys: list[str], config: pytest.Config, first: int = 0) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def batch(harness_pool: RankPool, request: pytest.FixtureRequest) -> list[Case]:
-    """Without --all only what is small: a large case costs as much as ten of them."""
-    drawn = draw(REQUEST, harness_pool.size)
-    return drawn if request.config.getoption("--all") else [c for c in drawn if c.tokens < SMALL]
+def batch(harness_pool: RankPool) -> list[Case]:
+    return draw(REQUEST, harness_pool.size)
 
 
 def shows_on(mutant: Mutant, ranks: int) -> bool:

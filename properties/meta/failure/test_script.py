@@ -2,6 +2,7 @@
 
 import ast
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Fault, Kind
 from properties.helpers.commands import ran
+from properties.helpers.wait import PATIENCE, eventually
 
 SMALL = "case/1 rows=4:1111,3:111 heads=2/2 layers=1 vocab=16 sp=2 dim=4"
 OTHER_COUNT = "case/1 rows=7:1111111 heads=4/2 layers=1 vocab=16 sp=2 dim=4"
@@ -157,6 +159,29 @@ def test_a_script_prints_what_the_harness_found(
     assert re.search(form.prints, outcome.stdout)
     if name == "CRASH":
         assert "RuntimeError: out of luck" in outcome.stderr
+
+
+def test_a_script_that_is_stopped_says_so_and_leaves_no_rank(
+    mine: Path, seen: dict[str, Comparison]
+) -> None:
+    file = mine.with_name("stopped.py")
+    file.write_text(script(seen["HANG"], "cpu gloo 1", 600))
+    with subprocess.Popen(
+        [sys.executable, file.name],
+        cwd=file.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        assert eventually(lambda: len(children.read_text().split()) == 2)
+        ranks = children.read_text().split()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 3
+    assert "stopped by SIGINT" in said
+    assert "Traceback" not in said
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
 
 
 def test_a_step_that_is_right_by_now_ends_its_script_with_0(

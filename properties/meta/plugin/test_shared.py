@@ -86,6 +86,20 @@ def test_a_test_that_fails_on_it_explains_it(
     result.stdout.no_fnmatch_line("*did not fail*")
 
 
+def test_a_fixture_of_another_folder_is_not_taken_for_one_of_the_same_name(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "evaluate", failed)
+    own = "import pytest\n@pytest.fixture\ndef seen(): pass\ndef test_of_its_own(seen): pass\n"
+    for folder, text in (("a", SUITE.format(on_purpose=ON_PURPOSE)), ("ab", own)):
+        pytester.mkdir(folder)
+        (pytester.path / folder / "conftest.py").write_text(text.partition("@pytest.mark")[0])
+        (pytester.path / folder / f"test_{folder}.py").write_text(text)
+    result = pytester.runpytest_inprocess("--harness-ranks", "2", "-k", "wrong or own")
+    result.assert_outcomes(passed=2)
+    result.stdout.no_fnmatch_line("*did not fail*")
+
+
 def test_every_test_that_takes_it_has_judged_something(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from harness.case import parse
 from harness.ranks import supervisor
 from harness.ranks.host import Order
-from harness.ranks.orders import Ended, Launch, Stop, Stopped
+from harness.ranks.pipe import Ended, Start, Stop, Stopped
 from harness.ranks.placement import PLACEMENT
 from harness.ranks.pool import RankPool
 from harness.ranks.worker import ENDPOINT, TOKEN
@@ -160,19 +160,16 @@ def test_ranks_that_are_wanted_no_more_before_they_are_there_cost_no_patience(
     ready: Ready,
 ) -> None:
     ready().close()
-    ((kind, waits),) = supervisor._IDLE
+    ((_, waits),) = supervisor._IDLE
     supervisor._IDLE.clear()
     (waits.folder / "tmp").mkdir()
     environments = Order(ranks=2, environment={}, token="").environments(waits.folder)
     # Both are read at once.
     waits.process.send_signal(signal.SIGSTOP)
     ranks = [each | NOT_CONNECTED for each in environments]
-    waits.start(Launch(ranks, str(Path.cwd()), forks=True))
+    waits.start(Start(ranks, str(Path.cwd()), forks=True))
     waits.pipe.send(Stop())
     waits.process.send_signal(signal.SIGCONT)
     said = waits.receive()
     assert next(each for each in said if not isinstance(each, Ended)) == Stopped()
-    # They have taken the folder along.
-    supervisor.give_back(kind, waits)
-    assert not waits.folder.exists()
-    assert supervisor._IDLE == []
+    waits.end()

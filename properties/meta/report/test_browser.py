@@ -1,5 +1,6 @@
 """The pages in a real browser: what they show, who can reach it, and that nothing leaves them."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -127,15 +128,18 @@ def test_the_command_is_copied(browser: Any, tmp_path: Path) -> None:
         )
 
 
-def test_of_sixteen_thousand_tokens_only_those_are_drawn_that_are_looked_at(
+def test_sixteen_thousand_tokens_are_there_within_two_seconds(
     browser: Any, tmp_path: Path
 ) -> None:
     case = replace(CASE, rows=tuple(Row("1" * 4096) for _ in range(4)))
     text = pages_of("x", comparison_record(pictured(case, "0" * 16383 + "8")))[0].text
     with opened(browser, tmp_path, text) as page:
+        started = time.monotonic()
+        page.reload()
         page.locator(f"{GRID} [data-token='16383']").scroll_into_view_if_needed()
         assert page.locator(f"{GRID} [data-token='16383']").is_visible()
-        # What is drawn takes the time; the second tensor is drawn only now.
+        assert time.monotonic() - started < 2
+        # The second tensor is drawn only now.
         assert page.locator("details.map").nth(1).locator("[data-token]").count() == 0
         page.locator("details.map").nth(1).locator("summary").first.click()
         cells = page.locator("details.map").nth(1).locator("[data-token]")

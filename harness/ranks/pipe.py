@@ -12,7 +12,7 @@ CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Start:
     """To a supervisor: start these ranks. Each is told what is in its environment."""
 
     environments: list[dict[str, str]]
@@ -45,9 +45,9 @@ class Stopped:
     """From a supervisor: nothing is left of them."""
 
 
-Message = Launch | Stop | Up | Ended | Stopped
+Message = Start | Stop | Up | Ended | Stopped
 KINDS: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Launch, Stop, Up, Ended, Stopped)
+    kind.__name__: kind for kind in (Start, Stop, Up, Ended, Stopped)
 }
 
 
