@@ -6,7 +6,6 @@ Each rank runs the same file as `python script.py` does, now with the step in it
 import faulthandler
 import os
 import runpy
-import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from harness.candidates.published.library import Step
 from harness.case import Case, parse
 from harness.importing import without_a_search_for_garbage
+from harness.ranks.descendants import bury_all_below
 from harness.ranks.host import Order
 from harness.ranks.placement import Placement
 from harness.trace import Fault, Fragment, Trace, assemble
@@ -143,21 +143,19 @@ def _run_ranks(order: Order, script: str, folder: Path) -> None:
         )
     environments = dict(enumerate(order.environments(folder)))
     try:
-        ranks = start_processes(
+        start_processes(
             name="rank",
             entrypoint=_again if order.forks else sys.executable,
             args=dict.fromkeys(environments, (script,)),
             envs=environments,
             logs_specs=DefaultLogsSpecs(str(folder)),
             start_method="fork",
-        )
-        try:
-            ranks.wait(period=0.1)
-        finally:
-            # They have nothing to tidy.
-            ranks.close(signal.SIGKILL)
+        ).wait(period=0.1)
     except SignalException as end:
         print(f"stopped by {end.sigval.name}", file=sys.stderr)  # noqa: T201
+    finally:
+        # Also those of which torch does not know yet when the signal comes.
+        bury_all_below()
 
 
 def _again(script: str) -> None:
