@@ -12,6 +12,7 @@ from itertools import pairwise
 from rich.console import Console
 
 from harness.campaign.check import check
+from harness.campaign.examine import Examiner
 from harness.cli import build_parser
 from harness.commands.options import print_json, read_request, status_of
 from harness.commands.ranks import open_pool
@@ -30,7 +31,9 @@ def main() -> int:
         moments.append(time.monotonic())
         # Kernels are loaded, and libraries begin, with the first of each dtype.
         for asked in (*(replace(request, count=1, dtypes=(d,)) for d in request.dtypes), request):
-            summary = check(asked, pool, console if asked is request else silence)
+            summary = check(
+                Examiner(request=asked, pool=pool), console if asked is request else silence
+            )
             moments.append(time.monotonic())
             if summary.ended:
                 break

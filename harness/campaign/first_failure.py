@@ -3,9 +3,12 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.campaign.request import WHOLE, Request
+from harness.campaign.lot import WHOLE
+from harness.campaign.request import Request
 from harness.campaign.supply import Supply
 from harness.campaign.tally import Tally, worst
+from harness.case import Case
+from harness.compare import Comparison
 from harness.failure.replay import Shown
 from harness.failure.smallest import smallest
 from harness.judge import evaluate_all
@@ -38,18 +41,29 @@ class Passed:
 def look_for(request: Request, pool: RankPool, *, shrink: bool) -> Shown | Passed:
     """The first failure of a campaign, drawn and shrunk as `check` does; kept."""
     pool.start()
-    supply = Supply(request, pool.size, WHOLE)
-    tallies = {name: Tally(coverage=supply.asked()) for name in request.candidates}
-    for jobs in supply.rounds(tallies):
-        seen = evaluate_all(jobs, pool, against=request.against)
-        for comparison in map(recognised, seen):
-            tallies[comparison.candidate].add(comparison)
-            if comparison.verdict.failed:
-                shown = Shown(comparison)
-                if shrink and shown.failed:
-                    earlier = supply.given[: supply.given.index(comparison.case)]
-                    shown = Shown(smallest(comparison, pool, earlier).smallest)
-                return shown
+    tallies = {name: Tally() for name in request.candidates}
+    earlier: list[Case] = []
+    for lot in WHOLE.lots(request.count):
+        supply = Supply(request, pool.size, lot)
+        here = {name: Tally(coverage=supply.asked()) for name in request.candidates}
+        for jobs in supply.rounds(here):
+            seen = evaluate_all(jobs, pool, against=request.against)
+            for comparison in map(recognised, seen):
+                here[comparison.candidate].add(comparison)
+                if comparison.verdict.failed:
+                    earlier += supply.given[: supply.given.index(comparison.case)]
+                    return _shown(comparison, pool, earlier, shrink=shrink)
+        earlier += supply.given
+        tallies = {name: tallies[name] + tally for name, tally in here.items()}
+        if all(tally.lacking for tally in tallies.values()):
+            break
     judged = max(tally.judged for tally in tallies.values())
     unexamined = tuple(what for tally in tallies.values() for what in tally.unexamined)
     return Passed(worst(tally.verdict for tally in tallies.values()), judged, unexamined)
+
+
+def _shown(failure: Comparison, pool: RankPool, earlier: list[Case], *, shrink: bool) -> Shown:
+    shown = Shown(failure)
+    if shrink and shown.failed:
+        return Shown(smallest(failure, pool, earlier).smallest)
+    return shown

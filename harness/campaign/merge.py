@@ -1,14 +1,13 @@
 """The documents of several shards as one. Needs no torch."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
-from harness.campaign.digest import add_up
-from harness.campaign.summary import FORMAT, INTERRUPTED, LIMIT, Summary
-from harness.campaign.tally import Tally
+from harness.campaign.summary import FORMAT, Summary
 from harness.outside import BadInput, NotReadable, read_file, read_json
 
 # A campaign of millions of cases has less.
@@ -47,7 +46,7 @@ def read_document(name: str) -> Summary:
 def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
     """The sum of the shards of one campaign, each with the name of its document."""
     first_name, first = documents[0]
-    holders: dict[int, str] = {}
+    holders, digests = dict[int, str](), dict[str, str]()
     for name, summary in documents:
         _refuse_other_campaign(name, summary, first_name, first)
         for shard in summary.shards:
@@ -57,37 +56,14 @@ def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
                     f"{holders[shard]}; count each shard once"
                 )
             holders[shard] = name
-    parts = [summary for _, summary in documents]
-    ended = {part.ended for part in parts}
-    begun, judged = sum(part.begun for part in parts), add_up(part.judged for part in parts)
-    if begun == first.size and judged != first.drawn:
-        raise BadDocument(
-            f"document={first_name}: the cases that were judged in these {len(parts)} documents "
-            "are not those of the campaign; name the document of each shard once, as "
-            "check --json wrote it"
-        )
-    situations = Counter(dict.fromkeys(first.situations, 0))
-    for part in parts:
-        situations.update(part.situations)
-    return replace(
-        first,
-        begun=begun,
-        judged=judged,
-        shards=tuple(sorted(holders)),
-        missing=tuple(sorted(set(range(1, first.of + 1)) - holders.keys())),
-        tallies={
-            name: sum((part.tallies[name] for part in parts), Tally()) for name in first.tallies
-        },
-        situations=situations,
-        refused=sum((part.refused for part in parts), Counter()),
-        cases=sum(part.cases for part in parts),
-        seconds=round(sum(part.seconds for part in parts), 3),
-        placement={
-            name: "; ".join(dict.fromkeys(part.placement.get(name, "none") for part in parts))
-            for name in dict.fromkeys(name for part in parts for name in part.placement)
-        },
-        ended=next((why for why in (INTERRUPTED, LIMIT) if why in ended), ""),
-    )
+        if summary.begun and summary.judged in digests:
+            raise BadDocument(
+                f"document={name}: holds the same cases as {digests[summary.judged]}; name the "
+                "document of each shard once, as check --json wrote it"
+            )
+        digests[summary.judged] = name
+    whole = reduce(add, (summary for _, summary in documents))
+    return replace(whole, missing=tuple(sorted(set(range(1, first.of + 1)) - holders.keys())))
 
 
 def _refuse_other_campaign(name: str, summary: Summary, first_name: str, first: Summary) -> None:
@@ -110,8 +86,6 @@ def _identity(summary: Summary) -> dict[str, Any]:
         **summary.versions,
         "unseen": summary.unseen,
         "situations": tuple(summary.situations),
-        "size": summary.size,
-        "drawn": summary.drawn,
     }
 
 

@@ -1,22 +1,32 @@
 """What a run of `check` found, as data: added up, written, read back. Needs no torch."""
 
+import importlib.metadata
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any, Final, Literal
 
+import harness
 from harness.campaign.digest import add_up, digest, is_digest
+from harness.campaign.lot import Part
 from harness.campaign.request import Request
 from harness.campaign.tally import BUCKETS, Tally, worst
 from harness.case import Case
 from harness.outside import fits
 
-FORMAT = 10
+FORMAT = 11
 NOTHING: Final = digest([])
 INTERRUPTED: Final = "interrupted"
 LIMIT: Final = "limit"
 Ended = Literal["", "interrupted", "limit"]
 # What is told of where ranks ran.
 PLACE = ("device", "devices", "transport", "ranks")
+
+
+def versions() -> dict[str, str]:
+    """Of all that decides what is drawn, and how it is computed."""
+    others = {name: importlib.metadata.version(name) for name in ("hypothesis", "torch")}
+    return {"harness": harness.__version__, **others}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,12 +39,9 @@ class Summary:
     versions: dict[str, str]
     # What cannot be seen where it ran; nothing in particular in most places.
     unseen: str = ""
-    # How many cases the campaign has: at most as many as were asked for, because none is twice.
+    # How many of its cases these shards have.
     size: int
-    # A digest of every case of the campaign: shards of one campaign agree on it.
-    drawn: str
-    # How many of its cases were begun in these shards, and a digest of them: where all were, it is
-    # that of the campaign.
+    # How many of them were begun, and a digest of those.
     begun: int = 0
     judged: str = NOTHING
     of: int
@@ -52,6 +59,26 @@ class Summary:
     placement: dict[str, str] = field(default_factory=dict)
     # Why not every case was judged, where somebody or --limit ended it before; or nothing.
     ended: Ended = ""
+
+    def __add__(self, other: "Summary") -> "Summary":
+        """Both, of one campaign."""
+        situations = Counter(self.situations)
+        situations.update(other.situations)
+        endings = {self.ended, other.ended}
+        return replace(
+            self,
+            size=self.size + other.size,
+            begun=self.begun + other.begun,
+            judged=add_up((self.judged, other.judged)),
+            shards=tuple(sorted({*self.shards, *other.shards})),
+            tallies={name: each + other.tallies[name] for name, each in self.tallies.items()},
+            situations=situations,
+            refused=self.refused + other.refused,
+            cases=self.cases + other.cases,
+            seconds=round(self.seconds + other.seconds, 3),
+            placement=_both(self.placement, other.placement),
+            ended=next((why for why in (INTERRUPTED, LIMIT) if why in endings), ""),
+        )
 
     def begin(self, case: Case) -> None:
         """One of the campaign's cases is judged here."""
@@ -71,7 +98,6 @@ class Summary:
             "versions": self.versions,
             "unseen": self.unseen,
             "size": self.size,
-            "drawn": self.drawn,
             "begun": self.begun,
             "judged": self.judged,
             "shards": {
@@ -91,8 +117,11 @@ class Summary:
         }
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> "Summary":
-        """Some error where it is not one; what is derived must be as it would be written."""
+    def from_record(cls, record: dict[str, Any], *, partial: bool = False) -> "Summary":
+        """Some error where it is not one; what is derived must be as it would be written.
+
+        In a part of a campaign there may be candidates that were not asked any more.
+        """
         shards = record["shards"]
         campaign: dict[str, Any] = {
             name: tuple(value) if type(value) is list else value
@@ -104,7 +133,6 @@ class Summary:
             versions=dict(record["versions"]),
             unseen=record["unseen"],
             size=record["size"],
-            drawn=record["drawn"],
             begun=record["begun"],
             judged=record["judged"],
             of=shards["of"],
@@ -118,7 +146,8 @@ class Summary:
             placement=dict(record["placement"]),
             ended=record["ended"],
         )
-        if summary.record() != record or not summary._is_sound():
+        sound = summary._is_sound() and (partial or summary._is_whole())
+        if summary.record() != record or not sound:
             raise ValueError("the parts of the record contradict one another")
         return summary
 
@@ -130,31 +159,39 @@ class Summary:
             and min(self.cases, self.seconds, *self.situations.values(), 0) == 0
             and min(self.refused.values(), default=1) > 0
             and self.refused.keys() <= self.situations.keys()
-            and 1 <= self.of <= self.size <= self.request.count
+            and 1 <= self.of <= self.request.count
+            and 1 <= self.size <= self.request.count
             and len(self.shards) > 0
             and is_digest(self.judged)
-            and 0 <= self.begun <= self._share()
-            # All of the campaign is in, or it is another one.
-            and (self.begun < self.size or self.judged == self.drawn)
+            and 0 <= self.begun <= self.size
             and all(1 <= shard <= self.of for shard in shards)
             and len(shards) == len(self.shards) + len(self.missing)
             and self.tallies.keys() == set(self.request.candidates)
             and all(tally.is_sound() for tally in self.tallies.values())
-            and max(judged) <= min(self.cases, self._share())
+            and max(judged) <= min(self.cases, self.size)
             and self.cases <= sum(judged)
             and max(self.situations.values(), default=0) <= self.cases
             and not (self.placement and set(PLACE) - self.placement.keys())
-            # Spared the rest of its cases is a candidate that failed, who was stopped, and one for
-            # which there are no more that it supports.
-            and all(
-                self.ended
-                or tally.failures
-                or (tally.verdicts["UNSUPPORTED"] and not tally.lacking)
-                or tally.judged + tally.lacking >= self._share()
-                for tally in self.tallies.values()
-            )
         )
 
-    def _share(self) -> int:
-        """How many cases of the campaign are in these shards."""
-        return sum(len(range(shard - 1, self.size, self.of)) for shard in self.shards)
+    def _is_whole(self) -> bool:
+        """Whether all cases of these shards were judged, as far as there is no reason against."""
+        lots = (Part(shard, self.of).lots(self.request.count) for shard in self.shards)
+        # Spared the rest of its cases is a candidate that failed, who was stopped, and one for
+        # which there are no more that it supports.
+        return self.size == sum(map(len, chain.from_iterable(lots))) and all(
+            self.ended
+            or tally.failures
+            or (tally.verdicts["UNSUPPORTED"] and not tally.lacking)
+            or tally.judged + tally.lacking >= self.size
+            for tally in self.tallies.values()
+        )
+
+
+def _both(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
+    """Where ranks ran, for each thing that is told of it once, if it was the same."""
+    told = {
+        name: [*one.get(name, "none").split("; "), *other.get(name, "none").split("; ")]
+        for name in {**one, **other}
+    }
+    return {name: "; ".join(dict.fromkeys(each)) for name, each in told.items()}

@@ -1,13 +1,18 @@
-"""The cases of a campaign, and more in the place of those that a candidate does not support."""
+"""The cases of a lot, and more in the place of those that a candidate does not support.
+
+Each lot is drawn from its number. What is drawn in the place of its cases are lots as well, with
+numbers that the campaign does not have.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice, product
+from itertools import count, islice, product
 from typing import TYPE_CHECKING, Any
 
 from harness.campaign.coverage import Coverage
-from harness.campaign.request import Part, Request
+from harness.campaign.lot import SIZE, WHOLE, Lot
+from harness.campaign.request import Request
 from harness.campaign.tally import Tally
 from harness.case import Case, InvalidCase, Row
 from harness.case.stated import ALL_RANKS, ASKED, read_stated, spans_all_ranks
@@ -24,6 +29,10 @@ NONE_OF, TIMES = 200, 20
 RARE = {"sp": "rare_sps", "dp": "rare_dps"}
 # A campaign of so many cases leaves the usual sizes in every so many of them.
 BEYOND_FROM, BEYOND_EVERY = 60, 6
+# No case draws a seed as large: so the cases of two lots differ in theirs.
+SEEDS = 1 << 17
+# No campaign has as many.
+SEEDS_OF_CAMPAIGNS = 1 << 64
 
 
 class NothingToDraw(BadInput):
@@ -33,15 +42,12 @@ class NothingToDraw(BadInput):
 class Supply:
     """Each candidate is to be judged on as many cases as were asked for."""
 
-    def __init__(self, request: Request, ranks: int, part: Part) -> None:
-        self._request, self._ranks, self._part = request, ranks, part
-        every = _drawn(request, ranks)
-        self.batch = _first(every, request)
-        # What of it this part has.
-        self.share = part.share(self.batch)
+    def __init__(self, request: Request, ranks: int, lot: Lot) -> None:
+        self._request, self._ranks, self._lot = request, ranks, lot
+        self.share = lot.part.share(_of_lot(request, ranks, lot))
         self.given: list[Case] = []
         # What more there is, by the limits of those for whom it is drawn.
-        self._more = {"": self._of_this_part(every)}
+        self._more: dict[str, Iterator[Case]] = {}
 
     def asked(self) -> Coverage:
         """What a candidate has to be judged on; what is rare was not asked for."""
@@ -62,25 +68,30 @@ class Supply:
             alike[tallies[name].limits][name] = missing
         for limits, missing_of in alike.items():
             if limits not in self._more:
-                self._more[limits] = self._of_this_part(self._within(limits))
+                self._more[limits] = self._others(limits)
             coming = islice(self._more[limits], max(missing_of.values()))
             for number, case in enumerate(coming):
                 yield from ((case, name) for name, count in missing_of.items() if number < count)
 
-    def _within(self, limits: str) -> Iterator[Case]:
+    def _others(self, limits: str) -> Iterator[Case]:
+        """Cases of this lot alone that no lot of the campaign has."""
         try:
             request = within(self._request, limits)
         except NothingToDraw:
-            return iter(())
+            return
         least = self._ranks if spans_all_ranks(limits) else 1
         meshes = product(request.sps, request.dps)
         if not any(least <= sp * dp <= self._ranks for sp, dp in meshes):
-            return iter(())
-        known = {*self.batch, *self.given}
-        return (case for case in _drawn(request, self._ranks, least) if case not in known)
-
-    def _of_this_part(self, every: Iterator[Case]) -> Iterator[Case]:
-        return islice(every, self._part.number - 1, None, self._part.of)
+            return
+        lots, part = -(-request.count // SIZE), self._lot.part
+        for number in count(lots + self._lot.number, lots):
+            every = islice(_drawn(request, self._ranks, number, least), SIZE)
+            more = islice(every, part.number - 1, None, part.of)
+            first = next(more, None)
+            if first is None:
+                return
+            yield first
+            yield from more
 
     def _missing(self, tallies: Mapping[str, Tally]) -> Iterator[tuple[str, int]]:
         for name, tally in tallies.items():
@@ -136,25 +147,37 @@ def _fields(words: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def draw(request: Request, ranks: int) -> list[Case]:
     """The campaign, should its candidates support all cases."""
-    return _first(_drawn(request, ranks), request)
+    return [case for lot in WHOLE.lots(request.count) for case in _of_lot(request, ranks, lot)]
 
 
-def _first(every: Iterator[Case], request: Request) -> list[Case]:
-    batch = list(islice(every, request.count))
+def _of_lot(request: Request, ranks: int, lot: Lot) -> list[Case]:
+    batch = list(islice(_drawn(request, ranks, lot.number), lot.size))
     if not batch:
         raise NothingToDraw(f"--set={','.join(request.stated)}: no case is like this")
+    if len(batch) < lot.size:
+        raise NothingToDraw(
+            f"--set={','.join(request.stated)}: of {lot.size} cases only {len(batch)} were found; "
+            "ask for fewer --cases"
+        )
     return batch
 
 
-def _drawn(request: Request, ranks: int, least: int = 1) -> Iterator[Case]:
+def _drawn(request: Request, ranks: int, number: int, least: int = 1) -> Iterator[Case]:
+    """The cases of a lot, and as many more as there are; no two lots have one in common."""
+    own = replace(request, seed=request.seed + number * SEEDS_OF_CAMPAIGNS)
+    for case in _mixed(own, ranks, number, least):
+        yield replace(case, seed=case.seed + number * SEEDS) if number else case
+
+
+def _mixed(request: Request, ranks: int, number: int, least: int) -> Iterator[Case]:
     """All cases that a request describes, no two of them equal, some beyond the usual sizes."""
-    large = _beyond(request, ranks, least) if request.count >= BEYOND_FROM else iter(())
+    large = _beyond(request, ranks, number, least) if request.count >= BEYOND_FROM else iter(())
     given = set[Case]()
-    for place, case in enumerate(_usual(request, ranks, least)):
+    for place, case in enumerate(_usual(request, ranks, number, least)):
         # Before this one, so that there is one in six; wherever a campaign is cut into shards,
         # each has some.
-        number, offset = divmod(place, BEYOND_EVERY - 1)
-        if offset == 1 + number % (BEYOND_EVERY - 2):
+        turn, offset = divmod(place, BEYOND_EVERY - 1)
+        if offset == 1 + turn % (BEYOND_EVERY - 2):
             chosen = next((each for each in large if each not in given), None)
             if chosen is not None:
                 given.add(chosen)
@@ -164,9 +187,10 @@ def _drawn(request: Request, ranks: int, least: int = 1) -> Iterator[Case]:
             yield case
 
 
-def _beyond(request: Request, ranks: int, least: int) -> Iterator[Case]:
+def _beyond(request: Request, ranks: int, number: int, least: int) -> Iterator[Case]:
     return beyond(
         request.seed,
+        number * (SIZE // BEYOND_EVERY),
         rare_sps=[sp for sp in request.rare_sps if sp <= ranks],
         rare_dps=[dp for dp in request.rare_dps if dp <= ranks],
         min_ranks=least,
@@ -175,10 +199,10 @@ def _beyond(request: Request, ranks: int, least: int) -> Iterator[Case]:
     )
 
 
-def _usual(request: Request, ranks: int, least: int) -> Iterator[Case]:
-    """The notebook's batch is first."""
-    first = _as_stated(notebook_case(request, ranks), request)
-    yield from (case for case in first if least <= case.ranks <= ranks)
+def _usual(request: Request, ranks: int, number: int, least: int) -> Iterator[Case]:
+    """The notebook's batch is first of all."""
+    first = notebooks_batch(request, ranks) if number == 0 else []
+    yield from (case for case in first if least <= case.ranks)
     yield from drawn(cases(**bounds(request), min_ranks=least, max_ranks=ranks), request.seed)
 
 
@@ -187,16 +211,17 @@ def bounds(request: Request) -> dict[str, Any]:
     return {name: getattr(request, name) for name in (*ASKED.values(), "stated")}
 
 
-def _as_stated(case: Case, request: Request) -> list[Case]:
-    """The same with what is asked and stated of its fields; nothing where that cannot be."""
+def notebooks_batch(request: Request, ranks: int) -> list[Case]:
+    """One case, with what is asked and stated of its fields; none where that cannot be."""
     try:
         fields = {n: values[0] for n, values in map(read_stated, request.stated)}
-        return [replace(case, dp=min(request.dps), **fields)]
+        case = replace(_notebook_case(request, ranks), dp=min(request.dps), **fields)
     except InvalidCase:
         return []
+    return [case] if case.ranks <= ranks else []
 
 
-def notebook_case(request: Request, ranks: int) -> Case:
+def _notebook_case(request: Request, ranks: int) -> Case:
     """The batch that this project started from, on four ranks where there are four."""
     sp = max((sp for sp in request.sps if sp <= min(ranks, 4)), default=min(request.sps))
     heads = 4 if 4 % sp == 0 else sp

@@ -96,6 +96,13 @@ def show_failures(summary: Summary, console: Console) -> None:
             say(console, f"  also    {failure['verdict']}  {failure['replay']}")
 
 
+def show_bundles(summary: Summary, console: Console) -> None:
+    """Each failure in full, and where it is kept; once, where ranks could not even start."""
+    failures = [each for tally in summary.tallies.values() for each in tally.failures]
+    for failure in {each["bundle"]: each for each in reversed(failures)}.values():
+        say(console, f"\n{failure['explanation']}\n  bundle  {failure['bundle']}")
+
+
 def closing(summary: Summary, status: int) -> str:
     """What the exit status says, in words."""
     why = [each for name, tally in summary.tallies.items() if (each := _why(name, tally))]

@@ -2,10 +2,15 @@
 
 import argparse
 import math
+import time
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.against import PLAIN
-from harness.campaign.request import WHOLE, Part, Request
+from harness.campaign.lot import Part
+from harness.campaign.request import Request
+from harness.commands.examiner import open_examiner
 from harness.commands.options import (
     STOPPED,
     UsageError,
@@ -22,9 +27,8 @@ from harness.commands.options import (
     status_of,
     step_options,
 )
-from harness.commands.ranks import open_pool
-from harness.commands.side_by_side import pools_for, side_by_side
-from harness.importing import without_a_search_for_garbage
+from harness.commands.ranks import NoRanks
+from harness.commands.side_by_side import Processes, pools_for
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,6 +66,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="start no further case after so many seconds; default: no limit",
     )
+    parser.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="keep what is judged in this folder, and go on from what is known there; a campaign "
+        "that was killed or moved ends as if it had run through",
+    )
     campaign_options(parser, cases=100)
     step_options(parser)
     known_option(parser)
@@ -71,39 +81,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     pool_options(parser)
 
 
-def examine(
-    options: argparse.Namespace,
-    request: Request,
-    ranks: int,
-    part: Part,
-    console: "Console",
-    *,
-    alone: bool = False,
-) -> "Summary":
-    """Judge a part on ranks of its own, beside all others or alone."""
-    with without_a_search_for_garbage():
-        from harness.campaign.check import check
-        from harness.campaign.supply import require_cases
-
-    with open_pool(options, ranks, request.candidates, WHOLE if alone else part) as pool:
-        require_cases(request, pool)
-        return check(
-            request,
-            pool,
-            console,
-            part,
-            options.limit,
-            tables=alone,
-            diagnoses=options.diagnose,
-        )
-
-
 def run(options: argparse.Namespace) -> int:
     request, ranks = read_request(options)
     part = read_part(options.shard, request.count)
     pools = pools_for(options.pools, request, ranks)
-    if pools > 1 and (part.of > 1 or options.nodes > 1):
-        raise UsageError(f"--pools={pools}: use it on one host, and without --shard")
+    if pools > 1 and options.nodes > 1:
+        raise UsageError(f"--pools={pools}: use it on one host")
     if not options.limit > 0:
         raise UsageError(f"--limit={options.limit:g}: use a number of seconds above zero")
 
@@ -112,16 +95,46 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from harness.campaign.summary import INTERRUPTED
-    from harness.campaign.table import closing, say, show
+    from harness.campaign.table import closing as last_words
+    from harness.campaign.table import say
 
     console = Console(stderr=options.json)
-    if pools == 1:
-        summary = examine(options, request, ranks, part, console, alone=True)
-    else:
-        summary = side_by_side(options, request, ranks, pools, examine)
-        show(summary, console)
+    summary = _judged(options, request, ranks, part, pools, console)
     # What is listed may be forgiven where something passed beside it.
     known = options.known if all(tally.passed for tally in summary.tallies.values()) else "fail"
     status = STOPPED if summary.ended == INTERRUPTED else status_of(summary.verdict, known)
-    say(console, f"\n{closing(summary, status)}")
+    say(console, f"\n{last_words(summary, status)}")
     return answer(options, summary.record(), status)
+
+
+def _judged(
+    options: argparse.Namespace,
+    request: Request,
+    ranks: int,
+    part: Part,
+    pools: int,
+    console: "Console",
+) -> "Summary":
+    """What a part of a campaign comes to, on the ranks that were asked for."""
+    from harness.campaign.check import check, conduct
+    from harness.campaign.conduct import Lost
+    from harness.campaign.journal import Journal
+    from harness.campaign.table import say
+
+    until = time.monotonic() + options.limit
+    journal = Journal()
+    if options.resume:
+        journal = Journal.of(Path(options.resume), request, ranks, part)
+        say(console, journal.told())
+    with closing(journal):
+        if pools == 1:
+            with open_examiner(options, request, ranks, part, until) as examiner:
+                return check(examiner, console, journal)
+        # What is kept is kept of whole lots, whatever the number of pools.
+        lots = part.lots(request.count, 1 if options.resume else pools)
+        asked = options, request, ranks, part, until
+        try:
+            with Processes(open_examiner, asked, pools) as processes:
+                return conduct(request, lots, console, lambda _: processes, journal)
+        except Lost as error:
+            raise NoRanks(f"harness: {error}", str(error)) from None

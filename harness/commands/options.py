@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from harness.against import ITSELF, PLAIN, Against
-from harness.campaign.request import NAMED, Part, Request
+from harness.campaign.lot import Part
+from harness.campaign.request import NAMED, Request
 from harness.case import Dtype, Kernel, LossContract, Wrapper
 from harness.outside import BadInput
 

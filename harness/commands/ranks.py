@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from harness.campaign.request import WHOLE, Part
+from harness.campaign.lot import WHOLE, Part
 from harness.commands.options import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def open_pool(
     options: argparse.Namespace,
     ranks: int,
     candidates: Collection[str] = (),
-    part: Part = WHOLE,
+    worker: Part = WHOLE,
 ) -> Iterator["RankPool"]:
     """As many ranks, on the device and with the patience that was asked for, to run these.
 
@@ -66,8 +66,10 @@ def open_pool(
     where = homes.pop() if homes else ""
     interpreter(where)
     try:
-        here, worker = ranks // options.nodes, part.number - 1
-        placement = choose(options.device, options.transport, here, worker=worker, workers=part.of)
+        here, number = ranks // options.nodes, worker.number - 1
+        placement = choose(
+            options.device, options.transport, here, worker=number, workers=worker.of
+        )
         nodes = Nodes(options.nodes, options.endpoint) if options.nodes > 1 else None
     except NoPlace as error:
         raise UsageError(f"--{error}") from None

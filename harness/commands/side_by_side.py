@@ -1,22 +1,22 @@
-"""Parts of one campaign, judged side by side: a process for each, with ranks of its own."""
+"""Several pools on this host: a process for each, that judges one lot after the other."""
 
-import argparse
 import ctypes
 import json
 import multiprocessing
 import os
 import signal
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from harness.campaign.request import WHOLE, Part, Request
+from harness.campaign.conduct import Names
+from harness.campaign.lot import Lot, Part
+from harness.campaign.request import Request
+from harness.campaign.summary import Summary
 from harness.commands.options import UsageError
 from harness.commands.ranks import NoRanks
 from harness.commands.unexpected import told_in_full
@@ -24,18 +24,17 @@ from harness.importing import SAFE_PATH
 from harness.outside import BadInput
 
 if TYPE_CHECKING:
-    from harness.campaign.summary import Summary
+    from harness.campaign.examine import Examiner
 
 # A pool is worth its start if it has so many cases.
 WORTH = 25
-# What a part may come to instead of a summary, followed by what is to be said of it.
+# What may come instead of a summary, followed by what is to be said of it.
 REFUSED, NO_RANKS = "refused", "no ranks"
 # As the kernel's header has it.
 PR_SET_PDEATHSIG = 1
 
-# Judges a part, given what was asked for, the number of ranks, which part, and where to speak.
-Judge = Callable[..., "Summary"]
-Processes = dict[Connection, BaseProcess]
+# Opens ranks, given what was asked for and which of several pools it is.
+Open = Callable[..., AbstractContextManager["Examiner"]]
 
 
 def pools_for(text: str, request: Request, ranks: int) -> int:
@@ -53,104 +52,146 @@ def pools_for(text: str, request: Request, ranks: int) -> int:
     return max(1, min(there // ranks, request.count // WORTH))
 
 
-def side_by_side(
-    options: argparse.Namespace, request: Request, ranks: int, pools: int, judge: Judge
-) -> "Summary":
-    """The sum of all parts, each judged by a process of its own."""
-    from harness.campaign.merge import merge
-    from harness.campaign.summary import Summary
+@dataclass(slots=True)
+class Worker:
+    """One process, and the lot that it has."""
 
-    started = time.monotonic()
-    asked = options, request, ranks
-    with _processes(judge, asked, pools) as processes:
-        told, asked_to_end = _told(processes)
-    for what, text, summary in (each for each in told if isinstance(each, list)):
-        raise BadInput(text) if what == REFUSED else NoRanks(text, summary)
-    if not told and asked_to_end:
-        raise KeyboardInterrupt
-    if not told:
-        raise RuntimeError(f"none of {pools} processes came to its end")
-    parts = [(f"part {number}", Summary.from_record(each)) for number, each in enumerate(told)]
-    summary = replace(merge(parts), seconds=round(time.monotonic() - started, 3))
-    # Nobody is told in how many parts it was judged, if none is missing.
-    return summary if summary.missing else replace(summary, of=WHOLE.of, shards=(WHOLE.number,))
+    part: Part
+    process: BaseProcess
+    connection: Connection
+    lot: Lot | None = None
+    names: Names = ()
+
+
+class Processes:
+    """As many as there are pools; who is gone is replaced by another."""
+
+    def __init__(self, opens: Open, asked: tuple[Any, ...], pools: int) -> None:
+        # What they import and start must be theirs alone.
+        self._context = multiprocessing.get_context("spawn")
+        self._opens, self._asked = opens, asked
+        self._workers: list[Worker] = []
+        self._stopped = False
+        os.environ |= SAFE_PATH
+        # Begun beforehand, because it would unblock what is blocked here.
+        resource_tracker.ensure_running()
+        try:
+            with _without_ctrl_c():
+                for number in range(1, pools + 1):
+                    self._workers.append(self._started(Part(number, pools)))
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _started(self, part: Part) -> Worker:
+        ours, theirs = self._context.Pipe()
+        words = self._opens, (*self._asked, part), os.getpid(), theirs
+        process = self._context.Process(target=_serve, args=words)
+        process.start()
+        theirs.close()
+        return Worker(part, process, ours)
+
+    @property
+    def has_room(self) -> bool:
+        return any(worker.lot is None for worker in self._workers)
+
+    @property
+    def is_busy(self) -> bool:
+        return any(worker.lot is not None for worker in self._workers)
+
+    def begin(self, lot: Lot, names: Names) -> None:
+        worker = next(worker for worker in self._workers if worker.lot is None)
+        worker.lot, worker.names = lot, names
+        # Who is gone is noticed when it is waited for.
+        with suppress(OSError):
+            worker.connection.send((lot, names))
+
+    def finished(self) -> tuple[Lot, Names, Summary | None]:
+        busy = {worker.connection: worker for worker in self._workers if worker.lot is not None}
+        connection = next(iter(wait(busy)))
+        assert isinstance(connection, Connection)
+        worker = busy[connection]
+        try:
+            said: Any = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            said = None
+        if isinstance(said, list):
+            what, text, summary = said
+            raise BadInput(text) if what == REFUSED else NoRanks(text, summary)
+        lot, names, worker.lot = worker.lot, worker.names, None
+        assert lot is not None
+        if said is not None:
+            return lot, names, Summary.from_record(said, partial=True)
+        self._end(worker)
+        self._workers.remove(worker)
+        if not self._stopped:
+            with _without_ctrl_c():
+                self._workers.append(self._started(worker.part))
+        return lot, names, None
+
+    def stop(self) -> None:
+        """They tell what they know by then."""
+        self._stopped = True
+        for worker in self._workers:
+            worker.process.terminate()
+
+    def _end(self, worker: Worker) -> None:
+        """It has told all, or nobody waits for it any more."""
+        worker.connection.close()
+        worker.process.kill()
+        worker.process.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for worker in self._workers:
+            self._end(worker)
 
 
 @contextmanager
-def _processes(judge: Judge, asked: tuple[Any, ...], pools: int) -> Iterator[Processes]:
-    """One for each part, by the end of the pipe on which it tells what it came to."""
-    # What they import and start must be theirs alone.
-    context = multiprocessing.get_context("spawn")
-    processes: Processes = {}
-    os.environ |= SAFE_PATH
-    # Begun beforehand, because it would unblock what is blocked here.
-    resource_tracker.ensure_running()
-    # A Ctrl-C at the terminal is for us alone; we ask them to end in order.
+def _without_ctrl_c() -> Iterator[None]:
+    """A Ctrl-C at the terminal is for us alone; we ask those we start to end in order."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:
-        for number in range(1, pools + 1):
-            ours, theirs = context.Pipe(duplex=False)
-            words = judge, (*asked, Part(number, pools)), os.getpid(), theirs
-            processes[ours] = context.Process(target=_part, args=words)
-            processes[ours].start()
-            theirs.close()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield processes
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for connection, process in processes.items():
-            connection.close()
-            if process.pid is not None:
-                # It has told all, or nobody waits for it any more.
-                process.kill()
-                process.join()
 
 
-def _told(processes: Processes) -> tuple[list[Any], bool]:
-    """What each part came to that came to its end, and whether somebody asked them to end."""
-    told: list[Any] = []
-    waiting, asked_to_end = set(processes), False
-    while waiting:
-        try:
-            for connection in wait(waiting):
-                assert isinstance(connection, Connection)
-                waiting.remove(connection)
-                with suppress(EOFError):
-                    told.append(json.loads(connection.recv_bytes()))
-        except KeyboardInterrupt:
-            if asked_to_end:
-                raise
-            # They tell what they know by then.
-            asked_to_end = True
-            for connection in waiting:
-                processes[connection].terminate()
-    return told, asked_to_end
+class Silent:
+    """Of several lines that move none could be read."""
+
+    def tell(self, summary: Summary, doing: str = "checking") -> None:
+        pass
+
+    def found(self, failure: object) -> None:
+        pass
 
 
-def _part(judge: Judge, asked: tuple[Any, ...], parent: int, connection: Connection) -> None:
-    """One process: judge a part, tell what it came to, and end."""
-    from rich.console import Console
-
+def _serve(opens: Open, asked: tuple[Any, ...], parent: int, connection: Connection) -> None:
+    """One process: judge lots, tell what each came to, and end when nobody asks any more."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         return
-    # Of several lines that move none could be read.
-    file = sys.stderr if asked[0].json else sys.stdout
-    console = Console(file=file, force_terminal=False)
-    told: object
+    told: object = None
     try:
         # Who is asked to end before this has nothing to tell.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        told = judge(*asked, console).record()
+        with opens(*asked) as examiner:
+            while True:
+                lot, names = connection.recv()
+                found = examiner.examine(lot, names, Silent())
+                connection.send_bytes(json.dumps(found.record()).encode())
+    except (KeyboardInterrupt, EOFError, BrokenPipeError):
+        return
     except BadInput as error:
         told = REFUSED, str(error), ""
     except NoRanks as error:
         told = NO_RANKS, str(error), error.summary
-    except KeyboardInterrupt:
-        return
     except Exception as error:  # noqa: BLE001 - it says nothing of the candidate
         told = NO_RANKS, f"harness: {told_in_full(error)}", f"{type(error).__name__}: {error}"
     # Nobody may be there any more to hear it.

@@ -137,6 +137,7 @@ _EACH = (long_rows, many_rows, in_between, wide_heads(64), many_layers, several_
 
 def beyond(
     seed: int,
+    first: int,
     *,
     sps: Sequence[int],
     dps: Sequence[int],
@@ -147,7 +148,7 @@ def beyond(
     stated: Sequence[str],
     **usual: Any,
 ) -> Iterator[Case]:
-    """Kind after kind, over and over; a kind of which there is no case is left out."""
+    """Kind after kind, from the first one on, over and over; of some there may be no case."""
     # A sequence that nobody shares shows little.
     asked, sps = sps, tuple(sp for sp in sps if sp > 1) or sps
     ranks = {"min_ranks": min_ranks, "max_ranks": max_ranks}
@@ -174,6 +175,8 @@ def beyond(
         for number, (enlarge, its_sps, its_dps) in enumerate(kinds)
         if _fewest(its_sps, its_dps, **ranks)[0]
     ]
+    first %= max(len(streams), 1)
+    streams = streams[first:] + streams[:first]
     while streams:
         for stream in list(streams):
             case = next(stream, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.campaign.request import WHOLE, Part
+from harness.campaign.lot import WHOLE, Part
 from harness.commands.ranks import NoRanks
 from harness.ranks.pool import CannotStart, RankPool
 from harness.report import explain_no_start
@@ -34,5 +34,5 @@ def own_pool(harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyP
         finally:
             harness_pool.deadlines.case = usual
 
-    for command in ("check", "repro"):
+    for command in ("examiner", "repro"):
         monkeypatch.setattr(f"harness.commands.{command}.open_pool", opened)

@@ -1,28 +1,32 @@
-"""Parts of a campaign that are judged by nobody, side by side: a program for tests.
+"""Lots of a campaign that are judged by nobody, side by side: a program for tests.
 
-Run as `python -m properties.helpers.parts WHAT PARTS`, in a folder of its own. Every part that
-comes so far leaves the number of its process there.
+Run as `python -m properties.helpers.parts WHAT POOLS`, in a folder of its own; each pool has one
+lot. Everyone who comes so far leaves the number of its process there.
 """
 
-import argparse
 import json
 import os
 import signal
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from harness.campaign.request import Part, Request
+from harness.campaign.conduct import Campaign, Names
+from harness.campaign.lot import WHOLE, Lot, Part
+from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, Summary
 from harness.campaign.tally import Histogram, Tally
 from harness.cli import obey_signals
 from harness.commands.ranks import NoRanks
-from harness.commands.side_by_side import side_by_side
+from harness.commands.side_by_side import Processes
 from harness.outside import BadInput
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from harness.commands.side_by_side import Open
 
 REQUEST = Request(
     candidates=("a",),
@@ -35,45 +39,62 @@ REQUEST = Request(
 )
 
 
-def judge(
-    what: argparse.Namespace, request: Request, ranks: int, part: Part, console: "Console"
-) -> Summary:
-    """One case that passed, or what was asked for."""
-    console.print(f"part {part}")
-    summary = Summary(
-        request=request,
-        ranks=ranks,
-        versions={"harness": "1"},
-        size=part.of,
-        drawn="0123",
-        of=part.of,
-        shards=(part.number,),
-        tallies={"a": Tally(Counter(EQUAL=1), used={"fp64": Histogram([1, 0, 0, 0, 0, 0, 0])})},
-        situations=Counter({"a situation": 1}),
-        cases=1,
-        seconds=100.0,
-    )
-    if what.does == "refuses":
+class Nobody:
+    """Instead of ranks: one case that passed for each lot, or what was asked for."""
+
+    def __init__(self, does: str, worker: Part) -> None:
+        self._does, self._worker = does, worker
+
+    def examine(self, lot: Lot, names: Names, _watch: object) -> Summary:
+        assert names == REQUEST.candidates
+        summary = Summary(
+            request=REQUEST,
+            ranks=2,
+            versions={"harness": "1"},
+            size=len(lot),
+            of=1,
+            shards=(1,),
+            tallies={"a": Tally(Counter(EQUAL=1), used={"fp64": Histogram([1, *[0] * 6])})},
+            situations=Counter({"a situation": 1}),
+            cases=1,
+        )
+        if self._does == "vanishes" or (self._does == "vanishes once" and not _was_here(lot)):
+            os._exit(1)
+        try:
+            Path(f"part-{self._worker.number}").write_text(str(os.getpid()))
+            while self._does == "goes on":
+                signal.pause()
+        except KeyboardInterrupt:
+            summary.ended = INTERRUPTED
+        return summary
+
+
+def _was_here(lot: Lot) -> bool:
+    try:
+        Path(f"lot {lot.part.number}").touch(exist_ok=False)
+    except FileExistsError:
+        return True
+    return False
+
+
+@contextmanager
+def opens(does: str, worker: Part) -> Iterator[Nobody]:
+    sys.stderr.write(f"part {worker}\n")
+    if does == "refuses":
         raise BadInput("no such thing")
-    if what.does == "has no ranks":
+    if does == "has no ranks":
         raise NoRanks("harness: they do not come up", "they do not")
-    if what.does == "breaks":
+    if does == "breaks":
         raise ZeroDivisionError
-    if what.does == "vanishes":
-        os._exit(1)
-    try:
-        Path(f"part-{part.number}").write_text(str(os.getpid()))
-        while what.does == "goes on":
-            signal.pause()
-    except KeyboardInterrupt:
-        summary.ended = INTERRUPTED
-    return summary
+    yield Nobody(does, worker)
 
 
-def main(does: str, parts: str) -> Any:
-    what = argparse.Namespace(does=does, json=True)
+def main(does: str, pools: str) -> Any:
+    count = int(pools)
+    request, lots = replace(REQUEST, count=count), WHOLE.lots(count, count)
     try:
-        return side_by_side(what, REQUEST, 2, int(parts), judge).record()
+        with Processes(cast("Open", opens), (does,), count) as places:
+            return Campaign(request, lots, lambda *_: None).run(places, {}).record()
     except KeyboardInterrupt:
         return "KeyboardInterrupt"
     except Exception as error:  # noqa: BLE001 - tests look at it

@@ -10,6 +10,7 @@ from hypothesis import settings
 from rich.console import Console
 
 from harness.campaign.check import check
+from harness.campaign.examine import Examiner
 from harness.campaign.request import Request
 from harness.campaign.tally import PASSING, Tally
 from harness.cli import build_parser, main
@@ -71,7 +72,7 @@ def run_check(pool: RankPool, code: str) -> tuple[str, Tally, str]:
         seed=0,
     )
     output = io.StringIO()
-    summary = check(request, pool, Console(file=output, width=100))
+    summary = check(Examiner(request=request, pool=pool), Console(file=output, width=100))
     (tally,) = summary.tallies.values()
     return summary.verdict, tally, output.getvalue()
 

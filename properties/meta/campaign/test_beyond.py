@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from harness.campaign.bounds import Bounds
-from harness.campaign.request import WHOLE, Part, Request
+from harness.campaign.lot import Lot, Part
+from harness.campaign.request import Request
 from harness.campaign.supply import BEYOND_FROM, Supply, draw
 from harness.campaign.tally import Tally
 from harness.case import parse
@@ -96,7 +97,7 @@ def test_a_case_in_which_nothing_is_learned_is_in_no_bounds() -> None:
 def test_who_has_limits_is_given_large_cases_within_them_instead() -> None:
     limits = "loss=token-mean layers=1 micro=1 window=none tied=0 steps=1 dp=1"
     tallies, large = {"a": Tally()}, 0
-    for jobs in Supply(REQUEST, RANKS, WHOLE).rounds(tallies):
+    for jobs in Supply(REQUEST, RANKS, Lot(0, REQUEST.count)).rounds(tallies):
         for case, name in jobs:
             reason = outside(case, limits, RANKS)
             verdict = Verdict.UNSUPPORTED if reason else Verdict.EQUAL

@@ -43,20 +43,19 @@ def summary(
     *,
     situations: int = 2,
     errors: Sequence[float] = (0.2,),
-    size: int | None = None,
+    count: int | None = None,
 ) -> Summary:
     """A shard in which all cases passed, one of them unless `errors` are given."""
     request = Request(
         candidates=("a", "b"), sps=(1, 2), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
-        count=20, seed=7,
+        count=count or of * len(errors), seed=7,
     )  # fmt: skip
     names = [f"situation {n}" for n in range(situations)]
     return Summary(
         request=request,
         ranks=2,
         versions={"harness": "1", "torch": "2"},
-        size=size or of,
-        drawn="0123",
+        size=len(errors),
         of=of,
         shards=(number,),
         tallies={"a": tally(errors), "b": tally([0.0] * len(errors))},
@@ -77,7 +76,7 @@ def test_documents_read_back_are_what_was_written_and_add_up_in_any_order(
     errors: list[float], of: int, random: Any
 ) -> None:
     parts = [
-        (str(n), summary(n, of, errors=errors[n - 1 :: of], size=len(errors)))
+        (str(n), summary(n, of, errors=errors[n - 1 :: of], count=len(errors)))
         for n in range(1, of + 1)
     ]
     whole = merge(parts)
@@ -124,8 +123,6 @@ def refused(
     ("change", "said"),
     [
         (("campaign", "seed", 8), "seed=8, but 1.json has seed=7"),
-        (("campaign", "count", 10), "count=10, but 1.json has count=20"),
-        (("size", 3), "size=3, but 1.json has size=2"),
         (("campaign", "sps", [2, 1]), "sps=2,1, but 1.json has sps=1,2"),
         (("campaign", "dps", [2]), "dps=2, but 1.json has dps=1"),
         (("campaign", "dtypes", ["fp32"]), "dtypes=fp32, but 1.json has dtypes=fp64"),
@@ -135,7 +132,6 @@ def refused(
         (("versions", "torch", "3"), "torch=3, but 1.json has torch=2"),
         (("versions", "hypothesis", "6"), "hypothesis=6, but 1.json has hypothesis=None"),
         (("situations", {"new": 1}), "situations=new, but 1.json has situations=situation 0,"),
-        (("drawn", "4567"), "drawn=4567, but 1.json has drawn=0123"),
     ],
 )
 def test_shards_of_another_campaign_are_refused(
@@ -149,9 +145,28 @@ def test_shards_of_another_campaign_are_refused(
 def test_shards_of_another_number_of_shards_are_refused(
     tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    first = write(tmp_path, "1.json", summary(1, 2, size=3, errors=(0.1, 0.2)))
-    other = write(tmp_path, "2.json", summary(2, 3))
+    first = write(tmp_path, "1.json", summary(1, 2, errors=(0.1, 0.2, 0.3)))
+    other = write(tmp_path, "2.json", summary(2, 3, errors=(0.1, 0.2)))
     assert refused(first, other).startswith("document=2.json: shards=3, but 1.json has shards=2; ")
+
+
+def test_shards_of_a_campaign_of_another_size_are_refused(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    first = write(tmp_path, "1.json", summary(1, 2))
+    other = write(tmp_path, "2.json", summary(2, 2, errors=(0.1, 0.2)))
+    assert refused(first, other).startswith("document=2.json: count=4, but 1.json has count=2; ")
+
+
+def test_two_shards_that_judged_the_same_cases_are_refused(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    same = {"begun": 1, "judged": "0123456789abcdef"}
+    names = [
+        write(tmp_path, f"{k}.json", replace(summary(k, 2), **same))  # type: ignore[arg-type]
+        for k in (1, 2)
+    ]
+    assert refused(*names).startswith("document=2.json: holds the same cases as 1.json; ")
 
 
 def test_a_shard_that_is_there_twice_is_refused(

@@ -1,7 +1,6 @@
 """A campaign in parts is the campaign: drawn, judged, written, read and put together."""
 
 import io
-import itertools
 import json
 import os
 import signal
@@ -18,8 +17,10 @@ from rich.console import Console
 
 from harness.against import Against
 from harness.campaign.check import check
+from harness.campaign.examine import Examiner
+from harness.campaign.lot import MANY, SIZE, Lot, Part
 from harness.campaign.merge import merge
-from harness.campaign.request import EmptyPart, Part, Request
+from harness.campaign.request import Request
 from harness.campaign.summary import Summary
 from harness.campaign.tally import Tally
 from harness.case import Case, parse
@@ -51,22 +52,34 @@ NO_POOL = cast(
 )
 
 
-@given(st.lists(st.integers(), min_size=1, unique=True), st.data())
-def test_shards_are_disjoint_and_together_everything(
-    batch: list[int], data: st.DataObject
+@given(st.integers(1, 4 * MANY * SIZE), st.integers(1, 5), st.integers(1, 4))
+def test_the_lots_of_all_shards_are_the_campaign_whatever_the_pools(
+    count: int, of: int, pools: int
 ) -> None:
-    of = data.draw(st.integers(1, len(batch)))
-    parts = [Part(number, of).share(batch) for number in range(1, of + 1)]
-    assert sorted(itertools.chain(*parts)) == sorted(batch)
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    with pytest.raises(EmptyPart, match="too few"):
-        Part(1, len(batch) + 1).share(batch)
+    of, sizes, seen = min(of, count), list[int](), list[tuple[int, int]]()
+    for number in range(1, of + 1):
+        part = Part(number, of)
+        mine = [place for lot in part.lots(count, pools) for place in places(lot)]
+        assert sorted(mine) == [p for lot in part.lots(count) for p in places(lot)]
+        sizes.append(len(mine))
+        seen += mine
+    assert len({*seen}) == len(seen) == count
+    assert max(sizes) - min(sizes) <= max(SIZE * of, count // MANY) if of > 1 else True
+
+
+def places(lot: Lot) -> list[tuple[int, int]]:
+    """Where its cases stand in the campaign."""
+    assert 0 < len(lot) <= lot.size <= SIZE
+    return [(lot.number, place) for place in lot.part.share(range(lot.size))]
 
 
 def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: RankPool) -> None:
     console = Console(file=io.StringIO())
-    whole = check(REQUEST, harness_pool, console)
-    parts = [check(REQUEST, harness_pool, console, Part(k, 3)) for k in (1, 2, 3)]
+    whole = check(Examiner(request=REQUEST, pool=harness_pool), console)
+    parts = [
+        check(Examiner(request=REQUEST, pool=harness_pool, part=Part(k, 3)), console)
+        for k in (1, 2, 3)
+    ]
     union = merge([(f"shard {k}", part) for k, part in enumerate(parts)])
     assert union.missing == ()
     for name, tally in union.tallies.items():
@@ -74,7 +87,7 @@ def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: Ran
         assert replace(tally, pace=whole.tallies[name].pace) == whole.tallies[name]
         assert sum(pace.cases for pace in tally.pace.values()) == 8
     assert union.situations == whole.situations
-    assert (union.drawn, union.cases, union.verdict) == (whole.drawn, 8, whole.verdict)
+    assert (union.judged, union.cases, union.verdict) == (whole.judged, 8, whole.verdict)
     for tally in union.tallies.values():
         assert set(tally.used) == {"fp64", "fp32"}
         assert sum(sum(h.counts) for h in tally.used.values()) == 8
@@ -101,13 +114,13 @@ def test_a_case_is_counted_whole_or_not_at_all_whenever_somebody_stops_it(
             os.kill(os.getpid(), signal.SIGINT)
         add(tally, comparison, *more)
 
-    monkeypatch.setattr("harness.campaign.check.evaluate_all", passes)
+    monkeypatch.setattr("harness.campaign.examine.evaluate_all", passes)
     monkeypatch.setattr(Tally, "add", stopped)
     # Whoever was started in the background ignores it.
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         before = signal.getsignal(signal.SIGINT)
-        found = check(REQUEST, NO_POOL, Console(file=io.StringIO()))
+        found = check(Examiner(request=REQUEST, pool=NO_POOL), Console(file=io.StringIO()))
         assert signal.getsignal(signal.SIGINT) is before
     finally:
         signal.signal(signal.SIGINT, inherited)
@@ -131,10 +144,11 @@ def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("smallest", lambda failure, *_: Shrunk(failure, tried=0, finished=True)),
         ("keep", lambda *_, **__: "nowhere"),
     ):
-        monkeypatch.setattr(f"harness.campaign.check.{name}", fake)
+        monkeypatch.setattr(f"harness.campaign.examine.{name}", fake)
     names = [str(tmp_path / f"{k}.json") for k in (1, 2, 3)]
     for k, name in enumerate(names, 1):
-        found = check(REQUEST, NO_POOL, Console(file=io.StringIO()), Part(k, 3), diagnoses=False)
+        examiner = Examiner(request=REQUEST, pool=NO_POOL, part=Part(k, 3), diagnoses=False)
+        found = check(examiner, Console(file=io.StringIO()))
         Path(name).write_text(json.dumps(found.record()))
     return names
 

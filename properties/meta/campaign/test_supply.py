@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from harness.campaign import supply
-from harness.campaign.request import WHOLE, Part, Request
+from harness.campaign.lot import SIZE, Lot, Part
+from harness.campaign.request import Request
 from harness.campaign.supply import (
     NONE_OF,
     TIMES,
@@ -32,6 +33,7 @@ REQUEST = Request(
     count=12,
     seed=0,
 )
+LOT = Lot(0, REQUEST.count)
 
 
 def judged(campaign: Supply, *supports: Callable[[Case], bool]) -> tuple[list[Tally], list[Case]]:
@@ -64,14 +66,14 @@ def of_token_mean(case: Case) -> bool:
 
 
 def test_who_supports_all_cases_is_given_those_of_the_campaign_and_no_more() -> None:
-    campaign = Supply(REQUEST, 2, WHOLE)
+    campaign = Supply(REQUEST, 2, LOT)
     (tally,), cases = judged(campaign, everything)
-    assert cases == campaign.given == campaign.batch == draw(REQUEST, 2)
+    assert cases == campaign.given == campaign.share == draw(REQUEST, 2)
     assert (tally.judged, tally.lacking) == (12, 0)
 
 
 def test_who_supports_some_is_given_others_until_it_was_judged_on_as_many() -> None:
-    tallies, cases = judged(Supply(REQUEST, 2, WHOLE), everything, of_token_mean)
+    tallies, cases = judged(Supply(REQUEST, 2, LOT), everything, of_token_mean)
     assert [tally.judged for tally in tallies] == [12, 12]
     assert [tally.lacking for tally in tallies] == [0, 0]
     # No two are equal, and who had enough was given none of what came later.
@@ -90,7 +92,7 @@ def test_who_supports_some_is_given_others_until_it_was_judged_on_as_many() -> N
 def test_who_supports_next_to_nothing_is_given_up_and_lacks_cases(
     does: Callable[[Case], bool], refused: int, lacking: int
 ) -> None:
-    (tally,), _ = judged(Supply(REQUEST, 2, WHOLE), does)
+    (tally,), _ = judged(Supply(REQUEST, 2, LOT), does)
     assert tally.lacking == lacking
     assert refused <= tally.refused.total() < refused + 12
     assert tally.verdict == "FAULT"
@@ -106,7 +108,7 @@ def test_who_supports_next_to_nothing_is_given_up_and_lacks_cases(
 )
 def test_who_states_its_limits_is_given_nothing_in_vain_after_the_first_cases(limits: str) -> None:
     tallies, cases = {"a": Tally()}, []
-    for jobs in Supply(replace(REQUEST, sps=(1, 2)), RANKS, WHOLE).rounds(tallies):
+    for jobs in Supply(replace(REQUEST, sps=(1, 2)), RANKS, LOT).rounds(tallies):
         for case, name in jobs:
             beyond = outside(case, limits, RANKS)
             verdict = Verdict.UNSUPPORTED if beyond else Verdict.EQUAL
@@ -119,7 +121,7 @@ def test_who_states_its_limits_is_given_nothing_in_vain_after_the_first_cases(li
 
 def test_who_is_beyond_its_limits_whatever_is_drawn_is_given_up_as_well() -> None:
     tally = Tally()
-    for jobs in Supply(REQUEST, RANKS, WHOLE).rounds({"a": tally}):
+    for jobs in Supply(REQUEST, RANKS, LOT).rounds({"a": tally}):
         for case, name in jobs:
             seen = Comparison(case=case, candidate=name, verdict=Verdict.UNSUPPORTED, reason="no")
             tally.add(replace(seen, limits="layers=1"))
@@ -127,13 +129,26 @@ def test_who_is_beyond_its_limits_whatever_is_drawn_is_given_up_as_well() -> Non
     assert (tally.lacking, tally.verdict) == (12, "FAULT")
 
 
-def test_a_large_campaign_ends_too_after_as_many_refusals() -> None:
-    campaign, tally = Supply(replace(REQUEST, count=1000), RANKS, WHOLE), Tally()
-    for case in campaign.batch[:NONE_OF]:
-        assert not campaign.is_in_vain(tally)
-        refused = Comparison(case=case, candidate="a", verdict=Verdict.UNSUPPORTED, reason="no")
-        tally.add(refused)
-    assert campaign.is_in_vain(tally)
+def test_lots_are_drawn_each_from_its_number_and_have_no_case_in_common() -> None:
+    large = replace(REQUEST, count=3 * SIZE + 7)
+    batch = draw(large, RANKS)
+    assert len(batch) == len({*batch}) == large.count
+    # Nobody else's were drawn, and nobody's were drawn otherwise for a campaign of another size.
+    alone = Supply(replace(REQUEST, count=10**9), RANKS, Lot(2, SIZE)).share
+    assert alone == batch[2 * SIZE : 3 * SIZE]
+    assert Supply(large, RANKS, Lot(2, SIZE, Part(2, 5))).share == alone[1::5]
+
+
+def test_what_takes_the_place_of_cases_is_in_no_other_lot() -> None:
+    large, given = replace(REQUEST, count=2 * SIZE), set[Case]()
+    for number in range(2):
+        campaign = Supply(large, RANKS, Lot(number, SIZE))
+        (tally,), _ = judged(campaign, of_token_mean)
+        assert tally.judged == SIZE
+        assert len({*campaign.given}) == len(campaign.given) > SIZE
+        assert given.isdisjoint(campaign.given)
+        given |= {*campaign.given}
+    assert given >= {*draw(large, RANKS)}
 
 
 @pytest.mark.parametrize(
@@ -199,7 +214,7 @@ def test_a_step_over_all_ranks_is_judged_on_cases_that_have_them_all() -> None:
 
 def test_in_the_place_of_a_case_that_nobody_can_judge_there_is_another() -> None:
     tally, cases = Tally(), []
-    for jobs in Supply(REQUEST, RANKS, WHOLE).rounds({"a": tally}):
+    for jobs in Supply(REQUEST, RANKS, LOT).rounds({"a": tally}):
         for case, name in jobs:
             tally.add(hidden(case, name) if case.layers == 1 else seen(case, name))
             cases += [case] if case.layers > 1 else []
@@ -217,7 +232,7 @@ def test_in_the_place_of_a_case_that_nobody_can_judge_there_is_another() -> None
 
 def test_where_nothing_could_be_judged_a_campaign_is_a_fault_and_ends() -> None:
     tally = Tally()
-    for jobs in Supply(REQUEST, RANKS, WHOLE).rounds({"a": tally}):
+    for jobs in Supply(REQUEST, RANKS, LOT).rounds({"a": tally}):
         for case, name in jobs:
             tally.add(hidden(case, name))
     assert NONE_OF <= tally.hidden < NONE_OF + 12
@@ -234,8 +249,9 @@ def seen(case: Case, name: str) -> Comparison:
 
 def test_where_there_are_no_more_cases_nobody_lacks_any(monkeypatch: pytest.MonkeyPatch) -> None:
     few = draw(REQUEST, 2)[1:]
-    monkeypatch.setattr(supply, "drawn", lambda *_: iter(few))
-    (tally,), cases = judged(Supply(REQUEST, 2, WHOLE), of_token_mean)
+    # Of a campaign's own seed, and of no lot beyond.
+    monkeypatch.setattr(supply, "drawn", lambda _, seed: iter(few if seed == 0 else ()))
+    (tally,), cases = judged(Supply(REQUEST, 2, LOT), of_token_mean)
     assert 0 < tally.judged == len(cases) < 12
     assert (tally.lacking, tally.verdict) == (0, "EQUAL")
 
@@ -243,14 +259,14 @@ def test_where_there_are_no_more_cases_nobody_lacks_any(monkeypatch: pytest.Monk
 def test_no_two_shards_are_given_the_same_case() -> None:
     seen: list[Case] = []
     for number in (1, 2, 3):
-        (tally,), cases = judged(Supply(REQUEST, 2, Part(number, 3)), of_token_mean)
+        (tally,), cases = judged(Supply(REQUEST, 2, Lot(0, 12, Part(number, 3))), of_token_mean)
         assert tally.judged == 4
         seen += cases
     assert len(set(seen)) == len(seen) == 12
 
 
 def test_who_failed_is_given_no_more() -> None:
-    campaign, tally = Supply(REQUEST, 2, WHOLE), Tally()
+    campaign, tally = Supply(REQUEST, 2, LOT), Tally()
     for jobs in campaign.rounds({"a": tally}):
         tally.failure = Comparison(case=jobs[0][0], candidate="a", verdict=Verdict.DIVERGED)
-    assert campaign.given == campaign.batch
+    assert campaign.given == campaign.share

@@ -48,7 +48,7 @@ def campaign(**verdicts: int) -> dict[str, Any]:
         count=20, seed=0,
     )  # fmt: skip
     return Summary(
-        request=request, ranks=1, versions={}, size=20, drawn="", of=1, shards=(1,),
+        request=request, ranks=1, versions={}, size=20, of=1, shards=(1,),
         tallies={"mine": tally}, situations=Counter(), cases=20, seconds=8.0,
     ).record()  # fmt: skip
 

@@ -1,0 +1,140 @@
+"""A campaign, from its first lot to its last: who judges which, and what they come to.
+
+Lots are judged in any order and counted in theirs. A candidate that failed in one, or was judged
+on too few of its cases, is asked no more: what was judged of it in later lots meanwhile counts for
+nothing. So a campaign comes to the same wherever its lots are judged.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from harness.campaign.lot import Lot
+from harness.campaign.request import Request
+from harness.campaign.summary import INTERRUPTED, Summary
+from harness.campaign.undisturbed import undisturbed
+
+Names = tuple[str, ...]
+# How often a lot may be lost together with those who judge it.
+MOST_LOSSES = 2
+
+
+class Lost(RuntimeError):
+    """Whoever is given this lot is gone; the message names it."""
+
+
+class Places(Protocol):
+    """Where lots are judged, several at a time or one."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another lot can be begun."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether one that was begun is not finished."""
+
+    def begin(self, lot: Lot, names: Names) -> None:
+        """Have these candidates judged on a lot."""
+
+    def finished(self) -> tuple[Lot, Names, Summary | None]:
+        """Wait for whichever is done first; nothing is known of one whose place is gone."""
+
+    def stop(self) -> None:
+        """Finish those that were begun as they are."""
+
+
+# Called with each lot that is counted, in the order of lots.
+Counted = Callable[[Lot, Names, Summary], None]
+
+
+class Campaign:
+    """Its lots, and what those came to that are counted."""
+
+    def __init__(self, request: Request, lots: Sequence[Lot], counted: Counted) -> None:
+        self._names: Names = request.candidates
+        self._counted = counted
+        self._summary: Summary | None = None
+        # In order, those that are not counted yet; those that nobody has begun; and what others
+        # came to.
+        self._left, self._waiting = deque(lots), deque(lots)
+        self._came: dict[Lot, tuple[Names, Summary]] = {}
+        self._lost = Counter[Lot]()
+        self._ended = self._stopped = False
+
+    def run(self, places: Places, known: dict[Lot, tuple[Names, Summary]]) -> Summary:
+        """Judge all but what is known, and say what it comes to."""
+        self._came |= known
+        self._waiting = deque(lot for lot in self._waiting if lot not in known)
+        while True:
+            try:
+                if not self._goes_on(places):
+                    return self._whole()
+            except KeyboardInterrupt:
+                if self._stopped:
+                    raise
+                self._ended = self._stopped = True
+                places.stop()
+
+    def _goes_on(self, places: Places) -> bool:
+        with undisturbed():
+            self._count()
+        if not self._left or not self._names:
+            return False
+        while self._waiting and places.has_room and not self._ended:
+            places.begin(self._waiting.popleft(), self._names)
+        if not places.is_busy:
+            return False
+        lot, names, found = places.finished()
+        with undisturbed():
+            if found is None:
+                self._lose(lot)
+            else:
+                self._ended = self._ended or bool(found.ended)
+                self._came[lot] = names, found
+        return True
+
+    def _count(self) -> None:
+        """All that came whose turn it is."""
+        while self._left and self._names and (came := self._came.pop(self._left[0], None)):
+            names, found = came
+            if names != self._names and not self._ended:
+                # It was begun before somebody failed.
+                self._waiting.appendleft(self._left[0])
+                return
+            lot = self._left.popleft()
+            self._add(found)
+            if not found.ended:
+                self._counted(lot, names, found)
+
+    def _lose(self, lot: Lot) -> None:
+        self._lost[lot] += 1
+        if self._lost[lot] == MOST_LOSSES and not self._stopped:
+            raise Lost(
+                f"{lot}: whoever judged it was gone before it was done, {MOST_LOSSES} times"
+            )
+        self._waiting.appendleft(lot)
+
+    def _add(self, found: Summary) -> None:
+        self._summary = self._summary + found if self._summary else found
+        tallies = self._summary.tallies
+        self._names = tuple(
+            name
+            for name in self._names
+            if not tallies[name].failures and not tallies[name].lacking
+        )
+
+    def _whole(self) -> Summary:
+        """With all that was judged, and what it lacks who was not asked to the end."""
+        for lot in [lot for lot in self._left if self._ended and lot in self._came]:
+            self._left.remove(lot)
+            self._add(self._came.pop(lot)[1])
+        if self._summary is None:
+            raise KeyboardInterrupt
+        self._summary.size += sum(map(len, self._left))
+        if self._stopped:
+            self._summary.ended = INTERRUPTED
+        for tally in self._summary.tallies.values():
+            if tally.lacking and not tally.failures:
+                tally.lacking = self._summary.size - tally.judged
+        return self._summary

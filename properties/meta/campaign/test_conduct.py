@@ -1,0 +1,208 @@
+"""A campaign comes to the same, wherever and in whatever order its lots are judged."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.campaign.conduct import Campaign, Lost, Names
+from harness.campaign.lot import SIZE, WHOLE, Lot
+from harness.campaign.request import Request
+from harness.campaign.summary import INTERRUPTED, LIMIT, Summary
+from harness.campaign.tally import Tally
+from harness.case import parse
+from harness.compare import Comparison, KeyResult, Verdict
+
+CASE = parse("case/1 rows=2:11 sp=2")
+KEYS = (KeyResult("loss", 1, 0, 0.1),)
+REQUEST = Request(
+    candidates=("a", "b"), sps=(2,), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
+    count=6 * SIZE, seed=0,
+)  # fmt: skip
+LOTS = WHOLE.lots(REQUEST.count)
+FAILURE = {
+    "case": str(CASE), "verdict": "DIVERGED", "explanation": "x", "replay": "y", "bundle": "z",
+}  # fmt: skip
+# What becomes of a lot.
+Fate = Callable[[Lot, str], str]
+
+
+@cache
+def tally(count: int, verdict: Verdict) -> Tally:
+    made = Tally()
+    for _ in range(count):
+        made.add(Comparison(case=CASE, candidate="", verdict=verdict, keys=KEYS))
+    return made
+
+
+def judged(lot: Lot, names: Names, fate: Fate) -> Summary:
+    """All cases of it, but for a name that fails in the first or is judged on no other."""
+    tallies = {name: Tally() for name in REQUEST.candidates}
+    for name in names:
+        how = fate(lot, name)
+        verdict = Verdict.DIVERGED if how == "fails" else Verdict.EQUAL
+        made = tallies[name] = Tally() + tally(1 if how else len(lot), verdict)
+        if how == "fails":
+            made.failures.append(FAILURE)
+        elif how == "lacks":
+            made.verdicts["UNSUPPORTED"], made.refused["no"] = 300, 300
+            made.lacking = len(lot) - 1
+    cases = max(each.judged for each in tallies.values())
+    return Summary(
+        request=REQUEST, ranks=2, versions={}, size=len(lot), of=1, shards=(1,), tallies=tallies,
+        situations=Counter({"one": 1}), begun=cases, cases=cases, seconds=1.0,
+    )  # fmt: skip
+
+
+class Fakes:
+    """So many places; which of them is done next is chosen from outside."""
+
+    def __init__(self, room: int, fate: Fate, choose: Callable[[int], int]) -> None:
+        self.begun: list[tuple[Lot, Names]] = []
+        self.asked: list[tuple[Lot, Names]] = []
+        self._room, self._fate, self._choose = room, fate, choose
+        self.stopped = False
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.begun) < self._room
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.begun)
+
+    def begin(self, lot: Lot, names: Names) -> None:
+        assert names
+        self.begun.append((lot, names))
+        self.asked.append((lot, names))
+
+    def finished(self) -> tuple[Lot, Names, Summary | None]:
+        lot, names = self.begun.pop(self._choose(len(self.begun)))
+        how = self._fate(lot, "")
+        if how == "ctrl-c" and not self.stopped:
+            self.begun.append((lot, names))
+            raise KeyboardInterrupt
+        if how == "lost":
+            return lot, names, None
+        found = judged(lot, names, self._fate)
+        if self.stopped:
+            found.ended = INTERRUPTED
+        elif how == "late":
+            found.ended = LIMIT
+        return lot, names, found
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def conducted(
+    fate: Fate, room: int = 1, choose: Callable[[int], int] = lambda _: 0, **known: Any
+) -> tuple[Summary, list[Lot], Fakes]:
+    counted: list[Lot] = []
+    places = Fakes(room, fate, choose)
+    campaign = Campaign(REQUEST, LOTS, lambda lot, *_: counted.append(lot))
+    return campaign.run(places, known.get("known", {})), counted, places
+
+
+FATES = st.dictionaries(
+    st.tuples(st.integers(0, 5), st.sampled_from(REQUEST.candidates)),
+    st.sampled_from(("fails", "lacks")),
+    max_size=3,
+)
+
+
+@given(FATES, st.integers(1, 4), st.randoms(use_true_random=False))
+def test_the_order_in_which_lots_are_done_changes_nothing(
+    fates: dict[tuple[int, str], str], room: int, random: Any
+) -> None:
+    def fate(lot: Lot, name: str) -> str:
+        return fates.get((lot.number, name), "")
+
+    alone, counted, _ = conducted(fate)
+    together, also, _ = conducted(fate, room, random.randrange)
+    assert together == alone
+    assert also == counted
+    assert Summary.from_record(alone.record()) == alone
+    assert alone.size == REQUEST.count
+
+
+def test_who_failed_is_asked_no_more_and_what_it_did_meanwhile_counts_for_nothing() -> None:
+    def fate(lot: Lot, name: str) -> str:
+        return "fails" if (lot.number, name) == (1, "a") else ""
+
+    # The last that was begun is done first.
+    found, counted, places = conducted(fate, 3, lambda busy: busy - 1)
+    assert counted == LOTS
+    assert (found.tallies["a"].judged, found.tallies["b"].judged) == (SIZE + 1, REQUEST.count)
+    assert [names for lot, names in places.asked if lot.number == 2] == [("a", "b"), ("b",)]
+
+
+def test_a_campaign_ends_with_the_last_who_is_asked() -> None:
+    found, counted, places = conducted(
+        lambda lot, name: "fails" if lot.number == 1 and name else ""
+    )
+    assert counted == LOTS[:2]
+    assert len(places.asked) == 2
+    assert (found.size, found.cases) == (REQUEST.count, SIZE + 1)
+
+
+def test_who_was_judged_on_too_few_of_a_lot_lacks_all_that_follow() -> None:
+    found, _, _ = conducted(lambda lot, name: "lacks" if (lot.number, name) == (2, "a") else "")
+    tally = found.tallies["a"]
+    assert (tally.judged, tally.lacking) == (2 * SIZE + 1, 4 * SIZE - 1)
+    assert tally.verdict == "FAULT"
+
+
+def in_lot_2(how: str) -> Fate:
+    """Of the lot, and of no candidate."""
+    return lambda lot, name: how if lot.number == 2 and not name else ""
+
+
+def test_a_limit_begins_no_more_and_waits_for_what_is_under_way() -> None:
+    found, counted, places = conducted(in_lot_2("late"), 2, lambda busy: busy - 1)
+    assert found.ended == LIMIT
+    assert not places.stopped
+    assert len(places.asked) * SIZE == found.cases
+    # None that was cut short, and none behind it, is one to be gone on from.
+    assert len(counted) < len(places.asked)
+    assert found.size == REQUEST.count
+
+
+def test_a_ctrl_c_has_all_told_that_was_judged() -> None:
+    found, counted, places = conducted(
+        lambda lot, name: "ctrl-c" if lot.number == 2 and not name else "",
+        2,
+        lambda busy: busy - 1,
+    )
+    assert places.stopped
+    assert (found.ended, found.verdict) == (INTERRUPTED, "FAULT")
+    assert len(places.asked) * SIZE == found.cases
+    assert len(counted) < len(places.asked)
+
+
+def test_a_lot_that_is_lost_is_given_to_another_and_lost_again_it_is_named() -> None:
+    def fate(lot: Lot, name: str) -> str:
+        return "lost" if lot.number == 2 and not name and next(losses, False) else ""
+
+    losses = iter([True])
+    found, _, places = conducted(fate)
+    assert found == conducted(lambda *_: "")[0]
+    assert [lot.number for lot, _ in places.asked] == [0, 1, 2, 2, 3, 4, 5]
+    losses = iter([True, True])
+    with pytest.raises(Lost, match="lot 2: whoever judged it was gone before it was done"):
+        conducted(fate)
+
+
+def test_what_is_known_is_not_judged_again() -> None:
+    whole, _, _ = conducted(lambda *_: "")
+    names = REQUEST.candidates
+    known = {lot: (names, judged(lot, names, lambda *_: "")) for lot in LOTS[:4]}
+    found, counted, places = conducted(lambda *_: "", known=known)
+    assert [lot for lot, _ in places.asked] == LOTS[4:]
+    assert counted == LOTS
+    assert found == replace(whole, seconds=found.seconds)
