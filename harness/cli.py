@@ -13,16 +13,16 @@ from harness.commands import (
     conformance,
     doctor,
     golden,
-    join,
     merge,
     mutants,
     report,
     repro,
 )
-from harness.commands.options import DIVERGED, FAULT, STOPPED, USAGE, print_json
+from harness.commands.options import DIVERGED, FAULT, PASSED, STOPPED, USAGE, print_json
 from harness.commands.ranks import NoRanks
 from harness.commands.unexpected import told_in_full
 from harness.outside import BadInput, printable
+from harness.ranks.launched import Launched
 
 COMMANDS = {
     "check": check,
@@ -34,7 +34,6 @@ COMMANDS = {
     "conformance": conformance,
     "report": report,
     "doctor": doctor,
-    "join": join,
 }
 
 STATUS = (
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         obey_signals()
     try:
-        status = _answer(options)
+        status = _beside_others(options)
         sys.stdout.flush()
     except OSError:
         # Whoever read what we print has gone, or its disk is full: nobody can be told of it, and
@@ -59,6 +58,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return FAULT
     return status
+
+
+def _beside_others(options: argparse.Namespace) -> int:
+    """Where a launcher has started several of us, one answers and the others have the ranks."""
+    try:
+        launched = Launched.here()
+        if launched and not launched.is_first:
+            from harness.ranks.node import follow
+
+            return PASSED if follow(launched) else FAULT
+    except BadInput as error:
+        print(f"harness: {error}", file=sys.stderr)  # noqa: T201 - a command speaks
+        return USAGE
+    if not launched:
+        return _answer(options)
+    if hasattr(options, "ranks"):
+        options.ranks = launched.size
+    try:
+        return _answer(options)
+    finally:
+        from harness.ranks.nodes import dismiss
+
+        dismiss()
 
 
 def _answer(options: argparse.Namespace) -> int:

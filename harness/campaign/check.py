@@ -11,7 +11,7 @@ from harness.campaign.live import Live
 from harness.campaign.lot import Lot
 from harness.campaign.request import Request
 from harness.campaign.summary import Summary
-from harness.campaign.supply import notebooks_batch
+from harness.campaign.supply import Supply, notebooks_batch
 from harness.campaign.table import say, show, show_bundles
 from harness.case import Case
 from harness.generation.situations import SITUATIONS
@@ -55,15 +55,15 @@ def check(examiner: Examiner, console: Console, journal: Journal | None = None) 
     """
     request, part, pool = examiner.request, examiner.part, examiner.pool
     pool.start()
-    if part.number == 1 and any(name.startswith(OURS) for name in request.candidates):
-        for case in notebooks_batch(request, pool.size):
-            say(console, notebook_text(case))
     lots = part.lots(request.count)
-    return conduct(request, lots, console, lambda live: Here(examiner, live), journal)
+    # What is wrong with the request is said before anything is shown.
+    Supply(request, pool.size, lots[0])
+    return conduct(request, pool.size, lots, console, lambda live: Here(examiner, live), journal)
 
 
 def conduct(
     request: Request,
+    ranks: int,
     lots: Sequence[Lot],
     console: Console,
     open_places: Callable[[Live], Places],
@@ -71,6 +71,9 @@ def conduct(
 ) -> Summary:
     """Have lots judged, wherever that is, and show what they come to."""
     journal = journal or Journal()
+    if lots[0].begins and any(name.startswith(OURS) for name in request.candidates):
+        for case in notebooks_batch(request, ranks):
+            say(console, notebook_text(case))
     with Live(console, sum(map(len, lots)), len(SITUATIONS)) as live:
 
         def counted(lot: Lot, names: Names, found: Summary) -> None:

@@ -37,8 +37,11 @@ class Places(Protocol):
     def begin(self, lot: Lot, names: Names) -> None:
         """Have these candidates judged on a lot."""
 
-    def finished(self) -> tuple[Lot, Names, Summary | None]:
-        """Wait for whichever is done first; nothing is known of one whose place is gone."""
+    def finished(self) -> tuple[Lot, Names, Summary | None] | None:
+        """Wait for whichever is done first; nothing is known of one whose place is gone.
+
+        Nothing at all, where there is room all of a sudden.
+        """
 
     def stop(self) -> None:
         """Finish those that were begun as they are."""
@@ -83,9 +86,12 @@ class Campaign:
             return False
         while self._waiting and places.has_room and not self._ended:
             places.begin(self._waiting.popleft(), self._names)
-        if not places.is_busy:
+        if not places.is_busy and (self._ended or not self._waiting):
             return False
-        lot, names, found = places.finished()
+        came = places.finished()
+        if came is None:
+            return True
+        lot, names, found = came
         with undisturbed():
             if found is None:
                 self._lose(lot)

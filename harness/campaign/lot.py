@@ -57,6 +57,11 @@ class Lot:
     size: int
     part: Part = WHOLE
 
+    @property
+    def begins(self) -> bool:
+        """Whether the first case of the campaign is in it."""
+        return self.number == 0 and self.part.number == 1
+
     def __len__(self) -> int:
         return len(range(self.part.number - 1, self.size, self.part.of))
 

@@ -7,6 +7,7 @@ numbers that the campaign does not have.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import count, islice, product
 from typing import TYPE_CHECKING, Any
 
@@ -150,14 +151,16 @@ def draw(request: Request, ranks: int) -> list[Case]:
     return [case for lot in WHOLE.lots(request.count) for case in _of_lot(request, ranks, lot)]
 
 
+# It is drawn once to see whether it can be, and then to be judged.
+@lru_cache(maxsize=1)
 def _of_lot(request: Request, ranks: int, lot: Lot) -> list[Case]:
     batch = list(islice(_drawn(request, ranks, lot.number), lot.size))
     if not batch:
         raise NothingToDraw(f"--set={','.join(request.stated)}: no case is like this")
     if len(batch) < lot.size:
         raise NothingToDraw(
-            f"--set={','.join(request.stated)}: of {lot.size} cases only {len(batch)} were found; "
-            "ask for fewer --cases"
+            f"--cases={request.count}: of {lot.size} cases that are like this only {len(batch)} "
+            "could be drawn; ask for fewer, or state less with --set"
         )
     return batch
 

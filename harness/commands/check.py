@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from harness.campaign.summary import Summary
+    from harness.commands.cluster import Cluster
 
 HELP = "judge candidates on generated cases"
 
@@ -60,6 +61,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         "for; default: 1",
     )
     parser.add_argument(
+        "--on",
+        choices=("here", "ray"),
+        default="here",
+        help="ray: have the pools on the hosts of the Ray cluster that RAY_ADDRESS names, or the "
+        "one of this host; --pools auto: as many as there is room for; default: here",
+    )
+    parser.add_argument(
         "--limit",
         type=float,
         default=math.inf,
@@ -84,9 +92,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     request, ranks = read_request(options)
     part = read_part(options.shard, request.count)
-    pools = pools_for(options.pools, request, ranks)
-    if pools > 1 and options.nodes > 1:
-        raise UsageError(f"--pools={pools}: use it on one host")
+    pools = pools_for(options.pools, request, ranks, options.on)
     if not options.limit > 0:
         raise UsageError(f"--limit={options.limit:g}: use a number of seconds above zero")
 
@@ -127,14 +133,34 @@ def _judged(
         journal = Journal.of(Path(options.resume), request, ranks, part)
         say(console, journal.told())
     with closing(journal):
-        if pools == 1:
+        if options.on == "here" and pools == 1:
             with open_examiner(options, request, ranks, part, until) as examiner:
                 return check(examiner, console, journal)
-        # What is kept is kept of whole lots, whatever the number of pools.
-        lots = part.lots(request.count, 1 if options.resume else pools)
-        asked = options, request, ranks, part, until
         try:
-            with Processes(open_examiner, asked, pools) as processes:
-                return conduct(request, lots, console, lambda _: processes, journal)
+            with _several(options, request, ranks, part, pools, until) as places:
+                # What is kept is kept of whole lots, whatever the number of pools.
+                lots = part.lots(request.count, 1 if options.resume else places.count)
+                return conduct(request, ranks, lots, console, lambda _: places, journal)
         except Lost as error:
             raise NoRanks(f"harness: {error}", str(error)) from None
+
+
+def _several(
+    options: argparse.Namespace,
+    request: Request,
+    ranks: int,
+    part: Part,
+    pools: int,
+    until: float,
+) -> "Processes | Cluster":
+    """Pools on this host, or wherever there is room."""
+    asked = options, request, ranks, part, until
+    if options.on == "here":
+        return Processes(open_examiner, asked, pools)
+    try:
+        from harness.commands.cluster import Cluster
+    except ImportError:
+        raise UsageError(
+            "--on=ray: Ray is not installed here; pip install 'ulysses-harness[ray]'"
+        ) from None
+    return Cluster(*asked)

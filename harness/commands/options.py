@@ -154,20 +154,6 @@ def pool_options(
         help="auto: the device's own, such as nccl, if no two ranks share a device; else gloo",
     )
     parser.add_argument(
-        "--nodes",
-        type=int,
-        default=1,
-        metavar="N",
-        help="divide the ranks over N hosts; all hosts but this one run `join`; default: 1",
-    )
-    parser.add_argument(
-        "--endpoint",
-        metavar="HOST:PORT",
-        help="with --nodes: an address of this host that the others reach, and a free port. "
-        "If a host's own name does not lead to an address that the others reach, set "
-        "GLOO_SOCKET_IFNAME on that host to its network interface",
-    )
-    parser.add_argument(
         "--deadline",
         type=float,
         default=deadline,

@@ -1,7 +1,6 @@
 """The ranks that a command was asked for. Nothing heavy is imported before they are needed."""
 
 import argparse
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -43,19 +42,12 @@ def open_pool(
     """
     from harness.candidates import interpreter, locate
     from harness.ranks.device import NoPlace, choose
-    from harness.ranks.nodes import CannotListen, Nodes
+    from harness.ranks.nodes import nodes_here
     from harness.ranks.pool import CannotStart, RankPool
     from harness.report import explain_no_start
 
     if not 0 < options.deadline < 1e6:
         raise UsageError(f"--deadline={options.deadline:g}: use a number of seconds above zero")
-    if options.nodes < 1 or (options.nodes > 1) is (options.endpoint is None):
-        raise UsageError(
-            f"--nodes={options.nodes}: use at least 2, together with --endpoint HOST:PORT, or "
-            "leave both out"
-        )
-    if ranks % options.nodes:
-        raise UsageError(f"--ranks={ranks}: use a multiple of --nodes={options.nodes}")
     _refuse_pretence(options)
     homes = {each.home for each in map(locate, candidates)} - {""}
     if len(homes) > 1:
@@ -65,18 +57,19 @@ def open_pool(
         )
     where = homes.pop() if homes else ""
     interpreter(where)
+    nodes = nodes_here()
+    if nodes and worker.of > 1:
+        raise UsageError(f"--pools={worker.of}: a launcher started the ranks of one pool")
     try:
-        here, number = ranks // options.nodes, worker.number - 1
         placement = choose(
-            options.device, options.transport, here, worker=number, workers=worker.of
+            options.device,
+            options.transport,
+            ranks // (nodes.count if nodes else 1),
+            worker=worker.number - 1,
+            workers=worker.of,
         )
-        nodes = Nodes(options.nodes, options.endpoint) if options.nodes > 1 else None
     except NoPlace as error:
         raise UsageError(f"--{error}") from None
-    except CannotListen as error:
-        raise UsageError(f"--endpoint={error}") from None
-    if nodes:
-        print(f"harness: run on every other host\n  {nodes.command}", file=sys.stderr)  # noqa: T201
     try:
         with RankPool(
             ranks,

@@ -37,14 +37,19 @@ PR_SET_PDEATHSIG = 1
 Open = Callable[..., AbstractContextManager["Examiner"]]
 
 
-def pools_for(text: str, request: Request, ranks: int) -> int:
-    """How many pools `--pools` asks for; `auto` has a core or a device for each rank."""
+def pools_for(text: str, request: Request, ranks: int, where: str = "here") -> int:
+    """How many pools `--pools` asks for; `auto` has a core or a device for each rank.
+
+    Elsewhere that is known only there.
+    """
     if text != "auto":
         if not text.isdecimal() or not 0 < int(text) <= request.count:
             raise UsageError(
                 f"--pools={text}: use auto, or a number from 1 to --cases={request.count}"
             )
         return int(text)
+    if where != "here":
+        return 0
     from harness.ranks.device import at_hand
 
     kind, devices = at_hand()
@@ -90,6 +95,10 @@ class Processes:
         process.start()
         theirs.close()
         return Worker(part, process, ours)
+
+    @property
+    def count(self) -> int:
+        return len(self._workers)
 
     @property
     def has_room(self) -> bool:

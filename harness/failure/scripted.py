@@ -73,7 +73,7 @@ class Scripted:
     def _launched(self, script: str, folder: Path) -> int:
         ranks = max(self.ranks, *(parse(line).ranks for line in self.cases))
         environment = Placement.read(self.placement).environment()
-        _run_ranks(Order(ranks=ranks, environment=environment, token=""), script, folder)
+        _run_ranks(Order(ranks=ranks, environment=environment, name=""), script, folder)
         status = folder / STATUS
         if status.exists():
             return int(status.read_text())

@@ -5,7 +5,8 @@
         case = data.draw(harness_cases("mine.py:MINE", sps=(2, 4)))
         harness_prove(case, "mine.py:MINE")
 
-Under pytest-xdist every worker has a pool of its own.
+Under pytest-xdist every worker has a pool of its own. Under torchrun, and whatever else starts one
+process a rank, these are the ranks.
 """
 
 from collections.abc import Callable, Iterator
@@ -74,6 +75,36 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[JUDGED] = Judged()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Where a launcher has started several of us, one has the session, the others the ranks."""
+    from harness.ranks.launched import Launched
+
+    launched = Launched.here()
+    if launched is None:
+        return None
+    if not launched.is_first:
+        from harness.ranks.node import follow
+
+        return 0 if follow(launched) else 3
+    if getattr(config.option, "numprocesses", None):
+        raise pytest.UsageError(
+            f"-n {config.option.numprocesses}: a launcher started the ranks of one pool, which "
+            "several workers cannot share; leave it out"
+        )
+    config.option.harness_ranks = launched.size
+    return None
+
+
+def pytest_unconfigure() -> None:
+    from harness.ranks.launched import Launched
+
+    if Launched.here():
+        from harness.ranks.nodes import dismiss
+
+        dismiss()
+
+
 @pytest.fixture(scope="session")
 def harness_candidate(pytestconfig: pytest.Config) -> str:
     """The candidate under test, as named on the command line."""
@@ -93,15 +124,17 @@ def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
     """Ranks that stay up for the whole session; they start with the first case."""
     from harness.plugin.place import place
     from harness.ranks.device import NoPlace
+    from harness.ranks.nodes import nodes_here
     from harness.ranks.pool import RankPool
 
     ranks: int = pytestconfig.getoption("--harness-ranks")
     deadline: float = pytestconfig.getoption("--harness-deadline")
+    nodes = nodes_here()
     try:
-        placement = place(pytestconfig, ranks)
+        placement = place(pytestconfig, ranks // (nodes.count if nodes else 1))
     except NoPlace as error:
         pytest.fail(f"--harness-{error}", pytrace=False)
-    with RankPool(ranks, placement, deadline=deadline) as pool:
+    with RankPool(ranks, placement, nodes=nodes, deadline=deadline) as pool:
         yield pool
         pytestconfig.stash[JUDGED].launches += pool.launches
 

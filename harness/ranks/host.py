@@ -14,7 +14,7 @@ from harness.ranks import supervisor
 from harness.ranks.pipe import Ended, Start
 from harness.ranks.placement import MEETING, PLACEMENT, Placement
 from harness.ranks.wire import Frame
-from harness.ranks.worker import ENDPOINT, TOKEN
+from harness.ranks.worker import LAUNCH
 
 # Of a file, the end is enough: what is read here, and what goes to another host.
 READ, TAIL = 1 << 16, 1 << 14
@@ -33,28 +33,24 @@ class Order:
     environment: dict[str, str]
     # The published candidate whose packages they need; each host has its own copy.
     home: str = ""
-    # What they know, and never say.
-    token: str
     nodes: int = 1
     node: int = 0
     # Where the ranks of several hosts meet.
     rendezvous: str = ""
-    name: str = ""
+    # Of the launch; ranks say whose they are.
+    name: str
 
     def told(self, node: int) -> dict[str, Any]:
-        """For another host, which knows the token by itself."""
-        told = asdict(replace(self, node=node))
-        del told["token"]
-        return told
+        """For another host."""
+        return asdict(replace(self, node=node))
 
     @classmethod
-    def read(cls, frame: Frame, token: str) -> Self:
-        """As it came over the wire, but for what is not said there."""
+    def read(cls, frame: Frame) -> Self:
+        """As it came over the wire."""
         return cls(
             ranks=frame.whole("ranks"),
             environment=frame.texts("environment"),
             home=frame.text("home"),
-            token=token,
             nodes=frame.whole("nodes"),
             node=frame.whole("node"),
             rendezvous=frame.text("rendezvous"),
@@ -90,6 +86,7 @@ class Order:
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "TORCHELASTIC_RUN_ID": "ranks",
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
             ASYNC_ERRORS: os.environ.get(ASYNC_ERRORS, "1"),
         }
         return [
@@ -111,8 +108,8 @@ class Order:
 class Host:
     """The processes of one order on this host."""
 
-    def __init__(self, order: Order, *, endpoint: str = "") -> None:
-        self._order, self._endpoint = order, endpoint
+    def __init__(self, order: Order) -> None:
+        self._order = order
         self._ranks = order.ranks_of(order.node)
         self._kind, self.supervisor = supervisor.take(interpreter(order.home))
         self._folder = self.supervisor.folder
@@ -120,10 +117,10 @@ class Host:
         self.ended: dict[int, str] = {}
 
     def start(self) -> None:
-        """Ranks connect to the endpoint; without one to the address of their supervisor."""
+        """Ranks connect to the address of their supervisor."""
         # What torch and candidates leave there goes with the rest.
         (temporary := self._folder / "tmp").mkdir()
-        own = {"TMPDIR": str(temporary), ENDPOINT: self._endpoint, TOKEN: self._order.token}
+        own = {"TMPDIR": str(temporary), LAUNCH: self._order.name}
         environments = [each | own for each in self._order.environments(self._folder)]
         self.supervisor.start(Start(environments, str(Path.cwd()), self._order.forks))
 

@@ -1,14 +1,11 @@
 """The ranks of one launch and their sockets; started, watched, killed as a unit."""
 
-import contextlib
 import fcntl
 import secrets
 import selectors
 import socket
 import struct
 import termios
-import time
-from collections import Counter
 
 from harness.ranks.host import Host, Order, ending
 from harness.ranks.link import Event, Link
@@ -19,8 +16,6 @@ from harness.ranks.wire import MAX_FRAME, Frame, ProtocolError
 SEND_TIMEOUT = 5.0
 CHUNK = 1 << 20
 C_INT = struct.Struct("i")
-# Of those who have not shown who they are: how many there may be, and for how many seconds each.
-CROWD, MANNERS = 32, 10.0
 UNKNOWN = "unknown, its host did not tell"
 
 
@@ -36,14 +31,15 @@ class Launch:
         self.meshes: set[tuple[int, int]] = set()
         # Of ranks that went with their host: what became of it.
         self.lost: dict[int, str] = {}
+        # By its number there, each connection on another host.
+        self._there: dict[int, Link] = {}
         count, name = nodes.count if nodes else 1, secrets.token_hex(8)
         self.order = Order(
             ranks=size // count,
             environment=placement.environment(),
             home=home,
-            token=nodes.token_of(name) if nodes else secrets.token_hex(16),
             nodes=count,
-            rendezvous=nodes.meeting_place() if nodes else "",
+            rendezvous=nodes.meeting_place(name) if nodes else "",
             name=name,
         )
         self.host = Host(self.order)
@@ -60,24 +56,18 @@ class Launch:
         for there in (self._listener, self.host.supervisor.pipe, self.host.supervisor.handle):
             self._selector.register(there, selectors.EVENT_READ)
         if nodes:
-            self._selector.register(nodes.listener, selectors.EVENT_READ)
             for link in nodes.links.values():
                 self._selector.register(link.socket, selectors.EVENT_READ, link)
             nodes.begin(self.order)
 
     def events(self, timeout: float) -> list[Event]:
         """What happened within `timeout` seconds, or at once if something already has."""
-        events: list[Event] = []
+        events = self._of_nodes_that_are_gone()
         supervisor = self.host.supervisor
-        for key, _ in self._selector.select(max(0.0, timeout)):
+        for key, _ in self._selector.select(0.0 if events else max(0.0, timeout)):
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
                 self._hear(Link(connection))
-            elif self.nodes and key.fileobj is self.nodes.listener:
-                # Who knocked may be gone again.
-                with contextlib.suppress(OSError):
-                    self._hear(self.nodes.accept())
-                self._thin_out()
             elif key.fileobj is supervisor.pipe:
                 for rank in self.host.hear():
                     events += self._end_of(rank)
@@ -88,41 +78,33 @@ class Launch:
                 events.append(Event(None, broken=f"the supervisor of the ranks ended, {how}"))
             elif key.data.heard:
                 events += self._receive(key.data)
-        for link in self._strangers():
-            # Whatever it had sent by now has been read.
-            if time.monotonic() - link.since > MANNERS:
-                self._drop(link)
+        return events
+
+    def _of_nodes_that_are_gone(self) -> list[Event]:
+        if not self.nodes:
+            return []
+        events: list[Event] = []
+        for link in self.nodes.silent:
+            self._drop(link)
+            events += self._farewell(link)
+        # Also of those who were gone before this launch.
+        if not events and self.nodes.gone:
+            events.append(Event(None, broken="; ".join(self.nodes.gone)))
         return events
 
     def _hear(self, link: Link) -> None:
         link.socket.settimeout(SEND_TIMEOUT)
         self._selector.register(link.socket, selectors.EVENT_READ, link)
-        # Whoever does not take it is about to be gone.
-        with contextlib.suppress(OSError):
-            link.socket.sendall(link.challenge.frame)
-
-    def _strangers(self) -> list[Link]:
-        """Those on a network that have not shown yet who they are, the oldest first."""
-        if not self.nodes:
-            return []
-        links = [key.data for key in self._selector.get_map().values() if key.data]
-        return sorted(
-            (link for link in links if link.host and link.is_stranger),
-            key=lambda link: link.since,
-        )
-
-    def _thin_out(self) -> None:
-        """Anybody can reach a port: of a crowd the oldest goes, from where most of it comes."""
-        strangers = self._strangers()
-        if len(strangers) > CROWD:
-            ((host, _),) = Counter(link.host for link in strangers).most_common(1)
-            self._drop(next(link for link in strangers if link.host == host))
 
     def _receive(self, link: Link) -> list[Event]:
         try:
             data = link.socket.recv(CHUNK)
         except OSError:
             data = b""
+        return self._take_in(link, data)
+
+    def _take_in(self, link: Link, data: bytes) -> list[Event]:
+        """What it said; nothing, if it has closed its end."""
         if not data:
             self._drop(link)
             return self._farewell(link)
@@ -131,19 +113,32 @@ class Launch:
             for frame in link.reader.feed(data):
                 if link.rank is not None:
                     events.append(Event(link, frame))
-                elif self.nodes and link.node is not None:
-                    known = {*self.nodes.ended}
-                    broken = self.nodes.take_in(link, frame)
-                    events += [Event(None, broken=broken)] if broken else []
-                    for rank in self.nodes.ended.keys() - known:
-                        events += self._end_of(rank)
+                elif link.node is not None:
+                    events += self._of_node(link, frame)
                 else:
                     self._welcome(link, frame)
         except ProtocolError as error:
             self._drop(link)
-            # Anybody can reach a port; what a stranger says there is nobody's fault.
-            if not (link.is_stranger and link.host):
-                events.append(Event(link, broken=str(error)))
+            events.append(Event(link, broken=str(error)))
+        return events
+
+    def _of_node(self, link: Link, frame: Frame) -> list[Event]:
+        """What a node tells of its ranks, and what it passes on from them."""
+        assert self.nodes
+        if frame.text("launch") != self.order.name:
+            # Of one before.
+            return []
+        if frame.kind == "opened":
+            self._there[frame.whole("connection")] = self.nodes.opened(link, frame)
+            return []
+        if frame.kind in ("from", "gone"):
+            rank = self._there.get(frame.whole("connection"))
+            return self._take_in(rank, frame.payload) if rank and rank.heard else []
+        known = {*self.nodes.ended}
+        broken = self.nodes.take_in(link, frame)
+        events = [Event(None, broken=broken)] if broken else []
+        for rank_there in self.nodes.ended.keys() - known:
+            events += self._end_of(rank_there)
         return events
 
     def _farewell(self, link: Link) -> list[Event]:
@@ -152,7 +147,7 @@ class Launch:
         if link.node is None:
             return []
         # Its ranks go with it, and are not the cause, though one of them may be noticed first.
-        left = f"node {link.node} ({link.host}) left"
+        left = f"{link.host} is gone"
         for rank in self.links.keys() & self.order.ranks_of(link.node):
             self.lost[rank] = left
             if self.links[rank].heard:
@@ -166,6 +161,7 @@ class Launch:
             return [Event(None, broken=f"died while starting, {how}", died=True, silent=rank)]
         link = self.links[rank]
         if not link.heard or link.host:
+            # Its host passes on what it said before, and then its end.
             return []
         link.socket.setblocking(False)
         there = fcntl.ioctl(link.socket, termios.FIONREAD, bytes(C_INT.size))
@@ -179,27 +175,25 @@ class Launch:
         return events
 
     def _welcome(self, link: Link, frame: Frame) -> None:
-        if frame.kind == "join" and self.nodes and link.host:
-            self.nodes.admit(link, frame)
-            return
-        rank = frame.whole("rank") if frame.kind == "hello" else self.size
+        is_ours = frame.kind == "hello" and frame.text("launch") == self.order.name
+        rank = frame.whole("rank") if is_ours else self.size
         if rank >= self.size or rank in self.links or (rank < self.order.ranks) is bool(link.host):
             raise ProtocolError("an unknown process connected: it is no rank of this pool")
-        welcome = link.challenge.welcome(self.order.token, frame)
         link.rank, link.pid = rank, frame.whole("pid")
         link.reader.limit = MAX_FRAME
         self.links[rank] = link
-        self.send(rank, welcome)
 
     def _drop(self, link: Link) -> None:
         """Hear no more of this rank. It must not notice: it would go, and its traces with it."""
         link.heard = False
-        self._selector.unregister(link.socket)
-        if link.rank is None:
-            # Nobody will look for it again.
-            link.close()
+        # Those of other hosts come through the one socket of their node.
+        if link.node is not None or not link.host:
+            self._selector.unregister(link.socket)
         if self.nodes and link.node is not None:
             self.nodes.forget(link.node)
+        elif link.rank is None:
+            # Nobody will look for it again.
+            link.close()
 
     def send(self, rank: int, frame: bytes) -> bool:
         """Whether the rank's socket took it."""
@@ -227,9 +221,6 @@ class Launch:
 
     def missing(self) -> str:
         """What has not come up yet."""
-        if self.nodes and self.nodes.missing:
-            here = self.order.nodes - self.nodes.missing
-            return f"only {here} of {self.order.nodes} nodes joined"
         up = [rank for rank, link in self.links.items() if link.ready]
         missing = ", ".join(str(rank) for rank in range(self.size) if rank not in up)
         return f"rank {missing} is missing"

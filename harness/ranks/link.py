@@ -1,11 +1,9 @@
 """The controller's end of one rank's socket, and what can come of it."""
 
-import socket
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from harness.ranks.handshake import Challenge
 from harness.ranks.wire import MAX_HELLO, Frame, FrameReader
 
 # As the kernel has it in /proc/PID/stat.
@@ -16,11 +14,10 @@ PF_EXITING = 0x4
 class Link:
     """One connection; it belongs to no rank or node until that one has said hello."""
 
-    socket: socket.socket
-    # Empty for ours: of what runs on another host only its socket can be watched.
+    # Its socket, or what leads to that.
+    socket: Any
+    # Empty for ours: of what runs on another host only that is known which is told from there.
     host: str = ""
-    challenge: Challenge = field(default_factory=Challenge)
-    since: float = field(default_factory=time.monotonic)
     reader: FrameReader = field(default_factory=lambda: FrameReader(limit=MAX_HELLO))
     rank: int | None = None
     node: int | None = None
@@ -32,10 +29,6 @@ class Link:
     heard: bool = True
     # How many reports it owes us.
     asked: int = 0
-
-    @property
-    def is_stranger(self) -> bool:
-        return self.rank is None and self.node is None
 
     def is_ending(self) -> bool:
         """Whether its process is on the way out, though this end of it has not heard so yet."""

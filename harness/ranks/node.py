@@ -1,121 +1,154 @@
-"""`join`: the part of a pool on this host, for a controller on another.
+"""The ranks of this host, for a controller on another: started, watched, and passed on.
 
-The connection lasts as long as the controller does. On it come launches, one after the other; what
-was launched ends when the controller says so, and at the latest when the connection closes.
+Launches come one after the other; what was launched ends when the controller says so, and at the
+latest when nothing is heard of it any more.
 """
 
 import contextlib
-import select
-import time
+import itertools
+import selectors
+import socket
 
-from harness.outside import BadInput
-from harness.ranks.dial import dial
-from harness.ranks.handshake import Guest, launch_token
+from harness.ranks.channel import BEAT, Channel
 from harness.ranks.host import Host, Order, ending
-from harness.ranks.wire import Frame, ProtocolError, encode
+from harness.ranks.launched import Launched
+from harness.ranks.nodes import named
+from harness.ranks.wire import MAX_FRAME, Frame, FrameReader, encode
 
-# How long the controller may take until it listens and has shown who it is.
-PATIENCE = 180.0
-CHUNK = 1 << 16
-
-
-class Refused(BadInput):
-    """There is no controller, or it does not want us, or it is none of ours."""
+CHUNK = 1 << 20
 
 
-class Node:
-    """This host's end of the connection."""
+def follow(launched: Launched) -> bool:
+    """What every process of a launcher does but the first; whether all ended in order."""
+    hosts = launched.hosts(launched.connect())
+    node = next(number for number, ranks in enumerate(hosts) if launched.rank in ranks)
+    if node == 0 or launched.rank != hosts[node][0]:
+        # The first of its host does it for all.
+        return True
+    ours, theirs = named(node)
+    keeper = Keeper(Channel(launched.connect, theirs, ours))
+    try:
+        return keeper.serve()
+    finally:
+        keeper.close()
 
-    def __init__(self, endpoint: str, token: str) -> None:
-        self._endpoint, self._token = endpoint, token
-        self._guest = Guest(token, "join")
-        self._until = time.monotonic() + PATIENCE
+
+class Keeper:
+    """This host's end of the channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._reader = FrameReader(limit=MAX_FRAME)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(channel.socket, selectors.EVENT_READ)
+        # Of one launch after the other; no connection has the number of another.
         self._launch = ""
         self._host: Host | None = None
-        try:
-            self._socket = dial(endpoint, PATIENCE)
-        except ValueError as error:
-            raise Refused(str(error)) from None
-        except OSError as error:
-            raise Refused(f"{endpoint}: cannot be reached: {error.strerror or error}") from None
+        self._listener: socket.socket | None = None
+        self._connections: dict[int, socket.socket] = {}
+        self._numbers = itertools.count()
 
     def serve(self) -> bool:
         """Do as the controller says until it is done; false if it is gone before."""
-        try:
-            while True:
-                data = self._hear()
-                if not data and self._guest.welcome:
-                    return False
-                if not data:
-                    raise Refused(
-                        f"{self._endpoint}: refused this host: the token differs, or all hosts "
-                        "have joined"
-                    )
-                for frame in self._guest.reader.feed(data):
-                    if not self._guest.welcome:
-                        # If it is not taken, we are about to hear the end of the connection.
-                        with contextlib.suppress(OSError):
-                            self._socket.sendall(self._guest.answer(frame))
-                    elif frame.kind == "bye":
-                        return True
-                    else:
+        while not self._channel.is_silent:
+            for key, _ in self._selector.select(BEAT):
+                if key.fileobj is self._channel.socket:
+                    data = self._channel.socket.recv(CHUNK)
+                    if not data:
+                        return False
+                    for frame in self._reader.feed(data):
+                        if frame.kind == "bye":
+                            return True
                         self._obey(frame)
-        except ProtocolError as error:
-            raise Refused(f"{self._endpoint}: is not a harness controller: {error}") from None
-        finally:
-            self._end()
-            self._socket.close()
-
-    def _hear(self) -> bytes:
-        """What the controller says next; nothing once it is gone."""
-        while True:
-            supervisor = self._host.supervisor if self._host else None
-            running = supervisor if supervisor and supervisor.process.returncode is None else None
-            end = self._socket.fileno()
-            watched = [end, *([running.pipe.fileno(), running.handle] if running else [])]
-            left = None if self._guest.welcome else max(0.0, self._until - time.monotonic())
-            ready, _, _ = select.select(watched, [], [], left)
-            if not ready:
-                raise Refused(f"{self._endpoint}: gave no answer within {PATIENCE:g} s")
-            if running and self._host and running.pipe.fileno() in ready and self._host.hear():
-                self._tell()
-            if running and running.handle in ready:
-                running.process.wait()
-                self._tell()
-            if end in ready:
-                try:
-                    return self._socket.recv(CHUNK)
-                except OSError:
-                    return b""
+                elif self._host and key.fileobj in self._selector.get_map():
+                    self._hear(self._host, key.fileobj, key.data)
+        return False
 
     def _obey(self, frame: Frame) -> None:
         if frame.kind == "launch":
-            self._end()
-            order = Order.read(frame, launch_token(self._token, frame.text("name")))
-            self._launch = order.name
-            self._host = Host(order, endpoint=self._endpoint)
-            self._host.start()
+            self.end()
+            self._start(Order.read(frame))
         elif frame.kind == "end":
-            self._end()
+            self.end()
         elif frame.kind == "tell":
             self._tell()
+        elif frame.kind == "to" and frame.text("launch") == self._launch:
+            # Who does not take it is about to be gone.
+            with contextlib.suppress(OSError, KeyError):
+                self._connections[frame.whole("connection")].sendall(frame.payload)
+
+    def _start(self, order: Order) -> None:
+        self._launch, self._host = order.name, Host(order)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self._host.supervisor.address)
+        self._listener.listen(order.ranks)
+        self._host.start()
+        supervisor = self._host.supervisor
+        for there in (self._listener, supervisor.pipe, supervisor.handle):
+            self._selector.register(there, selectors.EVENT_READ)
+
+    def _hear(self, host: Host, source: object, number: int | None) -> None:
+        supervisor = host.supervisor
+        if source is self._listener and self._listener:
+            number = next(self._numbers)
+            self._connections[number], _ = self._listener.accept()
+            self._selector.register(self._connections[number], selectors.EVENT_READ, number)
+            self._say("opened", connection=number)
+        elif source is supervisor.pipe:
+            if host.hear():
+                self._tell()
+        elif source == supervisor.handle:
+            for there in (supervisor.pipe, supervisor.handle):
+                self._selector.unregister(there)
+            supervisor.process.wait()
+            self._tell()
+        elif number is not None:
+            self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        connection = self._connections[number]
+        try:
+            data = connection.recv(CHUNK)
+        except OSError:
+            data = b""
+        if data:
+            self._say("from", data, connection=number)
+            return
+        # It must not notice: it would go, and its traces with it.
+        self._selector.unregister(connection)
+        self._say("gone", connection=number)
 
     def _tell(self) -> None:
         """All that can be known on this host only."""
         if self._host:
             status = self._host.supervisor.process.returncode
-            frame = encode(
+            self._say(
                 "left",
-                launch=self._launch,
                 ended="" if status is None else ending(status),
                 files=self._host.left(),
                 ranks={str(rank): how for rank, how in self._host.ended.items()},
             )
-            # If it is not taken, we are about to hear the end of the connection.
-            with contextlib.suppress(OSError):
-                self._socket.sendall(frame)
 
-    def _end(self) -> None:
+    def _say(self, kind: str, payload: bytes = b"", **header: object) -> None:
+        # If it is not taken, we are about to hear nothing more.
+        with contextlib.suppress(OSError):
+            self._channel.send(encode(kind, payload, launch=self._launch, **header))
+
+    def close(self) -> None:
+        self.end()
+        self._channel.close()
+
+    def end(self) -> None:
+        """End what was launched."""
         host, self._host = self._host, None
-        if host:
-            host.kill()
+        if not host:
+            return
+        for key in [*self._selector.get_map().values()]:
+            if key.fileobj is not self._channel.socket:
+                self._selector.unregister(key.fileobj)
+        if self._listener:
+            self._listener.close()
+        host.kill()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()

@@ -1,32 +1,68 @@
-"""The other hosts of a pool: they join once, and start ranks for each of its launches."""
+"""The other hosts of a pool: each starts ranks for every launch, and passes on what they say."""
 
-import os
-import secrets
-import socket
+from functools import cache
 
-from harness.ranks.dial import split, watch
-from harness.ranks.handshake import launch_token
+from harness.ranks.channel import Channel
 from harness.ranks.host import Order
+from harness.ranks.launched import Launched
 from harness.ranks.link import Link
-from harness.ranks.wire import Frame, ProtocolError, encode
-from harness.ranks.worker import TOKEN
-
-# The ends of all files of a host, and room to spare.
-MAX_LEFT = 1 << 24
+from harness.ranks.wire import MAX_FRAME, Frame, FrameReader, ProtocolError, encode
 
 
-class CannotListen(ValueError):
-    """No other host could reach us there."""
+def named(node: int) -> tuple[str, str]:
+    """What goes to a node, and what comes from there."""
+    return f"to/{node}", f"from/{node}"
+
+
+@cache
+def _met() -> "Nodes | None":
+    launched = Launched.here()
+    return Nodes(launched) if launched else None
+
+
+def nodes_here() -> "Nodes | None":
+    """The other hosts, if a launcher has started us on several."""
+    nodes = _met()
+    return nodes if nodes and nodes.count > 1 else None
+
+
+def dismiss() -> None:
+    """No other pool will need them."""
+    nodes = nodes_here()
+    if nodes:
+        nodes.close()
+
+
+class Through:
+    """What is written to a rank of another host."""
+
+    def __init__(self, channel: Channel, launch: str, connection: int) -> None:
+        self._channel, self._said = channel, {"launch": launch, "connection": connection}
+
+    def sendall(self, data: bytes) -> None:
+        self._channel.send(encode("to", data, **self._said))
+
+    def close(self) -> None:
+        """Its host ends it."""
 
 
 class Nodes:
-    """Where they knock, and who is here; node 0 is our own host and none of them."""
+    """Those that are here; node 0 is our own host and none of them."""
 
-    def __init__(self, count: int, endpoint: str) -> None:
-        self.count, self.endpoint = count, endpoint
+    def __init__(self, launched: Launched) -> None:
+        self._launched = launched
+        # For as long as anybody needs it.
+        self._served = launched.serve_store()
+        self.count = len(launched.hosts(launched.connect()))
         self.links: dict[int, Link] = {}
-        self._chosen = os.environ.get(TOKEN, "")
-        self._token = self._chosen or secrets.token_hex(16)
+        self._channels: dict[int, Channel] = {}
+        # Those that are gone, in words.
+        self.gone: list[str] = []
+        for node in range(1, self.count):
+            channel = Channel(launched.connect, *named(node))
+            reader = FrameReader(limit=MAX_FRAME)
+            self._channels[node] = channel
+            self.links[node] = Link(channel.socket, f"node {node}", reader, node=node)
         # What is under way, who has told of it and has yet to, and what is in the files there.
         self._order: Order | None = None
         self.told: set[int] = set()
@@ -34,72 +70,39 @@ class Nodes:
         self._files: dict[str, str] = {}
         # By rank.
         self.ended: dict[int, str] = {}
-        try:
-            self._host, port = split(endpoint)
-            self.listener = socket.create_server((self._host, port))
-        except ValueError as error:
-            raise CannotListen(str(error)) from None
-        except OSError as error:
-            raise CannotListen(f"{endpoint}: cannot listen there: {error.strerror}") from None
 
     @property
-    def command(self) -> str:
-        """What every other host has to run; a token that the user chose is not shown."""
-        token = f"${TOKEN}" if self._chosen else self._token
-        return f"{TOKEN}={token} python -m harness join {self.endpoint}"
+    def silent(self) -> list[Link]:
+        """Those who have said nothing for too long."""
+        return [link for node, link in self.links.items() if self._channels[node].is_silent]
 
-    @property
-    def missing(self) -> int:
-        return self.count - 1 - len(self.links)
-
-    def accept(self) -> Link:
-        """Somebody who has not said yet who it is."""
-        connection, (host, *_) = self.listener.accept()
-        watch(connection)
-        return Link(connection, host)
-
-    def admit(self, link: Link, frame: Frame) -> None:
-        """Take a host in that knows the token, and show that we know it as well."""
-        welcome = link.challenge.welcome(self._token, frame)
-        free = set(range(1, self.count)) - self.links.keys()
-        if not free:
-            raise ProtocolError(f"all {self.count} nodes are here already")
-        link.node = min(free)
-        link.reader.limit = MAX_LEFT
-        self.links[link.node] = link
-        self._say(link.node, welcome)
-        self._begin(link.node)
-
-    def token_of(self, launch: str) -> str:
-        """What the ranks of one launch know."""
-        return launch_token(self._token, launch)
-
-    def meeting_place(self) -> str:
-        """A free port of our host, for the ranks of one launch."""
-        with socket.create_server((self._host, 0)) as free:
-            return f"{self._host}:{free.getsockname()[1]}"
+    def meeting_place(self, launch: str) -> str:
+        """Where the ranks of one launch find each other."""
+        there = self._launched
+        return f"{there.address}:{there.port}/{there.place}/{launch}"
 
     def begin(self, order: Order) -> None:
-        """Have those who are here start ranks, and those who come later as well."""
+        """Have all start ranks."""
         self._order = order
         self.told.clear()
         self._files.clear()
         self.ended.clear()
         for node in self.links:
-            self._begin(node)
+            self._say(node, encode("launch", **order.told(node)))
 
-    def _begin(self, node: int) -> None:
-        if self._order:
-            self._say(node, encode("launch", **self._order.told(node)))
+    def opened(self, link: Link, frame: Frame) -> Link:
+        """A process there has connected, who has not said yet which rank it is."""
+        assert link.node is not None
+        channel = self._channels[link.node]
+        through = Through(channel, frame.text("launch"), frame.whole("connection"))
+        return Link(through, link.host)
 
     def take_in(self, link: Link, frame: Frame) -> str:
         """Keep what a node tells; how its supervisor ended, if it has."""
         assert link.node is not None
+        assert self._order
         if frame.kind != "left":
             raise ProtocolError(f"a frame of kind {frame.kind!r} was not asked for")
-        if not self._order or frame.text("launch") != self._order.name:
-            # What became of one before.
-            return ""
         self._asked.discard(link.node)
         self.told.add(link.node)
         self._files |= frame.texts("files")
@@ -107,11 +110,12 @@ class Nodes:
             if name.isdecimal() and int(name) in self._order.ranks_of(link.node):
                 self.ended[int(name)] = end
         how = frame.text("ended")
-        return f"the supervisor on node {link.node} ({link.host}) ended, {how}" if how else ""
+        return f"the supervisor on {link.host} ended, {how}" if how else ""
 
     def forget(self, node: int) -> None:
-        """It is gone; another may join in its place."""
-        del self.links[node]
+        """It is gone, and its launcher will not bring it back to us."""
+        self.gone.append(f"{self.links.pop(node).host} is gone")
+        self._channels.pop(node).close()
         self._asked.discard(node)
 
     def read(self, name: str) -> str:
@@ -131,16 +135,16 @@ class Nodes:
 
     def close(self) -> None:
         """There will be no other order."""
-        for node in self.links:
+        for node, channel in self._channels.items():
             self._say(node, encode("bye"))
-            self.links[node].close()
+            channel.close()
         self.links.clear()
-        self.listener.close()
+        self._channels.clear()
 
     def _say(self, node: int, frame: bytes) -> bool:
-        """Whether the node's socket took it; if not, its end is about to be noticed."""
+        """Whether the store took it; if not, its end is about to be noticed."""
         try:
-            self.links[node].socket.sendall(frame)
+            self._channels[node].send(frame)
         except OSError:
             return False
         return True

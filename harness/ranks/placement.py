@@ -1,12 +1,10 @@
 """On which devices a pool's ranks run, what carries their collectives, and how one settles."""
 
 import os
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from harness.case import Case
-from harness.ranks.dial import split
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +112,7 @@ def settle(local: int) -> "torch.device":
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group(
         placement.transport,
-        store=_meet(os.environ[MEETING], rank, world),
+        store=_meet(os.environ[MEETING], world),
         rank=rank,
         world_size=world,
         device_id=own,
@@ -126,12 +124,12 @@ def settle(local: int) -> "torch.device":
     return device
 
 
-def _meet(where: str, rank: int, world: int) -> Any:
-    """In a file, or at HOST:PORT, where rank 0 listens on the address of that host alone."""
-    from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
+def _meet(where: str, world: int) -> Any:
+    """In a file, or at HOST:PORT/PLACE, in the store of a launcher."""
+    from torch.distributed import FileStore, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     if where.startswith("/"):
         return FileStore(where, world)
-    host, port = split(where)
-    listener = socket.create_server((host, port)).detach() if rank == 0 else None
-    return TCPStore(host, port, world, is_master=rank == 0, master_listen_fd=listener)
+    there, _, place = where.partition("/")
+    host, _, port = there.rpartition(":")
+    return PrefixStore(place, TCPStore(host, int(port), is_master=False))

@@ -90,8 +90,6 @@ class RankPool:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-        if self._nodes:
-            self._nodes.close()
 
     def start(self) -> None:
         """Begin launching, without waiting; the first case does it otherwise."""

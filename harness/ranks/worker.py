@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from harness.ranks.collectives import Collective, log, told
 from harness.ranks.descendants import ADDRESS, adopt_orphans, kill_below
-from harness.ranks.dial import dial
-from harness.ranks.handshake import Guest
 from harness.ranks.threads import being_imported, frames_of_threads, stacks
-from harness.ranks.wire import Frame, encode
+from harness.ranks.wire import Frame, FrameReader, encode
 
 # Of what a candidate says in one piece.
 LONG = 1 << 14
@@ -34,7 +32,8 @@ LONG = 1 << 14
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TOKEN, ENDPOINT = "HARNESS_TOKEN", "HARNESS_ENDPOINT"
+# Which launch this rank is of.
+LAUNCH = "HARNESS_LAUNCH"
 
 
 class Controller:
@@ -46,41 +45,25 @@ class Controller:
         # Nothing to ask before torch.distributed is up.
         self.collectives: Callable[[], list[Collective]] = list
         self._lock = threading.Lock()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket = self._connect()
+            self._socket.connect(os.environ[ADDRESS])
+            self.send(encode("hello", launch=os.environ.pop(LAUNCH), rank=rank, pid=os.getpid()))
         except OSError:
             self.leave()
-        self._guest = Guest(os.environ.pop(TOKEN), "hello", {"rank": rank, "pid": os.getpid()})
-        self._introduced = threading.Event()
         threading.Thread(target=self._read, name="controller", daemon=True).start()
 
-    def _connect(self) -> socket.socket:
-        if os.environ[ENDPOINT]:
-            return dial(os.environ[ENDPOINT])
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.connect(os.environ[ADDRESS])
-        return connection
-
     def send(self, frame: bytes) -> None:
-        """After the introduction, whoever has something to say."""
-        self._introduced.wait()
+        """Whoever has something to say."""
         with self._lock:
             self._socket.sendall(frame)
 
-    def _introduce(self, frame: Frame) -> None:
-        answer = self._guest.answer(frame)
-        if answer:
-            self._socket.sendall(answer)
-        else:
-            self._introduced.set()
-
     def _read(self) -> None:
+        reader = FrameReader()
         try:
             while data := self._socket.recv(1 << 20):
-                for frame in self._guest.reader.feed(data):
-                    if not self._guest.welcome:
-                        self._introduce(frame)
-                    elif frame.kind == "report":
+                for frame in reader.feed(data):
+                    if frame.kind == "report":
                         self.send(self.report())
                     else:
                         self.inbox.put(frame)

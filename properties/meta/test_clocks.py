@@ -15,7 +15,6 @@ MAY = {
     "meta/diagnosis/test_worked_example.py": "it gives a deadline, and does not measure",
     "meta/failure/test_sequence.py": "it promises how long a search takes; a long test",
     "meta/ranks/test_controller_faults.py": "that all ends at once is what is promised",
-    "meta/ranks/test_nodes.py": "somebody says a byte now and then",
     "meta/ranks/test_rank_faults.py": "that a fault is told in time is what is promised",
     "meta/ranks/test_shared_gpu.py": "that ranks are given up in time is what is promised",
     "meta/report/test_browser.py": "how long a page takes is what is promised",

@@ -74,8 +74,8 @@ def test_cases_the_plugin_and_help_need_no_torch() -> None:
     assert not {"torch", "numpy"} & loaded
 
 
-def test_a_rank_connects_and_a_host_joins_before_it_loads_anything_heavy() -> None:
-    loaded = loaded_by("import harness.ranks.worker, harness.ranks.node")
+def test_a_rank_connects_and_a_launcher_is_noticed_before_anything_heavy_is_loaded() -> None:
+    loaded = loaded_by("import harness.ranks.worker, harness.ranks.launched")
     assert not {"torch", "numpy", "hypothesis"} & loaded
 
 

@@ -123,8 +123,8 @@ def failing(
     capsys: pytest.CaptureFixture[str],
 ) -> Judged:
     """Which of these fail where all are asked for together."""
-    monkeypatch.setattr("harness.campaign.check.worth_shrinking", lambda _: False)
-    for command in ("check", "golden.look"):
+    monkeypatch.setattr("harness.campaign.examine.worth_shrinking", lambda _: False)
+    for command in ("examiner", "golden.look"):
         monkeypatch.setattr(
             f"harness.commands.{command}.open_pool", lambda *_: nullcontext(harness_pool)
         )

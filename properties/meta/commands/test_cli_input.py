@@ -138,13 +138,13 @@ def test_sizes_that_nobody_named_are_those_that_fit(
     assert (request.sps, request.dps, ranks) == (sps, dps, int(options.split()[1]))
 
 
-def test_more_shards_than_distinct_cases_are_refused(
+def test_more_cases_than_can_be_drawn_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("harness.campaign.supply.drawn", lambda *_: iter(()))
     monkeypatch.setattr("harness.ranks.pool.RankPool.start", lambda _: None)
     said = refused(capsys, "check", "--cases", "9", "--shard", "2/3")
-    assert said == "--shard=2/3: distinct cases=1 are too few for 3 shards"
+    assert said.startswith("--cases=9: of 9 cases that are like this only 1 could be drawn; ask ")
 
 
 @pytest.mark.parametrize("command", [("repro", GOOD), ("check", "--cases", "1")])

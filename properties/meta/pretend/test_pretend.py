@@ -139,7 +139,7 @@ def test_a_check_says_what_it_has_not_seen(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "harness.commands.check.open_pool", lambda *_: contextlib.nullcontext(pool)
+        "harness.commands.examiner.open_pool", lambda *_: contextlib.nullcontext(pool)
     )
     assert main(["check", "--cases", "2", "--ranks", "2", "--sp", "2", "--dp", "1", "--json"]) == 0
     said = capsys.readouterr()

@@ -18,7 +18,6 @@ MAY = {
     ("hardware.py", "takes text apart"): "a driver tells its version in text",
     ("collectives.py", "takes text apart"): "torch's log of collectives names groups in text",
     ("worker.py", "sets tempdir"): "it is documented, and to be set",
-    ("dial.py", "polls"): "nobody hears when another host begins to listen",
 }
 
 

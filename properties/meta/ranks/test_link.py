@@ -24,7 +24,7 @@ def test_a_process_on_its_way_out_is_seen_while_its_socket_is_still_open() -> No
 
 
 def test_of_what_ranks_print_only_the_end_is_read() -> None:
-    host = Host(Order(ranks=1, environment={}, token=""))
+    host = Host(Order(ranks=1, environment={}, name=""))
     log = host.supervisor.folder / "crash.0"
     with log.open("wb") as file:
         file.truncate(1 << 40)

@@ -14,13 +14,13 @@ from harness.ranks.host import Order
 from harness.ranks.pipe import Ended, Start, Stop, Stopped
 from harness.ranks.placement import PLACEMENT
 from harness.ranks.pool import RankPool
-from harness.ranks.worker import ENDPOINT, TOKEN
+from harness.ranks.worker import LAUNCH
 from harness.trace import Assembly, Fault, Kind
 from properties.helpers.places import PLANTED
 
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 # Of ranks that find nobody to connect to.
-NOT_CONNECTED = {ENDPOINT: "", TOKEN: "none", PLACEMENT: "cpu gloo 1"}
+NOT_CONNECTED = {LAUNCH: "none", PLACEMENT: "cpu gloo 1"}
 SLEEPS = f"{PLANTED / 'faulty.py'}:SLEEPS"
 
 AddressOf = Callable[[int], str]
@@ -163,7 +163,7 @@ def test_ranks_that_are_wanted_no_more_before_they_are_there_cost_no_patience(
     ((_, waits),) = supervisor._IDLE
     supervisor._IDLE.clear()
     (waits.folder / "tmp").mkdir()
-    environments = Order(ranks=2, environment={}, token="").environments(waits.folder)
+    environments = Order(ranks=2, environment={}, name="").environments(waits.folder)
     # Both are read at once.
     waits.process.send_signal(signal.SIGSTOP)
     ranks = [each | NOT_CONNECTED for each in environments]

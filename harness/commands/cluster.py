@@ -1,0 +1,243 @@
+"""Pools on the hosts of a Ray cluster, that judge one lot after the other.
+
+Each has a placement group of its own, with as many CPUs or GPUs of one host as it has ranks. In it
+lives an actor with an ordinary pool. Hosts may come and go: a pool whose host is gone starts anew
+where there is room, and what it was about is judged by another.
+"""
+
+import argparse
+import logging
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from harness.campaign.conduct import Names
+from harness.campaign.lot import Lot, Part
+from harness.campaign.request import Request
+from harness.campaign.summary import Summary
+from harness.commands.examiner import open_examiner
+from harness.commands.options import UsageError
+from harness.commands.ranks import NoRanks
+from harness.commands.side_by_side import NO_RANKS, REFUSED, Silent
+from harness.commands.unexpected import told_in_full
+from harness.outside import BadInput
+
+# How long the first pool may take to find a host.
+PATIENCE = 180.0
+# Pools that are gone before they have ranks, for each that is wanted.
+MOST_NEVER_OPEN = 3
+
+
+class Host:
+    """What an actor is: an ordinary pool on whichever host it was given."""
+
+    def __init__(
+        self,
+        folder: str,
+        options: argparse.Namespace,
+        request: Request,
+        ranks: int,
+        part: Part,
+        seconds: float,
+    ) -> None:
+        os.chdir(folder)
+        # It says so for what computes in its actors. Ranks are processes of their own.
+        os.environ.pop("OMP_NUM_THREADS", None)
+        self._asked = options, request, ranks, part, time.monotonic() + seconds
+        self._stack = ExitStack()
+        self._examiner: Any = None
+
+    def open(self) -> Any:
+        """Nothing once there are ranks to be asked, or what is to be said instead."""
+        try:
+            self._examiner = self._stack.enter_context(open_examiner(*self._asked))
+        except BadInput as error:
+            return REFUSED, str(error), ""
+        except NoRanks as error:
+            return NO_RANKS, str(error), error.summary
+        except Exception as error:  # noqa: BLE001 - it says nothing of the candidate
+            return NO_RANKS, f"harness: {told_in_full(error)}", f"{type(error).__name__}: {error}"
+        return None
+
+    def examine(self, lot: Lot, names: Names) -> dict[str, Any]:
+        """What a lot came to, as a document has it."""
+        found: Summary = self._examiner.examine(lot, names, Silent())
+        return found.record()
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One actor, what it is waited for, and the lot that it has."""
+
+    group: Any
+    actor: Any
+    answer: Any
+    is_open: bool = False
+    lot: Lot | None = None
+    names: Names = ()
+
+
+class Cluster:
+    """So many pools, wherever there is room for them."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        request: Request,
+        ranks: int,
+        part: Part,
+        until: float,
+    ) -> None:
+        self._asked = options, request, ranks, part
+        self._until = until
+        self._seats: list[Seat] = []
+        # How many were gone before they had ranks.
+        self._never_open = 0
+        self._stopped = False
+        _connect()
+        try:
+            kind = _kind(options)
+            self._bundle = {kind: float(ranks)}
+            self._pools = _pools(options.pools, kind, ranks)
+            for _ in range(self._pools):
+                self._seats.append(self._seat())
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for seat in self._seats:
+            _end(seat)
+        self._seats.clear()
+        ray.shutdown()
+
+    @property
+    def count(self) -> int:
+        return self._pools
+
+    @property
+    def has_room(self) -> bool:
+        return any(seat.is_open and seat.lot is None for seat in self._seats)
+
+    @property
+    def is_busy(self) -> bool:
+        return any(seat.lot is not None for seat in self._seats)
+
+    def begin(self, lot: Lot, names: Names) -> None:
+        seat = next(seat for seat in self._seats if seat.is_open and seat.lot is None)
+        seat.lot, seat.names = lot, names
+        seat.answer = seat.actor.examine.remote(lot, names)
+
+    def finished(self) -> tuple[Lot, Names, Summary | None] | None:
+        waited = {seat.answer: seat for seat in self._seats if seat.lot or not seat.is_open}
+        # Who has a lot is waited for as long as it takes: each of its cases has a time limit.
+        ready, _ = ray.wait([*waited], timeout=None if self.is_busy else PATIENCE)
+        if not ready:
+            raise NoRanks(
+                f"harness: no host of the Ray cluster had {_words(self._bundle)} to spare for "
+                f"{PATIENCE:g} s",
+                "no host of the cluster has room for a pool",
+            )
+        seat = waited[ready[0]]
+        lot, names, seat.lot = seat.lot, seat.names, None
+        try:
+            said = ray.get(ready[0])
+        except (RayActorError, GetTimeoutError):
+            # Gone with its host, most likely.
+            _end(seat)
+            self._seats.remove(seat)
+            if not self._stopped:
+                self._replace(seat)
+            return (lot, names, None) if lot else None
+        if isinstance(said, tuple):
+            what, text, summary = said
+            raise BadInput(text) if what == REFUSED else NoRanks(text, summary)
+        if lot is None:
+            seat.is_open = True
+            return None
+        return lot, names, Summary.from_record(said, partial=True)
+
+    def _replace(self, seat: Seat) -> None:
+        self._never_open += not seat.is_open
+        if self._never_open > MOST_NEVER_OPEN * self._pools:
+            raise NoRanks(
+                "harness: pools on the Ray cluster end while they start; its logs say why",
+                "pools on the cluster end while they start",
+            )
+        self._seats.append(self._seat())
+
+    def stop(self) -> None:
+        """What they have judged of a lot by then nobody can ask them."""
+        self._stopped = True
+        for seat in self._seats:
+            _end(seat)
+
+    def _seat(self) -> Seat:
+        group = placement_group([self._bundle], strategy="STRICT_PACK")
+        options = {
+            "num_cpus": self._bundle.get("CPU", 0),
+            "num_gpus": self._bundle.get("GPU", 0),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(group),
+            "max_restarts": 0,
+        }
+        seconds = self._until - time.monotonic()
+        host: Any = ray.remote(Host)
+        actor = host.options(**options).remote(str(Path.cwd()), *self._asked, seconds)
+        return Seat(group, actor, actor.open.remote())
+
+
+def _connect() -> None:
+    """To the cluster that RAY_ADDRESS names, or the one of this host."""
+    paths = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    try:
+        ray.init(
+            os.environ.get("RAY_ADDRESS", "auto"),
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            runtime_env={"env_vars": paths},
+        )
+    except (ConnectionError, ValueError, RuntimeError, RayError) as error:
+        said = " ".join(str(error).split())
+        raise UsageError(
+            f"--on=ray: no cluster can be reached: {said}; start one with `ray start --head`, or "
+            "set RAY_ADDRESS"
+        ) from None
+
+
+def _kind(options: argparse.Namespace) -> str:
+    """What a rank takes one of."""
+    if options.device == "auto":
+        return "GPU" if any(node["Resources"].get("GPU") for node in _hosts()) else "CPU"
+    return "GPU" if options.device == "cuda" else "CPU"
+
+
+def _pools(text: str, kind: str, ranks: int) -> int:
+    """As many as were asked for, or as many as there is room for."""
+    if text != "auto":
+        return int(text)
+    return max(1, sum(int(node["Resources"].get(kind, 0)) // ranks for node in _hosts()))
+
+
+def _hosts() -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node for node in nodes if node["Alive"]]
+
+
+def _words(bundle: dict[str, float]) -> str:
+    return " and ".join(f"{count:g} {kind}s" for kind, count in bundle.items())
+
+
+def _end(seat: Seat) -> None:
+    ray.kill(seat.actor)
+    remove_placement_group(seat.group)

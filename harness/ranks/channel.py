@@ -1,0 +1,88 @@
+"""Messages between the controller and a node, through the store of their launcher.
+
+Each side has a count of what it sent; the other waits for the next one. Whoever has nothing to say
+says so now and then: a host that is cut off closes no socket.
+"""
+
+import itertools
+import socket
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from torch.distributed import DistError, DistStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+# Who has said nothing for so long is gone, and how often there is something to be heard.
+SILENCE, BEAT = 60.0, 5.0
+# How long a thread waits for a message before it waits again.
+TURN = timedelta(seconds=20)
+ALIVE = b"alive"
+
+
+class Channel:
+    """One end. What comes is read from its socket, whole frames in order."""
+
+    def __init__(self, connect: "Callable[[], Store]", ours: str, theirs: str) -> None:
+        self.heard = time.monotonic()
+        self.socket, self._into = socket.socketpair()
+        self._ours, self._theirs = ours, theirs
+        # Who waits for a message has the store for itself.
+        self._writing, self._reading = connect(), connect()
+        self._lock, self._closed = threading.Lock(), threading.Event()
+        self._sent, self._read = itertools.count(), 0
+        self._threads = [
+            threading.Thread(target=target, daemon=True) for target in (self._listen, self._beat)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nobody can be at the other end any more."""
+        return time.monotonic() - self.heard > SILENCE
+
+    def send(self, frame: bytes) -> None:
+        """`OSError` where the store is gone."""
+        try:
+            with self._lock:
+                self._writing.set(f"{self._ours}/{next(self._sent)}", frame)  # type: ignore[arg-type]
+        except DistError as error:
+            raise ConnectionError(str(error)) from None
+
+    def close(self) -> None:
+        """Nothing is said or heard any more."""
+        self._closed.set()
+        self.socket.close()
+        # It would wait while Python ends, and bring the process down.
+        with suppress(DistError), self._lock:
+            self._writing.set(f"{self._theirs}/{self._read}", ALIVE)  # type: ignore[arg-type]
+        for thread in self._threads:
+            thread.join(SILENCE)
+
+    def _listen(self) -> None:
+        self._reading.set_timeout(TURN)
+        with suppress(DistError, OSError), self._into:
+            while not self._closed.is_set():
+                key = f"{self._theirs}/{self._read}"
+                try:
+                    data = self._reading.get(key)
+                except DistStoreError:
+                    # Nothing yet.
+                    continue
+                self._read += 1
+                self._reading.delete_key(key)
+                self.heard = time.monotonic()
+                if data != ALIVE:
+                    self._into.sendall(data)
+
+    def _beat(self) -> None:
+        with suppress(OSError):
+            while not self._closed.wait(BEAT):
+                self.send(ALIVE)

@@ -1,0 +1,330 @@
+"""Ranks that a launcher started on several hosts are judged, named and ended like any others."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from harness.case import parse
+from harness.cli import main
+from harness.judge import evaluate
+from harness.ranks import channel
+from harness.ranks.launched import Launched, NotTogether
+from harness.ranks.nodes import Nodes
+from harness.ranks.pool import RankPool
+from harness.trace import Fault, Kind
+from harness.verdict import Verdict
+from properties.helpers.commands import ran
+from properties.helpers.places import PLANTED, ROOT
+from properties.helpers.wait import PATIENCE, eventually
+
+CASE = parse("case/1 rows=5:11111,4:1011 sp=2")
+SLEEPS = f"{PLANTED / 'faulty.py'}:SLEEPS"
+HARNESS = (sys.executable, "-m", "harness")
+
+Leftovers = Callable[[str], list[str]]
+AddressOf = Callable[[int], str]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+def told(rank: int, size: int, port: int, group: int | None = None) -> dict[str, str]:
+    """What a launcher tells a process that it starts; each on a host of its own, if not said."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GROUP_RANK": str(rank if group is None else group),
+    }
+
+
+@contextmanager
+def running(*command: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+@contextmanager
+def pool_with_another_host() -> Iterator[tuple[RankPool, subprocess.Popen[str], Nodes]]:
+    """Of two ranks, of which this process has one."""
+    port = free_port()
+    with running(*HARNESS, "check", **told(1, 2, port)) as other:
+        nodes = Nodes(Launched(0, 2, "127.0.0.1", port))
+        with closing(nodes), RankPool(2, nodes=nodes, deadline=600) as pool:
+            yield pool, other, nodes
+
+
+def has_begun(address: str, rank: int) -> bool:
+    return b"case received" in (Path(address).parent / f"progress.{rank}").read_bytes()
+
+
+def test_a_death_on_another_host_is_named_and_the_host_serves_the_next_launch(
+    address_of: AddressOf, left_behind: Leftovers
+) -> None:
+    with pool_with_another_host() as (pool, other, nodes):
+        assert pool.wait_until_ready() is None
+        (supervisor,) = children(other.pid)
+        address = address_of(supervisor)
+        pool.submit(CASE, SLEEPS)
+        assert eventually(lambda: has_begun(address, 1))
+        os.kill(pool.pids()[2], signal.SIGKILL)
+        fault = pool.collect()
+        assert isinstance(fault, Fault)
+        assert (fault.kind, fault.summary) == (Kind.DIED, "rank 1 died, killed by SIGKILL")
+        assert fault.last_key == "case received"
+        assert fault.ranks[1] == "rank 1: gone or not answering; last key reached: case received"
+        assert left_behind(address) == []
+        assert evaluate(CASE, "native-local", pool).verdict is Verdict.WITHIN
+        nodes.close()
+        assert other.wait(PATIENCE) == 0
+
+
+def test_a_host_that_is_gone_is_named_at_once_from_then_on(
+    monkeypatch: pytest.MonkeyPatch, address_of: AddressOf
+) -> None:
+    # Twice as long as the other says something.
+    monkeypatch.setattr(channel, "SILENCE", 2 * channel.BEAT)
+    with pool_with_another_host() as (pool, other, _):
+        assert pool.wait_until_ready() is None
+        (supervisor,) = children(other.pid)
+        address = address_of(supervisor)
+        pool.submit(CASE, SLEEPS)
+        assert eventually(lambda: has_begun(address, 1))
+        other.kill()
+        fault = pool.collect()
+        assert isinstance(fault, Fault)
+        assert fault.ranks[1].endswith("last key reached: unknown, its host did not tell")
+        fault = pool.run(CASE, "native-local")
+        assert isinstance(fault, Fault)
+        assert (fault.kind, fault.summary) == (Kind.START, "node 1 is gone")
+
+
+def test_nothing_on_another_host_outlives_the_controller(
+    address_of: AddressOf, left_behind: Leftovers
+) -> None:
+    port = free_port()
+    command = (*HARNESS, "repro", str(CASE), "--candidate", SLEEPS, "--deadline", "600")
+    with (
+        running(*command, **told(0, 2, port)) as controller,
+        running(*command, **told(1, 2, port)) as other,
+    ):
+        assert eventually(lambda: bool(children(other.pid)))
+        (supervisor,) = children(other.pid)
+        address = address_of(supervisor)
+        progress = Path(address).parent / "progress.1"
+        assert eventually(lambda: progress.exists() and has_begun(address, 1))
+        controller.kill()
+        assert other.wait(PATIENCE) == 3
+        assert left_behind(address) == []
+
+
+def test_who_has_nothing_to_do_ends_at_once_and_bad_input_ends_all() -> None:
+    port, words = free_port(), ("golden", "verify", "--store", "nowhere")
+    with (
+        running(*HARNESS, *words, **told(0, 3, port, 0)) as first,
+        running(*HARNESS, *words, **told(1, 3, port, 0)) as second,
+        running(*HARNESS, *words, **told(2, 3, port, 0)) as third,
+    ):
+        assert [second.wait(PATIENCE), third.wait(PATIENCE)] == [0, 0]
+        assert first.wait(PATIENCE) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"RANK": "first"}, "RANK=first WORLD_SIZE=2 MASTER_PORT="),
+        ({"MASTER_PORT": "x"}, "RANK=1 WORLD_SIZE=2 MASTER_PORT=x: use whole numbers, or unset"),
+    ],
+)
+def test_what_a_launcher_cannot_mean_is_refused(
+    change: dict[str, str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in {**told(1, 2, free_port()), **change}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["check"]) == 2
+    assert capsys.readouterr().err.startswith(f"harness: {said}")
+
+
+def test_who_is_alone_or_in_a_rank_was_started_by_no_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in told(0, 1, 1).items():
+        monkeypatch.setenv(name, value)
+    assert Launched.here() is None
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert Launched.here() == Launched(0, 2, "127.0.0.1", 1)
+    monkeypatch.setenv("HARNESS_SOCKET", "here")
+    assert Launched.here() is None
+
+
+def test_hosts_that_do_not_come_or_have_too_many_processes_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.ranks.launched.PATIENCE", timedelta(seconds=1))
+    launched = Launched(0, 3, "127.0.0.1", free_port())
+    with pytest.raises(NotTogether, match="nothing answers there"):
+        launched.connect()
+    served = launched.serve_store()
+    assert served
+    with pytest.raises(NotTogether, match="WORLD_SIZE=3: process 1 did not come within 1 s"):
+        launched.hosts(launched.connect())
+    store = launched.connect()
+    for rank in (1, 2):
+        store.set(f"host/{rank}", "another")
+    with pytest.raises(NotTogether, match=r"hosts have \[1, 2\] processes; start as many on each"):
+        launched.hosts(store)
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """What a command begins with to run on each, and where they meet."""
+
+    address: str = "127.0.0.1"
+    inside: tuple[tuple[str, ...], ...] = ((), ())
+    namespaces: tuple[str, ...] = ()
+
+
+CABLE = """
+link add cable netns {a} type veth peer name cable netns {b}
+-n {a} addr add 10.7.7.1/24 dev cable
+-n {b} addr add 10.7.7.2/24 dev cable
+-n {a} link set cable up
+-n {b} link set cable up
+-n {a} link set lo up
+-n {b} link set lo up
+"""
+
+
+@contextmanager
+def two_hosts() -> Iterator[Hosts]:
+    """Two network namespaces and the one cable between them; each names its end of it to gloo."""
+    names = [f"harness-{os.getpid()}-{which}" for which in "ab"]
+    with ExitStack() as stack:
+        try:
+            for name in names:
+                ip(f"netns add {name}")
+                stack.callback(ip, f"netns delete {name}")
+            for line in CABLE.strip().format(a=names[0], b=names[1]).splitlines():
+                ip(line)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no two network namespaces on this machine: {error}")
+        inside = (
+            ("ip", "netns", "exec", name, "env", "GLOO_SOCKET_IFNAME=cable") for name in names
+        )
+        yield Hosts("10.7.7.1", tuple(inside), tuple(names))
+
+
+def ip(line: str) -> None:
+    subprocess.run(["ip", *line.split()], check=True, capture_output=True)
+
+
+@contextmanager
+def under_torchrun(hosts: Hosts, ranks: int, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A command on two hosts, and what became of it on the first."""
+    port = free_port() if hosts.address == "127.0.0.1" else 29400
+    there = f"--nnodes 2 --master-addr {hosts.address} --master-port {port}".split()
+    torchrun = (sys.executable, "-m", "torch.distributed.run", *there, f"--nproc-per-node={ranks}")
+    with ExitStack() as stack:
+        second, first = (
+            stack.enter_context(
+                running(*hosts.inside[node], *torchrun, f"--node-rank={node}", *words)
+            )
+            for node in (1, 0)
+        )
+        yield first
+        second.wait(PATIENCE)
+
+
+def document(text: str) -> dict[str, object]:
+    """Without times, and where it ran."""
+    said: dict[str, object] = json.loads(text)
+    for name in ("seconds", "placement"):
+        said.pop(name)
+    for tally in said["candidates"].values():  # type: ignore[attr-defined]
+        tally.pop("pace")
+    return said
+
+
+CHECK = [
+    *("check", "--candidate", "native-local", "--candidate", "mutants.B14", "--ranks", "4"),
+    *("--sp", "2,4", "--dp", "1", "--cases", "8", "--json", "--no-diagnose"),
+]
+
+
+def test_two_hosts_under_torchrun_come_to_what_one_comes_to(tmp_path: Path) -> None:
+    alone = ran(*HARNESS, *CHECK, cwd=tmp_path)
+    with two_hosts() as hosts, under_torchrun(hosts, 2, "-m", "harness", *CHECK) as first:
+        said, log = first.communicate(timeout=PATIENCE)
+    together = document(said)
+    for each in (together, one := document(alone.stdout)):
+        for failure in each["candidates"]["mutants.B14"]["failures"]:  # type: ignore[index]
+            # Where it shows again, and on how many ranks, is another matter.
+            for name in ("bundle", "replay", "explanation", "ranks", "printed"):
+                failure.pop(name)
+    assert together == one
+    assert "exit status 1: mutants.B14 is DIVERGED on case/1 " in log
+    assert first.returncode == alone.returncode == 1
+
+
+def test_a_rank_that_crashes_and_one_that_hangs_are_booked_and_the_campaign_goes_on() -> None:
+    faulty = PLANTED / "faulty.py"
+    words = (
+        f"check --candidate {faulty}:DIES --candidate {faulty}:SPINS --candidate "
+        "native-local --sp 2 --dp 1 --cases 4 --json --no-diagnose --deadline 3"
+    )
+    with under_torchrun(Hosts(), 1, "-m", "harness", *words.split()) as first:
+        said, _ = first.communicate(timeout=PATIENCE)
+    candidates = json.loads(said)["candidates"].values()
+    assert [each["verdict"] for each in candidates] == ["FAULT", "FAULT", "WITHIN"]
+
+
+TEST = """
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@given(data=st.data())
+def test_step(harness_cases, harness_prove, harness_pool, data):
+    assert harness_pool.size == 2
+    harness_prove(data.draw(harness_cases("native-local", sps=(2,))), "native-local")
+"""
+
+
+def test_pytest_has_the_ranks_of_a_launcher(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=dev"]
+    with under_torchrun(Hosts(), 1, *words, str(tmp_path / "test_it.py")) as first:
+        said, _ = first.communicate(timeout=PATIENCE)
+    assert "1 passed" in said
+    assert first.returncode == 0
