@@ -8,11 +8,11 @@ from itertools import islice
 
 import torch
 
-from harness.against import ITSELF, PLAIN, Against
+from harness.against import ITSELF, PLAIN, Against, is_kept
 from harness.candidates import locate
 from harness.case import Case
 from harness.case.stated import spans_all_ranks
-from harness.compare import Comparison, Look, Verdict, compare, faulted, unsupported
+from harness.compare import Comparison, Look, Verdict, compare, doubt, faulted, unsupported
 from harness.diagnosis import name_divergence, name_fault
 from harness.judge import blame, own
 from harness.judge.known import without_what_is_listed
@@ -232,14 +232,37 @@ def _named(comparison: Comparison) -> Comparison:
 
 def asked_again(run: Run, seen: Comparison) -> Comparison:
     """Before a candidate is blamed, its step at sp 1 is asked again how far it strays itself."""
-    if seen.against != ITSELF or seen.verdict is not Verdict.DIVERGED or seen.case.dtype == "fp64":
+    if seen.against != ITSELF or seen.verdict is not Verdict.DIVERGED:
         return seen
+    if seen.case.dtype == "fp64":
+        return _unless_in_fp32(run, seen)
     alone = tuple(own.runs_alone(run.case, again=True))
     _submit(alone, run.candidate, run.pool, traced=run.traced)
     outcomes = tuple(run.pool.collect() for _ in alone)
     # What came out the first time is judged: a step that is wrong now and then may be right again.
     again = replace(run, alone=alone, _alone=outcomes)
     return replace(judge(again, traced=run.traced), asked_again=True)
+
+
+def _unless_in_fp32(run: Run, seen: Comparison) -> Comparison:
+    """Nobody is blamed whose step strays as fp32 does, at sp 1 alone as well."""
+    found, outcome = run.references(), run.outcome()
+    if not isinstance(found, list) or not isinstance(outcome, Assembly) or is_kept(run.case):
+        return seen
+    required = list(filter(is_required, found[0]))
+    oracle, mine = found[0].only(required), own.reference_of(run.case, outcome.trace)
+    if doubt(oracle, mine.only(required), "fp32"):
+        return seen
+    alone = tuple(own.runs_three_times(run.case))
+    _submit(alone, run.candidate, run.pool, traced=False)
+    again = replace(run, alone=alone, _alone=tuple(run.pool.collect() for _ in alone)).references()
+    if not isinstance(again, list):
+        return seen
+    other = again[0].only(required)
+    if not doubt(oracle, other) or doubt(oracle, other, "fp32"):
+        return seen
+    told = unsupported(seen.case, seen.candidate, IN_FP32)
+    return replace(told, against=seen.against, options=seen.options)
 
 
 def _submit(alone: Iterable[own.Alone], candidate: str, pool: RankPool, *, traced: bool) -> None:

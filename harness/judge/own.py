@@ -65,6 +65,12 @@ def runs_alone(case: Case, *, again: bool) -> list[Alone]:
     return runs
 
 
+def runs_three_times(case: Case) -> list[Alone]:
+    """The oracle with every row three times: its sums have other factors, and mean the same."""
+    exact = replace(case, dtype="fp64", mixed=False)
+    return [_of_rows(exact, [*rows] * 3, 0) for rows in _apart(case)]
+
+
 def _parts(case: Case, number: int) -> list[Alone]:
     if is_kept(case):
         same = {token: token for token in range(case.tokens)}

@@ -116,6 +116,18 @@ def test_what_a_row_needs_is_drawn_for_the_row_and_not_for_its_number(pool: Rank
     assert "draw what a row needs with case.draw(row, name)" in comparison.fault.summary
 
 
+def test_a_step_that_computes_in_fp32_is_not_blamed_in_fp64_for_what_fp32_rounds(
+    pool: RankPool,
+) -> None:
+    case = replace(CASE, rows=3 * CASE.rows, dp=1, micro_batches=3, loss="micro-mean")
+    comparison = evaluate(case, f"{ALONE}:ROUNDS_SUMS", pool, against=ITSELF)
+    assert comparison.verdict is Verdict.UNSUPPORTED
+    assert "only as exact as fp32 is: ask for --dtype fp32" in comparison.reason
+    assert f"--candidate {ALONE}:ROUNDS_SUMS --against self" in explain(comparison)
+    wrong = evaluate(case, f"{ALONE}:ROUNDS_SUMS_WRONG", pool, against=ITSELF)
+    assert wrong.verdict is Verdict.DIVERGED
+
+
 @pytest.mark.parametrize("count", [6, pytest.param(400, marks=pytest.mark.long)])
 def test_a_right_step_of_grpo_is_never_blamed_in_bf16(count: int, pool: RankPool) -> None:
     drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("bf16",)), count, 0)
