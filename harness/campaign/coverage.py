@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness.campaign.request import NAMED
 from harness.campaign.together import together
 from harness.case import Case
 from harness.plan import plan
@@ -86,8 +85,8 @@ class Coverage:
         if comparison.verdict in (Verdict.UNSUPPORTED, Verdict.FAULT):
             return
         case, at_edge = comparison.case, comparison.at_edge
-        every = (having(case, field) for field in NAMED)
-        self.judged.update(what for what in every if what in self.asked)
+        named = {what.partition("=")[0] for what in self.asked if "=" in what}
+        self.judged.update(having(case, field) for field in named)
         if case.sp > 1:
             self.judged[sharing(case.sp)] += 1
             if at_edge is None:
@@ -113,7 +112,7 @@ class Coverage:
 
         Where nobody can ask for sp 1 alone, some case has to have `shared` a sequence.
         """
-        if shared and not self.asked.total():
+        if shared and not any(n for what, n in self.asked.items() if "=" not in what):
             yield "no case that shares a sequence"
         for what, asked in sorted(self.asked.items()):
             judged = self.judged[what]

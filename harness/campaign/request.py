@@ -7,7 +7,7 @@ from harness.against import PLAIN, Against
 from harness.campaign.lot import WHOLE, Part
 from harness.case import Dtype, Kernel, LossContract, Wrapper
 
-# Fields of which each value has to be judged if somebody named it.
+# Fields with an option of their own, of which each value has to be judged if somebody named it.
 NAMED = ("dp", "dtype", "loss", "kernel", "wrapper")
 
 
@@ -27,7 +27,7 @@ class Request:
     # Fields of a case that are not drawn, as `read_stated` reads them.
     stated: tuple[str, ...] = ()
     against: Against = PLAIN
-    # Those of NAMED of which somebody did.
+    # Fields of a case of which somebody named values: those of NAMED, and what is stated.
     named: tuple[str, ...] = ()
     # Sizes that were not asked for, which a few cases may have all the same.
     rare_sps: tuple[int, ...] = ()

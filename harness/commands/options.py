@@ -227,6 +227,8 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
     wrappers = _words("--wrapper", options.wrapper, get_args(Wrapper))
     kernels = _words("--kernel", options.kernel, get_args(Kernel))
     ranks = _ranks_for(options, sps, dps)
+    stated = [read_set(text)[0] for text in options.set]
+    named = [name for name in NAMED if getattr(options, name) != USUAL[name]]
     request = Request(
         candidates=tuple(dict.fromkeys(options.candidate or ("native-gather", "native-local"))),
         sps=sps,
@@ -239,18 +241,21 @@ def read_request(options: argparse.Namespace) -> tuple[Request, int]:
         wrappers=wrappers,
         stated=tuple(options.set),
         against=against_of(options),
-        named=tuple(name for name in NAMED if getattr(options, name) != USUAL[name]),
+        named=tuple(dict.fromkeys((*named, *stated))),
         rare_sps=() if options.sp else RARE_SPS,
         rare_dps=() if options.dp else RARE_DPS,
     )
-    for text in request.stated:
-        from harness.case.stated import BadField, read_stated
-
-        try:
-            read_stated(text)
-        except BadField as error:
-            raise UsageError(f"--set={error}") from None
     return request, ranks
+
+
+def read_set(text: str) -> tuple[str, tuple[Any, ...]]:
+    """What `--set` states of a field."""
+    from harness.case.stated import BadField, read_stated
+
+    try:
+        return read_stated(text)
+    except BadField as error:
+        raise UsageError(f"--set={error}") from None
 
 
 def _meshes(options: argparse.Namespace) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -153,7 +153,7 @@ class Verified:
 
     def ask(self, job: Job) -> Job:
         """The same, counted as asked for."""
-        self.coverage.setdefault(job.candidate, Coverage()).ask(job.case)
+        self.coverage.setdefault(job.candidate, Coverage()).ask(job.case, ("dtype",))
         return job
 
     def add(self, name: str, comparison: Comparison) -> None:
@@ -197,7 +197,8 @@ class Verified:
             over = ", ".join(map(str, self.unformed))
             return [f"no golden can be cut over sp {over}; add one, or ask for another --sp"]
         return [
-            f"{name} was judged on {what}; leave that out with --sp, or name another candidate"
+            f"{name} was judged on {what}; leave that out with --sp or --dtype, or name another "
+            "candidate"
             for name, each in self.coverage.items()
             for what in each.lacks(shared=self.shared)
         ]

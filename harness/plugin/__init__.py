@@ -9,6 +9,7 @@ Under pytest-xdist every worker has a pool of its own. Under torchrun, and whate
 process a rank, these are the ranks.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Evaluate = Callable[..., "Comparison"]
 Prove = Callable[..., None]
 Cases = Callable[..., "SearchStrategy[Case]"]
+DEFAULT = "native-gather"
 # Under this name a worker of xdist hands over what it judged.
 HANDED = "harness"
 
@@ -40,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group = parser.getgroup("harness", "sequence-parallel equivalence")
     group.addoption(
         "--harness-candidate",
-        default="native-gather",
+        default=DEFAULT,
         metavar="C",
         help="a built-in name, path/to/file.py:NAME or package.module:NAME",
     )
@@ -72,7 +74,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[JUDGED] = Judged()
+    named = config.getoption("--harness-candidate")
+    config.stash[JUDGED] = Judged(named="" if named == DEFAULT else named)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -209,9 +212,8 @@ def harness_cases(
 
     They fit the pool, and the limits that the candidate states; ranks are asked for these once.
     """
-    from harness.campaign.coverage import sharing
     from harness.outside import BadInput
-    from harness.plugin.cases import never_drawn, of
+    from harness.plugin.cases import fields_named, never_drawn, of
     from harness.ranks.pool import CannotStart
     from harness.report import explain_no_start
 
@@ -227,8 +229,8 @@ def harness_cases(
             told = {"against": harness_against, **options}
             # It is to be judged, whoever is named where that is done.
             coverage = pytestconfig.stash[RUNNING].of(candidate)
-            for sp in never_drawn(limits[candidate], ranks, **options):
-                coverage.asked[sharing(sp)] += 1
+            coverage.asked |= Counter(never_drawn(limits[candidate], ranks, **options))
+            pytestconfig.stash[RUNNING].drawn[candidate] = fields_named(**options)
             return of(candidate, limits[candidate], ranks, **told)
         except CannotStart as error:
             why = explain_no_start(error.fault)

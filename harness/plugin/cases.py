@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.against import ITSELF, Against
+from harness.campaign.coverage import sharing
 from harness.campaign.request import Request
 from harness.campaign.supply import NothingToDraw, bounds, within
-from harness.case.stated import divided, read_stated, spans_all_ranks
+from harness.case.stated import ASKED, divided, read_stated, spans_all_ranks
 from harness.generation import cases, strategies
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ def of(
     return cases(**{**bounds(within(request, limits)), **fitting, **said})
 
 
+def fields_named(stated: Sequence[str] = (), **options: Any) -> tuple[str, ...]:
+    """Fields of a case of which a test names values; sp is looked after anyway."""
+    asked, others = divided(stated)
+    said = {**options, **asked}
+    own = [field for field, option in ASKED.items() if option in said and field != "sp"]
+    return (*own, *(read_stated(text)[0] for text in others))
+
+
 def never_drawn(
     limits: str,
     ranks: int,
@@ -61,13 +70,27 @@ def never_drawn(
     stated: Sequence[str] = (),
     max_ranks: int | None = None,
     **options: Any,
-) -> list[int]:
-    """Each sp that was asked for by name, and that these ranks or the candidate cannot do."""
-    said = {**options, **divided(stated)[0]}
-    most = min(ranks, max_ranks or ranks) // min(said.get("dps", USUAL["dps"]))
-    listed = (
-        limit.removeprefix("sp=").split(",") for limit in limits.split() if limit.startswith("sp=")
-    )
-    sps = said.get("sps", ())
-    possible = next(listed, [str(sp) for sp in sps])
-    return [sp for sp in sps if sp > 1 and (sp > most or str(sp) not in possible)]
+) -> list[str]:
+    """Each value that was asked for by name, and that these ranks or the candidate cannot do."""
+    asked, others = divided(stated)
+    said = {**USUAL, **options, **asked}
+    most = min(ranks, max_ranks or ranks)
+    room = {"sp": most // min(said["dps"]), "dp": most // min(said["sps"])}
+    listed = dict(limit.split("=", 1) for limit in limits.split())
+    told = []
+    for field, option in ASKED.items():
+        named = said[option] if option in options or option in asked else ()
+        possible = listed[field].split(",") if field in listed else [*map(str, named)]
+        for value in named:
+            if str(value) not in possible or value > room.get(field, value):
+                told += [sharing(value)] if field == "sp" else [f"{field}={value}"]
+    for text in others:
+        name, (attribute, values) = text.partition("=")[0], read_stated(text)
+        words = text.partition("=")[2].split(",")
+        possible = listed.get(name, ",".join(words)).split(",")
+        told += [
+            f"{attribute}={value}"
+            for word, value in zip(words, values, strict=True)
+            if word not in possible
+        ]
+    return [what for what in told if what != sharing(1)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.plugin.judged import JUDGED
-from harness.plugin.running import ON_PURPOSE, RUNNING, taken, tell
+from harness.plugin.running import ON_PURPOSE, RUNNING, is_judging, taken, tell
 
 if TYPE_CHECKING:
     from harness.compare import Comparison
@@ -22,6 +22,8 @@ class NotProven(AssertionError):
     """What was to be proven of a case does not hold."""
 
 
+# What pytest says of a test that is parametrized with nothing.
+NO_PARAMETERS = "got empty parameter set"
 # Whether one has been diagnosed: after a change that breaks many tests all say the same.
 DIAGNOSED = pytest.StashKey[bool]()
 
@@ -56,7 +58,10 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     running = item.config.stash[RUNNING]
-    running.failed |= report.failed or (report.skipped and hasattr(report, "wasxfail"))
+    running.failed |= report.failed
+    running.excused |= report.skipped and hasattr(report, "wasxfail")
+    if report.skipped and NO_PARAMETERS in str(report.longrepr) and is_judging(item):
+        item.config.stash[JUDGED].empty.append(item.nodeid)
     running.passed |= report.passed and report.when == "call"
     last = next((part.last for part in taken(item) if part.last), None)
     if last and call.excinfo and report.failed and report.when != "teardown":

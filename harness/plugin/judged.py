@@ -4,6 +4,7 @@ A worker of pytest-xdist hands what it counted to the controller as a record, wh
 """
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -36,6 +37,12 @@ class Judged:
     unseen: dict[str, str] = field(default_factory=dict)
     # Tests that passed, took a fixture that judges, and judged nothing with it.
     idle: list[str] = field(default_factory=list)
+    # Tests that drew cases for one candidate and judged another only, each with that one.
+    astray: list[str] = field(default_factory=list)
+    # Tests that were to judge something, and are parametrized with nothing.
+    empty: list[str] = field(default_factory=list)
+    # The candidate that the command line named, if it did.
+    named: str = ""
     # Workers of pytest-xdist that died before they told what they judged.
     lost: int = 0
     # By candidate, of the cases in which something was learned.
@@ -66,15 +73,24 @@ class Judged:
             told.append(f"{noun} of pytest-xdist died and did not tell what was judged there")
         if set(self.verdicts) == {"UNSUPPORTED"}:
             told.append(f"none of {self.verdicts.total()} cases was judged: all were refused")
-        if self.idle:
-            noun = "a test" if len(self.idle) == 1 else f"{len(self.idle)} tests"
-            told.append(
-                f"{noun} took harness_prove or harness_evaluate, judged no case and passed: "
-                f"{', '.join(self.idle[:MOST_NAMES])}{', ...' * (len(self.idle) > MOST_NAMES)}"
-            )
+        for tests, what in (
+            (self.idle, "took harness_prove or harness_evaluate, judged no case and passed"),
+            (self.astray, "drew cases for a candidate and judged only another"),
+            (self.empty, "took harness_prove or harness_evaluate and had no parameters"),
+        ):
+            if tests:
+                noun = "a test" if len(tests) == 1 else f"{len(tests)} tests"
+                more = ", ..." * (len(tests) > MOST_NAMES)
+                told.append(f"{noun} {what}: {', '.join(tests[:MOST_NAMES])}{more}")
+        if self.verdicts and self.named and not self._was_judged(self.named):
+            told.append(f"--harness-candidate={self.named} was never judged, and others were")
         for name, coverage in self.coverage.items():
             told += [f"{name} was judged on {what}" for what in coverage.lacks(shared=True)]
         return told
+
+    def _was_judged(self, candidate: str) -> bool:
+        """Under this name, or another of the same file."""
+        return os.path.abspath(candidate) in map(os.path.abspath, self.coverage)  # noqa: PTH100
 
     def add(self, comparison: "Comparison") -> None:
         self.verdicts[comparison.verdict.name] += 1
@@ -95,6 +111,8 @@ class Judged:
             "launches": self.launches,
             "unseen": self.unseen,
             "idle": self.idle,
+            "astray": self.astray,
+            "empty": self.empty,
             "against": dict(self.against),
             "bounds": {name: asdict(each) for name, each in self.bounds.items()},
             "leanings": {name: asdict(each)["by_dtype"] for name, each in self.leanings.items()},
@@ -111,6 +129,8 @@ class Judged:
         self.launches += record["launches"]
         self.unseen |= record["unseen"]
         self.idle += record["idle"]
+        self.astray += record["astray"]
+        self.empty += record["empty"]
         self.against.update(record["against"])
         leanings = {n: Leanings.from_record(each) for n, each in record["leanings"].items()}
         self.leanings = together(self.leanings, leanings)

@@ -32,13 +32,17 @@ class Running:
     judged: int = 0
     failures: int = 0
     first: "Comparison | None" = None
-    # Whether the test failed or passed.
+    # Whether the test failed or passed, or failed as it was expected to.
     failed: bool = False
     passed: bool = False
+    excused: bool = False
+    # By candidate for which cases were drawn, the fields of which values were named.
+    drawn: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # By candidate, what was to be judged of it, and the bounds of what was.
     coverage: dict[str, Coverage] = field(default_factory=dict)
     bounds: dict[str, Bounds] = field(default_factory=dict)
-    # Whether a test has answered for it; a fixture is taken by several.
+    # Whether it is counted, and whether a test has answered for it; a fixture is taken by several.
+    counted: bool = False
     told: bool = False
     # What the fixtures judged that were set up for it, and are there for others too.
     shared: "list[Running]" = field(default_factory=list)
@@ -58,7 +62,7 @@ class Running:
         """What came out, and the same as it counts, which may be that it is listed."""
         self.judged += 1
         coverage = self.of(recognised.candidate)
-        coverage.ask(recognised.case)
+        coverage.ask(recognised.case, self.drawn.get(recognised.candidate, ()))
         coverage.add(recognised)
         self.bounds.setdefault(recognised.candidate, Bounds()).add(recognised)
         if not seen.verdict.passed:
@@ -105,6 +109,11 @@ def pytest_fixture_setup(
         test.shared += [shared, *shared.shared]
 
 
+def is_judging(item: pytest.Item) -> bool:
+    """Whether it took something that judges."""
+    return bool(JUDGING & {*getattr(item, "fixturenames", ())})
+
+
 def taken(item: pytest.Item) -> list[Running]:
     """What the test judged, and the fixtures that it shares with others."""
     test = item.config.stash[RUNNING]
@@ -127,15 +136,22 @@ def tell(item: pytest.Item) -> None:
         return
     test, judged = item.config.stash[RUNNING], item.config.stash[JUDGED]
     parts = taken(item)
-    idle = JUDGING & {*getattr(item, "fixturenames", ())} and not any(p.judged for p in parts)
+    idle = is_judging(item) and not any(part.judged for part in parts)
     if test.passed and idle:
         judged.idle.append(item.nodeid)
-    new = [part for part in parts if not part.told]
+    seen = {name for part in parts for name in part.bounds}
+    if test.passed and seen:
+        judged.astray += [f"{item.nodeid} of {name}" for name in test.drawn.keys() - seen]
+    for part in parts:
+        if not part.counted:
+            part.counted = True
+            judged.cover(part.coverage, part.bounds)
+    # A failure that one test expects is none that another may overlook.
+    new = [part for part in parts if not part.told and (part is test or not test.excused)]
     for part in new:
         part.told = True
-        judged.cover(part.coverage, part.bounds)
     first = next((part.first for part in new if part.first is not None), None)
-    if first is None or test.failed:
+    if first is None or test.failed or test.excused:
         return
     from harness.report import headline, replay
 

@@ -83,10 +83,17 @@ def test_what_cannot_be_drawn_is_told_at_once(
         drawn(limits, **option)
 
 
-def test_an_sp_that_was_named_and_cannot_be_drawn_is_told() -> None:
-    assert never_drawn("", 4, sps=(1, 2, 4, 8)) == [8]
-    assert never_drawn("loss=token-mean sp=1,2", 8, sps=(1, 2, 4)) == [4]
+def test_a_value_that_was_named_and_cannot_be_drawn_is_told() -> None:
+    sp_4, sp_8 = "a sequence over sp 4", "a sequence over sp 8"
+    assert never_drawn("", 4, sps=(1, 2, 4, 8)) == [sp_8]
+    assert never_drawn("loss=token-mean sp=1,2", 8, sps=(1, 2, 4)) == [sp_4]
     assert never_drawn("sp=1", 4) == []
-    assert never_drawn("", 4, sps=(2, 4), dps=(2,)) == [4]
-    assert never_drawn("", 4, sps=(2, 4), max_ranks=2) == [4]
-    assert never_drawn("sp=1,2", 4, stated=("sp=2,4",)) == [4]
+    assert never_drawn("", 4, sps=(2, 4), dps=(2,)) == [sp_4]
+    assert never_drawn("", 4, sps=(2, 4), max_ranks=2) == [sp_4]
+    assert never_drawn("sp=1,2", 4, stated=("sp=2,4",)) == [sp_4]
+    assert never_drawn("", 4, dps=(1, 8)) == ["dp=8"]
+    assert never_drawn("dtype=fp64 ranks=all", 4, dtypes=("fp64", "bf16")) == ["dtype=bf16"]
+    assert never_drawn("steps=1 tied=0", 4, stated=("steps=1,2", "tied=0,1")) == [
+        "steps=2",
+        "tied=True",
+    ]

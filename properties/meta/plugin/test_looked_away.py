@@ -1,0 +1,107 @@
+"""Sessions that are green and did not judge what they were to judge."""
+
+import pytest
+
+from harness import judge
+from harness.case import Case
+from harness.compare import Comparison, KeyResult, Verdict, unsupported
+
+pytest_plugins = ["pytester"]
+
+OPTIONS = ("--harness-ranks", "2", "-p", "no:cacheprovider")
+
+
+def right_unless_in_bf16(case: Case, candidate: str, _: object, *, against: str) -> Comparison:
+    assert against == "plain"
+    if case.dtype == "bf16":
+        return unsupported(case, candidate, "fp64 only")
+    verdict = Verdict.DIVERGED if candidate == "wrong.py:MINE" else Verdict.WITHIN
+    keys = (KeyResult("grad.head", 4, 0, 0.5, 0.1),)
+    return Comparison(case=case, candidate=candidate, verdict=verdict, keys=keys, at_edge=1)
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "evaluate", right_unless_in_bf16)
+    monkeypatch.setattr("harness.ranks.pool.RankPool.limits", lambda *_: "loss=token-mean dp=1")
+
+
+HEAD = """
+import pytest
+from hypothesis import given, settings, strategies as st
+from harness.case import parse
+
+CASE = parse("case/1 rows=5:11111 sp=2")
+"""
+PROVES = "def test_it(harness_prove): harness_prove(CASE, 'mine.py:MINE')\n"
+DRAWS = """
+@settings(max_examples=30, database=None, derandomize=True)
+@given(data=st.data())
+def test_it(harness_cases, harness_prove, data):
+    harness_prove(data.draw(harness_cases("mine.py:MINE", sps=(2,), {asks})), "{whose}:MINE")
+"""
+SHARED = """
+@pytest.fixture(scope="module")
+def seen(harness_evaluate): return harness_evaluate(CASE, "wrong.py:MINE")
+
+@pytest.mark.xfail
+def test_that_is_expected_to_fail(seen): assert seen.verdict.passed
+
+def test_that_looks_elsewhere(seen): pass
+"""
+EMPTY = """
+@pytest.mark.parametrize("seed", [])
+def test_it(harness_prove, seed): harness_prove(CASE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("suite", "options", "told"),
+    [
+        (
+            PROVES,
+            ("--harness-candidate", "other.py:MINE"),
+            "--harness-candidate=other.py:MINE was never judged, and others were",
+        ),
+        (
+            DRAWS.format(asks="dtypes=('fp64', 'bf16')", whose="mine.py"),
+            (),
+            "mine.py:MINE was judged on none of * cases with dtype=bf16",
+        ),
+        *(
+            (
+                DRAWS.format(asks=asks, whose="mine.py"),
+                (),
+                f"mine.py:MINE was judged on none of 1 cases with {left_out}",
+            )
+            for asks, left_out in (
+                ("dps=(1, 4)", "dp=4"),
+                ("losses=('token-mean', 'row-mean')", "loss=row-mean"),
+                ("stated=('loss=token-mean,micro-mean',)", "loss=micro-mean"),
+            )
+        ),
+        (
+            DRAWS.format(asks="", whose="other.py"),
+            (),
+            "a test drew cases for a candidate and judged only another: *test_it of mine.py:MINE",
+        ),
+        (EMPTY, (), "a test took harness_prove or harness_evaluate and had no parameters: *"),
+        (SHARED, (), "*test_that_looks_elsewhere did not fail and saw a failure, DIVERGED *"),
+    ],
+)
+def test_a_session_that_looked_away_is_no_pass(
+    pytester: pytest.Pytester, suite: str, options: tuple[str, ...], told: str
+) -> None:
+    pytester.makepyfile(wrong="")
+    pytester.makepyfile(HEAD + suite)
+    result = pytester.runpytest_inprocess(*OPTIONS, *options)
+    assert "failed" not in result.parseoutcomes()
+    result.stdout.fnmatch_lines([told])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_session_that_looks_at_what_it_asked_for_passes(pytester: pytest.Pytester) -> None:
+    draws = DRAWS.format(asks="dtypes=('fp64', 'fp32'), dps=(1,)", whose="mine.py")
+    pytester.makepyfile(HEAD + draws)
+    result = pytester.runpytest_inprocess(*OPTIONS, "--harness-candidate", "./mine.py:MINE")
+    assert result.ret == pytest.ExitCode.OK
