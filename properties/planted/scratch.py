@@ -174,6 +174,14 @@ class PositionsOfTheShard(Scratch):
         return torch.arange(len(place_T[mine]), device=place_T.device)
 
 
+class PositionsOfTheColumnsOfAShard(Scratch):
+    """As where a batch is padded on the right and cut into columns."""
+
+    def positions(self, place_T: Tensor, mine: slice) -> Tensor:
+        peers = len(place_T) // len(place_T[mine])
+        return place_T[mine] % -(-(int(place_T.max()) + 1) // peers)
+
+
 class NoWindow(Scratch):
     def seen(self, row_T: Tensor, case: Case, size: int) -> Tensor:
         at_T = torch.arange(len(row_T), device=row_T.device)
@@ -305,6 +313,7 @@ class NoWindowAndMeanOfMeans(NoWindow, MeanOfMeans):
 # What each is to be called.
 WRONG = {
     PositionsOfTheShard: "positions-restarted",
+    PositionsOfTheColumnsOfAShard: "positions-restarted",
     NoWindow: "window-ignored",
     RowsJoined: "segment-leak",
     SeesAheadAtTheEdge: "future-leak",

@@ -27,6 +27,17 @@ def restarted(plain: Pass) -> Variants:
         "positions are counted from the start of the shard or of the row",
         _at(plain, torch.minimum(at_T, plain.positions_T)),
     )
+    for widest, of in _widths(plain):
+        share = -(-widest // plain.case.sp)
+        for column_T, padded in (
+            (plain.positions_T, "on the right"),
+            (_columns(plain, share * plain.case.sp), "as its rows say"),
+        ):
+            yield (
+                "positions-restarted",
+                f"positions are counted from the shard's first column of {of} padded {padded}",
+                _at(plain, column_T % share),
+            )
 
 
 def run_on(plain: Pass) -> Variants:
@@ -46,18 +57,11 @@ def other_positions(plain: Pass) -> Variants:
         "every row reads the stream's table of positions from its start",
         _at(plain, table_T),
     )
-    for widest, of in (
-        (max(span.stop - span.start for span in spans), "its micro-batch"),
-        (max(map(len, case.rows)), "the batch"),
-    ):
-        column_T = plain.positions_T.clone()
-        for span in spans:
-            if case.rows[span.row].side == "left":
-                column_T[span.start : span.stop] += widest - (span.stop - span.start)
+    for widest, of in _widths(plain):
         yield (
             name,
             f"positions are columns of the padded batch, as wide as {of}",
-            _at(plain, column_T),
+            _at(plain, _columns(plain, widest)),
         )
     if case.sp == 1:
         return
@@ -120,6 +124,23 @@ def columns(plain: Pass) -> Tensor:
         places += [(first + at, span.row, span.start + at) for at in range(length)]
     order = [at for _, _, at in sorted(places)]
     return torch.tensor([*order, *range(len(order), len(plain.ids_T))])
+
+
+def _widths(plain: Pass) -> tuple[tuple[int, str], ...]:
+    """How wide a padded batch may be."""
+    return (
+        (max(span.stop - span.start for span in plain.stream.spans), "its micro-batch"),
+        (max(map(len, plain.case.rows)), "the batch"),
+    )
+
+
+def _columns(plain: Pass, width: int) -> Tensor:
+    """The column of each token in a padded batch of this width."""
+    column_T = plain.positions_T.clone()
+    for span in plain.stream.spans:
+        if plain.case.rows[span.row].side == "left":
+            column_T[span.start : span.stop] += width - (span.stop - span.start)
+    return column_T
 
 
 def _in_shard(plain: Pass) -> Tensor:
