@@ -1,6 +1,7 @@
 """The command line. Heavy imports wait until a command runs: `--help` needs no torch."""
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ COMMANDS = {
     "doctor": doctor,
 }
 
+NOT_READ = f"nobody reads what this command prints; so the exit status is {FAULT}"
 STATUS = (
     "exit status: 0 all passed; 1 something diverged; 2 bad input; 3 a fault, also if a candidate "
     "supports too few cases to be judged; 4 a golden is missing or damaged; "
@@ -46,14 +48,20 @@ STATUS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status says how it went."""
     options = build_parser().parse_args(arguments)
+    if sys.stdout is None:
+        print("harness: stdout is closed: nobody would learn what comes out", file=sys.stderr)  # noqa: T201
+        return USAGE
     if arguments is None:
         obey_signals()
     try:
         status = _beside_others(options)
         sys.stdout.flush()
-    except OSError:
-        # Whoever read what we print has gone, or its disk is full: nobody can be told of it, and
-        # what Python has left to say goes nowhere.
+    except OSError as error:
+        # Whoever reads what we print has gone, or its disk is full.
+        if isinstance(error, BrokenPipeError):
+            with contextlib.suppress(OSError):
+                print(f"harness: {NOT_READ}", file=sys.stderr)  # noqa: T201 - a command speaks
+        # What Python has left to say goes nowhere.
         for stream in (sys.stdout, sys.stderr):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return FAULT

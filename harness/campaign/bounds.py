@@ -28,7 +28,7 @@ TOLD: dict[str, Callable[[Case], Iterable[object]]] = {
     "layers": lambda case: [case.layers],
     "vocab": lambda case: [case.vocab],
     "window": lambda case: ["none"] if case.window is None else _cutting(case, case.window),
-    "steps": lambda case: [case.steps],
+    "steps of one batch": lambda case: [case.steps],
     "dtype": lambda case: [case.dtype],
     "loss": lambda case: [case.loss],
     "kernel": lambda case: [case.kernel],

@@ -38,6 +38,20 @@ class Watch(Protocol):
     def found(self, failure: Comparison) -> None: ...
 
 
+def nothing(request: Request, ranks: int, part: Part, size: int) -> Summary:
+    """What a campaign comes to of which nobody has judged any case yet."""
+    return Summary(
+        request=request,
+        ranks=ranks,
+        versions=versions(),
+        size=size,
+        of=part.of,
+        shards=(part.number,),
+        tallies={candidate: Tally() for candidate in request.candidates},
+        situations=Counter(dict.fromkeys(SITUATIONS, 0)),
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class Examiner:
     """Ranks on which one lot after the other is judged."""
@@ -73,20 +87,11 @@ class Examiner:
         return summary
 
     def _nothing_yet(self, supply: Supply, names: Sequence[str]) -> Summary:
-        return Summary(
-            request=self.request,
-            ranks=self.pool.size,
-            versions=versions(),
-            unseen=self.pool.placement.unseen,
-            size=len(supply.share),
-            of=self.part.of,
-            shards=(self.part.number,),
-            tallies={
-                candidate: Tally(coverage=supply.asked()) if candidate in names else Tally()
-                for candidate in self.request.candidates
-            },
-            situations=Counter(dict.fromkeys(SITUATIONS, 0)),
-        )
+        summary = nothing(self.request, self.pool.size, self.part, len(supply.share))
+        summary.unseen = self.pool.placement.unseen
+        for name in names:
+            summary.tallies[name].coverage = supply.asked()
+        return summary
 
     def _judge(self, supply: Supply, summary: Summary, names: Sequence[str], watch: Watch) -> None:
         case: Case | None = None

@@ -21,12 +21,15 @@ ENDED = {
 }
 # How often a situation was met in which no case was; those that were refused may have been in it.
 NEVER = "never"
+LEAVE_OUT = "Leave it out with --sp, --dtype, --loss and --set"
 # Between two columns of situations.
 GAP = 4
 MOST_REASONS = 10
 MOST_LEANS = 3
 # Of cases that are not judgeable in their dtype, the share that goes without a word at the end.
 MOST_HIDDEN = 0.1
+# A share of what a dtype may round that some case uses, if anything is computed in it.
+LEAST_USED = 1e-4
 # Columns, for what has as much room as it wants.
 ENDLESS = 10_000
 
@@ -40,6 +43,7 @@ def show(summary: Summary, console: Console) -> None:
             drawn = f"of {tally.verdicts.total()} cases that were drawn"
             say(console, _by_reason(f"{candidate} does not support, {drawn}", tally.refused))
         say(console, "".join(_unjudgeable(candidate, tally)), end="")
+        say(console, "".join(_more_than_asked(candidate, tally)), end="")
         if tally.uncompared:
             say(console, f"\n{candidate}: {told_of(tally.uncompared)}")
         if tally.known:
@@ -105,7 +109,8 @@ def show_bundles(summary: Summary, console: Console) -> None:
 
 def closing(summary: Summary, status: int) -> str:
     """What the exit status says, in words."""
-    why = [each for name, tally in summary.tallies.items() if (each := _why(name, tally))]
+    cut = summary.ended == LIMIT
+    why = [each for name, tally in summary.tallies.items() if (each := _why(name, tally, cut=cut))]
     much = [each for name, tally in summary.tallies.items() if (each := _much_hidden(name, tally))]
     if status == 0 and why:
         why = ["every case passed, but for what is listed as known"]
@@ -117,7 +122,7 @@ def closing(summary: Summary, status: int) -> str:
     return f"exit status {status}: {'; '.join([*(why or [passed]), *much])}"
 
 
-def _why(candidate: str, tally: Tally) -> str:
+def _why(candidate: str, tally: Tally, *, cut: bool) -> str:
     """Why a candidate did not pass, or nothing."""
     if tally.verdict in PASSING:
         return ""
@@ -128,10 +133,10 @@ def _why(candidate: str, tally: Tally) -> str:
         return f"{candidate} is {worst(kinds)} on {tally.failures[0]['case']}"
     if tally.lacking or not tally.judged:
         return _too_few(candidate, tally)
-    return f"{candidate} {_over_all_cases(tally)}"
+    return f"{candidate} {_over_all_cases(tally, cut=cut)}"
 
 
-def _over_all_cases(tally: Tally) -> str:
+def _over_all_cases(tally: Tally, *, cut: bool) -> str:
     """What shows in no single case."""
     if tally.leans:
         leans = "; ".join(tally.leans[:MOST_LEANS])
@@ -144,7 +149,7 @@ def _over_all_cases(tally: Tally) -> str:
     if tally.unexamined:
         return (
             f"was not judged on enough of what was asked for: {'; '.join(tally.unexamined)}. "
-            "Leave it out with --sp, --dtype, --loss and --set, or ask for more --cases"
+            + ("Raise --limit" if cut else f"{LEAVE_OUT}, or ask for more --cases")
         )
     forgiven = "which passes with --known pass" if tally.passed else "and passes nothing"
     return f"fails as is listed of it, {forgiven}"
@@ -175,6 +180,16 @@ def _unjudgeable(candidate: str, tally: Tally) -> Iterator[str]:
             f"\n{candidate}: {hidden.total()} of {drawn} cases were not judgeable in {dtype}, "
             f"most often because rounding hides {key}\n"
         )
+
+
+def _more_than_asked(candidate: str, tally: Tally) -> Iterator[str]:
+    """Where it rounds so little that it cannot compute in the dtype of its cases."""
+    for dtype, histogram in tally.used.items():
+        if dtype != "fp64" and 0 < histogram.most < LEAST_USED:
+            yield (
+                f"\n{candidate}: no case used even a share of {LEAST_USED:g} of what {dtype} may "
+                f"round; if it computes in more than {dtype}, this says nothing of {dtype}\n"
+            )
 
 
 def _much_hidden(candidate: str, tally: Tally) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from harness.against import PLAIN
 from harness.campaign.lot import Part
 from harness.campaign.request import Request
+from harness.campaign.undisturbed import undisturbed
 from harness.commands.examiner import open_examiner
 from harness.commands.options import (
     STOPPED,
@@ -105,7 +106,14 @@ def run(options: argparse.Namespace) -> int:
     from harness.campaign.table import say
 
     console = Console(stderr=options.json)
-    summary = _judged(options, request, ranks, part, pools, console)
+    try:
+        summary = _judged(options, request, ranks, part, pools, console)
+    except KeyboardInterrupt:
+        # Before anything could be judged.
+        from harness.campaign.examine import nothing
+
+        summary = nothing(request, ranks, part, sum(map(len, part.lots(request.count))))
+        summary.ended = INTERRUPTED
     # What is listed may be forgiven where something passed beside it.
     known = options.known if all(tally.passed for tally in summary.tallies.values()) else "fail"
     status = STOPPED if summary.ended == INTERRUPTED else status_of(summary.verdict, known)
@@ -122,10 +130,12 @@ def _judged(
     console: "Console",
 ) -> "Summary":
     """What a part of a campaign comes to, on the ranks that were asked for."""
-    from harness.campaign.check import check, conduct
-    from harness.campaign.conduct import Lost
-    from harness.campaign.journal import Journal
-    from harness.campaign.table import say
+    # Stopped in the middle, an import leaves its library half made.
+    with undisturbed():
+        from harness.campaign.check import check, conduct
+        from harness.campaign.conduct import Lost
+        from harness.campaign.journal import Journal
+        from harness.campaign.table import say
 
     until = time.monotonic() + options.limit
     journal = Journal()

@@ -83,6 +83,8 @@ def show_verified(verified: Verified, doubted: Mapping[str, str], console: Conso
         f"{verified.goldens} goldens, {sum(verified.verdicts.values())} runs: {counts or 'none'}; "
         f"{verified.elements:,} elements examined; {verified.seconds:.0f} s",
     )
+    if doubted:
+        say(console, f"DIVERGED: {len(doubted)} of {verified.goldens} goldens, as is said above")
     show_together(verified, console)
 
 

@@ -11,6 +11,8 @@ process a rank, these are the ranks.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
@@ -267,4 +269,5 @@ def pytest_terminal_summary(
     if lines:
         terminalreporter.section("harness")
     for line in lines:
-        terminalreporter.write_line(line)
+        for part in wrap(line, get_terminal_size().columns, break_on_hyphens=False):
+            terminalreporter.write_line(part)

@@ -143,9 +143,10 @@ class Judged:
             return []
         counts = ", ".join(f"{count} {name}" for name, count in sorted(self.verdicts.items()))
         total = self.verdicts.total()
+        launches = "1 launch" if self.launches == 1 else f"{self.launches} launches"
         examined = f"{self.elements:,} elements examined: {counts}"
         return [
-            f"{total} cases judged in {self.launches} launches, {examined}",
+            f"{total} cases judged in {launches}, {examined}",
             *(f"{count} UNSUPPORTED: {reason}" for reason, count in self.refused.most_common()),
             *self._bounds(),
             *([AGAINST_ITSELF] if self.against[ITSELF] else []),

@@ -194,6 +194,7 @@ def test_after_its_limit_a_check_begins_no_case_and_next_to_nothing_is_no_pass(
     assert (document["ended"], document["cases"]) == ("limit", 1)
     assert "was not judged on enough of what was asked for: 1 of " in written.err
     assert "--limit ended the run; 1 case was judged" in written.err
+    assert written.err.rstrip().endswith("Raise --limit")
     assert document["placement"] == {
         "device": "cpu",
         "devices": "cpu",
@@ -201,6 +202,34 @@ def test_after_its_limit_a_check_begins_no_case_and_next_to_nothing_is_no_pass(
         "ranks": "2",
         "torch": torch.__version__,
     }
+
+
+NEVER_THERE = """
+import signal
+from pathlib import Path
+
+Path("begun").touch()
+signal.pause()
+"""
+NEVER = [sys.executable, "-m", "harness", "check", "--candidate", "never.py:MINE", "--json"]
+
+
+def test_a_check_that_is_stopped_before_it_has_ranks_tells_that_it_judged_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "never.py").write_text(NEVER_THERE)
+    with subprocess.Popen(
+        [*NEVER, *SMALL],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert eventually((tmp_path / "begun").exists)
+        process.send_signal(signal.SIGINT)
+        document = json.loads(process.communicate(timeout=30)[0])
+    assert process.returncode == 130
+    assert (document["ended"], document["cases"], document["size"]) == ("interrupted", 0, 100)
 
 
 def test_doctor_says_why_for_everything_that_will_not_run(

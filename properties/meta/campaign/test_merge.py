@@ -19,7 +19,7 @@ from harness.campaign.merge import merge
 from harness.campaign.request import Request
 from harness.campaign.summary import FORMAT, Summary
 from harness.campaign.table import closing, show
-from harness.campaign.tally import Tally
+from harness.campaign.tally import Histogram, Tally
 from harness.case import parse
 from harness.cli import main
 from harness.compare import Comparison, KeyResult, Verdict
@@ -316,6 +316,13 @@ def test_the_last_line_says_in_words_what_the_exit_status_means(
     change: dict[str, Any], status: int, said: str
 ) -> None:
     assert closing(replace(summary(1, 1), **change), status) == f"exit status {status}: {said}"
+
+
+def test_a_dtype_that_nothing_was_computed_in_is_told() -> None:
+    for most, told in ((0.2, False), (1e-7, True), (0.0, False)):
+        tally = Tally(Counter(WITHIN=1), used={"bf16": Histogram([1, *[0] * 6], most)})
+        said = printed(replace(summary(1, 1), tallies={"a": tally}))
+        assert ("it computes in more than bf16, this says nothing of bf16" in said) is told
 
 
 def test_what_is_not_supported_is_told_by_reason() -> None:

@@ -1,6 +1,8 @@
 """Input that cannot be is refused in one line, with status 2, before any rank starts."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -210,11 +212,20 @@ def test_what_nobody_expected_is_one_sentence_a_fault_and_in_full_in_a_file(
     Path(file).unlink()
 
 
-def test_who_stops_reading_is_told_nothing_more() -> None:
-    told = ran(
-        "bash", "-c", f"{sys.executable} -m harness golden list | true; exit ${{PIPESTATUS}}"
-    )
-    assert (told.returncode, told.stderr) == (FAULT, "")
+def test_where_nobody_reads_what_is_printed_that_is_a_fault_and_told() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "harness", "golden", "list"]
+    with os.fdopen(writes) as stdout:
+        told = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, check=False)
+    said = b"harness: nobody reads what this command prints; so the exit status is 3\n"
+    assert (told.returncode, told.stderr) == (FAULT, said)
+
+
+def test_a_command_without_a_standard_output_is_refused() -> None:
+    told = ran("bash", "-c", f"{sys.executable} -m harness golden list >&-")
+    assert (told.returncode, told.stderr.count("\n")) == (USAGE, 1)
+    assert told.stderr.startswith("harness: stdout is closed")
 
 
 @pytest.mark.parametrize("options", ["", " --json"])

@@ -36,7 +36,7 @@ def test_a_session_shares_one_pool_and_sums_up(pytester: pytest.Pytester) -> Non
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_inprocess(*OPTIONS)
     result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["2 cases judged in 1 launches, * elements examined: [12] *"])
+    result.stdout.fnmatch_lines(["2 cases judged in 1 launch, * elements examined: [12] *"])
 
 
 # A device that no machine of ours has.
@@ -161,7 +161,7 @@ def test_a_worker_of_xdist_tells_what_it_judged_and_could_not_run_and_the_smalle
     pytester.makepyfile(test_fails=FAILS, test_needy=NEEDY)
     result = pytester.runpytest_subprocess(*OPTIONS, "-n", "1")
     result.assert_outcomes(passed=2, failed=2, skipped=1)
-    result.stdout.fnmatch_lines(["* cases judged in 1 launches, *"])
+    result.stdout.fnmatch_lines(["* cases judged in 1 launch, *"])
     result.stdout.fnmatch_lines(
         ["*1 test not run for want of npu*", "test_needy.py::test_on_a_device"]
     )
