@@ -100,7 +100,7 @@ def _answer(options: argparse.Namespace) -> int:
         # So does rich where its reader has gone, and its word for it would be that something
         # diverged.
         if left.code == DIVERGED:
-            return FAULT
+            raise BrokenPipeError from None
         raise
     except BadInput as error:
         print(f"harness: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)  # noqa: T201 - a command speaks
