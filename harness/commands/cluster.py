@@ -8,8 +8,10 @@ where there is room, and what it was about is judged by another.
 import argparse
 import logging
 import os
+import socket
+import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +34,8 @@ from harness.outside import BadInput
 
 # How long the first pool may take to find a host.
 PATIENCE = 180.0
+# And how long an address may take to answer.
+ATTEMPT = 5.0
 # Pools that are gone before they have ranks, for each that is wanted.
 MOST_NEVER_OPEN = 3
 
@@ -102,6 +106,10 @@ class Cluster:
         # How many were gone before they had ranks.
         self._never_open = 0
         self._stopped = False
+        self._stack = ExitStack()
+        if options.json:
+            # What Ray has to say is no part of the document.
+            self._stack.enter_context(redirect_stdout(sys.stderr))
         _connect()
         try:
             kind = _kind(options)
@@ -121,6 +129,7 @@ class Cluster:
             _end(seat)
         self._seats.clear()
         ray.shutdown()
+        self._stack.close()
 
     @property
     def count(self) -> int:
@@ -199,19 +208,28 @@ class Cluster:
 
 def _connect() -> None:
     """To the cluster that RAY_ADDRESS names, or the one of this host."""
-    paths = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    address = os.environ.get("RAY_ADDRESS", "auto")
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "/" not in host:
+        # Ray itself would try for minutes.
+        try:
+            socket.create_connection((host, int(port)), ATTEMPT).close()
+        except OSError:
+            raise UsageError(
+                f"--on=ray: RAY_ADDRESS={address}: nothing answers there; start Ray with "
+                "`ray start --head`, or name another address"
+            ) from None
     try:
         ray.init(
-            os.environ.get("RAY_ADDRESS", "auto"),
+            address,
             logging_level=logging.ERROR,
             log_to_driver=False,
-            runtime_env={"env_vars": paths},
+            runtime_env={"env_vars": {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}},
         )
     except (ConnectionError, ValueError, RuntimeError, RayError) as error:
         said = " ".join(str(error).split())
         raise UsageError(
-            f"--on=ray: no cluster can be reached: {said}; start one with `ray start --head`, or "
-            "set RAY_ADDRESS"
+            f"--on=ray: RAY_ADDRESS={address}: no cluster can be reached: {said}"
         ) from None
 
 

@@ -80,5 +80,5 @@ def several_layers(case: Case, layout: Plan) -> bool:
 
 @situation("several steps")
 def several_steps(case: Case, _layout: Plan) -> bool:
-    """What should have been forgotten after the first step is still there in the second."""
+    """A weight or gradient of the first step that should be forgotten is there in the second."""
     return case.steps > 1

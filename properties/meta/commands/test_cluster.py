@@ -1,0 +1,145 @@
+"""Pools on a Ray cluster: the same cases, the same report, and nobody's end loses any."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from properties.helpers.commands import ran
+from properties.helpers.places import ROOT
+from properties.helpers.wait import PATIENCE, eventually
+
+HARNESS = (sys.executable, "-m", "harness")
+CLUSTER = (sys.executable, "-m", "properties.helpers.ray_cluster")
+CHECK = [
+    *("check", "--candidate", "native-local", "--candidate", "waits.py:WAITS", "--ranks", "2"),
+    *("--sp", "2", "--dp", "1", "--dtype", "fp64", "--set", "layers=1", "--cases", "210"),
+    *("--json", "--no-diagnose"),
+]
+# Whoever is given a case of the third lot waits for a file.
+WAITS = """
+import os, time
+from pathlib import Path
+from harness.candidates.own.native import LocalDialect
+
+class Waits(LocalDialect):
+    name = "waits"
+
+    def run(self, case, rank, emit):
+        here = Path(os.environ.get("HERE", "."))
+        while case.seed >> 17 == 2 and not (here / "go").exists():
+            (here / f"waits-{os.getpid()}").touch()
+            time.sleep(0.05)
+        super().run(case, rank, emit)
+
+WAITS = Waits()
+"""
+
+
+@contextmanager
+def cluster() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        CLUSTER,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            assert process.stdin
+            process.stdin.close()
+            process.wait(PATIENCE)
+
+
+@contextmanager
+def on(address: str, folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    (folder / "waits.py").write_text(WAITS)
+    with subprocess.Popen(
+        [*HARNESS, *CHECK, "--on", "ray", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": address},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def document(text: str) -> Any:
+    """Without times, and where it ran."""
+    said = json.loads(text)
+    for name in ("seconds", "placement"):
+        said.pop(name)
+    for tally in said["candidates"].values():
+        tally.pop("pace")
+    return said
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def begun(folder: Path, ranks: int) -> bool:
+    return len([*folder.glob("waits-*")]) >= ranks
+
+
+@pytest.mark.long
+def test_a_cluster_comes_to_what_one_pool_comes_to_though_a_host_goes(tmp_path: Path) -> None:
+    (alone := tmp_path / "alone").mkdir()
+    (alone / "waits.py").write_text(WAITS)
+    (alone / "go").touch()
+    one = ran(*HARNESS, *CHECK, cwd=alone)
+    (there := tmp_path / "there").mkdir()
+    words = ("--pools", "auto", "--resume", "kept")
+    with cluster() as ray, on(address_of(ray), there, *words) as run:
+        assert eventually(lambda: begun(there, 2))
+        assert ray.stdin
+        ray.stdin.write("remove\n")
+        ray.stdin.flush()
+        assert address_of(ray) == "removed"
+        (there / "go").touch()
+        said, log = run.communicate(timeout=PATIENCE)
+    assert run.returncode == one.returncode == 0, log
+    assert document(said) == document(one.stdout)
+
+
+@pytest.mark.long
+def test_nothing_on_a_cluster_outlives_the_command(tmp_path: Path) -> None:
+    with cluster() as ray, on(address_of(ray), tmp_path, "--pools", "2") as run:
+        assert eventually(lambda: begun(tmp_path, 2))
+        pids = [int(file.name.partition("-")[2]) for file in tmp_path.glob("waits-*")]
+        run.send_signal(signal.SIGKILL)
+        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        (
+            "127.0.0.1:1",
+            "--on=ray: RAY_ADDRESS=127.0.0.1:1: nothing answers there; start ",
+        ),
+        ("nowhere", "--on=ray: RAY_ADDRESS=nowhere: no cluster can be reached: "),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_told_at_once(
+    address: str, said: str, tmp_path: Path
+) -> None:
+    with on(address, tmp_path) as run:
+        _, log = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 2
+    assert log.startswith(f"harness: {said}")
