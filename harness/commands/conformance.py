@@ -227,9 +227,12 @@ def _sweep(name: str, versions: list[str], options: argparse.Namespace) -> dict[
 
 
 def _goldens(folder: str) -> "dict[str, Case]":
-    from harness.golden import Store, examine
+    from harness.golden import BadGolden, Store, examine
 
-    goldens, damages = examine(Store(Path(folder)).files())
+    try:
+        goldens, damages = examine(Store(Path(folder)).files())
+    except BadGolden as error:
+        raise UsageError(f"--goldens={folder}: {error}") from None
     if damages:
         raise UsageError(f"--goldens={folder}: is damaged; see `golden verify`")
     return {name: golden.vector.case for name, golden in goldens.items()}

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from harness.cli import main
 from harness.commands.conformance import pages, so_far
 from harness.conformance.document import FORMAT, NAME, BadResults
 from properties.helpers.fuzzing import fuzz, mutate, one_value_else
@@ -55,3 +56,13 @@ def test_what_is_no_file_of_results_is_refused(text: str, said: str, tmp_path: P
     with pytest.raises(BadResults) as refused:
         so_far(tmp_path)
     assert str(refused.value).startswith(f"{tmp_path / NAME}: {said}")
+
+
+def test_goldens_that_are_not_there_are_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = tmp_path / "nowhere"
+    command = ["conformance", "twinkle", "--goldens", str(nowhere), "--out", str(tmp_path)]
+    assert main(command) == 2
+    said = f"harness: --goldens={nowhere}: store={nowhere}: No such file or directory\n"
+    assert capsys.readouterr().err == said
