@@ -84,7 +84,8 @@ def _not_parallel(case: Case, assembly: Assembly, *, of_our_model: bool) -> str:
             return (
                 f"the ranks of replica {replica} sent {sum(known)} bytes, and attention over the "
                 f"rows that are cut between them needs {least}: each computes what others hold, "
-                "or something that torch.distributed does not know carried it; then emit 'sent'"
+                "or flat tensors, such as parameters are sent in, or something that "
+                "torch.distributed does not know carried it; then emit 'sent'"
             )
     return ""
 

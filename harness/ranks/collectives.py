@@ -8,7 +8,6 @@ import pickle
 import re
 from dataclasses import astuple, dataclass
 from itertools import combinations
-from math import prod
 from typing import Any
 
 # More than a small step starts; reading the log costs time in proportion.
@@ -18,15 +17,11 @@ DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")
 
 # The harness's own group, in which ranks wait for each other before a case.
 GATE = "gate"
-# Those over which a wrapper shares a model.
-MODELS = ("world of", "dp of")
 # Peers may give these different sizes, and no two ranks share the number of a message.
 UNEVEN = ("all_to_all", "gather", "scatter")
 # To these, only the root need give anything.
 ROOTED = ("gather", "scatter")
 MESSAGES = ("send", "recv")
-# Bytes of a number, of those kinds that activations are made of.
-SIZES = {"Double": 8, "Float": 4, "BFloat16": 2, "Half": 2, "Byte": 1, "Char": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,45 +64,25 @@ def members(group: str) -> set[int]:
     return set(map(int, listed[1].split(","))) if listed else set()
 
 
-def sent_since(moment_ns: int, flat_from: int, *, wrapped: bool) -> tuple[int | None, bool]:
-    """Bytes of activations that were given to collectives since a moment of `time.time_ns()`.
-
-    What has one dim counts from so many numbers on. What is `wrapped`, in DDP or FSDP, shares
-    parameters over the world. Nothing where a backend keeps no log: ranks wait for each other
-    before every case, so that none is empty. And whether the log was too short to hold them all.
-    """
-    entries = recorded()
-    recent = [entry for entry in entries if entry["time_created_ns"] >= moment_ns]
-    if not entries:
-        return None, False
-    sent = sum(_sent(entry, flat_from, wrapped=wrapped) for entry in recent)
-    return sent, len(recent) == len(entries) >= BUFFER
+def group_of(entry: dict[str, Any]) -> str:
+    """What the group of a raw entry is called."""
+    name, description = entry["process_group"]
+    # A candidate's own groups often share one description; their names are unique.
+    return str(description) if members(description) else f"{description} ({name})"
 
 
-def _sent(entry: dict[str, Any], flat_from: int, *, wrapped: bool) -> int:
-    kind, group = _kind(entry), _group(entry)
-    if kind.startswith(MESSAGES) or group.startswith(GATE):
-        # Messages are counted where they are sent.
-        return 0
-    of_a_model = kind.startswith("all_reduce") or (wrapped and group.startswith(MODELS))
-    given = zip(entry.get("input_sizes", []), entry.get("input_dtypes", []), strict=False)
-    return sum(
-        prod(shape) * SIZES.get(dtype, 0)
-        for shape, dtype in given
-        # Parameters and their gradients have two dims; flat are losses and labels of tokens.
-        if len(shape) > 2
-        or kind.startswith("all_to_all")
-        or (not of_a_model and (len(shape) == 2 or prod(shape) >= flat_from))
-    )
+def kind_of(entry: dict[str, Any]) -> str:
+    """What was entered, such as all_reduce."""
+    return str(entry["profiling_name"]).partition(":")[2]
 
 
 def log(moment_ns: int = 0) -> list[Collective]:
     """What was entered since a moment of `time.time_ns()` as records, oldest first."""
     return [
         Collective(
-            group=_group(entry),
+            group=group_of(entry),
             sequence=entry["collective_seq_id"],
-            kind=_kind(entry),
+            kind=kind_of(entry),
             shape=", ".join(map(str, entry.get("input_sizes", []))),
             # NCCL retires an entry some time after it was done.
             done=bool(entry["retired"]) or entry.get("state") == "completed",
@@ -205,13 +180,3 @@ def _what(entry: Collective | None) -> tuple[str, str, str] | None:
         "" if entry.kind.startswith(UNEVEN) else entry.shape,
         "" if entry.kind.startswith(ROOTED) else entry.dtype,
     )
-
-
-def _group(entry: dict[str, Any]) -> str:
-    name, description = entry["process_group"]
-    # A candidate's own groups often share one description; their names are unique.
-    return str(description) if members(description) else f"{description} ({name})"
-
-
-def _kind(entry: dict[str, Any]) -> str:
-    return str(entry["profiling_name"]).partition(":")[2]

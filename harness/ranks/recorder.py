@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections import Counter
 from functools import cache
 
 import torch
@@ -93,6 +94,12 @@ class Recorder:
                 f"case has 0 to {self._tokens - 1}, and {PAD_TOKEN} for padding"
             )
         return numbers
+
+    @property
+    def parameters(self) -> Counter[tuple[int, ...]]:
+        """How many parameters of each shape have gradients, of those that are no vectors."""
+        gradients = (tuple(x.shape) for key, x, _ in self._kept if key.startswith(GRADIENT))
+        return Counter(shape for shape in gradients if len(shape) > 1)
 
     def fragments(self) -> list[Fragment]:
         """All that was emitted, once it has arrived."""

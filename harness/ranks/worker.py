@@ -187,7 +187,7 @@ def main() -> None:
                 refusal=refusal,
                 limits=limits,
                 idle=idle,
-                **exchanges.since(sent, started, case, seat.rank.dp_index, recorder.sent),
+                **exchanges.since(sent, started, case, seat.rank, recorder),
                 log=told(log(started)) if recorder.traced else [],
                 stood_in=sorted(STOOD_IN),
                 unemitted=recorder.unemitted,

@@ -5,7 +5,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from harness.candidates import Candidate, Rank
-from harness.candidates.own.benign import held, rings
+from harness.candidates.own.benign import gradients, held, rings
+from harness.candidates.own.benign.partials import joined, partial_of
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.ulysses import Shard, Stream, Ulysses
 from harness.case import Case
@@ -56,6 +57,29 @@ class KeysAveraged(Ulysses):
         return super().attend(q_LNH, k_LKH, v_LKH, segments, case, rank)
 
 
+class KeysAsTables(gradients.WeightsFromRank0, held.KeysGatheredEvenly):
+    """Right: keys have two dims while they are sent, as weights have, which are sent as well."""
+
+    name = "keys-as-tables"
+
+    def attend(
+        self,
+        q_LNH: Tensor,
+        k_LKH: Tensor,
+        v_LKH: Tensor,
+        segments: Segments,
+        case: Case,  # noqa: ARG002 - one kernel for all
+        rank: Rank,
+    ) -> Tensor:
+        k_TKH, v_TKH = (
+            held.ALL_GATHER(x.flatten(1), 0, rank.sp).unflatten(1, x.shape[1:])
+            for x in (k_LKH, v_LKH)
+        )
+        allowed_LT = segments.allowed_TT.chunk(rank.sp.size())[rank.sp_index]
+        return joined([partial_of(q_LNH, k_TKH, v_TKH, allowed_LT)], q_LNH)
+
+
+KEYS_AS_TABLES = KeysAsTables()
 FAULTS = (RolledLocally, SeesNeighbours, KeysAveraged)
 # By the names of their classes: as a file's attributes they are candidates.
 PLANTED: dict[str, Candidate] = {

@@ -5,10 +5,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LocalDialect
 from harness.candidates.own.native.attention import Segments
+from harness.candidates.own.native.exchange import gather_tokens, scatter_tokens
 from harness.candidates.own.native.rows import Batch
 from harness.candidates.own.native.ulysses import Shard, Stream, cut
 from harness.case import Case
@@ -89,6 +92,91 @@ class KeysSummedForShow(ComputesAll):
         dist.all_reduce(q_LNH.detach().clone().flatten(), group=rank.sp)
 
 
+class Broadcasts(ComputesAll):
+    """The same, where all begin with the weights of rank 0, as trainers do."""
+
+    name = "broadcasts"
+
+    def model(self, case: Case, rank: Rank) -> Decoder:
+        model = super().model(case, rank)
+        for parameter in model.parameters():
+            dist.broadcast(parameter.data, group=rank.world, group_src=0)
+        return model
+
+
+class Wrapped(ComputesAll):
+    """The same in a DDP of its own, which hands out weights as one flat piece."""
+
+    name = "wrapped"
+
+    def model(self, case: Case, rank: Rank) -> Decoder:
+        model = super().model(case, rank)
+        DistributedDataParallel(model, process_group=rank.world)
+        return model
+
+
+class ReducesToOne(ComputesAll):
+    """The same, where gradients are summed up on one rank, and handed out."""
+
+    name = "reduces-to-one"
+
+    def reduce(self, model: Decoder, rank: Rank) -> None:
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            dist.reduce(parameter.grad, group=rank.world, group_dst=0)
+            dist.broadcast(parameter.grad, group=rank.world, group_src=0)
+
+
+class GathersGradients(ComputesAll):
+    """The same, where each rank sums up the gradients of all."""
+
+    name = "gathers-gradients"
+
+    def reduce(self, model: Decoder, rank: Rank) -> None:
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            every = [torch.empty_like(parameter.grad) for _ in range(rank.world.size())]
+            dist.all_gather(every, parameter.grad, group=rank.world)
+            parameter.grad.copy_(torch.stack(every).sum(0))
+
+
+class GathersShares(ComputesAll):
+    """The same, where each rank holds some rows of every weight, as FSDP has it."""
+
+    name = "gathers-shares"
+
+    def model(self, case: Case, rank: Rank) -> Decoder:
+        model = super().model(case, rank)
+        ranks = rank.world.size()
+        for parameter in model.parameters():
+            each = -(-len(parameter) // ranks)
+            rows = [0, 0] * (parameter.ndim - 1) + [0, each * ranks - len(parameter)]
+            mine = F.pad(parameter.data, rows).split(each)[rank.index].contiguous()
+            dist.all_gather([torch.empty_like(mine) for _ in range(ranks)], mine, rank.world)
+        return model
+
+
+class AmongOne(ComputesAll):
+    """Ulysses over a group of one: that of replicas, where there is one of them."""
+
+    name = "among-one"
+    limits = "dp=1"
+
+    def show(self, q_LNH: Tensor, rank: Rank) -> None:
+        gather_tokens(scatter_tokens(q_LNH, rank.dp), rank.dp)
+
+
+class WithOtherReplicas(ComputesAll):
+    """The same, and it exchanges with other replicas what it should with peers."""
+
+    name = "with-other-replicas"
+
+    def show(self, q_LNH: Tensor, rank: Rank) -> None:
+        received = [torch.empty_like(q_LNH) for _ in range(rank.dp.size())]
+        dist.all_gather(received, q_LNH.contiguous(), group=rank.dp)
+        dist.all_to_all(received, [q_LNH.contiguous()] * rank.dp.size(), group=rank.dp)
+
+
 class CallsALot(ComputesAll):
     """The same, among more collectives than a log has room for."""
 
@@ -131,6 +219,10 @@ class RowsApart(ComputesAll):
 COMPUTES_ALL = ComputesAll()
 ALL_TO_ALL_FOR_SHOW = AllToAllForShow()
 SUMS_FOR_SHOW = KeysSummedForShow()
+BROADCASTS, WRAPPED = Broadcasts(), Wrapped()
+REDUCES_TO_ONE, GATHERS_GRADIENTS = ReducesToOne(), GathersGradients()
+GATHERS_SHARES = GathersShares()
+AMONG_ONE, WITH_OTHER_REPLICAS = AmongOne(), WithOtherReplicas()
 CALLS_A_LOT = CallsALot()
 ONE_HOLDS_ALL = OneHoldsAll()
 ROWS_APART = RowsApart()

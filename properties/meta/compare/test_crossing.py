@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.case import parse
+from harness.case import Case, parse
 from harness.compare import compare
 from harness.compare.crossing import holder_of_all, least_sent
 from harness.judge import evaluate
@@ -21,7 +21,7 @@ VACUOUS, UNSEEN = (ROOT / "properties" / "planted" / f"{n}.py" for n in ("vacuou
 # What is said of each.
 SHARES_NOTHING = {
     "COMPUTES_ALL": "sent 0 bytes, and attention over the rows that are cut",
-    "ALL_TO_ALL_FOR_SHOW": "sent 64 bytes, and attention over the rows that are cut",
+    "ALL_TO_ALL_FOR_SHOW": "sent 32 bytes, and attention over the rows that are cut",
     "SUMS_FOR_SHOW": "sent 0 bytes, and attention over the rows that are cut",
     "CALLS_A_LOT": "the log of rank 0 has room for fewer collectives than its step has; judge",
     "ONE_HOLDS_ALL": "rank 0 of replica 0 holds all 8 tokens",
@@ -133,6 +133,49 @@ def test_a_step_that_computes_everything_everywhere_is_vacuous(
     assert comparison.fault
     assert comparison.fault.kind is Kind.VACUOUS
     assert SHARES_NOTHING[name] in comparison.fault.summary
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BROADCASTS",
+        "WRAPPED",
+        "REDUCES_TO_ONE",
+        "GATHERS_GRADIENTS",
+        "GATHERS_SHARES",
+        "AMONG_ONE",
+    ],
+)
+def test_what_is_sent_of_a_model_or_to_nobody_is_no_attention(
+    name: str, harness_pool: RankPool
+) -> None:
+    # Its weights have as many rows as a rank has tokens, and as all have.
+    for rows in ("5:11111", "8:11111111", "16:1111111111111111"):
+        case = parse(f"case/1 rows={rows} heads=4/2 dim=2 sp=2 layers=2")
+        assert sends_nothing(case, name, harness_pool)
+
+
+def test_what_goes_to_another_replica_is_no_attention(harness_pool: RankPool) -> None:
+    case = parse("case/1 rows=8:11111111,8:11111111 sp=2 dp=2 layers=2")
+    assert sends_nothing(case, "WITH_OTHER_REPLICAS", harness_pool)
+
+
+def sends_nothing(case: Case, name: str, pool: RankPool) -> bool:
+    """Whether it is vacuous, and nothing else is wrong with it."""
+    comparison = evaluate(case, f"{VACUOUS}:{name}", pool)
+    assert comparison.fault, comparison.verdict
+    return "sent 0 bytes, and attention over" in comparison.fault.summary
+
+
+@pytest.mark.parametrize("wrapper", ["none", "ddp", "fsdp"])
+def test_keys_of_the_shape_of_a_weight_are_keys_also_beside_all_weights(
+    wrapper: str, harness_pool: RankPool
+) -> None:
+    candidate = f"{ROOT / 'properties' / 'planted' / 'layouts.py'}:KEYS_AS_TABLES"
+    for tokens in (8, 16, 32):
+        rows = f"{tokens}:{'1' * tokens}"
+        case = parse(f"case/1 rows={rows} heads=4/4 dim=2 sp=2 layers=2 wrapper={wrapper}")
+        assert evaluate(case, candidate, harness_pool).verdict.passed
 
 
 def test_what_torch_does_not_carry_is_seen_where_the_step_says_so(harness_pool: RankPool) -> None:

@@ -1,20 +1,16 @@
 """Where ranks part is told from what each of them remembers of its collectives."""
 
 import json
-from typing import Any
 
 import pytest
 
-from harness.ranks import collectives
 from harness.ranks.collectives import (
     BUFFER,
-    GATE,
     Collective,
     first_disagreement,
     group_name,
     heard,
     members,
-    sent_since,
     told,
 )
 
@@ -27,75 +23,6 @@ def entered(
     kind: str, sequence: int, group: str = PAIR, shape: str = "[4]", dtype: str = ""
 ) -> Collective:
     return Collective(group, sequence, kind, shape, done=False, dtype=dtype)
-
-
-def raw(kind: str, shape: list[int], dtype: str = "Float", group: str = PAIR) -> dict[str, Any]:
-    """An entry as torch writes it."""
-    return {
-        "profiling_name": f"gloo:{kind}",
-        "process_group": ["1", group],
-        "time_created_ns": 5,
-        "input_sizes": [shape],
-        "input_dtypes": [dtype],
-    }
-
-
-@pytest.mark.parametrize(
-    ("entry", "size"),
-    [
-        (raw("all_to_all", [6]), 24),
-        (raw("all_gather", [3, 2, 4]), 96),
-        (raw("all_gather", [3, 2, 4], "BFloat16"), 48),
-        (raw("broadcast", [3, 2]), 24),
-        (raw("reduce_scatter", [3, 2, 4]), 96),
-        # Losses and labels of each token, or pieces of a model.
-        (raw("all_gather", [9]), 0),
-        (raw("all_gather", [10]), 40),
-        # Indices; gradients that all ranks sum up; keys that one has and others have zeros for.
-        (raw("all_gather", [3, 2], "Long"), 0),
-        (raw("all_reduce", [100]), 0),
-        (raw("all_reduce", [10, 10]), 0),
-        (raw("all_reduce", [3, 2, 4]), 96),
-        # Counted where they are sent; and what the harness enters itself.
-        (raw("send", [3, 2, 4]), 0),
-        (raw("all_gather", [3, 2, 4], group=GATE), 0),
-    ],
-)
-def test_of_what_is_in_the_log_only_activations_count_as_sent(
-    entry: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collectives, "recorded", lambda: [entry])
-    assert sent_since(5, 10, wrapped=False) == sent_since(5, 10, wrapped=True) == (size, False)
-    assert sent_since(6, 10, wrapped=False) == (0, False)
-
-
-@pytest.mark.parametrize(
-    ("entry", "size", "of_what_is_wrapped"),
-    [
-        (raw("all_to_all", [6], group=WORLD), 24, 24),
-        (raw("all_gather", [3, 2, 4], group=WORLD), 96, 96),
-        (raw("all_gather", [10], group=WORLD), 40, 0),
-        (raw("broadcast", [3, 2], group=WORLD), 24, 0),
-    ],
-)
-def test_over_the_world_a_wrapper_shares_what_may_be_parameters(
-    entry: dict[str, Any], size: int, of_what_is_wrapped: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collectives, "recorded", lambda: [entry])
-    assert sent_since(5, 10, wrapped=False) == (size, False)
-    assert sent_since(5, 10, wrapped=True) == (of_what_is_wrapped, False)
-
-
-def test_a_log_that_has_forgotten_or_keeps_nothing_cannot_tell(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for entries, told_of in (
-        ([], (None, False)),
-        ([raw("all_to_all", [6])] * BUFFER, (24 * BUFFER, True)),
-        ([raw("all_to_all", [6])] * (BUFFER - 1), (24 * (BUFFER - 1), False)),
-    ):
-        monkeypatch.setattr(collectives, "recorded", lambda entries=entries: entries)
-        assert sent_since(5, 10, wrapped=False) == told_of
 
 
 def reduced(first: int, last: int, group: str = PAIR) -> list[Collective]:
