@@ -181,7 +181,7 @@ def test_every_command_that_is_shown_is_understood() -> None:
 
 def test_the_scripts_profiles_and_variables_that_are_shown_are_there() -> None:
     for text in (README, CAMPAIGNS):
-        for script in re.findall(r"\bci/[\w-]+(?:\.py)?(?!\.txt|\w)", text):
+        for script in re.findall(r"\bci/[\w-]+(?:\.py)?(?!\.(?:txt|yaml)|\w)", text):
             assert (ROOT / script).stat().st_mode & 0o100, script
     for name, count in re.findall(r"^\| `(\w+)` \| (\d+) cases", CAMPAIGNS, re.MULTILINE):
         assert settings.get_profile(name).max_examples == int(count)
