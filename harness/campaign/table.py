@@ -41,7 +41,8 @@ def show(summary: Summary, console: Console) -> None:
             say(console, _by_reason(f"{candidate} does not support, {drawn}", tally.refused))
         say(console, "".join(_unjudgeable(candidate, tally)), end="")
         if tally.uncompared:
-            say(console, f"\n{candidate}: {told_of(tally.uncompared)}")
+            itself = summary.request.against == ITSELF
+            say(console, f"\n{candidate}: {told_of(tally.uncompared, itself=itself)}")
         if tally.known:
             say(console, _by_reason(f"{candidate} fails as is listed of it", tally.known))
     _situations(summary, console)
