@@ -74,6 +74,11 @@ _ALL = (
         "padding, a mask or another shard is written over real tokens",
     ),
     Anomaly(
+        "shifted-after-cut",
+        "what each token is given beside its label is wrong at the last or first of a shard alone",
+        "it is shifted after the stream is cut, not before",
+    ),
+    Anomaly(
         "head-order",
         "attention's output holds the right numbers in another order, or of mixed heads",
         "an all-to-all is followed by a reshape without the matching permute",

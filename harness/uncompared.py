@@ -1,14 +1,18 @@
-"""What is said of keys that were emitted and that there is nothing to compare with."""
+"""What is said of keys that were emitted and not compared."""
 
 from collections.abc import Sequence
 
 MOST_KEYS = 8
 
 
-def told_of(keys: Sequence[str]) -> str:
+def told_of(keys: Sequence[str], *, itself: bool) -> str:
     """Their names, and what is asked of them all the same."""
     more = f" and {len(keys) - MOST_KEYS} more" if len(keys) > MOST_KEYS else ""
+    names = f"{', '.join(keys[:MOST_KEYS])}{more}"
+    copies = "only copies that several ranks emit without tokens are held against each other"
+    if not itself:
+        return f"emitted, and compared with nothing: {names}; {copies}"
     return (
-        f"emitted, and compared with nothing: {', '.join(keys[:MOST_KEYS])}{more}; only copies "
-        "that several ranks emit without tokens are held against each other"
+        f"emitted, and not compared: {names}; {copies}, and `repro` compares all that is emitted "
+        "at sp 1 as well"
     )

@@ -45,7 +45,8 @@ def show(summary: Summary, console: Console) -> None:
         say(console, "".join(_unjudgeable(candidate, tally)), end="")
         say(console, "".join(_more_than_asked(candidate, tally)), end="")
         if tally.uncompared:
-            say(console, f"\n{candidate}: {told_of(tally.uncompared)}")
+            itself = summary.request.against == ITSELF
+            say(console, f"\n{candidate}: {told_of(tally.uncompared, itself=itself)}")
         if tally.known:
             say(console, _by_reason(f"{candidate} fails as is listed of it", tally.known))
     _situations(summary, console)

@@ -144,18 +144,20 @@ def budget_for(key: str) -> Budget:
     return Reduced("not in the table")
 
 
-def kind_of(key: str) -> str:
+def kind_of(key: str, dims: int) -> str:
     """Tensors of one kind lend each other their noise."""
     if key.startswith("grad."):
         return "gradient"
-    return "loss" if key in ("nll", "loss") else "forward"
+    if key in ("nll", "loss"):
+        return "loss"
+    return "forward" if dims > 1 else "metric"
 
 
-def lends_to(key: str) -> tuple[str, ...]:
+def lends_to(key: str, dims: int) -> tuple[str, ...]:
     """The kinds that a tensor lends its noise to.
 
-    What is emitted only in a traced run borrows from losses and lends them nothing: whether a run
-    is traced changes no verdict.
+    What is emitted only in a traced run borrows from losses and lends nothing to what is compared
+    in every run: whether a run is traced changes no verdict.
     """
-    kind = kind_of(key)
-    return (kind, "forward") if kind == "loss" else (kind,)
+    kind = kind_of(key, dims)
+    return (kind, "forward", "metric") if kind == "loss" else (kind,)

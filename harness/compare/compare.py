@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from types import EllipsisType
 from typing import Literal
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.case import Case
+from harness.compare.absent import absent, is_of_nobody, malformed
 from harness.compare.budget import SLACK_THAT_SEES_HALF
 from harness.compare.comparison import Comparison, Divergence, KeyResult
 from harness.compare.differing import Kept
@@ -56,11 +56,9 @@ def compare(
     first: Divergence | None = None
     kept, seen = Kept(), list[Seen]()
     bitwise = True
-    for key in oracle:
-        if is_required(key) and key not in trace:
-            unknown = get_close_matches(key, [each for each in trace if each not in oracle], 1)
-            near = "".join(f"; near: {each!r}, which nobody knows" for each in unknown)
-            return _missing(case, candidate, key, f"was never emitted{near}")
+    missing = absent(oracle, trace, of_our_model=of_our_model)
+    if missing:
+        return faulted(case, candidate, missing)
     noise = measure_noise(
         {
             key: (oracle[key].values, [b[key].values for b in baselines if key in b])
@@ -75,13 +73,11 @@ def compare(
         rows, got_rows = _rows_in_common(oracle[key], got)
         expected, values = oracle[key].values[rows], got.values[got_rows]
         if expected.shape != values.shape or expected.dtype.kind != values.dtype.kind:
-            return _missing(
-                case,
-                candidate,
-                key,
+            what = (
                 f"has shape {values.shape} of {values.dtype}, expected {expected.shape} "
-                f"of {expected.dtype}",
+                f"of {expected.dtype}"
             )
+            return faulted(case, candidate, malformed(key, what))
         plain = [b[key].values[rows] for b in baselines if key in b]
         judged = judge(key, case.dtype, expected, plain, values, noise)
         results.append(_result(key, judged, expected, plain[0], values, noise))
@@ -94,9 +90,10 @@ def compare(
         kept.add(key, expected, values, judged.wrong, tokens)
         seen.append(Seen(key, expected, values, judged, tokens))
     gradients_differ = any(r.wrong for r in results if r.key.startswith(GRADIENT))
-    vacuous = vacuity(case, results, oracle["nll"], assembly, of_our_model=of_our_model)
+    vacuous = vacuity(case, results, oracle, assembly, of_our_model=of_our_model)
     fault = _not_a_pass(vacuous, assembly.out_of_step)
-    differs = first is not None or bool(assembly.misfits)
+    misfits = tuple(each for each in assembly.misfits if not is_of_nobody(each, oracle))
+    differs = first is not None or bool(misfits)
     # What differs although rounding hides so much is wrong all the same.
     hidden = () if differs or fault else swallowed(results)
     verdict = _verdict(fault, hidden, differs=differs, bitwise=bitwise)
@@ -109,7 +106,7 @@ def compare(
         reason=fault.summary if fault else why if hidden else "",
         swallowed=hidden,
         first=first,
-        misfits=tuple(assembly.misfits),
+        misfits=misfits,
         keys=tuple(results),
         scale=fit_scale(case, gradients) if gradients_differ else None,
         uncompared=_uncompared(oracle, assembly, of_our_model=of_our_model),
@@ -140,12 +137,17 @@ def _result(
 
 
 def _uncompared(oracle: Trace, assembly: Assembly, *, of_our_model: bool) -> tuple[str, ...]:
-    """What was emitted and has nothing to be compared with, were the run traced or not."""
-    if not of_our_model:
-        # What is not sent may be emitted at sp 1 as well.
-        return tuple(key for key in assembly.trace if key not in oracle)
+    """What was emitted and not compared.
+
+    Plain training has a name for what lies between ids and losses, and knows that a passing run
+    need not show it: what is wrong there shows in losses or gradients.
+    """
     emitted = dict.fromkeys([*assembly.trace, *assembly.skipped])
-    return tuple(key for key in emitted if key not in oracle and not is_of_plain_training(key))
+    return tuple(
+        key
+        for key in emitted
+        if key not in oracle and not (of_our_model and is_of_plain_training(key))
+    )
 
 
 def _verdict(
@@ -179,11 +181,6 @@ def unsupported(case: Case, candidate: str, reason: str, limits: str = "") -> Co
     return Comparison(
         case=case, candidate=candidate, verdict=Verdict.UNSUPPORTED, reason=reason, limits=limits
     )
-
-
-def _missing(case: Case, candidate: str, key: str, what: str) -> Comparison:
-    fault = Fault(kind=Kind.FRAGMENT, summary=f"key {key!r} {what}", last_key=key)
-    return faulted(case, candidate, fault)
 
 
 def _rows_in_common(expected: Entry, got: Entry) -> tuple[Rows, Rows]:

@@ -77,7 +77,7 @@ def alike(
 def moved(one: Values, other: Values, noise: Noise, key: str) -> tuple[int, float]:
     """How many elements are not the same, and the farthest move as a share of what is drift."""
     size = float(np.abs(one).max(initial=0.0))
-    largest = noise.largest.get(kind_of(key), 0.0)
+    largest = noise.largest.get(kind_of(key, one.ndim), 0.0)
     # A gradient that is zero but for rounding has no size to be measured by.
     allowed = DRIFT * (size if size > ZERO * largest else largest)
     farthest = float(np.abs(other - one).max(initial=0.0)) / max(allowed, SMALLEST)
@@ -101,7 +101,7 @@ def lean(oracle: Values, baseline: Values, candidate: Values) -> float:
 def is_zero(key: str, oracle: Values, noise: Noise) -> bool:
     """Whether it is zero in exact arithmetic, but for the roundings of larger ones of its kind."""
     magnitude = float(np.abs(oracle).max(initial=0.0))
-    return magnitude <= ZERO * noise.largest.get(kind_of(key), 0.0)
+    return magnitude <= ZERO * noise.largest.get(kind_of(key, oracle.ndim), 0.0)
 
 
 def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
@@ -113,7 +113,7 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
         if oracle.dtype.kind != "f" or not oracle.size:
             continue
         magnitude = float(np.abs(oracle).max())
-        for kind in lends_to(key):
+        for kind in lends_to(key, oracle.ndim):
             largest[kind] = max(largest.get(kind, 0.0), magnitude)
         error = max(
             0.0 if baseline is oracle else float(np.abs(baseline - oracle).max())
@@ -123,10 +123,10 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
         # An oracle that is its own baseline tells nothing; a witness may not have every tensor.
         if magnitude and any(baseline is not oracle for baseline in baselines):
             whole = _own_on_the_whole(oracle, baselines) / on_the_whole(oracle)
-            for kind in lends_to(key):
+            for kind in lends_to(key, oracle.ndim):
                 kinds.setdefault(kind, []).append((of[key], whole))
     usual = {kind: np.median(values, axis=0).tolist() for kind, values in kinds.items()}
-    size, gradient = _size_of_gradients(known), kind_of(GRADIENT)
+    size, gradient = _size_of_gradients(known), kind_of(GRADIENT, 1)
     # Where others were asked than the oracle, they show what rounding leaves.
     if gradient not in kinds and 0.0 < largest.get(gradient, 0.0) <= ZERO * size:
         largest[gradient] = size
@@ -189,7 +189,8 @@ def _allowed(
 ) -> Floats:
     """Per slice, shaped to broadcast against the tensor."""
     magnitude = _per_slice(np.abs(oracle))
-    kind_largest = noise.largest.get(kind_of(key), 0.0)
+    kind = kind_of(key, oracle.ndim)
+    kind_largest = noise.largest.get(kind, 0.0)
     if magnitude.max(initial=0.0) <= ZERO * kind_largest:
         # As much as kernels leave of the largest, and what plain training's own have left.
         left = max(float(np.abs(baseline - oracle).max(initial=0.0)) for baseline in baselines)
@@ -199,7 +200,7 @@ def _allowed(
         # Nobody but the oracle was asked: it has no error of its own.
         return FP64_RELATIVE * magnitude + ZERO * kind_largest
     own = np.max([_per_slice(np.abs(baseline - oracle)) for baseline in baselines], axis=0)
-    relative = max(noise.of.get(key, 0.0), noise.usual.get(kind_of(key), 0.0))
+    relative = max(noise.of.get(key, 0.0), noise.usual.get(kind, 0.0))
     scale = np.sqrt(magnitude * magnitude.max(initial=0.0))
     allowed: Floats = TIMES[dtype] * np.maximum(own, relative * scale)
     if dtype == "fp64":
@@ -211,7 +212,7 @@ def _allowed_on_the_whole(
     key: str, dtype: Dtype, oracle: Floats, baselines: Sequence[Values], noise: Noise
 ) -> tuple[float, float]:
     """For the root mean square of the error; absolutely, and as a share of the tensor's own."""
-    size, kind = on_the_whole(oracle), kind_of(key)
+    size, kind = on_the_whole(oracle), kind_of(key, oracle.ndim)
     if dtype == "fp64" or size <= ZERO * noise.largest.get(kind, 0.0):
         # There is nothing to be gained over single elements.
         return 0.0, 0.0

@@ -9,14 +9,14 @@ from harness.compare.budget import MOST_WEAK, SLACK_THAT_SEES_HALF
 from harness.compare.comparison import KeyResult
 from harness.compare.crossing import holder_of_all, least_sent
 from harness.compare.shares import is_cut_evenly, shares
-from harness.trace import GRADIENT, Assembly, Entry, is_required
+from harness.trace import GRADIENT, Assembly, Entry, Trace, is_required
 from harness.trace.trace import Tokens
 
 
 def vacuity(
     case: Case,
     results: Sequence[KeyResult],
-    oracle_nll: Entry,
+    oracle: Trace,
     assembly: Assembly,
     *,
     of_our_model: bool,
@@ -27,8 +27,21 @@ def vacuity(
         or assembly.unemitted
         or _elsewhere(assembly)
         or _not_parallel(case, assembly, of_our_model=of_our_model)
-        or _boundary_unseen(case, oracle_nll, assembly.trace["nll"])
+        or _boundary_unseen(case, oracle["nll"], assembly.trace["nll"])
+        or ("" if of_our_model else _not_emitted(case, oracle, assembly))
     )
+
+
+def _not_emitted(case: Case, oracle: Trace, assembly: Assembly) -> str:
+    """What the own step emits at sp 1 in every run, and here nobody did."""
+    known = {*assembly.trace, *assembly.skipped}
+    for key in oracle:
+        if oracle[key].is_light and key not in known:
+            return (
+                f"{key} is emitted at sp 1, and by no rank at sp {case.sp}, so that it is not "
+                "compared: emit it at both, or at neither"
+            )
+    return ""
 
 
 def _nothing_examined(results: Sequence[KeyResult]) -> str:

@@ -18,6 +18,16 @@ from harness.trace.trace import Tokens, Values
 Mask = npt.NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """The first wrong tensor of tokens; `tokens` are those that the oracle has."""
+
+    key: str
+    tokens: Tokens
+    expected_n: Values
+    got_n: Values
+
+
 @dataclass(frozen=True)
 class Evidence:
     """A comparison that diverged, and what it compared."""
@@ -176,6 +186,13 @@ class Evidence:
         following = self.moved(self.owner_n, 1, fill=-2)
         edge_n: Mask = (following != self.owner_n) & (following != -2)
         return edge_n
+
+    @cached_property
+    def ends_n(self) -> dict[str, Mask]:
+        """The last and the first tokens that a rank holds of a row which goes on elsewhere."""
+        owner, row = self.owner_n, self.row_n
+        joints = (owner[1:] != owner[:-1]) & (row[1:] == row[:-1])
+        return {"last": np.append(joints, False), "first": np.insert(joints, 0, False)}
 
     def moved(self, values_n: Tokens, by: int, *, fill: int) -> Tokens:
         """For each token the value `by` places on in its stream."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from harness.against import ITSELF
 from harness.compare import Look
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.weights import name_factor
@@ -20,6 +21,9 @@ def name_gradients(evidence: Evidence) -> Look:
     if split:
         return Look("replica-split", f"ranks hold different copies of {_some(split)}")
     scale = evidence.comparison.scale
+    if evidence.comparison.against == ITSELF and not evidence.mask_n.any():
+        # A loss of nothing has no gradient, so that its scale is not what is wrong.
+        return Look("gradient-partial", "no token is a target: a term beside the loss is wrong")
     if scale is not None and scale.factor:
         return Look(name_factor(evidence, scale.factor).name, str(scale))
     return _name_unequal(evidence)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from harness.compare import Look
-from harness.diagnosis.evidence import Evidence
+from harness.diagnosis.evidence import Evidence, Tensor
 from harness.trace.trace import Tokens, Values
 
 # The model's; the reference's own number is not asked, lest a wrong one explained itself.
@@ -50,6 +50,21 @@ def positions_from_rotation(
         )
         found_n = np.where((found_n < 0) & fits_n, position, found_n)
     return found_n if (found_n >= 0).all() else None
+
+
+def name_at_ends(evidence: Evidence, tensor: Tensor) -> Look | None:
+    """Whether values of tokens are wrong where shards meet, and nowhere else."""
+    pair = tensor.expected_n, tensor.got_n
+    alike_n = evidence.alike(*pair, dims=tuple(range(1, tensor.expected_n.ndim)))
+    wrong = tensor.tokens[~alike_n[tensor.tokens]]
+    for end, at_end_n in evidence.ends_n.items():
+        # Positions that begin again with a shard are wrong at its first token as well.
+        told = end == "last" or "nll" not in evidence.wrong
+        if told and wrong.size and at_end_n[wrong].all():
+            count = f"{len(wrong)} of {len(tensor.tokens)} tokens"
+            why = f"{count} have a wrong {tensor.key}, each the {end} of a shard in its row"
+            return Look("shifted-after-cut", why)
+    return None
 
 
 def name_ids(evidence: Evidence, got_n: Tokens) -> Look:

@@ -5,7 +5,7 @@ Nothing here knows any candidate: everything is told by tensors.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -13,14 +13,19 @@ import numpy as np
 from harness.against import ITSELF
 from harness.compare import Comparison, Look
 from harness.diagnosis.attention import Heads, is_plain_attention, name_attention
-from harness.diagnosis.evidence import Evidence
+from harness.diagnosis.evidence import Evidence, Tensor
 from harness.diagnosis.gradients import COARSE, is_coarse, name_gradients, name_uncut
-from harness.diagnosis.inputs import name_ids, name_positions, positions_from_rotation
+from harness.diagnosis.inputs import (
+    name_at_ends,
+    name_ids,
+    name_positions,
+    positions_from_rotation,
+)
 from harness.diagnosis.labels import labels_from_losses, looks_of_labels
 from harness.diagnosis.losses import told_by_loss
 from harness.diagnosis.weights import looks_of_weights
 from harness.trace import GRADIENT, WAITS, Fault, Kind, Misfit, MisfitKind, Trace
-from harness.trace.trace import Tokens, Values
+from harness.trace.trace import Values
 
 # What says the most of what may be wrong between ids and losses.
 WORTH_SHOWING = ("labels", "positions", "layers.0.attn.q", "layers.0.attn.out")
@@ -124,18 +129,8 @@ def _first(evidence: Evidence) -> Iterator[Look]:
     yield from looks(evidence, tensor)
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """The first wrong tensor of tokens; `tokens` are those that the oracle has."""
-
-    key: str
-    tokens: Tokens
-    expected_n: Values
-    got_n: Values
-
-    @property
-    def is_coarse(self) -> bool:
-        return is_coarse(self.expected_n[self.tokens], self.got_n[self.tokens])
+def _is_coarse(tensor: Tensor) -> bool:
+    return is_coarse(tensor.expected_n[tensor.tokens], tensor.got_n[tensor.tokens])
 
 
 def _rotated(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
@@ -149,7 +144,7 @@ def _rotated(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
 
 def _attended(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
     layer = tensor.key.removesuffix("out")
-    if tensor.is_coarse or any(layer + part not in evidence.oracle for part in "qkv"):
+    if _is_coarse(tensor) or any(layer + part not in evidence.oracle for part in "qkv"):
         yield from _unknown(evidence, tensor)
         return
     q_nNH, k_nKH, v_nKH = (evidence.oracle[layer + part].values for part in "qkv")
@@ -161,7 +156,7 @@ def _attended(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
 
 
 def _token_losses(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
-    told = None if tensor.is_coarse else labels_from_losses(evidence)
+    told = None if _is_coarse(tensor) else labels_from_losses(evidence)
     yield from _unknown(evidence, tensor) if told is None else looks_of_labels(evidence, *told)
 
 
@@ -182,10 +177,16 @@ def _weights(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
 
 
 def _unknown(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
+    # Of our own model experiments know more.
+    if evidence.comparison.against == ITSELF:
+        at_ends = name_at_ends(evidence, tensor)
+        if at_ends:
+            yield at_ends
+            return
     result = next(each for each in evidence.comparison.keys if each.key == tensor.key)
     # A shorter format rounds most of them.
     few = 2 * result.wrong < result.elements
-    if tensor.is_coarse and not few:
+    if _is_coarse(tensor) and not few:
         yield Look("low-precision", f"{tensor.key} is off by less than {COARSE:.2g} of its size")
     else:
         part = f"{result.wrong} of {result.elements} elements of {tensor.key} are wrong"

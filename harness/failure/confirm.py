@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from harness.against import PLAIN, Against
+from harness.against import ITSELF, PLAIN, Against
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.sameness import mark_of
@@ -63,7 +63,8 @@ def confirmed(
     again = on_fresh_ranks(*told, against=failure.against)
     if not mark_of(again).same_kind(mark_of(failure)):
         return None
-    if again.seen_as == failure.seen_as:
+    if again.seen_as == failure.seen_as or failure.against == ITSELF:
+        # Without experiments the name is that which the replay gives.
         return again
     # A small case may look like several things; the one it was made of said which it is.
     return again.named(*(replace(look, larger=True) for look in failure.seen), *again.seen)

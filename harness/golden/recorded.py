@@ -19,7 +19,7 @@ from harness.golden.own import AGAINST, CANDIDATE, against_of, candidate_of, is_
 from harness.golden.tensors import Stored
 from harness.judge.judge import begin, judge
 from harness.ranks.pool import RankPool
-from harness.trace import Assembly, Trace
+from harness.trace import Assembly, Trace, is_required
 
 # Of which case, whose step, where, and compared with what.
 Told = tuple[Case, str, RankPool, Against]
@@ -115,7 +115,7 @@ def _run(case: Case, candidate: str, pool: RankPool, against: Against) -> tuple[
     outcome = run.outcome()
     trace = Trace()
     if isinstance(outcome, Assembly):
-        for key in outcome.trace:
+        for key in filter(is_required, outcome.trace):
             # Which rank held a row is not for keeping.
             trace.put(key, replace(outcome.trace[key], owners=None))
     return judge(run), trace

@@ -14,6 +14,7 @@ from harness.golden.contents import Golden
 from harness.golden.own import candidate_of
 from harness.golden.verify import Verified
 from harness.report import explain
+from harness.uncompared import told_of
 
 
 def show_goldens(goldens: Mapping[str, Golden], console: Console) -> None:
@@ -75,6 +76,8 @@ def show_verified(verified: Verified, doubted: Mapping[str, str], console: Conso
             say(console, f"{verdict}: {count} x {reason}")
     if verified.against[ITSELF]:
         say(console, f"{verified.against[ITSELF]} runs are {AGAINST_ITSELF}")
+    for name, keys in verified.uncompared.items():
+        say(console, f"{name}: {told_of([*keys], itself=verified.against[ITSELF] > 0)}")
     counts = ", ".join(
         f"{count} {verdict}" for verdict, count in sorted(verified.verdicts.items())
     )

@@ -140,6 +140,8 @@ class Verified:
     # Whether some run has to share a sequence, whatever was asked for.
     shared: bool = False
     elements: int = 0
+    # By candidate, keys that it emitted and that nothing was compared with.
+    uncompared: dict[str, dict[str, None]] = field(default_factory=dict)
     seconds: float = 0.0
 
     @classmethod
@@ -160,6 +162,9 @@ class Verified:
         self.verdicts[comparison.verdict.name] += 1
         self.against[comparison.against] += 1
         self.elements += comparison.elements
+        if comparison.uncompared:
+            known = self.uncompared.setdefault(comparison.candidate, {})
+            known |= dict.fromkeys(comparison.uncompared)
         self.coverage.setdefault(comparison.candidate, Coverage()).add(comparison)
         if comparison.verdict.passed:
             self.leanings.setdefault(comparison.candidate, Leanings()).add(comparison)
@@ -214,6 +219,7 @@ class Verified:
             "unexamined": self.unexamined,
             "leans": self.leans,
             "elements": self.elements,
+            "uncompared": {name: list(keys) for name, keys in self.uncompared.items()},
             "seconds": self.seconds,
             "failures": {name: comparison_record(each) for name, each in self.failures.items()},
         }

@@ -18,7 +18,7 @@ from harness.judge import blame, own
 from harness.judge.known import without_what_is_listed
 from harness.ranks.device import options_for
 from harness.ranks.pool import RankPool
-from harness.reference import TORCH_DTYPES, reference
+from harness.reference import TORCH_DTYPES, reference, with_what_is_given
 from harness.trace import Assembly, Fault, Kind, Outcome, Trace, Unsupported, is_required
 
 IN_FP32 = "at sp 1 too it is only as exact as fp32 is: ask for --dtype fp32"
@@ -121,10 +121,11 @@ def evaluate_all(
 @lru_cache(maxsize=256)
 def reference_traces(case: Case, *, traced: bool = False) -> tuple[Trace, Trace]:
     """The fp64 oracle, and plain training in the case's own dtype."""
-    oracle = reference(case, torch.float64, traced=traced)
-    if case.dtype == "fp64":
-        return oracle, oracle
-    return oracle, reference(case, TORCH_DTYPES[case.dtype], traced=traced)
+    dtypes = (torch.float64, TORCH_DTYPES[case.dtype])[: 1 + (case.dtype != "fp64")]
+    traces = [reference(case, dtype, traced=traced) for dtype in dtypes]
+    if not traced:
+        traces = [with_what_is_given(case, trace) for trace in traces]
+    return traces[0], traces[-1]
 
 
 def begin(
@@ -179,7 +180,7 @@ def _judged(run: Run, *, traced: bool) -> Comparison:
     itself = run.against == ITSELF
     references: Sequence[Trace] = ()
     if stored is not None:
-        references = stored, stored
+        references = (stored if itself else with_what_is_given(case, stored),) * 2
     elif not itself:
         # What plain training says comes first, while the ranks work.
         references = reference_traces(case, traced=traced)
@@ -224,8 +225,8 @@ def _is_within_fp32(seen: Comparison, oracle: Trace, outcome: Assembly) -> bool:
 
 def _named(comparison: Comparison) -> Comparison:
     fault = comparison.fault
-    # Ranks that never came up look like nothing that a step does.
-    if fault is None or fault.kind is Kind.START:
+    # Ranks that never came up look like nothing that a step does, nor does a wrong reference.
+    if fault is None or fault.kind in (Kind.START, Kind.REFERENCE):
         return comparison
     return comparison.named(name_fault(fault))
 

@@ -19,9 +19,11 @@ from harness.trace import (
     Entry,
     Fault,
     Kind,
+    MisfitKind,
     Outcome,
     Trace,
     Unsupported,
+    is_of_plain_training,
     is_required,
 )
 
@@ -114,7 +116,12 @@ def references(
         if isinstance(outcome, Fault):
             return replace(outcome, summary=f"{where}: {outcome.summary}")
     runs = [outcome for outcome in outcomes if isinstance(outcome, Assembly)]
-    found = [f"{misfit.key}: {misfit.kind}" for run in runs for misfit in run.misfits]
+    found = [
+        f"{misfit.key}: {misfit.kind}"
+        for run in runs
+        for misfit in run.misfits
+        if is_required(misfit.key) or misfit.kind is not MisfitKind.LOST
+    ]
     unemitted = next((run.unemitted for run in runs if run.unemitted), "")
     if unemitted:
         return Fault(kind=Kind.VACUOUS, summary=f"{where_alone(case)}, {unemitted}")
@@ -182,14 +189,19 @@ def _mean(parts: Sequence[Trace]) -> Trace:
 def reference_of(case: Case, trace: Trace) -> Trace:
     """As plain training would give it: without owners, and without what is arbitrary."""
     kept = dict.fromkeys(OF_TARGETS, predicting(case))
-    # A row's last token has no next one.
-    kept["labels"] = np.setdiff1d(np.arange(case.tokens), np.array(case.offsets[1:]) - 1)
+    # A row's last token has no next one, and its first none before.
+    ends = np.array(case.offsets[1:]) - 1
+    kept["labels"] = np.setdiff1d(np.arange(case.tokens), ends)
+    inner = np.setdiff1d(kept["labels"], case.offsets)
     reference = Trace()
     # In the order of execution, in whatever order they are emitted; a metric explains nothing.
     for key in sorted(trace, key=lambda key: _place(key, trace[key])):
         entry = trace[key]
         if entry.tokens is not None:
-            rows = np.isin(entry.tokens, kept[key]) if key in kept else ...
+            # Of a metric nobody knows whether it looks at a neighbour.
+            is_metric = entry.is_light and not is_required(key) and not is_of_plain_training(key)
+            compared = kept.get(key, inner if is_metric else entry.tokens)
+            rows = np.isin(entry.tokens, compared)
             entry = Entry(entry.values[rows], entry.tokens[rows])
         reference.put(key, entry)
     return reference

@@ -1,18 +1,22 @@
 """Which parameters of a rank have learned in a run, whatever was emitted of them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 # So many of those that were not emitted are named.
 MOST_NAMES = 3
-# Bytes of a number as numbers are compared.
-DOUBLE = 8
+
+Numbers = npt.NDArray[np.float64]
 
 
 class Learning:
@@ -77,8 +81,14 @@ class Learning:
         left = {n: _gradient(each) for n, each in learned.items() if each.grad is not None}
         shown = {number: gradient for number, gradient in left.items() if gradient.any()}
         # Of the others nobody knows the numbers any more.
-        cleared = sum(each.numel() for number, each in learned.items() if number not in shown)
-        elements, told = cleared + _elements(shown.values()), _elements(emitted.values())
+        cleared = [each.numel() for number, each in learned.items() if number not in shown]
+        mine, theirs = _distinct(shown.values()), _distinct(emitted.values())
+        elements, told = sum(cleared) + sum(map(len, mine)), sum(map(len, theirs))
+        is_each = not Counter([*cleared, *map(len, mine)]) - Counter(map(len, theirs))
+        # In a shorter format numbers are the same by chance.
+        formats = {each.dtype for each in (*shown.values(), *emitted.values())}
+        if not is_each and formats == {torch.float64}:
+            elements, told = sum(cleared) + _fresh(mine), _fresh(theirs)
         missing = self._names(learned, emitted) if elements > told else []
         self._let_go()
         if elements <= told:
@@ -126,11 +136,23 @@ class Learning:
         self._before.clear()
 
 
-def _elements(gradients: Iterable[Tensor]) -> int:
-    """How many there are; of several gradients with the same numbers, those of one."""
-    numbers = (gradient.double().cpu().numpy().tobytes() for gradient in gradients)
-    counts = {(len(each), blake2b(each).digest()): len(each) for each in numbers}
-    return sum(counts.values()) // DOUBLE
+def _distinct(gradients: Iterable[Tensor]) -> list[Numbers]:
+    """Their numbers, the fewest first; of several with the same numbers, those of one."""
+    numbers = (gradient.detach().double().cpu().numpy().ravel() for gradient in gradients)
+    found = {(len(each), blake2b(each.tobytes()).digest()): each for each in numbers}
+    return sorted(found.values(), key=len)
+
+
+def _fresh(gradients: Sequence[Numbers]) -> int:
+    """How many numbers there are, but for those that a smaller gradient has as well.
+
+    What is fused of others, or transposed, stands for no further one.
+    """
+    every = np.concatenate([np.empty(0), *gradients])
+    owner = np.repeat(np.arange(len(gradients)), [len(each) for each in gradients])
+    _, first, group = np.unique(every, return_index=True, return_inverse=True)
+    # Zeros are many, and say nothing of whose they are.
+    return int(((owner == owner[first][group]) | (every == 0)).sum())
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

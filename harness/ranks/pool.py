@@ -209,7 +209,7 @@ class RankPool:
             assembly.sent = tuple(ticket.sent[rank] for rank in ranks)
             assembly.forgot = tuple(sorted(ticket.forgot))
             assembly.stood_in = ticket.stood_in
-            assembly.skipped += ticket.skipped
+            assembly.skipped += tuple(ticket.skipped)
             assembly.unemitted = next(
                 (f"on rank {rank} {text}" for rank, text in sorted(ticket.unemitted.items())), ""
             )

@@ -8,7 +8,16 @@ from functools import cache
 import torch
 
 from harness.ranks.learning import Learning
-from harness.trace import GRADIENT, PAD_TOKEN, Fragment, digest, is_required, to_numpy
+from harness.trace import (
+    GRADIENT,
+    PAD_TOKEN,
+    Fragment,
+    digest,
+    is_given,
+    is_light,
+    is_required,
+    to_numpy,
+)
 from harness.trace.trace import Tokens, Values
 
 PROGRESS_BYTES = 128
@@ -58,7 +67,7 @@ class Recorder:
         if key == SENT:
             self.sent += _bytes_in(tensor)
             return
-        if not (self.traced or is_required(key)) and tokens is not None:
+        if tokens is not None and not self._travels(key, tensor):
             self.skipped[key] = None
             return
         if tensor.is_complex() or tensor.layout != torch.strided:
@@ -80,6 +89,12 @@ class Recorder:
         values = tensor.detach().to("cpu", non_blocking=True, copy=True)
         self._under_way = self._under_way or tensor.device.type != "cpu"
         self._kept.append((key, values, numbers))
+
+    def _travels(self, key: str, tensor: torch.Tensor) -> bool:
+        """Whether its values are worth sending: something may be compared with them."""
+        if self.traced or is_required(key) or is_given(key):
+            return True
+        return self._learning is not None and is_light(tensor.shape, by_token=True)
 
     def _numbers(self, key: str, tokens: torch.Tensor, shape: tuple[int, ...]) -> Tokens:
         if tokens.dtype != torch.int64 or tokens.ndim != 1 or shape[:1] != tokens.shape:
@@ -112,7 +127,9 @@ class Recorder:
 
     def _fragment(self, key: str, values: Values, numbers: Tokens | None) -> Fragment:
         if numbers is None:
-            sent = values if self.traced or self._rank == 0 else None
+            # Against itself, what one rank emits alone is compared as well, whichever it is.
+            is_metric = self._learning is not None and not is_required(key)
+            sent = values if self.traced or self._rank == 0 or is_metric else None
             return Fragment(key, sent, digest=digest(values))
         real = numbers != PAD_TOKEN
         pads = int(numbers.size - real.sum())

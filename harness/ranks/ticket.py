@@ -40,8 +40,8 @@ class Ticket:
     unemitted: dict[int, str] = field(default_factory=dict)
     # What rank 0 has a stand-in for.
     stood_in: tuple[str, ...] = ()
-    # Keys of what rank 0 emitted and did not send.
-    skipped: tuple[str, ...] = ()
+    # Keys of what ranks emitted and did not send.
+    skipped: dict[str, None] = field(default_factory=dict)
     # Why each rank did not run it that did not.
     refusals: dict[int, str] = field(default_factory=dict)
     # Those of the candidate, where the case is outside them or nothing is run.
@@ -130,9 +130,9 @@ def _keep(rank: int, frame: Frame, ticket: Ticket) -> None:
     ticket.sent[rank] = None if frame.header.get("sent") is None else frame.whole("sent")
     if unemitted := frame.text("unemitted"):
         ticket.unemitted[rank] = unemitted
+    ticket.skipped |= dict.fromkeys(_names(frame.header.get("skipped", [])))
     if rank == 0:
         ticket.stood_in = _names(frame.header.get("stood_in", []))
-        ticket.skipped = _names(frame.header.get("skipped", []))
     if ticket.traced:
         ticket.logs[rank] = log
 

@@ -7,12 +7,22 @@ from harness.against import ITSELF, reference_name
 from harness.anomalies import ANOMALIES
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict
-from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind
+from harness.trace import (
+    GRADIENT,
+    Fault,
+    Kind,
+    Misfit,
+    MisfitKind,
+    is_of_plain_training,
+    is_required,
+)
 from harness.uncompared import told_of
 
 INDENT = "\n          "
 # Of tokens that do not fit together, so many stretches are told.
 MOST_STRETCHES = 4
+# Of what differs and is neither a loss nor a gradient, so much is named.
+MOST_BESIDES = 4
 # Of gradients that are zero, so many are named.
 MOST_ZERO = 4
 
@@ -59,7 +69,7 @@ def told(comparison: Comparison) -> list[str]:
 def _besides(comparison: Comparison) -> Iterator[str]:
     """What a reader has to know, however it came out."""
     if comparison.uncompared:
-        yield f"  extra   {told_of(comparison.uncompared)}"
+        yield f"  extra   {told_of(comparison.uncompared, itself=comparison.against == ITSELF)}"
     if comparison.stood_in:
         yield f"  with    {', '.join(comparison.stood_in)} stood in for by plain torch"
 
@@ -159,9 +169,24 @@ def _consequences(comparison: Comparison) -> str:
         parts.append(f"{len(wrong)} of {len(gradients)} gradients differ{how}")
     elif gradients and first_key:
         parts.append("no gradient differs")
+    besides = [r.key for r in comparison.keys if r.wrong and _is_beside(r.key)]
+    if besides:
+        more = f" and {len(besides) - MOST_BESIDES} more" if besides[MOST_BESIDES:] else ""
+        differ = "differs" if len(besides) == 1 else "differ"
+        parts.append(f"{', '.join(besides[:MOST_BESIDES])}{more} {differ}")
+    right = not any(r.wrong for r in comparison.keys if r.key in ("nll", "loss"))
+    if wrong and right and comparison.against == ITSELF:
+        parts.append(
+            "nll and loss are right, so what is wrong is a term beside them, or backward, or what "
+            "sums gradients over ranks"
+        )
     if comparison.silent:
         parts.append("no rank sent anything to another")
     return "; ".join(parts)
+
+
+def _is_beside(key: str) -> bool:
+    return not is_required(key) and not is_of_plain_training(key)
 
 
 def _misfit(case: Case, misfit: Misfit) -> str:

@@ -1,7 +1,7 @@
 """Named tensors in global coordinates, in execution order."""
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,10 @@ Tokens = npt.NDArray[np.int64]
 
 REQUIRED = ("nll", "loss")
 GRADIENT = "grad."
+# What the step is given by token: whole numbers, and how much each loss counts.
+_GIVEN = re.compile(r"ids|positions|labels|weight")
 # What plain training shows besides, where it is traced.
-_BETWEEN = re.compile(
-    r"ids|positions|labels|weight|embed|logits|layers\.\d+\.(out|attn\.(q|k|v|out))"
-)
+_BETWEEN = re.compile(_GIVEN.pattern + r"|embed|logits|layers\.\d+\.(out|attn\.(q|k|v|out))")
 
 
 def is_required(key: str) -> bool:
@@ -33,6 +33,19 @@ def is_of_plain_training(key: str) -> bool:
     return _BETWEEN.fullmatch(key) is not None
 
 
+def is_given(key: str) -> bool:
+    """Whether plain training knows it without any model."""
+    return _GIVEN.fullmatch(key) is not None
+
+
+def is_light(shape: Sequence[int], *, by_token: bool) -> bool:
+    """Whether it travels in every run of a step that is compared with itself.
+
+    Metrics do, and one number for each token; what a layer computes has as many as it is wide.
+    """
+    return not by_token or all(size == 1 for size in shape[1:])
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One tensor: row i belongs to token `tokens[i]`, ascending; or, without tokens, the whole."""
@@ -41,6 +54,10 @@ class Entry:
     tokens: Tokens | None = None
     # Which rank reported each row, where ranks did; None for a reference or a replica.
     owners: Tokens | None = None
+
+    @property
+    def is_light(self) -> bool:
+        return is_light(self.values.shape, by_token=self.tokens is not None)
 
     def renumbered(self, numbers: Tokens, origins: Tokens) -> "Entry":
         """Under `numbers[i]` the row of token `origins[i]`, where there is one."""

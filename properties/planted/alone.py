@@ -1,5 +1,6 @@
 """Steps of which something is to be said at sp 1, where nobody shares a sequence."""
 
+from collections.abc import Collection
 from typing import ClassVar
 
 import torch
@@ -155,6 +156,28 @@ class EmitsTwice(LocalDialect):
         super().run(case, rank, of_matrices)
 
 
+class EmitsFused(LocalDialect):
+    """It emits queries, keys and values as one as well; so it may leave them out, or not norms."""
+
+    def __init__(self, *, without: Collection[str], name: str) -> None:
+        self.without, self.name = without, name
+
+    def run(self, case: Case, rank: Rank, emit: Emit) -> None:
+        parts: list[Tensor] = []
+
+        def fused(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+            kind = key.rpartition(".")[2]
+            if kind not in self.without or not key.startswith("grad."):
+                emit(key, tensor, tokens)
+            if key.startswith("grad.") and kind in ("q", "k", "v"):
+                parts.append(tensor)
+            if len(parts) == 3:
+                emit(f"{key}.fused", torch.cat(parts), None)
+                parts.clear()
+
+        super().run(case, rank, fused)
+
+
 class KeepsACopy(LocalDialect):
     """A copy of the model in fp32 holds the same gradients."""
 
@@ -238,6 +261,8 @@ TIMES_MICRO_BATCHES = TimesMicroBatches()
 FEW = Few()
 EMITS_TWICE = EmitsTwice()
 KEEPS_A_COPY = KeepsACopy()
+FUSED = EmitsFused(without=("q", "k", "v"), name="fused")
+FUSED_FOR_NORMS = EmitsFused(without=("attn_norm", "mlp_norm"), name="fused-for-norms")
 CLEARS_GRADIENTS = ClearsGradients()
 ASKS_FOR_GRADIENTS = AsksForGradients()
 KEEPS_ITS_MODEL = KeepsItsModel()

@@ -184,6 +184,23 @@ def test_a_key_that_was_misspelt_is_told_where_it_is_missing() -> None:
     assert comparison.fault.summary == f"key {HEAD!r} was never emitted; {near}"
 
 
+def test_gradients_of_another_model_are_told_as_such_and_not_as_a_crash() -> None:
+    fragments = [
+        [replace(f, key=f.key.replace("grad.", "grad.model.")) for f in of]
+        for of in sent(CASE, oracle(), {})
+    ]
+    comparison = judge(fragments)
+    assert comparison.fault is not None
+    assert comparison.fault.kind is Kind.REFERENCE
+    assert comparison.fault.summary.endswith(
+        "; add --against self, and the step is compared with itself at sp 1"
+    )
+    assert (
+        "emitted grad.model.head, and plain training of the harness's own model has grad.head"
+        in comparison.fault.summary
+    )
+
+
 @pytest.mark.parametrize("change", [np.ravel, lambda v: v[:1], lambda v: v.astype(int)])
 def test_a_tensor_of_another_shape_or_kind_is_a_fault(change: Change) -> None:
     comparison = judged({HEAD: change})

@@ -203,6 +203,6 @@ def test_anomalies_say_what_they_look_like_and_what_causes_them() -> None:
 def test_every_name_is_given_to_some_mutant_or_tried_in_a_test() -> None:
     tried = {"positions-run-on", "gradient-over-dp", "unclassified", "ranks-beside"}
     # Of candidates that are compared with themselves.
-    tried |= {"heads-uncut", "weights-wrong"}
+    tried |= {"heads-uncut", "weights-wrong", "shifted-after-cut"}
     named = {mutant.anomaly for mutant in BANK.values()} | set(WRONG.values())
     assert named | tried >= ANOMALIES.keys()

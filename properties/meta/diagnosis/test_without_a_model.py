@@ -1,14 +1,17 @@
 """Names where a candidate is compared with itself, and no model of ours tells anything."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from harness.against import ITSELF
 from harness.candidates.own.mutants import BANK
 from harness.candidates.required import only_required
-from harness.case import parse
-from harness.compare import Comparison, Verdict, compare
+from harness.case import Row, parse
+from harness.compare import Comparison, Look, Verdict, compare
 from harness.diagnosis import name_divergence
+from harness.failure.confirm import confirmed
 from harness.judge import evaluate
 from harness.ranks.pool import RankPool
 from harness.reference import reference
@@ -16,7 +19,7 @@ from harness.report import explain
 from properties.helpers.places import PLANTED
 from properties.meta.diagnosis.test_anomalies import GRADIENTS, shown, times
 
-FILE = f"{PLANTED / 'sinks.py'}:"
+FILE, METRICS = (f"{PLANTED / name}:" for name in ("sinks.py", "metrics.py"))
 CASE = parse("case/1 rows=7:0111111,3:111 heads=4/2 layers=1 vocab=16 sp=2 dp=1 seed=3")
 
 
@@ -86,3 +89,43 @@ def test_what_to_emit_is_said_where_nothing_before_a_wrong_loss_is_emitted(
     said = explain(seen)
     assert "nothing before it was emitted; emit labels, positions, layers.0.attn.q" in said
     assert "and all else that the step is given by token to see further" in said
+
+
+@pytest.mark.parametrize(("name", "end"), [("ROLLED", "last"), ("ROLLED_BACK", "first")])
+def test_what_is_shifted_after_the_cut_is_named_whatever_it_is(
+    name: str, end: str, harness_pool: RankPool
+) -> None:
+    seen = judged(f"{METRICS}{name}", harness_pool)
+    assert seen.called == "shifted-after-cut"
+    said = f"1 of 6 tokens have a wrong metric.logp, each the {end} of a shard in its row"
+    assert said in explain(seen)
+
+
+def test_what_is_wrong_elsewhere_too_is_not_said_to_be_shifted_after_the_cut(
+    harness_pool: RankPool,
+) -> None:
+    assert judged(f"{METRICS}SHIFTED_TWICE", harness_pool).called == "unclassified"
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"), [("BALANCE", "metric.balance differs; "), ("QUIET_BALANCE", "")]
+)
+def test_a_wrong_term_beside_the_loss_is_told_as_such(
+    name: str, metric: str, harness_pool: RankPool
+) -> None:
+    seen = judged(f"{METRICS}{name}", harness_pool)
+    beside = "nll and loss are right, so what is wrong is a term beside them, or backward"
+    assert f"gradients differ (not proportional); {metric}{beside}" in explain(seen)
+    # Where no token is a target all gradients are of that term, and wrong by one factor.
+    case = replace(CASE, rows=tuple(Row("0" * len(row)) for row in CASE.rows))
+    alone = evaluate(case, f"{METRICS}{name}", harness_pool, against=ITSELF)
+    assert alone.called == seen.called == "gradient-partial"
+
+
+def test_against_itself_a_smaller_case_has_the_name_that_its_replay_gives(
+    harness_pool: RankPool,
+) -> None:
+    failure = judged(f"{METRICS}BALANCE", harness_pool)
+    small = confirmed(CASE, failure.named(Look("replica-split", "")), harness_pool)
+    assert small is not None
+    assert [look.name for look in small.looks] == ["gradient-partial"]

@@ -98,13 +98,16 @@ def test_a_candidate_that_no_golden_is_of_is_not_passed_over(
     assert "--candidate=native-local: the goldens in " in capsys.readouterr().err
 
 
-def test_what_a_step_shows_beside_losses_and_gradients_is_in_no_golden(
+def test_what_a_step_shows_beside_losses_and_gradients_is_in_no_golden_and_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     candidate = MINE.replace("TWICE_EVERYTHING", "SHOWS_MORE")
     assert golden("add", tmp_path, NAME, CASES[NAME], *COMMENT, *TO_ITSELF, candidate) == 0
     status, document = verified(tmp_path, capsys, "--candidate", candidate)
     assert (status, document["unconfirmed"]) == (0, {})
+    assert "metric.reward" in document["uncompared"][candidate]
+    assert golden("verify", tmp_path, "--candidate", candidate) == 0
+    assert "emitted, and not compared: " in capsys.readouterr().out
     assert golden("diff", tmp_path, "--candidate", candidate) == 0
 
 

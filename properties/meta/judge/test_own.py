@@ -161,6 +161,20 @@ def test_what_is_emitted_twice_does_not_stand_for_what_is_not(pool: RankPool) ->
     assert "layers.0.attn_norm" in comparison.fault.summary
 
 
+def test_what_is_emitted_fused_as_well_does_not_stand_for_what_is_not(pool: RankPool) -> None:
+    comparison = evaluate(CASE, f"{ALONE}:FUSED_FOR_NORMS", pool, against=ITSELF)
+    assert comparison.fault is not None
+    assert comparison.fault.kind is Kind.VACUOUS
+    assert "such as layers.0.attn_norm, layers.0.mlp_norm" in comparison.fault.summary
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16"])
+def test_what_is_emitted_fused_alone_is_all_there(dtype: Dtype, pool: RankPool) -> None:
+    case = replace(CASE, dtype=dtype)
+    comparison = evaluate(case, f"{ALONE}:FUSED", pool, against=ITSELF)
+    assert comparison.verdict.passed, explain(comparison)
+
+
 @pytest.mark.parametrize("dtype", ["fp64", "bf16"])
 def test_a_copy_that_holds_the_same_gradients_need_not_be_emitted(
     dtype: Dtype, pool: RankPool

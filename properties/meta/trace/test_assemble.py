@@ -42,10 +42,20 @@ def test_a_token_that_no_rank_reports_is_lost() -> None:
 
 def test_a_token_that_two_ranks_report_is_owned_twice() -> None:
     assembly = assembled(
-        [piece("q", [0.0, 1.0], [0, 1])], [piece("q", [1.0, 2.0, 3.0], [1, 2, 3])]
+        [piece("nll", [0.0, 1.0], [0, 1])], [piece("nll", [1.0, 2.0, 3.0], [1, 2, 3])]
     )
-    assert assembly.misfits == [Misfit(MisfitKind.TWICE, "q", (1,), (0, 1))]
-    assert assembly.trace["q"].values.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert assembly.misfits == [Misfit(MisfitKind.TWICE, "nll", (1,), (0, 1))]
+    assert assembly.trace["nll"].values.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(("other", "misfits"), [(1.0, 0), (5.0, 1)])
+def test_a_metric_that_was_gathered_may_be_emitted_by_all_that_have_the_same(
+    other: float, misfits: int
+) -> None:
+    whole, again = ([0.0, x, 2.0, 3.0] for x in (1.0, other))
+    assembly = assembled(*([piece("metric.kl", x, [0, 1, 2, 3])] for x in (whole, again)))
+    assert len(assembly.misfits) == misfits
+    assert assembly.trace["metric.kl"].values.tolist() == whole
 
 
 def replicas(*ranks: list[Any]) -> list[Misfit]:
