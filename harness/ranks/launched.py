@@ -96,7 +96,7 @@ class Launched:
             except DistError:
                 raise NotTogether(
                     f"WORLD_SIZE={self.size}: process {rank} did not come within "
-                    f"{PATIENCE.total_seconds():g} s"
+                    f"{PATIENCE.total_seconds():g} s; unset RANK to run without a launcher"
                 ) from None
         hosts = sorted(on_host.values())
         counts = {len(ranks) for ranks in hosts}
