@@ -6,8 +6,10 @@ collectives or inside DDP's reducer. It is the only witness that needs no cooper
 
 import pickle
 import re
+from collections import Counter
 from dataclasses import astuple, dataclass
-from itertools import combinations
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 # More than a small step starts; reading the log costs time in proportion.
@@ -36,7 +38,8 @@ class Collective:
     dtype: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} #{self.sequence} on {self.group}, shape {self.shape}"
+        shape = f", shape {self.shape}" if self.shape else ""
+        return f"{self.kind} #{self.sequence} on {self.group}{shape}"
 
 
 def recorded() -> list[dict[str, Any]]:
@@ -110,7 +113,7 @@ def first_disagreement(logs: dict[int, list[Collective]]) -> str:
     """Where ranks of one group part: who entered what, and who never came; or nothing.
 
     First in the order of the lowest rank that entered one in dispute. Where every group is in
-    step with itself, two ranks may still enter what they share in different orders.
+    step with itself, ranks may still enter what they share in different orders.
     """
     tables: dict[str, dict[int, dict[int, Collective]]] = {}
     for rank, entries in logs.items():
@@ -128,7 +131,7 @@ def first_disagreement(logs: dict[int, list[Collective]]) -> str:
             sequence, said = disputes.get(entry.group, (0, ""))
             if said and entry.sequence == sequence:
                 return f"collective #{sequence} on {entry.group}: {said}"
-    return _first_swap(logs)
+    return _first_circle(logs)
 
 
 def _is_shared(entry: Collective) -> bool:
@@ -136,22 +139,35 @@ def _is_shared(entry: Collective) -> bool:
     return not entry.group.startswith(GATE) and not entry.kind.startswith(MESSAGES)
 
 
-def _first_swap(logs: dict[int, list[Collective]]) -> str:
-    """Two ranks that enter the same two collectives in opposite orders."""
+def _first_circle(logs: dict[int, list[Collective]]) -> str:
+    """Ranks of which each would wait for another one, if collectives waited for all who enter."""
     orders = {
         rank: {(entry.group, entry.sequence): entry for entry in entries if _is_shared(entry)}
-        for rank, entries in logs.items()
+        for rank, entries in sorted(logs.items())
     }
-    for one, other in combinations(sorted(orders), 2):
-        mine, theirs = orders[one], orders[other]
-        both = zip([a for a in mine if a in theirs], [a for a in theirs if a in mine], strict=True)
-        for first, instead in both:
-            if first != instead:
-                return (
-                    f"rank {one} entered {mine[first]} before {mine[instead]}; "
-                    f"rank {other} after it"
-                )
-    return ""
+    enter = Counter(key for order in orders.values() for key in order)
+    here: dict[tuple[str, int], list[int]] = {}
+    moving = list(orders)
+    while moving:
+        rank = moving.pop()
+        if orders[rank]:
+            key = next(iter(orders[rank]))
+            here.setdefault(key, []).append(rank)
+            if len(here[key]) == enter[key]:
+                moving += here[key]
+                for each in here[key]:
+                    del orders[each][key]
+    waits_in = {rank: next(iter(order)) for rank, order in orders.items() if order}
+    way = [*waits_in][:1]
+    while way and way[-1] not in way[:-1]:
+        key = waits_in[way[-1]]
+        way.append(next(r for r, own in waits_in.items() if key in orders[r] and own != key))
+    circle = way[way.index(way[-1]) :] if way else []
+    return "; ".join(
+        f"rank {rank} entered {orders[rank][waits_in[rank]]} "
+        f"before {orders[rank][waits_in[other]]}"
+        for other, rank in sorted(pairwise(circle), key=itemgetter(1))
+    )
 
 
 def _first_dispute(table: dict[int, dict[int, Collective]]) -> tuple[int, str]:
@@ -163,7 +179,8 @@ def _first_dispute(table: dict[int, dict[int, Collective]]) -> tuple[int, str]:
         if len({_what(entry) for entry in entered.values()}) > 1:
             alike = len({entry and (entry.kind, entry.shape) for entry in entered.values()}) == 1
             return sequence, "; ".join(
-                f"rank {rank} entered {entry.kind} of shape {entry.shape}"
+                f"rank {rank} entered {entry.kind}"
+                f"{f' of shape {entry.shape}' if entry.shape else ''}"
                 f"{f' in {entry.dtype}' if alike else ''}"
                 if entry
                 else f"rank {rank} never came"

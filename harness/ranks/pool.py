@@ -28,6 +28,7 @@ from harness.ranks.collectives import first_disagreement
 from harness.ranks.crew import Deadlines
 from harness.ranks.launch import Launch
 from harness.ranks.nodes import Nodes
+from harness.ranks.order import entered
 from harness.ranks.placement import DEADLINE, Placement
 from harness.ranks.station import Station
 from harness.ranks.ticket import Ticket, disagreed
@@ -213,7 +214,7 @@ class RankPool:
             assembly.unemitted = next(
                 (f"on rank {rank} {text}" for rank, text in sorted(ticket.unemitted.items())), ""
             )
-            assembly.out_of_step = first_disagreement(ticket.logs)
+            assembly.out_of_step = first_disagreement(ticket.logs or entered(ticket.orders))
             assembly.idle = tuple(sorted(ticket.idle))
         return assembly
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.case import Case
 from harness.ranks.collectives import Collective, heard
 from harness.ranks.link import Event
+from harness.ranks.order import Run
 from harness.ranks.payload import unpack
 from harness.ranks.trouble import Trouble
 from harness.ranks.wire import Frame, ProtocolError
@@ -48,7 +50,9 @@ class Ticket:
     limits: str = ""
     # Ranks on a device on which they computed nothing.
     idle: set[int] = field(default_factory=set)
-    # What each rank entered, one by one, where it is traced.
+    # What each rank entered of its own accord, in short.
+    orders: dict[int, list[Run]] = field(default_factory=dict)
+    # All that each rank entered, one by one, where it is traced.
     logs: dict[int, list[Collective]] = field(default_factory=dict)
 
     @property
@@ -63,6 +67,7 @@ class Ticket:
         self.idle.clear()
         self.forgot.clear()
         self.unemitted.clear()
+        self.orders.clear()
         self.logs.clear()
 
 
@@ -119,7 +124,7 @@ def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | Non
 
 def _keep(rank: int, frame: Frame, ticket: Ticket) -> None:
     """All that a rank tells of a run that ended well."""
-    log = _log(frame.header.get("log", []))
+    log, order = _log(frame.header.get("log", [])), _order(frame.header.get("order", []))
     ticket.fragments[rank] = unpack(frame.header.get("fragments"), frame.payload)
     ticket.limits = frame.text("limits")
     if refusal := frame.text("refusal"):
@@ -133,6 +138,7 @@ def _keep(rank: int, frame: Frame, ticket: Ticket) -> None:
     ticket.skipped |= dict.fromkeys(_names(frame.header.get("skipped", [])))
     if rank == 0:
         ticket.stood_in = _names(frame.header.get("stood_in", []))
+    ticket.orders[rank] = order
     if ticket.traced:
         ticket.logs[rank] = log
 
@@ -141,6 +147,13 @@ def _names(described: object) -> tuple[str, ...]:
     if not isinstance(described, list) or not all(isinstance(name, str) for name in described):
         raise ProtocolError("what is stood in for, or was not sent, is no list of names")
     return tuple(described)
+
+
+def _order(described: Any) -> list[Run]:
+    try:
+        return [(str(group), str(kind), int(count)) for group, kind, count in described]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"the order of collectives is none: {error}") from None
 
 
 def _log(described: object) -> list[Collective]:

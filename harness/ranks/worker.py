@@ -119,6 +119,7 @@ def main() -> None:
     from harness.ranks.exchanges import Exchanges
     from harness.ranks.hardware import allocations, described
     from harness.ranks.mesh import Meshes
+    from harness.ranks.order import Order
     from harness.ranks.payload import pack
     from harness.ranks.placement import settle
     from harness.ranks.recorder import Recorder
@@ -132,7 +133,7 @@ def main() -> None:
     make_ready(device)
     controller.send(encode("ready", hardware=described(device)))
 
-    gate = dist.barrier(async_op=True)
+    gate, order = dist.barrier(async_op=True), Order()
     while True:
         frame = controller.inbox.get()
         if frame.kind == "mesh":
@@ -188,6 +189,7 @@ def main() -> None:
                 limits=limits,
                 idle=idle,
                 **exchanges.since(sent, started, case, seat.rank, recorder),
+                order=order.told(),
                 log=told(log(started)) if recorder.traced else [],
                 stood_in=sorted(STOOD_IN),
                 unemitted=recorder.unemitted,

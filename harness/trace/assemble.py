@@ -51,7 +51,7 @@ class Assembly:
     unemitted: str = ""
     # Ranks on a device on which they computed nothing.
     idle: tuple[int, ...] = ()
-    # Where ranks of a traced run part in what they entered, though none of them hung; or nothing.
+    # Where ranks part in what they entered, though none of them hung; or nothing.
     out_of_step: str = ""
 
     @property

@@ -158,6 +158,23 @@ class Crossed(LocalDialect):
         return super().reported(total, rank)
 
 
+class InCircle(LocalDialect):
+    """Neighbours sum up over peers and replicas in opposite orders; no two share both groups."""
+
+    name = "in-circle"
+
+    def reported(self, total: Tensor, rank: Rank) -> Tensor:
+        odd = (rank.sp_index + rank.dp_index) % 2
+        groups = [rank.sp, rank.dp] if odd else [rank.dp, rank.sp]
+        works = [
+            dist.all_reduce(torch.zeros(1, device=rank.device), group=group, async_op=True)
+            for group in groups
+        ]
+        for work in works:
+            work.wait()
+        return super().reported(total, rank)
+
+
 class OtherShape(LocalDialect):
     """Every other rank gives the loss as a vector; as many bytes, so the backend is content."""
 
@@ -187,4 +204,5 @@ UNWRITTEN_GRADIENT = UnwrittenGradient()
 POISONED_GRADIENT = Poisoned(UnwrittenGradient(), NAN)
 MASK_FROM_IDS, MASK_FROM_GARBAGE = MaskFromIds(), MaskFromGarbage()
 COUNTS_TAIL, COUNTS_OTHER_TAIL = CountsTail(), CountsOtherTail()
-CROSSED, OTHER_SHAPE, OTHER_DTYPE = Crossed(), OtherShape(), OtherDtype()
+CROSSED, IN_CIRCLE = Crossed(), InCircle()
+OTHER_SHAPE, OTHER_DTYPE = OtherShape(), OtherDtype()

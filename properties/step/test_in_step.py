@@ -8,7 +8,7 @@ from hypothesis import given
 from harness.case import Case, parse
 from harness.compare import Verdict
 from harness.generation import cases
-from harness.judge import evaluate_traced
+from harness.judge import evaluate, evaluate_traced
 from harness.ranks.pool import RankPool
 from harness.trace import Kind
 from properties.helpers.asking import DIALECTS, ask, few, mutant
@@ -69,5 +69,33 @@ def test_ranks_out_of_step_are_a_fault_where_everything_else_is_right(
     assert not any(result.wrong for result in comparison.keys)
 
 
-def test_only_a_traced_run_pays_for_the_logs_and_knows(harness_pool: RankPool) -> None:
+@pytest.mark.parametrize("traced", [False, True])
+def test_four_ranks_that_wait_in_a_circle_are_found_and_named(
+    harness_pool: RankPool, *, traced: bool
+) -> None:
+    told = parted(CASE, mutant("IN_CIRCLE"), harness_pool, traced=traced)
+    of_each = r"rank {} entered all_?reduce #\d+ on {} of 2x2, .* before all_?reduce #\d+ on {} .*"
+    orders = [("dp", "sp"), ("sp", "dp"), ("sp", "dp"), ("dp", "sp")]
+    assert re.fullmatch(
+        "; ".join(of_each.format(rank, *order) for rank, order in enumerate(orders)), told
+    )
+
+
+def test_every_run_knows_the_order_and_is_a_fault(harness_pool: RankPool) -> None:
+    for name in ("CROSSED", "IN_CIRCLE"):
+        comparison = evaluate(CASE, mutant(name), harness_pool)
+        assert comparison.fault is not None
+        assert comparison.fault.kind is Kind.OUT_OF_STEP
+
+
+def test_only_a_traced_run_pays_for_the_logs_and_knows_shapes(harness_pool: RankPool) -> None:
     assert parted(CASE, mutant("OTHER_SHAPE"), harness_pool, traced=False) == ""
+
+
+@pytest.mark.parametrize("candidate", DIALECTS)
+def test_what_a_right_step_enters_is_in_order_where_nothing_is_traced(
+    harness_pool: RankPool, candidate: str
+) -> None:
+    for wrapper in ("none", "ddp", "fsdp"):
+        case = parse(f"case/1 rows=5:11111,3:101,4:1111,2:11 sp=2 dp=2 micro=2 wrapper={wrapper}")
+        assert parted(case, candidate, harness_pool, traced=False) == ""

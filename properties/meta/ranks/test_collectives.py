@@ -13,6 +13,7 @@ from harness.ranks.collectives import (
     members,
     told,
 )
+from harness.ranks.order import entered as one_by_one
 
 PAIR = group_name("sp of 1x2", [0, 1])
 OTHERS = group_name("sp of 2x2", [2, 3])
@@ -85,12 +86,53 @@ def test_groups_in_step_may_still_be_entered_in_different_orders() -> None:
     pair, whole = entered("all_reduce", 4), entered("barrier", 7, WORLD)
     others = entered("all_reduce", 4, OTHERS)
     logs = {0: [pair, whole], 1: [whole, pair], 2: [others, whole], 3: [others, whole]}
-    assert first_disagreement(logs) == (f"rank 0 entered {pair} before {whole}; rank 1 after it")
+    assert first_disagreement(logs) == (
+        f"rank 0 entered {pair} before {whole}; rank 1 entered {whole} before {pair}"
+    )
     # Rank 0 shares each of these with another rank: nobody has both to put in order.
     across = entered("barrier", 7, group_name("dp of 2x2", [0, 2]))
     assert first_disagreement({0: [pair, across], 1: [pair], 2: [across]}) == ""
     # What one of them has forgotten stands in no order.
     assert first_disagreement({0: [*reduced(4, 5), whole], 1: [*reduced(5, 5), whole]}) == ""
+
+
+def test_ranks_in_a_circle_are_out_of_step_also_where_no_two_share_both() -> None:
+    pairs = [entered("all_reduce", 1, group) for group in (PAIR, OTHERS)]
+    across = [entered("all_reduce", 1, group_name("dp of 2x2", [n, n + 2])) for n in (0, 1)]
+    orders = {rank: [pairs[rank // 2], across[rank % 2]] for rank in range(4)}
+    assert first_disagreement(orders) == ""
+    for rank in (1, 2):
+        orders[rank].reverse()
+    assert first_disagreement(orders) == (
+        f"rank 0 entered {pairs[0]} before {across[0]}; "
+        f"rank 1 entered {across[1]} before {pairs[0]}; "
+        f"rank 2 entered {across[0]} before {pairs[1]}; "
+        f"rank 3 entered {pairs[1]} before {across[1]}"
+    )
+    # In three of four places they may be turned as they like.
+    orders[3].reverse()
+    assert first_disagreement(orders) == ""
+
+
+def test_who_only_waits_for_ranks_in_a_circle_is_not_named() -> None:
+    pair, whole, last = (
+        entered("all_reduce", 4),
+        entered("barrier", 7, WORLD),
+        reduced(8, 9, WORLD),
+    )
+    logs = {0: [*last, pair, whole], 1: [*last, whole, pair], 2: [*last, whole], 3: [*last, whole]}
+    assert first_disagreement(logs).count("entered") == 2
+
+
+def test_what_is_told_in_short_is_the_same_one_by_one() -> None:
+    pair, world = group_name("sp of 2x2", [0, 1]), (WORLD, "allreduce", 1)
+    ours, theirs = (pair, "alltoall", 2), (OTHERS, "alltoall", 2)
+    right = {0: [ours, world], 1: [ours, world], 2: [theirs, world], 3: [theirs, world]}
+    assert one_by_one(right) == {}
+    logs = one_by_one(right | {1: [world, ours]})
+    names = [f"alltoall #1 on {pair}", f"alltoall #2 on {pair}", f"allreduce #1 on {WORLD}"]
+    assert list(map(str, logs[0])) == names
+    assert first_disagreement(logs).startswith(f"rank 0 entered {names[0]} before {names[2]}; ")
 
 
 def test_a_log_comes_through_json_as_it_was_and_nothing_else_passes_for_one() -> None:

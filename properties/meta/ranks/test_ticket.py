@@ -52,6 +52,8 @@ def ticket() -> Ticket:
         ("finished", FINISHED | {"sent": "4"}),
         ("finished", FINISHED | {"sent": -4}),
         ("finished", FINISHED | {"log": 5}),
+        ("finished", FINISHED | {"order": 5}),
+        ("finished", FINISHED | {"order": [["g", "k", "many"]]}),
         ("finished", FINISHED | {"refusal": 5}),
         ("finished", FINISHED | {"log": [["g", float("inf"), "k", "[]", True, ""]]}),
         ("raised", RAISED | {"moment": float("nan")}),
