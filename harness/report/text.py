@@ -169,7 +169,8 @@ def _consequences(comparison: Comparison) -> str:
         parts.append(f"{len(wrong)} of {len(gradients)} gradients differ{how}")
     elif gradients and first_key:
         parts.append("no gradient differs")
-    besides = [r.key for r in comparison.keys if r.wrong and _is_beside(r.key)]
+    wrong_keys = [r.key for r in comparison.keys if r.wrong and r.key != first_key]
+    besides = [key for key in wrong_keys if _is_beside(key)]
     if besides:
         more = f" and {len(besides) - MOST_BESIDES} more" if besides[MOST_BESIDES:] else ""
         differ = "differs" if len(besides) == 1 else "differ"

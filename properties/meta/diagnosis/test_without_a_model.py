@@ -99,6 +99,7 @@ def test_what_is_shifted_after_the_cut_is_named_whatever_it_is(
     assert seen.called == "shifted-after-cut"
     said = f"1 of 6 tokens have a wrong metric.logp, each the {end} of a shard in its row"
     assert said in explain(seen)
+    assert "metric.logp differs" not in explain(seen)
 
 
 def test_what_is_wrong_elsewhere_too_is_not_said_to_be_shifted_after_the_cut(
