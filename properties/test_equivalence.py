@@ -77,8 +77,8 @@ def test_exchanging_q_k_and_v_takes_one_collective_and_the_way_back_another(
     assert isinstance(outcome, Assembly)
     exchanges = outcome.trace["all_to_all in Double"].values
     assert exchanges == 2 * case.layers * ways
-    # Nor is anything sent that is not queries, keys, values or outputs.
-    padded_tokens, of_a_token = 6, 4 * case.heads * case.head_dim * 8
+    # Nor is anything sent that is not queries, keys, values or outputs; half of it stays at home.
+    padded_tokens, of_a_token = 6, 4 * case.heads * case.head_dim * 8 // case.sp
     assert sum(filter(None, outcome.sent)) == padded_tokens * of_a_token * case.layers * ways
 
 

@@ -247,7 +247,8 @@ def asked_again(run: Run, seen: Comparison) -> Comparison:
 
 def _unless_in_fp32(run: Run, seen: Comparison) -> Comparison:
     """Nobody is blamed whose step strays as fp32 does, at sp 1 alone as well."""
-    found, outcome = run.references(), run.outcome()
+    found = run.references() if run.stored is None else [run.stored]
+    outcome = run.outcome()
     if not isinstance(found, list) or not isinstance(outcome, Assembly) or is_kept(run.case):
         return seen
     required = list(filter(is_required, found[0]))

@@ -12,8 +12,6 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from torch.distributed import DistError, DistStoreError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -50,6 +48,8 @@ class Channel:
 
     def send(self, frame: bytes) -> None:
         """`OSError` where the store is gone."""
+        from torch.distributed import DistError
+
         try:
             with self._lock:
                 self._writing.set(f"{self._ours}/{next(self._sent)}", frame)  # type: ignore[arg-type]
@@ -58,6 +58,8 @@ class Channel:
 
     def close(self) -> None:
         """Nothing is said or heard any more."""
+        from torch.distributed import DistError
+
         self._closed.set()
         self.socket.close()
         # It would wait while Python ends, and bring the process down.
@@ -67,6 +69,8 @@ class Channel:
             thread.join(SILENCE)
 
     def _listen(self) -> None:
+        from torch.distributed import DistError, DistStoreError
+
         self._reading.set_timeout(TURN)
         with suppress(DistError, OSError), self._into:
             while not self._closed.is_set():

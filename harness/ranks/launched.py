@@ -82,7 +82,15 @@ class Launched:
 
         if not self.is_first or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             return None
-        return TCPStore(self.address, self.port, is_master=True, wait_for_workers=False)
+        # At this address alone: torch would listen on all that the host has.
+        listener = socket.create_server((self.address, self.port)).detach()
+        return TCPStore(
+            self.address,
+            self.port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener,
+        )
 
     def hosts(self, store: "Store") -> list[list[int]]:
         """The ranks that the launcher has on each host."""

@@ -94,7 +94,9 @@ class Recorder:
         """Whether its values are worth sending: something may be compared with them."""
         if self.traced or is_required(key) or is_given(key):
             return True
-        return self._learning is not None and is_light(tensor.shape, by_token=True)
+        # Positions may begin anywhere, and be others at sp 1 where rows stand alone.
+        may_differ = self._learning is None or key == "positions"
+        return not may_differ and is_light(tensor.shape, by_token=True)
 
     def _numbers(self, key: str, tokens: torch.Tensor, shape: tuple[int, ...]) -> Tokens:
         if tokens.dtype != torch.int64 or tokens.ndim != 1 or shape[:1] != tokens.shape:

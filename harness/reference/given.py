@@ -8,7 +8,7 @@ from harness.trace import Entry, Trace
 
 
 def with_what_is_given(case: Case, trace: Trace) -> Trace:
-    """The same with ids, positions, labels, and what the loss contract makes each loss weigh."""
+    """The same with ids, labels, and what the loss contract makes each loss weigh."""
     lengths, every = [len(row) for row in case.rows], np.arange(case.tokens)
     row_n = np.repeat(np.arange(len(lengths)), lengths)
     ids_n = np.concatenate([case.ids_of(row) for row in range(len(lengths))])
@@ -21,7 +21,6 @@ def with_what_is_given(case: Case, trace: Trace) -> Trace:
         weight_n[counted] = 1 / max(len(counted), 1) / len(groups)
     whole = Trace()
     whole.put("ids", Entry(ids_n, every))
-    whole.put("positions", Entry(every - np.array(case.offsets)[row_n], every))
     whole.put("labels", Entry(ids_n[targets + 1], targets))
     whole.put("nll", nll)
     whole.put("weight", Entry(weight_n, every))

@@ -17,10 +17,11 @@ Tokens = npt.NDArray[np.int64]
 
 REQUIRED = ("nll", "loss")
 GRADIENT = "grad."
-# What the step is given by token: whole numbers, and how much each loss counts.
-_GIVEN = re.compile(r"ids|positions|labels|weight")
+# What the step is given by token, and has to be this. Positions may begin anywhere.
+_GIVEN = re.compile(r"ids|labels|weight")
 # What plain training shows besides, where it is traced.
-_BETWEEN = re.compile(_GIVEN.pattern + r"|embed|logits|layers\.\d+\.(out|attn\.(q|k|v|out))")
+_LAYER = r"layers\.\d+\.(out|attn\.(q|k|v|out))"
+_BETWEEN = re.compile(f"{_GIVEN.pattern}|positions|embed|logits|{_LAYER}")
 
 
 def is_required(key: str) -> bool:

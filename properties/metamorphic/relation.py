@@ -73,8 +73,9 @@ def twins_agree(run: Run, twins: Twins) -> str:
     for twin, other in zip(twins.others, others, strict=True):
         expected = first.renumbered(twin.tokens)
         got = other.renumbered({token: token for token in twin.tokens})
-        if not twin.whole:
-            expected, got = (trace.only(["nll"]) for trace in (expected, got))
+        # How much each loss weighs depends on how many there are.
+        keys = ["nll"] if not twin.whole else [key for key in expected if key != "weight"]
+        expected, got = (trace.only(keys) for trace in (expected, got))
         found = (identical if twin.exact else agree)(expected, got)
         if found:
             return f"{found}\n  {twins.first}\n  {twin.case}"

@@ -111,6 +111,4 @@ WIDE = Besides("metric.wide", lambda nll: rolled(nll)[:, None].expand(-1, 2))
 ROLLED_BACK = Besides("metric.logp", lambda nll: nll.roll(1, 0))
 SHIFTED_TWICE = Besides("metric.logp", lambda nll: nll.roll(-2, 0))
 BALANCE, QUIET_BALANCE = BesideTheLoss(quiet=False), BesideTheLoss(quiet=True)
-LABELS, POSITIONS, IDS, WEIGHT = (
-    Besides(key, rolled, key) for key in ("labels", "positions", "ids", "weight")
-)
+LABELS, IDS, WEIGHT = (Besides(key, rolled, key) for key in ("labels", "ids", "weight"))

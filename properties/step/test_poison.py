@@ -38,7 +38,7 @@ def test_what_nobody_wrote_and_what_no_token_owns_changes_no_bit(
     [
         ("UNWRITTEN_TAIL", "POISONED_TAIL", "loss: ", "nan-local"),
         ("UNWRITTEN_GRADIENT", "POISONED_GRADIENT", "grad.", "huge-local"),
-        ("MASK_FROM_IDS", "MASK_FROM_GARBAGE", "nll: ", "padding-local"),
+        ("MASK_FROM_IDS", "MASK_FROM_GARBAGE", "labels: ", "padding-local"),
         ("COUNTS_TAIL", "COUNTS_OTHER_TAIL", "loss: ", "tail-local"),
     ],
 )

@@ -351,10 +351,14 @@ def test_a_store_is_verified_in_the_dtype_asked_for_and_what_is_listed_is_no_new
 ) -> None:
     stored_in(tmp_path / "golden")
     asked = ["golden", "verify", "--store", str(tmp_path / "golden"), "--candidate", "toy.step"]
-    assert main([*asked, "--dtype", "fp32,bf16", "--sp", "1,2", "--known", known]) == status
+    assert main([*asked, "--dtype", "fp32", "--sp", "1,2", "--known", known]) == status
+    said = capsys.readouterr().out
+    assert said.startswith("KNOWN: 4 x scaled https://example.org/toy/1\n")
+    # A dtype that was named and is refused altogether is not examined.
+    assert main([*asked, "--dtype", "fp32,bf16", "--sp", "1,2", "--known", known]) == 3
     said = capsys.readouterr().out
     assert "UNSUPPORTED: 8 x dtype=bf16: too coarse for a toy\n" in said
-    assert said.startswith("KNOWN: 4 x scaled https://example.org/toy/1\n")
+    assert "toy.step was judged on none of 10 cases with dtype=bf16" in said
 
 
 @pytest.mark.usefixtures("installed")

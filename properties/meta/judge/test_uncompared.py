@@ -92,7 +92,7 @@ def test_against_itself_what_is_too_wide_for_every_run_is_told(harness_pool: Ran
     assert traced.uncompared == ()
 
 
-@pytest.mark.parametrize("key", ["labels", "positions", "ids", "weight"])
+@pytest.mark.parametrize("key", ["labels", "ids", "weight"])
 def test_what_a_step_is_given_by_token_is_compared_in_every_run(
     key: str, harness_pool: RankPool
 ) -> None:
