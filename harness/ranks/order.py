@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, wraps
 from itertools import groupby
-from typing import Any
-
-from torch import distributed as dist
+from typing import TYPE_CHECKING, Any
 
 from harness.ranks.collectives import GATE, Collective, members
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 # What the names of methods that are collectives begin with.
 KINDS = ("all", "barrier", "broadcast", "gather", "reduce", "scatter")
@@ -25,10 +26,13 @@ class Order:
     """Notes what is entered from now on."""
 
     def __init__(self) -> None:
-        self._entered: list[tuple[dist.ProcessGroup, str]] = []
-        for name in dir(dist.ProcessGroup):
+        # Whoever only reads what was noted needs no torch.
+        from torch.distributed import ProcessGroup
+
+        self._entered: list[tuple[ProcessGroup, str]] = []
+        for name in dir(ProcessGroup):
             if name.lstrip("_").startswith(KINDS):
-                self._note(name)
+                self._note(ProcessGroup, name)
 
     def told(self) -> list[Run]:
         """What was entered since this was asked last; without what the harness entered."""
@@ -40,15 +44,15 @@ class Order:
         self._entered.clear()
         return told
 
-    def _note(self, name: str) -> None:
-        method, kind = getattr(dist.ProcessGroup, name), name.lstrip("_")
+    def _note(self, owner: "type[ProcessGroup]", name: str) -> None:
+        method, kind = getattr(owner, name), name.lstrip("_")
 
         @wraps(method)
-        def noted(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        def noted(group: "ProcessGroup", *args: Any, **kwargs: Any) -> Any:
             self._entered.append((group, kind))
             return method(group, *args, **kwargs)
 
-        setattr(dist.ProcessGroup, name, noted)
+        setattr(owner, name, noted)
 
 
 @cache
