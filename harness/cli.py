@@ -19,7 +19,15 @@ from harness.commands import (
     report,
     repro,
 )
-from harness.commands.options import DIVERGED, FAULT, PASSED, STOPPED, USAGE, print_json
+from harness.commands.options import (
+    DIVERGED,
+    FAULT,
+    PASSED,
+    STOPPED,
+    USAGE,
+    fit_to_launcher,
+    print_json,
+)
 from harness.commands.ranks import NoRanks
 from harness.commands.unexpected import told_in_full
 from harness.outside import BadInput, printable
@@ -81,18 +89,18 @@ def _beside_others(options: argparse.Namespace) -> int:
         return USAGE
     if not launched:
         return _answer(options)
-    if hasattr(options, "ranks"):
-        options.ranks = launched.size
     try:
-        return _answer(options)
+        return _answer(options, launched.size)
     finally:
         from harness.ranks.nodes import dismiss
 
         dismiss()
 
 
-def _answer(options: argparse.Namespace) -> int:
+def _answer(options: argparse.Namespace, ranks: int | None = None) -> int:
+    """Run the command, on as many ranks as a launcher has started, if one did."""
     try:
+        fit_to_launcher(options, ranks)
         status: int = options.run(options)
     except BrokenPipeError:
         raise

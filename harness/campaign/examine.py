@@ -89,8 +89,9 @@ class Examiner:
     def _nothing_yet(self, supply: Supply, names: Sequence[str]) -> Summary:
         summary = nothing(self.request, self.pool.size, self.part, len(supply.share))
         summary.unseen = self.pool.placement.unseen
+        asked = supply.asked()
         for name in names:
-            summary.tallies[name].coverage = supply.asked()
+            summary.tallies[name].coverage += asked
         return summary
 
     def _judge(self, supply: Supply, summary: Summary, names: Sequence[str], watch: Watch) -> None:

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from harness.campaign.code import digest_of_code
 from harness.campaign.lot import Lot, Part
@@ -63,6 +63,12 @@ class Journal:
             journal.close()
             raise
         return journal
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Let others go on with it."""

@@ -32,7 +32,7 @@ RARE = {"sp": "rare_sps", "dp": "rare_dps"}
 BEYOND_FROM, BEYOND_EVERY = 60, 6
 # No case draws a seed as large: so the cases of two lots differ in theirs.
 SEEDS = 1 << 17
-# No campaign has as many.
+# The seed of a campaign is below it: so no lot is drawn from the seed of another.
 SEEDS_OF_CAMPAIGNS = 1 << 64
 
 

@@ -3,7 +3,6 @@
 import argparse
 import math
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,8 +101,7 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from harness.campaign.summary import INTERRUPTED
-    from harness.campaign.table import closing as last_words
-    from harness.campaign.table import say
+    from harness.campaign.table import closing, say
 
     console = Console(stderr=options.json)
     try:
@@ -117,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
     # What is listed may be forgiven where something passed beside it.
     known = options.known if all(tally.passed for tally in summary.tallies.values()) else "fail"
     status = STOPPED if summary.ended == INTERRUPTED else status_of(summary.verdict, known)
-    say(console, f"\n{last_words(summary, status)}")
+    say(console, f"\n{closing(summary, status)}")
     return answer(options, summary.record(), status)
 
 
@@ -142,7 +140,7 @@ def _judged(
     if options.resume:
         journal = Journal.of(Path(options.resume), request, ranks, part)
         say(console, journal.told())
-    with closing(journal):
+    with journal:
         if options.on == "here" and pools == 1:
             with open_examiner(options, request, ranks, part, until) as examiner:
                 return check(examiner, console, journal)

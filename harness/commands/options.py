@@ -36,6 +36,10 @@ ONLY_SP_1 = "--sp=1: is what --against self compares with; ask for a larger one"
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
+class Usual(int):
+    """A number that nobody asked for."""
+
+
 class UsageError(BadInput):
     """Something on the command line that cannot be; the message names field and value."""
 
@@ -136,7 +140,7 @@ def pool_options(
     parser.add_argument(
         "--ranks",
         type=int,
-        default=ranks,
+        default=None if ranks is None else Usual(ranks),
         metavar="N",
         help=f"ranks in the pool; default: {ranks or 'as many as the cases need'}",
     )
@@ -161,6 +165,19 @@ def pool_options(
         help=f"time limit of one case; default: {deadline:g}",
     )
     json_option(parser)
+
+
+def fit_to_launcher(options: argparse.Namespace, ranks: int | None) -> None:
+    """Where a launcher has started ranks, take these, in one pool; who asks for others is told."""
+    if ranks is None:
+        return
+    asked = getattr(options, "ranks", None)
+    if asked not in (None, ranks) and not isinstance(asked, Usual):
+        raise UsageError(f"--ranks={asked}: a launcher started {ranks}; leave it out")
+    if str(getattr(options, "pools", "1")) != "1" or getattr(options, "on", "here") != "here":
+        raise UsageError("--pools, --on: a launcher started the ranks of one pool; leave them out")
+    if hasattr(options, "ranks"):
+        options.ranks = ranks
 
 
 def json_option(parser: argparse.ArgumentParser) -> None:

@@ -58,8 +58,6 @@ def open_pool(
     where = homes.pop() if homes else ""
     interpreter(where)
     nodes = nodes_here()
-    if nodes and worker.of > 1:
-        raise UsageError(f"--pools={worker.of}: a launcher started the ranks of one pool")
     try:
         placement = choose(
             options.device,

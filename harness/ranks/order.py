@@ -2,7 +2,7 @@
 
 Torch's log has every collective, and reading it costs milliseconds: only a traced run is worth
 that. What is started in Python, as in hooks on gradients, passes through the methods of a group,
-where to note it costs a microsecond.
+where to note it costs some two microseconds.
 """
 
 from collections import Counter

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from harness.case import parse
-from harness.cli import main
+from harness.cli import build_parser, main
+from harness.commands.options import fit_to_launcher
 from harness.judge import evaluate
 from harness.ranks import channel
 from harness.ranks.launched import Launched, NotTogether
@@ -328,3 +329,29 @@ def test_pytest_has_the_ranks_of_a_launcher(tmp_path: Path) -> None:
         said, _ = first.communicate(timeout=PATIENCE)
     assert "1 passed" in said
     assert first.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("check --ranks 4", "--ranks=4: a launcher started 2; leave it out"),
+        ("check --pools 2", "--pools, --on: a launcher started the ranks of one pool; leave them"),
+        ("check --on ray", "--pools, --on: a launcher started the ranks of one pool; leave them"),
+        ("mutants --pools 2", "--pools, --on: a launcher started the ranks of one pool; leave"),
+    ],
+)
+def test_other_ranks_than_those_of_the_launcher_are_refused(
+    words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("harness.ranks.nodes.dismiss", lambda: None)
+    for name, value in told(0, 2, free_port()).items():
+        monkeypatch.setenv(name, value)
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err.startswith(f"harness: {said}")
+
+
+def test_what_has_a_usual_number_of_ranks_takes_those_of_the_launcher() -> None:
+    options = build_parser().parse_args(["mutants"])
+    assert options.ranks == 4
+    fit_to_launcher(options, 8)
+    assert options.ranks == 8
