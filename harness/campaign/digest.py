@@ -1,8 +1,9 @@
-"""A digest of cases that adds up: those of all shards come to that of the campaign."""
+"""A digest of cases that adds up: those of all parts of a lot come to that of the lot."""
 
 import hashlib
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from harness.case import Case
 
@@ -23,3 +24,29 @@ def add_up(digests: Iterable[str]) -> str:
     """That of all cases, from those of parts of them."""
     total = sum(int(each, 16) for each in digests) % (1 << 8 * _BYTES)
     return f"{total:0{2 * _BYTES}x}"
+
+
+@dataclass(slots=True)
+class Begun:
+    """How many cases of one lot were begun, a digest of them, and one of all that it has."""
+
+    drawn: str
+    count: int = 0
+    judged: str = f"{0:0{2 * _BYTES}x}"
+
+    def begin(self, case: Case) -> None:
+        self.count += 1
+        self.judged = add_up((self.judged, digest([case])))
+
+    def __add__(self, other: "Begun") -> "Begun":
+        judged = add_up((self.judged, other.judged))
+        return Begun(self.drawn, self.count + other.count, judged)
+
+    def is_of(self, size: int) -> bool:
+        """Whether so many can have been begun, and are those of the lot if they are all."""
+        return (
+            is_digest(self.drawn)
+            and is_digest(self.judged)
+            and 0 <= self.count <= size
+            and (self.count < size or self.judged == self.drawn)
+        )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
 
+from harness.campaign.digest import Begun
 from harness.campaign.lot import WHOLE, Lot, Part
 from harness.campaign.request import Request, origin
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary, versions
@@ -89,6 +90,7 @@ class Examiner:
     def _nothing_yet(self, supply: Supply, names: Sequence[str]) -> Summary:
         summary = nothing(self.request, self.pool.size, self.part, len(supply.share))
         summary.unseen = self.pool.placement.unseen
+        summary.begun[supply.number] = Begun(supply.drawn)
         asked = supply.asked()
         for name in names:
             summary.tallies[name].coverage += asked
@@ -98,6 +100,7 @@ class Examiner:
         case: Case | None = None
         counted, situations, last = set[bool](), list[str](), time.monotonic()
         share, against = set(supply.share), self.request.against
+        begun = summary.begun[supply.number]
         rounds = self._jobs(supply, summary, names)
         seen = (evaluate_all(jobs, self.pool, against=against) for jobs in rounds)
         for comparison in map(recognised, chain.from_iterable(seen)):
@@ -112,7 +115,7 @@ class Examiner:
                     case, counted = comparison.case, set()
                     situations = situations_of(case)
                     if case in share:
-                        summary.begin(case)
+                        begun.begin(case)
                 tally.add(comparison, situations, seconds)
                 if comparison.verdict.failed:
                     tally.failure = comparison

@@ -7,6 +7,7 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
+from harness.campaign.lot import WHOLE
 from harness.campaign.summary import FORMAT, Summary
 from harness.outside import BadInput, NotReadable, read_file, read_json
 
@@ -46,7 +47,7 @@ def read_document(name: str) -> Summary:
 def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
     """The sum of the shards of one campaign, each with the name of its document."""
     first_name, first = documents[0]
-    holders, digests = dict[int, str](), dict[str, str]()
+    holders: dict[int, str] = {}
     for name, summary in documents:
         _refuse_other_campaign(name, summary, first_name, first)
         for shard in summary.shards:
@@ -56,14 +57,30 @@ def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
                     f"{holders[shard]}; count each shard once"
                 )
             holders[shard] = name
-        if summary.begun and summary.judged in digests:
-            raise BadDocument(
-                f"document={name}: holds the same cases as {digests[summary.judged]}; name the "
-                "document of each shard once, as check --json wrote it"
-            )
-        digests[summary.judged] = name
+    _refuse_other_cases(documents)
     whole = reduce(add, (summary for _, summary in documents))
+    sizes = {str(lot.number): lot.size for lot in WHOLE.lots(first.request.count)}
+    for number, each in whole.begun.items():
+        if not each.is_of(sizes[number]):
+            raise BadDocument(
+                f"document={first_name}: the cases of lot {number} that were judged in these "
+                f"{len(documents)} documents are not those of the campaign; name the document of "
+                "each shard once, as check --json wrote it"
+            )
     return replace(whole, missing=tuple(sorted(set(range(1, first.of + 1)) - holders.keys())))
+
+
+def _refuse_other_cases(documents: Sequence[tuple[str, Summary]]) -> None:
+    """Where the same seed draws other cases, nobody knows which were judged."""
+    drawn: dict[str, tuple[str, str]] = {}
+    for name, summary in documents:
+        for number, each in summary.begun.items():
+            digest, where = drawn.setdefault(number, (each.drawn, name))
+            if digest != each.drawn:
+                raise BadDocument(
+                    f"document={name}: lot {number} has other cases than in {where}; merge shards "
+                    "that were drawn by the same versions"
+                )
 
 
 def _refuse_other_campaign(name: str, summary: Summary, first_name: str, first: Summary) -> None:

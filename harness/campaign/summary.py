@@ -2,20 +2,20 @@
 
 import importlib.metadata
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, Final, Literal
 
 import harness
-from harness.campaign.digest import add_up, digest, is_digest
-from harness.campaign.lot import Part
+from harness.campaign.digest import Begun
+from harness.campaign.lot import Lot, Part
 from harness.campaign.request import Request
 from harness.campaign.tally import BUCKETS, Tally, worst
-from harness.case import Case
+from harness.campaign.together import together
 from harness.outside import fits
 
 FORMAT = 11
-NOTHING: Final = digest([])
 INTERRUPTED: Final = "interrupted"
 LIMIT: Final = "limit"
 Ended = Literal["", "interrupted", "limit"]
@@ -41,9 +41,8 @@ class Summary:
     unseen: str = ""
     # How many of its cases these shards have.
     size: int
-    # How many of them were begun, and a digest of those.
-    begun: int = 0
-    judged: str = NOTHING
+    # By the number of each lot, which of its cases were begun here.
+    begun: dict[str, Begun] = field(default_factory=dict)
     of: int
     shards: tuple[int, ...]
     # Shards that should have been merged and were not; nothing is known of their cases.
@@ -68,8 +67,7 @@ class Summary:
         return replace(
             self,
             size=self.size + other.size,
-            begun=self.begun + other.begun,
-            judged=add_up((self.judged, other.judged)),
+            begun=together(self.begun, other.begun),
             shards=tuple(sorted({*self.shards, *other.shards})),
             tallies={name: each + other.tallies[name] for name, each in self.tallies.items()},
             situations=situations,
@@ -79,11 +77,6 @@ class Summary:
             placement=_both(self.placement, other.placement),
             ended=next((why for why in (INTERRUPTED, LIMIT) if why in endings), ""),
         )
-
-    def begin(self, case: Case) -> None:
-        """One of the campaign's cases is judged here."""
-        self.begun += 1
-        self.judged = add_up((self.judged, digest([case])))
 
     @property
     def verdict(self) -> str:
@@ -98,8 +91,7 @@ class Summary:
             "versions": self.versions,
             "unseen": self.unseen,
             "size": self.size,
-            "begun": self.begun,
-            "judged": self.judged,
+            "begun": {number: asdict(each) for number, each in self.begun.items()},
             "shards": {
                 "of": self.of,
                 "examined": list(self.shards),
@@ -133,8 +125,7 @@ class Summary:
             versions=dict(record["versions"]),
             unseen=record["unseen"],
             size=record["size"],
-            begun=record["begun"],
-            judged=record["judged"],
+            begun={number: Begun(**each) for number, each in record["begun"].items()},
             of=shards["of"],
             shards=tuple(shards["examined"]),
             missing=tuple(shards["missing"]),
@@ -162,8 +153,7 @@ class Summary:
             and 1 <= self.of <= self.request.count
             and 1 <= self.size <= self.request.count
             and len(self.shards) > 0
-            and is_digest(self.judged)
-            and 0 <= self.begun <= self.size
+            and self._is_of_these_lots()
             and all(1 <= shard <= self.of for shard in shards)
             and len(shards) == len(self.shards) + len(self.missing)
             and self.tallies.keys() == set(self.request.candidates)
@@ -174,12 +164,23 @@ class Summary:
             and not (self.placement and set(PLACE) - self.placement.keys())
         )
 
+    def _is_of_these_lots(self) -> bool:
+        """Whether what was begun are cases of these shards."""
+        sizes = {str(lot.number): lot.size for lot in self._lots()}
+        return all(
+            number in sizes and fits(each, Begun) and each.is_of(sizes[number])
+            for number, each in self.begun.items()
+        )
+
+    def _lots(self) -> Iterator[Lot]:
+        parts = (Part(shard, self.of) for shard in self.shards)
+        return chain.from_iterable(part.lots(self.request.count) for part in parts)
+
     def _is_whole(self) -> bool:
         """Whether all cases of these shards were judged, as far as there is no reason against."""
-        lots = (Part(shard, self.of).lots(self.request.count) for shard in self.shards)
         # Spared the rest of its cases is a candidate that failed, who was stopped, and one for
         # which there are no more that it supports.
-        return self.size == sum(map(len, chain.from_iterable(lots))) and all(
+        return self.size == sum(map(len, self._lots())) and all(
             self.ended
             or tally.failures
             or (tally.verdicts["UNSUPPORTED"] and not tally.lacking)

@@ -12,6 +12,7 @@ from itertools import count, islice, product
 from typing import TYPE_CHECKING, Any
 
 from harness.campaign.coverage import Coverage
+from harness.campaign.digest import digest
 from harness.campaign.lot import SIZE, WHOLE, Lot
 from harness.campaign.request import Request
 from harness.campaign.tally import Tally
@@ -45,7 +46,10 @@ class Supply:
 
     def __init__(self, request: Request, ranks: int, lot: Lot) -> None:
         self._request, self._ranks, self._lot = request, ranks, lot
-        self.share = lot.part.share(_of_lot(request, ranks, lot))
+        whole = _of_lot(request, ranks, lot)
+        # Of the lot, whatever part of it this is.
+        self.number, self.drawn = str(lot.number), digest(whole)
+        self.share = lot.part.share(whole)
         self.given: list[Case] = []
         # What more there is, by the limits of those for whom it is drawn.
         self._more: dict[str, Iterator[Case]] = {}

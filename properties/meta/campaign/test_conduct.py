@@ -55,7 +55,7 @@ def judged(lot: Lot, names: Names, fate: Fate) -> Summary:
     cases = max(each.judged for each in tallies.values())
     return Summary(
         request=REQUEST, ranks=2, versions={}, size=len(lot), of=1, shards=(1,), tallies=tallies,
-        situations=Counter({"one": 1}), begun=cases, cases=cases, seconds=1.0,
+        situations=Counter({"one": 1}), cases=cases, seconds=1.0,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from harness.campaign.digest import Begun
 from harness.campaign.merge import merge
 from harness.campaign.request import Request
 from harness.campaign.summary import FORMAT, Summary
@@ -158,15 +159,39 @@ def test_shards_of_a_campaign_of_another_size_are_refused(
     assert refused(first, other).startswith("document=2.json: count=4, but 1.json has count=2; ")
 
 
-def test_two_shards_that_judged_the_same_cases_are_refused(
-    tmp_path: Path, refused: Callable[..., str]
+def begun(number: int, judged: int, drawn: int) -> Summary:
+    """The second half of two, of whose lot one case was begun."""
+    each = Begun(drawn=f"{drawn:016x}", count=1, judged=f"{judged:016x}")
+    return replace(summary(number, 2), begun={"0": each})
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (
+            begun(2, 3, 8),
+            "document=2.json: lot 0 has other cases than in 1.json; merge shards that",
+        ),
+        (begun(2, 4, 7), ""),
+        (begun(2, 3, 7), "document=1.json: the cases of lot 0 that were judged in these 2 docu"),
+        (
+            replace(begun(2, 4, 7), begun={"1": Begun("0" * 16)}),
+            "document=2.json: is damaged; check --json did not write it like this",
+        ),
+        (
+            replace(begun(2, 4, 7), begun={"0": Begun(f"{7:016x}", 2, f"{6:016x}")}),
+            "document=2.json: is damaged; check --json did not write it like this",
+        ),
+    ],
+)
+def test_shards_have_judged_the_cases_of_their_lots_and_together_all(
+    second: Summary, said: str, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    same = {"begun": 1, "judged": "0123456789abcdef"}
-    names = [
-        write(tmp_path, f"{k}.json", replace(summary(k, 2), **same))  # type: ignore[arg-type]
-        for k in (1, 2)
-    ]
-    assert refused(*names).startswith("document=2.json: holds the same cases as 1.json; ")
+    names = [write(tmp_path, "1.json", begun(1, 3, 7)), write(tmp_path, "2.json", second)]
+    if said:
+        assert refused(*names).startswith(said)
+    else:
+        assert main(["merge", *names]) == 0
 
 
 def test_a_shard_that_is_there_twice_is_refused(

@@ -87,7 +87,8 @@ def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: Ran
         assert replace(tally, pace=whole.tallies[name].pace) == whole.tallies[name]
         assert sum(pace.cases for pace in tally.pace.values()) == 8
     assert union.situations == whole.situations
-    assert (union.judged, union.cases, union.verdict) == (whole.judged, 8, whole.verdict)
+    assert (union.begun, union.cases, union.verdict) == (whole.begun, 8, whole.verdict)
+    assert [each.count for each in union.begun.values()] == [8]
     for tally in union.tallies.values():
         assert set(tally.used) == {"fp64", "fp32"}
         assert sum(sum(h.counts) for h in tally.used.values()) == 8

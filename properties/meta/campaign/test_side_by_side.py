@@ -41,7 +41,7 @@ def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
     for document in (one, two):
         # How long each case took is another matter.
         assert document["candidates"]["native-local"].pop("pace")
-    for same in ("candidates", "verdict", "size", "judged", "shards", "situations", "cases"):
+    for same in ("candidates", "verdict", "size", "begun", "shards", "situations", "cases"):
         assert two[same] == one[same]
     assert run.stderr.count("situations met: ") == 1
     assert run.stderr.endswith("exit status 0: every case passed\n")
