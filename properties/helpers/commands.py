@@ -1,24 +1,57 @@
-"""Commands that tests run to their end."""
+"""Commands that tests run, to their end or beside them, and what they print."""
 
+import json
 import os
 import resource
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from properties.helpers.places import ROOT
 
 DEADLINE = 300
+HARNESS = (sys.executable, "-m", "harness")
 
 
 def ran(
     *command: str | Path, cwd: Path = ROOT, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """What a command said and how it ended; it finds this project, and these variables."""
-    known = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    return subprocess.run(
-        command, cwd=cwd, env=known, capture_output=True, text=True, check=False, timeout=DEADLINE
-    )
+    with running(*command, cwd=cwd, **variables) as process:
+        said, log = process.communicate(timeout=DEADLINE)
+    return subprocess.CompletedProcess(process.args, process.returncode, said, log)
+
+
+@contextmanager
+def running(
+    *command: str | Path, cwd: Path = ROOT, **variables: str
+) -> Iterator[subprocess.Popen[str]]:
+    """The same, under way; it does not outlive the test."""
+    with subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def campaign_of(text: str) -> Any:
+    """What `check --json` printed, but for times and where it ran."""
+    said = json.loads(text)
+    for name in ("seconds", "placement"):
+        said.pop(name)
+    for tally in said["candidates"].values():
+        tally.pop("pace")
+    return said
 
 
 def seconds_of(run: Callable[[], object]) -> float:

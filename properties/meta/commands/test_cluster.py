@@ -1,22 +1,18 @@
 """Pools on a Ray cluster: the same cases, the same report, and nobody's end loses any."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from properties.helpers.commands import ran
+from properties.helpers.commands import HARNESS, campaign_of, ran, running
 from properties.helpers.places import ROOT
 from properties.helpers.wait import PATIENCE, eventually
 
-HARNESS = (sys.executable, "-m", "harness")
 CLUSTER = (sys.executable, "-m", "properties.helpers.ray_cluster")
 CHECK = [
     *("check", "--candidate", "native-local", "--candidate", "waits.py:WAITS", "--ranks", "2"),
@@ -61,31 +57,11 @@ def cluster() -> Iterator[subprocess.Popen[str]]:
             process.wait(PATIENCE)
 
 
-@contextmanager
-def on(address: str, folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+def on(address: str, folder: Path, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """The campaign on a cluster."""
     (folder / "waits.py").write_text(WAITS)
-    with subprocess.Popen(
-        [*HARNESS, *CHECK, "--on", "ray", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": address},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def document(text: str) -> Any:
-    """Without times, and where it ran."""
-    said = json.loads(text)
-    for name in ("seconds", "placement"):
-        said.pop(name)
-    for tally in said["candidates"].values():
-        tally.pop("pace")
-    return said
+    command = (*HARNESS, *CHECK, "--on", "ray", *words)
+    return running(*command, cwd=folder, RAY_ADDRESS=address)
 
 
 def address_of(process: subprocess.Popen[str]) -> str:
@@ -114,7 +90,7 @@ def test_a_cluster_comes_to_what_one_pool_comes_to_though_a_host_goes(tmp_path: 
         (there / "go").touch()
         said, log = run.communicate(timeout=PATIENCE)
     assert run.returncode == one.returncode == 0, log
-    assert document(said) == document(one.stdout)
+    assert campaign_of(said) == campaign_of(one.stdout)
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,13 +25,12 @@ from harness.ranks.nodes import Nodes
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
 from harness.verdict import Verdict
-from properties.helpers.commands import ran
-from properties.helpers.places import PLANTED, ROOT
+from properties.helpers.commands import HARNESS, campaign_of, ran, running
+from properties.helpers.places import PLANTED
 from properties.helpers.wait import PATIENCE, eventually
 
 CASE = parse("case/1 rows=5:11111,4:1011 sp=2")
 SLEEPS = f"{PLANTED / 'faulty.py'}:SLEEPS"
-HARNESS = (sys.executable, "-m", "harness")
 
 Leftovers = Callable[[str], list[str]]
 AddressOf = Callable[[int], str]
@@ -42,7 +42,7 @@ def free_port() -> int:
         return port
 
 
-def told(rank: int, size: int, port: int, group: int | None = None) -> dict[str, str]:
+def told(rank: int, size: int, port: int, group: int | None = None) -> dict[str, Any]:
     """What a launcher tells a process that it starts; each on a host of its own, if not said."""
     return {
         "RANK": str(rank),
@@ -51,22 +51,6 @@ def told(rank: int, size: int, port: int, group: int | None = None) -> dict[str,
         "MASTER_PORT": str(port),
         "GROUP_RANK": str(rank if group is None else group),
     }
-
-
-@contextmanager
-def running(*command: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **more},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def children(pid: int) -> list[int]:
@@ -83,8 +67,14 @@ def pool_with_another_host() -> Iterator[tuple[RankPool, subprocess.Popen[str], 
             yield pool, other, nodes
 
 
-def has_begun(address: str, rank: int) -> bool:
-    return b"case received" in (Path(address).parent / f"progress.{rank}").read_bytes()
+def sleeping(other: subprocess.Popen[str], address_of: AddressOf) -> str:
+    """Where the other host's ranks belong to, as soon as rank 1 is in the middle of a case."""
+    assert eventually(lambda: bool(children(other.pid)))
+    (supervisor,) = children(other.pid)
+    address = address_of(supervisor)
+    progress = Path(address).parent / "progress.1"
+    assert eventually(lambda: progress.exists() and b"case received" in progress.read_bytes())
+    return address
 
 
 def test_a_death_on_another_host_is_named_and_the_host_serves_the_next_launch(
@@ -92,10 +82,8 @@ def test_a_death_on_another_host_is_named_and_the_host_serves_the_next_launch(
 ) -> None:
     with pool_with_another_host() as (pool, other, nodes):
         assert pool.wait_until_ready() is None
-        (supervisor,) = children(other.pid)
-        address = address_of(supervisor)
         pool.submit(CASE, SLEEPS)
-        assert eventually(lambda: has_begun(address, 1))
+        address = sleeping(other, address_of)
         os.kill(pool.pids()[2], signal.SIGKILL)
         fault = pool.collect()
         assert isinstance(fault, Fault)
@@ -115,10 +103,8 @@ def test_a_host_that_is_gone_is_named_at_once_from_then_on(
     monkeypatch.setattr(channel, "SILENCE", 2 * channel.BEAT)
     with pool_with_another_host() as (pool, other, _):
         assert pool.wait_until_ready() is None
-        (supervisor,) = children(other.pid)
-        address = address_of(supervisor)
         pool.submit(CASE, SLEEPS)
-        assert eventually(lambda: has_begun(address, 1))
+        sleeping(other, address_of)
         other.kill()
         fault = pool.collect()
         assert isinstance(fault, Fault)
@@ -137,11 +123,7 @@ def test_nothing_on_another_host_outlives_the_controller(
         running(*command, **told(0, 2, port)) as controller,
         running(*command, **told(1, 2, port)) as other,
     ):
-        assert eventually(lambda: bool(children(other.pid)))
-        (supervisor,) = children(other.pid)
-        address = address_of(supervisor)
-        progress = Path(address).parent / "progress.1"
-        assert eventually(lambda: progress.exists() and has_begun(address, 1))
+        address = sleeping(other, address_of)
         controller.kill()
         assert other.wait(PATIENCE) == 3
         assert left_behind(address) == []
@@ -267,16 +249,6 @@ def under_torchrun(hosts: Hosts, ranks: int, *words: str) -> Iterator[subprocess
         second.wait(PATIENCE)
 
 
-def document(text: str) -> dict[str, object]:
-    """Without times, and where it ran."""
-    said: dict[str, object] = json.loads(text)
-    for name in ("seconds", "placement"):
-        said.pop(name)
-    for tally in said["candidates"].values():  # type: ignore[attr-defined]
-        tally.pop("pace")
-    return said
-
-
 CHECK = [
     *("check", "--candidate", "native-local", "--candidate", "mutants.B14", "--ranks", "4"),
     *("--sp", "2,4", "--dp", "1", "--cases", "8", "--json", "--no-diagnose"),
@@ -287,9 +259,9 @@ def test_two_hosts_under_torchrun_come_to_what_one_comes_to(tmp_path: Path) -> N
     alone = ran(*HARNESS, *CHECK, cwd=tmp_path)
     with two_hosts() as hosts, under_torchrun(hosts, 2, "-m", "harness", *CHECK) as first:
         said, log = first.communicate(timeout=PATIENCE)
-    together = document(said)
-    for each in (together, one := document(alone.stdout)):
-        for failure in each["candidates"]["mutants.B14"]["failures"]:  # type: ignore[index]
+    together = campaign_of(said)
+    for each in (together, one := campaign_of(alone.stdout)):
+        for failure in each["candidates"]["mutants.B14"]["failures"]:
             # Where it shows again, and on how many ranks, is another matter.
             for name in ("bundle", "replay", "explanation", "ranks", "printed"):
                 failure.pop(name)
