@@ -11,6 +11,7 @@ from harness.campaign.lot import SIZE, Lot, Part
 from harness.campaign.request import Request
 from harness.campaign.supply import (
     NONE_OF,
+    SEEDS,
     TIMES,
     NothingToDraw,
     Supply,
@@ -133,6 +134,8 @@ def test_lots_are_drawn_each_from_its_number_and_have_no_case_in_common() -> Non
     large = replace(REQUEST, count=3 * SIZE + 7)
     batch = draw(large, RANKS)
     assert len(batch) == len({*batch}) == large.count
+    # Not by chance: where few cases are like what is stated, they differ by their seeds.
+    assert [case.seed // SEEDS for case in batch] == [at // SIZE for at in range(large.count)]
     # Nobody else's were drawn, and nobody's were drawn otherwise for a campaign of another size.
     alone = Supply(replace(REQUEST, count=10**9), RANKS, Lot(2, SIZE)).share
     assert alone == batch[2 * SIZE : 3 * SIZE]
