@@ -18,7 +18,8 @@ from harness.candidates.published.library import Step
 from harness.case import Case, parse
 from harness.importing import without_a_search_for_garbage
 from harness.ranks.descendants import bury_all_below
-from harness.ranks.host import Order
+from harness.ranks.host import environments, forks
+from harness.ranks.messages import Order
 from harness.ranks.placement import Placement
 from harness.trace import Fault, Fragment, Trace, assemble
 
@@ -73,7 +74,7 @@ class Scripted:
     def _launched(self, script: str, folder: Path) -> int:
         ranks = max(self.ranks, *(parse(line).ranks for line in self.cases))
         environment = Placement.read(self.placement).environment()
-        _run_ranks(Order(ranks=ranks, environment=environment, name=""), script, folder)
+        _run_ranks(Order(ranks=ranks, environment=environment, launch=""), script, folder)
         status = folder / STATUS
         if status.exists():
             return int(status.read_text())
@@ -141,13 +142,13 @@ def _run_ranks(order: Order, script: str, folder: Path) -> None:
             SignalException,
             start_processes,
         )
-    environments = dict(enumerate(order.environments(folder)))
+    told = dict(enumerate(environments(order, folder)))
     try:
         start_processes(
             name="rank",
-            entrypoint=_again if order.forks else sys.executable,
-            args=dict.fromkeys(environments, (script,)),
-            envs=environments,
+            entrypoint=_again if forks(order) else sys.executable,
+            args=dict.fromkeys(told, (script,)),
+            envs=told,
             logs_specs=DefaultLogsSpecs(str(folder)),
             start_method="fork",
         ).wait(period=0.1)

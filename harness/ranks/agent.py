@@ -29,7 +29,8 @@ from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 from harness.ranks import worker
 from harness.ranks.descendants import ADDRESS
 from harness.ranks.endings import ending_of
-from harness.ranks.pipe import Ended, Pipe, Start
+from harness.ranks.messages import Ended, Start, ToSupervisor
+from harness.ranks.pipe import Pipe
 
 ROLE = "rank"
 
@@ -66,7 +67,7 @@ class Alone(RendezvousHandler):
 class Agent(SimpleElasticAgent):
     """From an order until whoever gave it wants something else, or is gone."""
 
-    def __init__(self, start: Start, pipe: Pipe) -> None:
+    def __init__(self, start: Start, pipe: Pipe[ToSupervisor]) -> None:
         super().__init__(
             WorkerSpec(
                 role=ROLE,

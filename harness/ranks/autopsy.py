@@ -1,69 +1,162 @@
-"""What happened to the ranks, asked of the living and read from the dead."""
+"""How something that went wrong becomes a fault: one way, stage by stage.
+
+1. Noticed: a process ended, or said what is no answer, or said nothing for too long.
+2. Gathered: what comes of it, or came with it, within moments. The cause stands first.
+3. Asked: the living say what they do; of the dead is read what they left.
+4. Named: the rank that is to blame, and how it ended.
+5. Told: the `Fault`.
+"""
 
 import time
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from textwrap import shorten
 
 from harness.ranks.collectives import GATE, Collective, first_disagreement
 from harness.ranks.launch import Launch
-from harness.ranks.reports import ask
-from harness.ranks.trouble import Trouble
+from harness.ranks.link import Event
+from harness.ranks.messages import Ask, Doing
 from harness.trace import WAITS, Fault, Kind
 
+# One rank's trouble becomes its peers' within moments: wait for theirs, then name the first.
+GRACE, LONGEST_GRACE, POLL = 0.3, 2.0, 0.02
 # How long living ranks get to say where they are, and then a supervisor to say how one ended.
 # Both together stay within the time that a fault may take after its deadline.
 PATIENCE = 2.0
 LINE = 120
+# A death explains the end of a supervisor, both explain the exceptions of peers, and all of them a
+# wait; never the reverse.
+BLAME = (
+    Kind.PROTOCOL,
+    Kind.STALE,
+    Kind.START,
+    Kind.DIED,
+    Kind.LAUNCHER,
+    Kind.RAISED,
+    Kind.HUNG,
+)
 
 
-def autopsy(
-    launch: Launch,
-    troubles: list[Trouble],
-    *,
-    keys: list[str],
-    needed: int,
-    finished: list[int],
-) -> Fault:
-    """The fault, of which the first trouble is the cause, and what the ranks were doing.
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One thing that was noticed, and of which rank, before it is known what caused what."""
 
-    `keys` are those that ranks had reached when the trouble began.
-    """
-    root = troubles[0]
-    reports, _ = ask(launch, PATIENCE)
-    # Other hosts have been asked only now.
-    there = range(launch.order.ranks, launch.size)
-    keys = [*keys[: launch.order.ranks], *map(launch.progress, there)]
-    logs = {rank: report.collectives for rank, report in reports.items()}
-    stacks = {rank: report.stack for rank, report in reports.items()}
-    stacks |= {rank: stack for rank in launch.links if (stack := _crash(launch, rank))}
-    raised = {t.rank: t for t in reversed(troubles) if t.rank is not None and t.stack}
-    stacks |= {rank: trouble.stack for rank, trouble in raised.items()}
-    concerned = sorted({*range(needed), *([] if root.rank is None else [root.rank])})
-    ranks = []
-    for rank in concerned:
-        if rank in finished and rank in logs:
-            ranks.append(f"rank {rank}: finished")
-            continue
-        doing = _doing(raised.get(rank), logs.get(rank))
-        ranks.append(f"rank {rank}: {doing}; last key reached: {keys[rank] or 'none'}")
-    disagreement = first_disagreement({rank: logs[rank] for rank in logs if rank < needed})
-    if disagreement and root.kind in (Kind.HUNG, Kind.RAISED):
-        ranks.insert(0, disagreement)
-    if root.kind in (Kind.START, Kind.DIED) and root.rank is not None and not root.late:
-        root = _with_its_end(launch, root, root.rank)
-    if root.kind is Kind.HUNG:
-        root = told_by_waiting(root, [r for r in range(needed) if r not in finished], logs)
-    return Fault(
-        kind=root.kind,
-        summary=root.text if root.rank is None else f"rank {root.rank} {root.text}",
-        rank=root.rank,
-        last_key="" if root.rank is None else keys[root.rank],
-        ranks=tuple(ranks),
-        stacks=stacks,
-        log=(root.rank is not None and launch.log(root.rank)) or launch.log(None),
-        logs=launch.logs(),
-        collectives={rank: tuple(map(_told, logs[rank])) for rank in sorted(logs)},
-    )
+    kind: Kind
+    text: str
+    rank: int | None = None
+    # The run that the rank itself spoke of.
+    run: int | None = None
+    moment: int = 0
+    # Nothing happened, and that for too long.
+    late: bool = False
+    stack: str = ""
+
+    @property
+    def rank_of_blame(self) -> tuple[int, int]:
+        """Smallest is the cause."""
+        return BLAME.index(self.kind), self.moment
+
+
+class Autopsy:
+    """What is known of one fault so far."""
+
+    def __init__(self, launch: Launch, noticed: Sequence[Trouble]) -> None:
+        self._launch, self._troubles = launch, [*noticed]
+        # Before anything is done about it: the last key that each rank reached.
+        self._keys = [launch.progress(rank) for rank in range(launch.size)]
+        self._doing: dict[int, Doing] = {}
+
+    @property
+    def root(self) -> Trouble:
+        """The cause, as far as it is known."""
+        return self._troubles[0]
+
+    def gather(self, more: Callable[[float], list[Trouble]]) -> None:
+        """What comes of it; `more` waits so many seconds for that."""
+        started = time.monotonic()
+        while (passed := time.monotonic() - started) < self._patience():
+            self._troubles += more(max(GRACE - passed, POLL))
+        self._troubles.sort(key=lambda trouble: trouble.rank_of_blame)
+
+    def _patience(self) -> float:
+        # A process that ends may take its peers' sockets away long before it lets go of ours.
+        ending = any(link.is_ending() for link in self._launch.links.values())
+        return LONGEST_GRACE if ending else GRACE
+
+    def fault(self, needed: int, finished: Sequence[int]) -> Fault:
+        """Of a case that needs so many ranks, of which these have finished it."""
+        launch = self._launch
+        self._doing, _ = ask(launch, PATIENCE)
+        # Other hosts have been asked only now.
+        there = range(launch.order.ranks, launch.size)
+        self._keys[launch.order.ranks :] = map(launch.progress, there)
+        logs = {rank: doing.collectives for rank, doing in self._doing.items()}
+        root = self._named([rank for rank in range(needed) if rank not in finished], logs)
+        return Fault(
+            kind=root.kind,
+            summary=root.text if root.rank is None else f"rank {root.rank} {root.text}",
+            rank=root.rank,
+            last_key="" if root.rank is None else self._keys[root.rank],
+            ranks=tuple(self._lines(needed, finished, logs)),
+            stacks=self._stacks(),
+            log=(root.rank is not None and launch.log(root.rank)) or launch.log(None),
+            logs=launch.logs(),
+            collectives={rank: tuple(map(_told, logs[rank])) for rank in sorted(logs)},
+        )
+
+    def _named(self, missing: list[int], logs: dict[int, list[Collective]]) -> Trouble:
+        root = self.root
+        if root.kind is Kind.HUNG:
+            return told_by_waiting(root, missing, logs)
+        if root.kind in (Kind.START, Kind.DIED) and root.rank is not None and not root.late:
+            return _with_its_end(self._launch, root, root.rank)
+        return root
+
+    def _lines(
+        self, needed: int, finished: Sequence[int], logs: dict[int, list[Collective]]
+    ) -> list[str]:
+        """What each rank was doing that the case concerns, and where they part."""
+        lines, root = [], self.root
+        raised = {t.rank: t for t in reversed(self._troubles) if t.stack}
+        for rank in sorted({*range(needed), *([] if root.rank is None else [root.rank])}):
+            if rank in finished and rank in logs:
+                lines.append(f"rank {rank}: finished")
+                continue
+            doing = _doing(raised.get(rank), logs.get(rank))
+            last = self._keys[rank] or "none"
+            lines.append(f"rank {rank}: {doing}; last key reached: {last}")
+        parted = first_disagreement({rank: logs[rank] for rank in logs if rank < needed})
+        return [parted, *lines] if parted and root.kind in (Kind.HUNG, Kind.RAISED) else lines
+
+    def _stacks(self) -> dict[int, str]:
+        """By rank: what it raised, or where it crashed, or where it is."""
+        crashed = {rank: _crash(self._launch, rank) for rank in self._launch.links}
+        raised = {t.rank: t.stack for t in reversed(self._troubles) if t.rank is not None}
+        alive = {rank: doing.stack for rank, doing in self._doing.items()}
+        found = [(rank, s) for told in (alive, crashed, raised) for rank, s in told.items() if s]
+        return dict(found)
+
+
+def ask(launch: Launch, patience: float) -> tuple[dict[int, Doing], list[Event]]:
+    """What ranks say in time that they are doing, and what else came meanwhile."""
+    asked = {rank for rank in launch.links if launch.send(rank, Ask())}
+    for rank in asked:
+        launch.links[rank].asked += 1
+    answers: dict[int, Doing] = {}
+    others: list[Event] = []
+    nodes = launch.nodes.ask() if launch.nodes else set()
+    until = time.monotonic() + patience
+    while (nodes or asked - set(answers)) and (left := until - time.monotonic()) > 0:
+        for event in launch.events(left):
+            link, message = event.link, event.message
+            if link and link.rank is not None and link.asked and isinstance(message, Doing):
+                link.asked -= 1
+                answers[link.rank] = message
+                continue
+            others.append(event)
+            if link and link.rank is not None and message is None:
+                asked.discard(link.rank)
+    return answers, others
 
 
 def told_by_waiting(

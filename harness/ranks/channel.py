@@ -25,10 +25,10 @@ ALIVE = b"alive"
 
 
 class Channel:
-    """One end. What comes is read from its socket, whole frames in order."""
+    """One end. Whole frames are read from its socket, in order, until the other end is gone."""
 
     def __init__(self, connect: "Callable[[], Store]", ours: str, theirs: str) -> None:
-        self.heard = time.monotonic()
+        self._heard = time.monotonic()
         self.socket, self._into = socket.socketpair()
         self._ours, self._theirs = ours, theirs
         # Who waits for a message has the store for itself.
@@ -40,11 +40,6 @@ class Channel:
         ]
         for thread in self._threads:
             thread.start()
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether nobody can be at the other end any more."""
-        return time.monotonic() - self.heard > SILENCE
 
     def send(self, frame: bytes) -> None:
         """`OSError` where the store is gone."""
@@ -82,11 +77,15 @@ class Channel:
                     continue
                 self._read += 1
                 self._reading.delete_key(key)
-                self.heard = time.monotonic()
+                self._heard = time.monotonic()
                 if data != ALIVE:
                     self._into.sendall(data)
 
     def _beat(self) -> None:
         with suppress(OSError):
             while not self._closed.wait(BEAT):
+                if time.monotonic() - self._heard > SILENCE:
+                    # Whoever reads here is told that there is no more.
+                    self._into.shutdown(socket.SHUT_WR)
+                    return
                 self.send(ALIVE)

@@ -7,10 +7,11 @@ collectives or inside DDP's reducer. It is the only witness that needs no cooper
 import pickle
 import re
 from collections import Counter
-from dataclasses import astuple, dataclass
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
+
+import msgspec
 
 # More than a small step starts; reading the log costs time in proportion.
 BUFFER = 256
@@ -26,8 +27,7 @@ ROOTED = ("gather", "scatter")
 MESSAGES = ("send", "recv")
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(msgspec.Struct, frozen=True, array_like=True):
     """One entry of the log."""
 
     group: str
@@ -93,19 +93,6 @@ def log(moment_ns: int = 0) -> list[Collective]:
         )
         for entry in recorded()
         if entry["time_created_ns"] >= moment_ns
-    ]
-
-
-def told(entries: list[Collective]) -> list[tuple[object, ...]]:
-    """Records as JSON can carry them."""
-    return [astuple(entry) for entry in entries]
-
-
-def heard(described: Any) -> list[Collective]:
-    """And back; raises where it is something else."""
-    return [
-        Collective(str(group), int(sequence), str(kind), str(shape), bool(done), str(dtype))
-        for group, sequence, kind, shape, done, dtype in described
     ]
 
 

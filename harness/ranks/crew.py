@@ -6,18 +6,14 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.ranks.autopsy import autopsy
+from harness.ranks.autopsy import Autopsy, Trouble, ask
 from harness.ranks.busy import share_waited
 from harness.ranks.launch import Launch
 from harness.ranks.link import Event
-from harness.ranks.reports import ask
+from harness.ranks.messages import Mesh, Message, Run
 from harness.ranks.ticket import Ticket, disagreed, take_in
-from harness.ranks.trouble import Trouble
-from harness.ranks.wire import encode
 from harness.trace import Fault, Kind
 
-# One rank's trouble becomes its peers' within moments: wait for theirs, then name the first.
-GRACE, LONGEST_GRACE, POLL = 0.3, 2.0, 0.02
 # How long those who are late get to say that they still import.
 ASKING = 1.0
 # A share of time in which ranks wait for a processor that is worth a word, and how many times its
@@ -87,16 +83,11 @@ class Crew:
             return [Trouble(Kind.START, text, late=True)]
         return self._late()
 
-    def progress(self) -> list[str]:
-        """The last key that each rank reached."""
-        return [self.launch.progress(rank) for rank in range(self.launch.size)]
-
-    def with_consequences(self, first: list[Trouble]) -> list[Trouble]:
-        """The cause of what went wrong, and then what came of it."""
-        troubles, started = list(first), time.monotonic()
-        while (passed := time.monotonic() - started) < self._patience():
-            troubles += self._take_in(self.launch.events(max(GRACE - passed, POLL)))
-        return sorted(troubles, key=lambda trouble: trouble.rank_of_blame)
+    def autopsy(self, noticed: list[Trouble]) -> Autopsy:
+        """Of what was noticed, with what comes of it."""
+        autopsy = Autopsy(self.launch, noticed)
+        autopsy.gather(lambda seconds: self._take_in(self.launch.events(seconds)))
+        return autopsy
 
     def is_of_a_later_case(self, root: Trouble) -> bool:
         """Whether the oldest case is not to blame."""
@@ -109,46 +100,46 @@ class Crew:
             or root.run not in (None, oldest.run)
         )
 
-    def fault(self, troubles: list[Trouble], keys: list[str]) -> Fault:
-        """What is to be told of these."""
-        ticket = self._waiting[0] if self._waiting else None
-        needed, finished = (ticket.case.ranks, sorted(ticket.fragments)) if ticket else (0, [])
-        return autopsy(self.launch, troubles, keys=keys, needed=needed, finished=finished)
+    def fault(self, autopsy: Autopsy) -> Fault:
+        """What is to be told of it."""
+        if not self._waiting:
+            return autopsy.fault(0, [])
+        ticket = self._waiting[0]
+        return autopsy.fault(ticket.case.ranks, sorted(ticket.fragments))
 
     def _dispatch(self, ticket: Ticket) -> None:
         ticket.run = next(self._runs)
-        frame = encode(
-            "run",
-            run=ticket.run,
-            case=str(ticket.case),
-            candidate=ticket.candidate,
-            folder=ticket.folder,
+        mesh = (ticket.case.dp, ticket.case.sp)
+        if mesh not in self.launch.meshes:
+            self.launch.meshes.add(mesh)
+            self._send(range(self.launch.size), Mesh(*mesh))
+        run = Run(
+            ticket.run,
+            str(ticket.case),
+            ticket.candidate,
+            ticket.folder,
             traced=ticket.traced,
             oracle=ticket.oracle,
             learns=ticket.learns,
             loads=ticket.loads,
         )
-        mesh = (ticket.case.dp, ticket.case.sp)
-        if mesh not in self.launch.meshes:
-            self.launch.meshes.add(mesh)
-            self._send(range(self.launch.size), encode("mesh", dp=mesh[0], sp=mesh[1]))
-        self._send(range(ticket.case.ranks), frame)
+        self._send(range(ticket.case.ranks), run)
 
-    def _send(self, ranks: range, frame: bytes) -> None:
+    def _send(self, ranks: range, message: Message) -> None:
         # A socket that does not take it belongs to a rank whose end is about to be noticed.
         for rank in ranks:
-            self.launch.send(rank, frame)
+            self.launch.send(rank, message)
 
     def _late(self) -> list[Trouble]:
         """Whoever still imports is on its way up, and has the time for that; others are stuck."""
-        reports, events = ask(self.launch, ASKING)
+        doing, events = ask(self.launch, ASKING)
         troubles, ticket = self._take_in(events), self._waiting[0]
         if troubles or ticket.complete:
             return troubles
         importing = {
-            rank: reports[rank].importing
+            rank: doing[rank].importing
             for rank in range(ticket.case.ranks)
-            if rank in reports and reports[rank].importing
+            if rank in doing and doing[rank].importing
         }
         if ticket.refusals:
             # Who does not refuse waits for those who do.
@@ -181,8 +172,3 @@ class Crew:
     def _take_in(self, events: list[Event]) -> list[Trouble]:
         taken = [take_in(event, self._waiting, up=self.is_ready) for event in events]
         return [trouble for trouble in taken if trouble]
-
-    def _patience(self) -> float:
-        # A process that ends may take its peers' sockets away long before it lets go of ours.
-        ending = any(link.is_ending() for link in self.launch.links.values())
-        return LONGEST_GRACE if ending else GRACE

@@ -42,8 +42,8 @@ class Exchanges:
 
     def since(
         self, before: Sent, moment_ns: int, case: Case, rank: Rank, recorder: Recorder
-    ) -> dict[str, int | None]:
-        """What was `sent` to peers since it was `before`, and whether the log `forgot` some of it.
+    ) -> tuple[int | None, bool]:
+        """What was sent to peers since it was `before`, and whether the log forgot some of it.
 
         With what the step said that it sent by means that torch does not know. Nothing where
         there is no log.
@@ -55,12 +55,12 @@ class Exchanges:
                 sent[kind] += size
         known = sent.total() + recorder.sent
         if case.sp == 1 or known * case.sp >= enough(case, rank.dp_index):
-            return {"sent": known, "forgot": False}
+            return known, False
         ways = (case.dp, case.sp, case.ranks)
         logged, forgot = sent_since(moment_ns, peers, ways, recorder.parameters)
         # All-to-alls are in the log as well, by whatever name, and cut evenly for all it knows.
         total = None if logged is None else known + max(0, logged - sent[NAMED])
-        return {"sent": total, "forgot": forgot}
+        return total, forgot
 
     def _measure(self, owner: Any, name: str, kind: str, given: Callable[..., Given]) -> None:
         function = getattr(owner, name)

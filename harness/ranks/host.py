@@ -4,16 +4,13 @@ import contextlib
 import os
 import signal
 import socket
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
 
 from harness.candidates import interpreter
 from harness.outside import printable
 from harness.ranks import supervisor
-from harness.ranks.pipe import Ended, Start
+from harness.ranks.messages import Ended, Order, Start
 from harness.ranks.placement import MEETING, PLACEMENT, Placement
-from harness.ranks.wire import Frame
 from harness.ranks.worker import LAUNCH
 
 # Of a file, the end is enough: what is read here, and what goes to another host.
@@ -23,86 +20,51 @@ LOOPBACK, ASYNC_ERRORS = "127.0.0.1", "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What a host is to start, as one host tells it to another."""
+def environments(order: Order, folder: Path) -> list[dict[str, str]]:
+    """What each rank of this host is told, under the names that torchrun has for it."""
+    # Nobody of ours listens there; a candidate may.
+    with socket.create_server((LOOPBACK, 0)) as free:
+        port = free.getsockname()[1]
+    common = {
+        **_meeting(order, folder),
+        **order.environment,
+        LAUNCH: order.launch,
+        "WORLD_SIZE": str(order.nodes * order.ranks),
+        "LOCAL_WORLD_SIZE": str(order.ranks),
+        "GROUP_RANK": str(order.node),
+        "GROUP_WORLD_SIZE": str(order.nodes),
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": str(order.nodes * order.ranks),
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "ranks",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        ASYNC_ERRORS: os.environ.get(ASYNC_ERRORS, "1"),
+    }
+    return [
+        {**common, "RANK": str(rank), "ROLE_RANK": str(rank), "LOCAL_RANK": str(local)}
+        for local, rank in enumerate(order.ranks_of(order.node))
+    ]
 
-    # On each host.
-    ranks: int
-    # What tells them of their devices.
-    environment: dict[str, str]
-    # The published candidate whose packages they need; each host has its own copy.
-    home: str = ""
-    nodes: int = 1
-    node: int = 0
-    # Where the ranks of several hosts meet.
-    rendezvous: str = ""
-    # Of the launch; ranks say whose they are.
-    name: str
 
-    def told(self, node: int) -> dict[str, Any]:
-        """For another host."""
-        return asdict(replace(self, node=node))
+def _meeting(order: Order, folder: Path) -> dict[str, str]:
+    """How ranks find each other: those of one host in a file, and they talk over loopback."""
+    if order.nodes > 1:
+        return {MEETING: order.rendezvous}
+    talk = {name: os.environ.get(name, "lo") for name in INTERFACES}
+    return {**talk, MEETING: str(folder / "ranks")}
 
-    @classmethod
-    def read(cls, frame: Frame) -> Self:
-        """As it came over the wire."""
-        return cls(
-            ranks=frame.whole("ranks"),
-            environment=frame.texts("environment"),
-            home=frame.text("home"),
-            nodes=frame.whole("nodes"),
-            node=frame.whole("node"),
-            rendezvous=frame.text("rendezvous"),
-            name=frame.text("name"),
-        )
 
-    def ranks_of(self, node: int) -> range:
-        return range(node * self.ranks, (node + 1) * self.ranks)
+def forks(order: Order) -> bool:
+    """Whether ranks are forked: not where they have drivers of devices to start.
 
-    def meeting(self, folder: Path) -> dict[str, str]:
-        """How ranks find each other: those of one host in a file, and they talk over loopback."""
-        if self.nodes > 1:
-            return {MEETING: self.rendezvous}
-        talk = {name: os.environ.get(name, "lo") for name in INTERFACES}
-        return {**talk, MEETING: str(folder / "ranks")}
-
-    def environments(self, folder: Path) -> list[dict[str, str]]:
-        """What each rank of this host is told, under the names that torchrun has for it."""
-        # Nobody of ours listens there; a candidate may.
-        with socket.create_server((LOOPBACK, 0)) as free:
-            port = free.getsockname()[1]
-        common = {
-            **self.meeting(folder),
-            **self.environment,
-            "WORLD_SIZE": str(self.nodes * self.ranks),
-            "LOCAL_WORLD_SIZE": str(self.ranks),
-            "GROUP_RANK": str(self.node),
-            "GROUP_WORLD_SIZE": str(self.nodes),
-            "ROLE_NAME": "default",
-            "ROLE_WORLD_SIZE": str(self.nodes * self.ranks),
-            "MASTER_ADDR": LOOPBACK,
-            "MASTER_PORT": str(port),
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCHELASTIC_MAX_RESTARTS": "0",
-            "TORCHELASTIC_RUN_ID": "ranks",
-            "TORCHELASTIC_USE_AGENT_STORE": "False",
-            ASYNC_ERRORS: os.environ.get(ASYNC_ERRORS, "1"),
-        }
-        return [
-            {**common, "RANK": str(rank), "ROLE_RANK": str(rank), "LOCAL_RANK": str(local)}
-            for local, rank in enumerate(self.ranks_of(self.node))
-        ]
-
-    @property
-    def forks(self) -> bool:
-        """Whether ranks are forked: not where they have drivers of devices to start.
-
-        Their supervisor has imported torch already, which is most of what a launch costs. They
-        share its seed for hashes then: what relies on the order of a set, which elsewhere is
-        another on every rank, shows only where none is forked.
-        """
-        return Placement.read(self.environment[PLACEMENT]).on_cpu
+    Their supervisor has imported torch already, which is most of what a launch costs. They
+    share its seed for hashes then: what relies on the order of a set, which elsewhere is
+    another on every rank, shows only where none is forked.
+    """
+    return Placement.read(order.environment[PLACEMENT]).on_cpu
 
 
 class Host:
@@ -120,9 +82,9 @@ class Host:
         """Ranks connect to the address of their supervisor."""
         # What torch and candidates leave there goes with the rest.
         (temporary := self._folder / "tmp").mkdir()
-        own = {"TMPDIR": str(temporary), LAUNCH: self._order.name}
-        environments = [each | own for each in self._order.environments(self._folder)]
-        self.supervisor.start(Start(environments, str(Path.cwd()), self._order.forks))
+        told = environments(self._order, self._folder)
+        told = [each | {"TMPDIR": str(temporary)} for each in told]
+        self.supervisor.start(Start(told, str(Path.cwd()), forks(self._order)))
 
     def hear(self) -> list[int]:
         """The ranks that have ended, now that the supervisor has something to say."""

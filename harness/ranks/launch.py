@@ -7,11 +7,22 @@ import socket
 import struct
 import termios
 
-from harness.ranks.host import Host, Order, ending
+from harness.ranks.host import Host, ending
 from harness.ranks.link import Event, Link
+from harness.ranks.messages import (
+    MAX_FRAME,
+    From,
+    Hello,
+    Message,
+    OfNode,
+    OfRank,
+    Opened,
+    Order,
+    ProtocolError,
+    encode,
+)
 from harness.ranks.nodes import Nodes
 from harness.ranks.placement import Placement
-from harness.ranks.wire import MAX_FRAME, Frame, ProtocolError
 
 SEND_TIMEOUT = 5.0
 CHUNK = 1 << 20
@@ -40,7 +51,7 @@ class Launch:
             home=home,
             nodes=count,
             rendezvous=nodes.meeting_place(name) if nodes else "",
-            name=name,
+            launch=name,
         )
         self.host = Host(self.order)
         self._selector = selectors.DefaultSelector()
@@ -62,7 +73,9 @@ class Launch:
 
     def events(self, timeout: float) -> list[Event]:
         """What happened within `timeout` seconds, or at once if something already has."""
-        events = self._of_nodes_that_are_gone()
+        # Also of those who were gone before this launch.
+        gone = self.nodes.gone if self.nodes else []
+        events = [Event(None, broken="; ".join(gone))] if gone else []
         supervisor = self.host.supervisor
         for key, _ in self._selector.select(0.0 if events else max(0.0, timeout)):
             if key.fileobj is self._listener:
@@ -78,18 +91,6 @@ class Launch:
                 events.append(Event(None, broken=f"the supervisor of the ranks ended, {how}"))
             elif key.data.heard:
                 events += self._receive(key.data)
-        return events
-
-    def _of_nodes_that_are_gone(self) -> list[Event]:
-        if not self.nodes:
-            return []
-        events: list[Event] = []
-        for link in self.nodes.silent:
-            self._drop(link)
-            events += self._farewell(link)
-        # Also of those who were gone before this launch.
-        if not events and self.nodes.gone:
-            events.append(Event(None, broken="; ".join(self.nodes.gone)))
         return events
 
     def _hear(self, link: Link) -> None:
@@ -110,32 +111,32 @@ class Launch:
             return self._farewell(link)
         events = []
         try:
-            for frame in link.reader.feed(data):
+            for message in link.reader.feed(data):
                 if link.rank is not None:
-                    events.append(Event(link, frame))
+                    events.append(Event(link, message))
                 elif link.node is not None:
-                    events += self._of_node(link, frame)
+                    events += self._of_node(link, message)
                 else:
-                    self._welcome(link, frame)
+                    self._welcome(link, message)
         except ProtocolError as error:
             self._drop(link)
             events.append(Event(link, broken=str(error)))
         return events
 
-    def _of_node(self, link: Link, frame: Frame) -> list[Event]:
+    def _of_node(self, link: Link, message: OfNode) -> list[Event]:
         """What a node tells of its ranks, and what it passes on from them."""
         assert self.nodes
-        if frame.text("launch") != self.order.name:
+        if message.launch != self.order.launch:
             # Of one before.
             return []
-        if frame.kind == "opened":
-            self._there[frame.whole("connection")] = self.nodes.opened(link, frame)
+        if isinstance(message, Opened):
+            self._there[message.connection] = self.nodes.opened(link, message)
             return []
-        if frame.kind in ("from", "gone"):
-            rank = self._there.get(frame.whole("connection"))
-            return self._take_in(rank, frame.payload) if rank and rank.heard else []
+        if isinstance(message, From):
+            rank = self._there.get(message.connection)
+            return self._take_in(rank, message.data) if rank and rank.heard else []
         known = {*self.nodes.ended}
-        broken = self.nodes.take_in(link, frame)
+        broken = self.nodes.take_in(link, message)
         events = [Event(None, broken=broken)] if broken else []
         for rank_there in self.nodes.ended.keys() - known:
             events += self._end_of(rank_there)
@@ -174,14 +175,18 @@ class Launch:
             events += self._farewell(link)
         return events
 
-    def _welcome(self, link: Link, frame: Frame) -> None:
-        is_ours = frame.kind == "hello" and frame.text("launch") == self.order.name
-        rank = frame.whole("rank") if is_ours else self.size
-        if rank >= self.size or rank in self.links or (rank < self.order.ranks) is bool(link.host):
+    def _welcome(self, link: Link, message: OfRank) -> None:
+        if not (
+            isinstance(message, Hello)
+            and message.launch == self.order.launch
+            and message.rank < self.size
+            and message.rank not in self.links
+            and (message.rank < self.order.ranks) is not bool(link.host)
+        ):
             raise ProtocolError("an unknown process connected: it is no rank of this pool")
-        link.rank, link.pid = rank, frame.whole("pid")
+        link.rank, link.pid = message.rank, message.pid
         link.reader.limit = MAX_FRAME
-        self.links[rank] = link
+        self.links[message.rank] = link
 
     def _drop(self, link: Link) -> None:
         """Hear no more of this rank. It must not notice: it would go, and its traces with it."""
@@ -195,12 +200,12 @@ class Launch:
             # Nobody will look for it again.
             link.close()
 
-    def send(self, rank: int, frame: bytes) -> bool:
+    def send(self, rank: int, message: Message) -> bool:
         """Whether the rank's socket took it."""
         if not self.links[rank].heard:
             return False
         try:
-            self.links[rank].socket.sendall(frame)
+            self.links[rank].socket.sendall(encode(message))
         except OSError:
             return False
         return True

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.ranks.wire import MAX_HELLO, Frame, FrameReader
+from harness.ranks.messages import MAX_HELLO, OfRank, Reader
 
 # As the kernel has it in /proc/PID/stat.
 PF_EXITING = 0x4
@@ -18,7 +18,7 @@ class Link:
     socket: Any
     # Empty for ours: of what runs on another host only that is known which is told from there.
     host: str = ""
-    reader: FrameReader = field(default_factory=lambda: FrameReader(limit=MAX_HELLO))
+    reader: Reader[Any] = field(default_factory=lambda: Reader(OfRank, MAX_HELLO))
     rank: int | None = None
     node: int | None = None
     pid: int = 0
@@ -48,10 +48,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened: a frame, or what went wrong with a link or with a supervisor."""
+    """Something that happened: a message, or what went wrong with a link or with a supervisor."""
 
     link: Link | None
-    frame: Frame | None = None
+    message: OfRank | None = None
     broken: str = ""
     # The rank itself is gone, not just beyond understanding.
     died: bool = False

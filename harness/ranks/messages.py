@@ -1,45 +1,295 @@
-"""Messages between GPUs over gloo, refused before they are sent.
+"""What a controller and its processes say to each other: one class a message.
 
-gloo stages most collectives through the host. Not these: it would hand an address on a GPU to a
-socket, which nobody checks.
+A frame is a message as msgpack, behind a magic number and its length; tensors in it are bytes as
+safetensors has them. What is not exactly a message that may come is refused, and nothing that was
+sent executes. No torch here: a supervisor says in this way that it cannot import it.
 """
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
+import struct
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-import torch
-from torch import distributed as dist
+import msgspec
 
-# The methods of a group that every message of torch.distributed ends in.
-METHODS = ("send", "recv", "recv_anysource", "alltoall")
+from harness.outside import printable
+from harness.ranks.collectives import Collective
 
+MAGIC = b"UHP2"
+PREFIX = struct.Struct(">4sQ")
+MAX_FRAME = 1 << 36
+# Of those who have not said yet who they are.
+MAX_HELLO = 1 << 12
 
-class NotOverGloo(ValueError):
-    """The message names the operation and the device."""
-
-
-def refuse_over_gloo() -> None:
-    """From now on each raises where its group is gloo's and its tensor is on a GPU."""
-    for name in METHODS:
-        setattr(dist.ProcessGroup, name, _refused(getattr(dist.ProcessGroup, name), name))
+Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
-def _refused(method: Callable[..., Any], name: str) -> Callable[..., Any]:
-    @wraps(method)
-    def checked(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        for tensor in _tensors([*args, *kwargs.values()]):
-            if tensor.is_cuda and dist.get_backend(group) == "gloo":
-                raise NotOverGloo(
-                    f"{name}: gloo sends tensors of the host only, and this one is on "
-                    f"{tensor.device}; send a copy on the host, use all_to_all_single or "
-                    "all_gather, or run with --transport nccl"
-                )
-        return method(group, *args, **kwargs)
-
-    return checked
+class ProtocolError(ValueError):
+    """Bytes that no honest peer sends."""
 
 
-def _tensors(values: list[Any]) -> list[torch.Tensor]:
-    flat = [each for v in values for each in (v if isinstance(v, list | tuple) else [v])]
-    return [each for each in flat if isinstance(each, torch.Tensor)]
+class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Its texts can be printed, whoever made them."""
+
+    texts: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.texts:
+            msgspec.structs.force_setattr(self, name, _printable(getattr(self, name)))
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {printable(name): printable(text) for name, text in value.items()}
+    return printable(value)
+
+
+# Between the controller and a rank.
+
+
+class Hello(Message, frozen=True):
+    """From a rank, first of all: which one of which launch it is."""
+
+    launch: str
+    rank: Whole
+    pid: Whole
+
+
+class Ready(Message, frozen=True):
+    """From a rank: it can be given cases. What it runs on, in its own words."""
+
+    texts = ("hardware",)
+
+    hardware: dict[str, str]
+
+
+class Mesh(Message, frozen=True):
+    """To all ranks: make the process groups of a mesh."""
+
+    dp: Whole
+    sp: Whole
+
+
+class Run(Message, frozen=True):
+    """To a rank: run a case, or if it `loads`, load the candidate and no more."""
+
+    run: Whole
+    case: str
+    candidate: str
+    folder: str
+    traced: bool
+    oracle: bool
+    learns: bool
+    loads: bool
+
+
+class Ask(Message, frozen=True):
+    """To a rank: say what you are doing, whatever that is."""
+
+
+class Doing(Message, frozen=True):
+    """From a rank, once it is asked."""
+
+    texts = ("stack", "importing")
+
+    # Of every thread.
+    stack: str
+    # The module whose import it is in, if it is in one.
+    importing: str
+    collectives: list[Collective]
+
+
+class Raised(Message, frozen=True):
+    """From a rank: the run raised."""
+
+    texts = ("error", "stack")
+
+    run: Whole
+    # Hosts have no other clock in common.
+    moment: Whole
+    error: str
+    stack: str
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A fragment without its tensors."""
+
+    key: str
+    pads: Whole
+    digest: str
+
+
+class Finished(Message, frozen=True):
+    """From a rank: the run came to its end, and this is what came of it."""
+
+    texts = ("refusal", "limits", "unemitted")
+
+    run: Whole
+    pieces: list[Piece]
+    # Of the pieces, as safetensors.
+    tensors: bytes
+    # Keys of what was emitted and is not sent.
+    skipped: list[str]
+    # Why it was not run, and the limits of the candidate if it is that or if nothing was run.
+    refusal: str
+    limits: str
+    # It is on a device on which it computed nothing.
+    idle: bool
+    # Bytes that went to peers, if that can be told, and whether the log was too short for all.
+    sent: Whole | None
+    forgot: bool
+    # What it entered of its own accord, in short; and one by one, where it is traced.
+    order: list[tuple[str, str, Whole]]
+    log: list[Collective]
+    stood_in: list[str]
+    # What learned and was not emitted, where that was asked.
+    unemitted: str
+
+
+# Between a controller, or who keeps the ranks of another host, and the supervisor of ranks.
+
+
+class Start(Message, frozen=True):
+    """To a supervisor: start these ranks. Each is told what is in its environment."""
+
+    environments: list[dict[str, str]]
+    # Where each begins.
+    folder: str
+    # Whether the supervisor forks them: not where they have drivers of devices to start.
+    forks: bool
+
+
+class Stop(Message, frozen=True):
+    """To a supervisor: end them, and all that they started."""
+
+
+class Up(Message, frozen=True):
+    """From a supervisor: it has imported what it needs."""
+
+
+class Ended(Message, frozen=True):
+    """From a supervisor: the process of a rank of this host has ended, and how."""
+
+    local: Whole
+    code: int
+
+
+class Stopped(Message, frozen=True):
+    """From a supervisor: nothing is left of them."""
+
+
+# Between the controller and who keeps the ranks of another host.
+
+
+class Order(Message, frozen=True, kw_only=True):
+    """To a host, or to our own: start ranks."""
+
+    # On each host.
+    ranks: Whole
+    # What tells them of their devices.
+    environment: dict[str, str]
+    # The published candidate whose packages they need; each host has its own copy.
+    home: str = ""
+    nodes: Whole = 1
+    node: Whole = 0
+    # Where the ranks of several hosts meet.
+    rendezvous: str = ""
+    # Of the launch; ranks say whose they are.
+    launch: str
+
+    def ranks_of(self, node: int) -> range:
+        return range(node * self.ranks, (node + 1) * self.ranks)
+
+
+class End(Message, frozen=True):
+    """To a node: end what was ordered."""
+
+
+class Tell(Message, frozen=True):
+    """To a node: tell what is in the files of the ranks."""
+
+
+class Bye(Message, frozen=True):
+    """To a node: there will be no other order."""
+
+
+class To(Message, frozen=True):
+    """To a node: bytes for one of its ranks."""
+
+    launch: str
+    connection: Whole
+    data: bytes
+
+
+class Opened(Message, frozen=True):
+    """From a node: a process has connected, as a rank does."""
+
+    launch: str
+    connection: Whole
+
+
+class From(Message, frozen=True):
+    """From a node: bytes from one of its ranks; none, if it has closed its end."""
+
+    launch: str
+    connection: Whole
+    data: bytes
+
+
+class Left(Message, frozen=True):
+    """From a node: all that can be known on that host only."""
+
+    texts = ("supervisor", "files", "ranks")
+
+    launch: str
+    # How it ended, if it has.
+    supervisor: str
+    # The ends of files, by name.
+    files: dict[str, str]
+    # How each rank ended that has, by its number.
+    ranks: dict[str, str]
+
+
+OfRank = Hello | Ready | Doing | Raised | Finished
+ToRank = Mesh | Run | Ask
+OfSupervisor = Up | Ended | Stopped
+ToSupervisor = Start | Stop
+OfNode = Opened | From | Left
+ToNode = Order | End | Tell | Bye | To
+
+_ENCODER = msgspec.msgpack.Encoder()
+Kind = TypeVar("Kind")
+
+
+def encode(message: Message) -> bytes:
+    """A frame."""
+    body = _ENCODER.encode(message)
+    return PREFIX.pack(MAGIC, len(body)) + body
+
+
+class Reader(Generic[Kind]):
+    """Turns received bytes into messages of some kinds, however they were cut on the way."""
+
+    def __init__(self, kinds: Any, limit: int = MAX_FRAME) -> None:
+        self.limit = limit
+        self._decoder: msgspec.msgpack.Decoder[Kind] = msgspec.msgpack.Decoder(kinds)
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Kind]:
+        """Every message completed by these bytes."""
+        self._buffer += data
+        while len(self._buffer) >= PREFIX.size:
+            magic, size = PREFIX.unpack_from(self._buffer)
+            if magic != MAGIC:
+                raise ProtocolError(f"a frame starts with {magic!r} instead of {MAGIC!r}")
+            if size > self.limit:
+                raise ProtocolError(f"a frame claims {size} bytes")
+            end = PREFIX.size + size
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[PREFIX.size : end])
+            del self._buffer[:end]
+            try:
+                message = self._decoder.decode(body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise ProtocolError(str(error)) from None
+            yield message

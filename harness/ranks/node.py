@@ -9,11 +9,23 @@ import itertools
 import selectors
 import socket
 
-from harness.ranks.channel import BEAT, Channel
-from harness.ranks.host import Host, Order, ending
+from harness.ranks.channel import Channel
+from harness.ranks.host import Host, ending
 from harness.ranks.launched import Launched
+from harness.ranks.messages import (
+    Bye,
+    End,
+    From,
+    Left,
+    Opened,
+    Order,
+    Reader,
+    Tell,
+    To,
+    ToNode,
+    encode,
+)
 from harness.ranks.nodes import named
-from harness.ranks.wire import MAX_FRAME, Frame, FrameReader, encode
 
 CHUNK = 1 << 20
 
@@ -38,7 +50,7 @@ class Keeper:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._reader = FrameReader(limit=MAX_FRAME)
+        self._reader = Reader[ToNode](ToNode)
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel.socket, selectors.EVENT_READ)
         # Of one launch after the other; no connection has the number of another.
@@ -50,35 +62,35 @@ class Keeper:
 
     def serve(self) -> bool:
         """Do as the controller says until it is done; false if it is gone before."""
-        while not self._channel.is_silent:
-            for key, _ in self._selector.select(BEAT):
+        while True:
+            for key, _ in self._selector.select():
                 if key.fileobj is self._channel.socket:
                     data = self._channel.socket.recv(CHUNK)
                     if not data:
                         return False
-                    for frame in self._reader.feed(data):
-                        if frame.kind == "bye":
+                    for message in self._reader.feed(data):
+                        if isinstance(message, Bye):
                             return True
-                        self._obey(frame)
+                        self._obey(message)
                 elif self._host and key.fileobj in self._selector.get_map():
                     self._hear(self._host, key.fileobj, key.data)
-        return False
 
-    def _obey(self, frame: Frame) -> None:
-        if frame.kind == "launch":
-            self.end()
-            self._start(Order.read(frame))
-        elif frame.kind == "end":
-            self.end()
-        elif frame.kind == "tell":
-            self._tell()
-        elif frame.kind == "to" and frame.text("launch") == self._launch:
-            # Who does not take it is about to be gone.
-            with contextlib.suppress(OSError, KeyError):
-                self._connections[frame.whole("connection")].sendall(frame.payload)
+    def _obey(self, message: Order | End | Tell | To) -> None:
+        match message:
+            case Order():
+                self.end()
+                self._start(message)
+            case End():
+                self.end()
+            case Tell():
+                self._tell()
+            case To() if message.launch == self._launch:
+                # Who does not take it is about to be gone.
+                with contextlib.suppress(OSError, KeyError):
+                    self._connections[message.connection].sendall(message.data)
 
     def _start(self, order: Order) -> None:
-        self._launch, self._host = order.name, Host(order)
+        self._launch, self._host = order.launch, Host(order)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self._host.supervisor.address)
         self._listener.listen(order.ranks)
@@ -93,7 +105,7 @@ class Keeper:
             number = next(self._numbers)
             self._connections[number], _ = self._listener.accept()
             self._selector.register(self._connections[number], selectors.EVENT_READ, number)
-            self._say("opened", connection=number)
+            self._say(Opened(self._launch, number))
         elif source is supervisor.pipe:
             if host.hear():
                 self._tell()
@@ -111,28 +123,28 @@ class Keeper:
             data = connection.recv(CHUNK)
         except OSError:
             data = b""
-        if data:
-            self._say("from", data, connection=number)
-            return
-        # It must not notice: it would go, and its traces with it.
-        self._selector.unregister(connection)
-        self._say("gone", connection=number)
+        if not data:
+            # It must not notice: it would go, and its traces with it.
+            self._selector.unregister(connection)
+        self._say(From(self._launch, number, data))
 
     def _tell(self) -> None:
         """All that can be known on this host only."""
         if self._host:
             status = self._host.supervisor.process.returncode
             self._say(
-                "left",
-                ended="" if status is None else ending(status),
-                files=self._host.left(),
-                ranks={str(rank): how for rank, how in self._host.ended.items()},
+                Left(
+                    self._launch,
+                    supervisor="" if status is None else ending(status),
+                    files=self._host.left(),
+                    ranks={str(rank): how for rank, how in self._host.ended.items()},
+                )
             )
 
-    def _say(self, kind: str, payload: bytes = b"", **header: object) -> None:
+    def _say(self, message: Opened | From | Left) -> None:
         # If it is not taken, we are about to hear nothing more.
         with contextlib.suppress(OSError):
-            self._channel.send(encode(kind, payload, launch=self._launch, **header))
+            self._channel.send(encode(message))
 
     def close(self) -> None:
         self.end()

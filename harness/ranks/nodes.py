@@ -2,11 +2,25 @@
 
 from functools import cache
 
+from msgspec.structs import replace
+
 from harness.ranks.channel import Channel
-from harness.ranks.host import Order
 from harness.ranks.launched import Launched
 from harness.ranks.link import Link
-from harness.ranks.wire import MAX_FRAME, Frame, FrameReader, ProtocolError, encode
+from harness.ranks.messages import (
+    Bye,
+    End,
+    Left,
+    Message,
+    OfNode,
+    OfRank,
+    Opened,
+    Order,
+    Reader,
+    Tell,
+    To,
+    encode,
+)
 
 
 def named(node: int) -> tuple[str, str]:
@@ -37,10 +51,10 @@ class Through:
     """What is written to a rank of another host."""
 
     def __init__(self, channel: Channel, launch: str, connection: int) -> None:
-        self._channel, self._said = channel, {"launch": launch, "connection": connection}
+        self._channel, self._launch, self._connection = channel, launch, connection
 
     def sendall(self, data: bytes) -> None:
-        self._channel.send(encode("to", data, **self._said))
+        self._channel.send(encode(To(self._launch, self._connection, data)))
 
     def close(self) -> None:
         """Its host ends it."""
@@ -60,9 +74,8 @@ class Nodes:
         self.gone: list[str] = []
         for node in range(1, self.count):
             channel = Channel(launched.connect, *named(node))
-            reader = FrameReader(limit=MAX_FRAME)
             self._channels[node] = channel
-            self.links[node] = Link(channel.socket, f"node {node}", reader, node=node)
+            self.links[node] = Link(channel.socket, f"node {node}", Reader(OfNode), node=node)
         # What is under way, who has told of it and has yet to, and what is in the files there.
         self._order: Order | None = None
         self.told: set[int] = set()
@@ -70,11 +83,6 @@ class Nodes:
         self._files: dict[str, str] = {}
         # By rank.
         self.ended: dict[int, str] = {}
-
-    @property
-    def silent(self) -> list[Link]:
-        """Those who have said nothing for too long."""
-        return [link for node, link in self.links.items() if self._channels[node].is_silent]
 
     def meeting_place(self, launch: str) -> str:
         """Where the ranks of one launch find each other."""
@@ -88,29 +96,26 @@ class Nodes:
         self._files.clear()
         self.ended.clear()
         for node in self.links:
-            self._say(node, encode("launch", **order.told(node)))
+            self._say(node, replace(order, node=node))
 
-    def opened(self, link: Link, frame: Frame) -> Link:
+    def opened(self, link: Link, message: Opened) -> Link:
         """A process there has connected, who has not said yet which rank it is."""
         assert link.node is not None
         channel = self._channels[link.node]
-        through = Through(channel, frame.text("launch"), frame.whole("connection"))
-        return Link(through, link.host)
+        through = Through(channel, message.launch, message.connection)
+        return Link(through, link.host, Reader(OfRank))
 
-    def take_in(self, link: Link, frame: Frame) -> str:
+    def take_in(self, link: Link, left: Left) -> str:
         """Keep what a node tells; how its supervisor ended, if it has."""
         assert link.node is not None
         assert self._order
-        if frame.kind != "left":
-            raise ProtocolError(f"a frame of kind {frame.kind!r} was not asked for")
         self._asked.discard(link.node)
         self.told.add(link.node)
-        self._files |= frame.texts("files")
-        for name, end in frame.texts("ranks").items():
+        self._files |= left.files
+        for name, end in left.ranks.items():
             if name.isdecimal() and int(name) in self._order.ranks_of(link.node):
                 self.ended[int(name)] = end
-        how = frame.text("ended")
-        return f"the supervisor on {link.host} ended, {how}" if how else ""
+        return f"the supervisor on {link.host} ended, {left.supervisor}" if left.supervisor else ""
 
     def forget(self, node: int) -> None:
         """It is gone, and its launcher will not bring it back to us."""
@@ -124,27 +129,27 @@ class Nodes:
 
     def ask(self) -> set[int]:
         """Have all tell what is in their files; of those returned, who has yet to tell is left."""
-        self._asked = {node for node in self.links if self._say(node, encode("tell"))}
+        self._asked = {node for node in self.links if self._say(node, Tell())}
         return self._asked
 
     def end(self) -> None:
         """Have all end what they started, and wait for the next order."""
         self._order = None
         for node in self.links:
-            self._say(node, encode("end"))
+            self._say(node, End())
 
     def close(self) -> None:
         """There will be no other order."""
         for node, channel in self._channels.items():
-            self._say(node, encode("bye"))
+            self._say(node, Bye())
             channel.close()
         self.links.clear()
         self._channels.clear()
 
-    def _say(self, node: int, frame: bytes) -> bool:
+    def _say(self, node: int, message: Message) -> bool:
         """Whether the store took it; if not, its end is about to be noticed."""
         try:
-            self._channels[node].send(frame)
+            self._channels[node].send(encode(message))
         except OSError:
             return False
         return True

@@ -1,86 +1,54 @@
-"""Fragments as a header and raw bytes, and back."""
+"""Fragments as pieces and a file of safetensors, and back."""
 
-import math
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
-from harness.ranks.wire import ProtocolError
+from harness.ranks.messages import Piece, ProtocolError
 from harness.trace import Fragment
 
+# What can be judged, as numpy calls it.
 DTYPES = {"<f8", "<f4", "<i8", "<i4", "|b1"}
-MAX_DIMS = 8
+VALUES, TOKENS = "values", "tokens"
 
 
-def pack(fragments: list[Fragment]) -> tuple[list[dict[str, Any]], bytes]:
-    """One description per fragment, and all their bytes in the same order."""
-    described, parts = [], []
-    for f in fragments:
-        item: dict[str, Any] = {"key": f.key}
-        if f.digest:
-            item["digest"] = f.digest
+def pack(fragments: Sequence[Fragment]) -> tuple[list[Piece], bytes]:
+    """One piece per fragment, and all their tensors."""
+    tensors = {}
+    for number, f in enumerate(fragments):
         if f.tokens is not None:
-            item |= {"tokens": len(f.tokens), "pads": f.pads}
-            parts.append(f.tokens.astype("<i8").tobytes())
+            tensors[f"{number}.{TOKENS}"] = f.tokens
         if f.values is not None:
-            values = np.ascontiguousarray(f.values)
+            values = np.asarray(f.values, order="C")
             if values.dtype.str not in DTYPES:
                 raise TypeError(f"key {f.key!r}: a tensor of {values.dtype} cannot be judged")
-            item |= {"dtype": values.dtype.str, "shape": list(f.values.shape)}
-            parts.append(values.tobytes())
-        described.append(item)
-    return described, b"".join(parts)
+            tensors[f"{number}.{VALUES}"] = values
+    return [Piece(f.key, f.pads, f.digest) for f in fragments], save(tensors)
 
 
-def unpack(described: object, payload: bytes) -> list[Fragment]:
-    """The fragments; `ProtocolError` unless description and bytes fit exactly."""
-    if not isinstance(described, list):
-        raise ProtocolError("fragments are not a list")
-    fragments, at = [], 0
-    for item in described:
-        fragment, at = _fragment(item, payload, at)
-        fragments.append(fragment)
-    if at != len(payload):
-        raise ProtocolError(f"{len(payload) - at} bytes belong to no fragment")
-    return fragments
-
-
-def _fragment(item: object, payload: bytes, at: int) -> tuple[Fragment, int]:
-    if not isinstance(item, dict) or not isinstance(item.get("key"), str):
-        raise ProtocolError("a fragment is not an object with a key")
-    key, digest = item["key"], item.get("digest", "")
-    if not isinstance(digest, str):
-        raise ProtocolError(f"key {key!r}: its digest is not text")
-    tokens = values = None
-    if "tokens" in item:
-        tokens, at = _take(key, "<i8", (_size(key, item["tokens"]),), payload, at)
-    if "dtype" in item:
-        shape = item.get("shape")
-        if not isinstance(shape, list) or len(shape) > MAX_DIMS:
-            raise ProtocolError(f"key {key!r}: shape {str(shape)[:60]} is not a short list")
-        if not isinstance(item["dtype"], str) or item["dtype"] not in DTYPES:
-            raise ProtocolError(f"key {key!r}: unknown dtype {str(item['dtype'])[:20]}")
-        sizes = tuple(_size(key, size) for size in shape)
-        values, at = _take(key, item["dtype"], sizes, payload, at)
-    if tokens is not None and (values is None or values.shape[:1] != tokens.shape):
-        raise ProtocolError(f"key {key!r}: {len(tokens)} tokens without a row for each")
-    return Fragment(key, values, tokens, _size(key, item.get("pads", 0)), digest), at
-
-
-def _size(key: str, value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 40:
-        raise ProtocolError(f"key {key!r}: {str(value)[:30]} is not a size")
-    return value
-
-
-def _take(
-    key: str, dtype: str, shape: tuple[int, ...], payload: bytes, at: int
-) -> tuple[Any, int]:
-    count = math.prod(shape)
-    end = at + count * np.dtype(dtype).itemsize
-    if end > len(payload):
-        raise ProtocolError(f"key {key!r}: needs {end - len(payload)} bytes more than came")
+def unpack(pieces: Sequence[Piece], tensors: bytes) -> list[Fragment]:
+    """The fragments; `ProtocolError` unless pieces and tensors fit exactly."""
     try:
-        return np.frombuffer(payload, dtype, count, at).reshape(shape), end
-    except ValueError as error:
-        raise ProtocolError(f"key {key!r}: shape {shape}: {error}") from None
+        found = load(tensors)
+    # What numpy has no type for, or no such shape.
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"tensors: {error}") from None
+    fragments = []
+    for number, piece in enumerate(pieces):
+        values = found.pop(f"{number}.{VALUES}", None)
+        tokens = found.pop(f"{number}.{TOKENS}", None)
+        if values is not None and values.dtype.str not in DTYPES:
+            raise ProtocolError(f"key {piece.key!r}: unknown dtype {values.dtype}")
+        if tokens is not None and (
+            tokens.dtype != np.int64
+            or tokens.ndim != 1
+            or values is None
+            or values.shape[:1] != tokens.shape
+        ):
+            raise ProtocolError(f"key {piece.key!r}: tokens without a row for each")
+        fragments.append(Fragment(piece.key, values, tokens, piece.pads, piece.digest))
+    if found:
+        raise ProtocolError(f"{len(found)} tensors belong to no fragment")
+    return fragments

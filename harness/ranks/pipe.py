@@ -1,71 +1,29 @@
-"""What a controller and the supervisor of its ranks say to each other, one class a message.
+"""One end of what lies between a controller and the supervisor of its ranks."""
 
-A line of JSON each. Only the standard library: a supervisor says that it cannot import torch.
-"""
-
-import json
 import socket
 from collections import deque
-from dataclasses import asdict, dataclass
+from typing import Any, Generic, TypeVar
+
+from harness.ranks.messages import Message, Reader, encode
 
 CHUNK = 1 << 16
+Heard = TypeVar("Heard")
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """To a supervisor: start these ranks. Each is told what is in its environment."""
+class Pipe(Generic[Heard]):
+    """Between two processes of one host and one user."""
 
-    environments: list[dict[str, str]]
-    # Where each begins.
-    folder: str
-    # Whether the supervisor forks them: not where they have drivers of devices to start.
-    forks: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """To a supervisor: end them, and all that they started."""
-
-
-@dataclass(frozen=True, slots=True)
-class Up:
-    """From a supervisor: it has imported what it needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """From a supervisor: the process of a rank of this host has ended, and how."""
-
-    local: int
-    code: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """From a supervisor: nothing is left of them."""
-
-
-Message = Start | Stop | Up | Ended | Stopped
-KINDS: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Start, Stop, Up, Ended, Stopped)
-}
-
-
-class Pipe:
-    """One end, between two processes of one host and one user."""
-
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, kinds: Any) -> None:
         # What was read and not taken yet.
-        self.waiting: deque[Message] = deque()
+        self.waiting: deque[Heard] = deque()
         self._socket = end
-        self._begun = b""
+        self._reader = Reader[Heard](kinds)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, message: Message) -> None:
-        said = {"kind": type(message).__name__, **asdict(message)}
-        self._socket.sendall(json.dumps(said).encode() + b"\n")
+        self._socket.sendall(encode(message))
 
     def read(self) -> bool:
         """Wait for something to be said; false once the other end is closed."""
@@ -73,9 +31,7 @@ class Pipe:
             data = self._socket.recv(CHUNK)
         except ConnectionError:
             return False
-        *lines, self._begun = (self._begun + data).split(b"\n")
-        for said in map(json.loads, lines):
-            self.waiting.append(KINDS[said.pop("kind")](**said))
+        self.waiting += self._reader.feed(data)
         return bool(data)
 
     def close(self) -> None:

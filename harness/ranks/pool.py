@@ -24,15 +24,13 @@ from harness.candidates import locate
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case, parse
 from harness.outside import BadInput
-from harness.ranks.collectives import first_disagreement
 from harness.ranks.crew import Deadlines
 from harness.ranks.launch import Launch
 from harness.ranks.nodes import Nodes
-from harness.ranks.order import entered
 from harness.ranks.placement import DEADLINE, Placement
 from harness.ranks.station import Station
-from harness.ranks.ticket import Ticket, disagreed
-from harness.trace import Assembly, Fault, Outcome, Unsupported, assemble
+from harness.ranks.ticket import Ticket
+from harness.trace import Fault, Outcome
 
 # Of one rank, whatever the mesh.
 ANY = parse("case/1 rows=1:1 sp=1")
@@ -196,27 +194,7 @@ class RankPool:
         ticket, fault = self._oldest()
         if ticket.loads:
             return self.collect()
-        if fault:
-            return fault
-        ranks = range(ticket.case.ranks)
-        if len(ticket.refusals) == ticket.case.ranks:
-            return Unsupported(ticket.refusals[0], ticket.limits)
-        if ticket.refusals:
-            trouble = disagreed(ticket.refusals)
-            summary = f"rank {trouble.rank} {trouble.text}"
-            return Fault(kind=trouble.kind, summary=summary, rank=trouble.rank)
-        assembly = assemble(ticket.case, [ticket.fragments[rank] for rank in ranks])
-        if isinstance(assembly, Assembly):
-            assembly.sent = tuple(ticket.sent[rank] for rank in ranks)
-            assembly.forgot = tuple(sorted(ticket.forgot))
-            assembly.stood_in = ticket.stood_in
-            assembly.skipped += tuple(ticket.skipped)
-            assembly.unemitted = next(
-                (f"on rank {rank} {text}" for rank, text in sorted(ticket.unemitted.items())), ""
-            )
-            assembly.out_of_step = first_disagreement(ticket.logs or entered(ticket.orders))
-            assembly.idle = tuple(sorted(ticket.idle))
-        return assembly
+        return fault or ticket.outcome()
 
     def run(self, case: Case, candidate: str, **asked: bool) -> Outcome:
         """Submit one case and wait for it; nothing else may be under way."""

@@ -37,7 +37,6 @@ class Recorder:
     def __init__(
         self, rank: int, tokens: int, *, traced: bool, progress: int, learns: bool = False
     ) -> None:
-        self.last_key = ""
         self._learning = _learning() if learns else None
         if self._learning:
             self._learning.begin()
@@ -55,14 +54,14 @@ class Recorder:
 
     def reached(self, key: str) -> None:
         """Note where this rank is, in a file that outlives it."""
-        self.last_key = key
         # Where there is no room left, nothing is said of the candidate.
         with contextlib.suppress(OSError):
             os.pwrite(self._progress, key.encode()[:PROGRESS_BYTES].ljust(PROGRESS_BYTES), 0)
 
     def __call__(self, key: str, tensor: torch.Tensor, tokens: torch.Tensor | None = None) -> None:
-        if not isinstance(key, str) or not isinstance(tensor, torch.Tensor):
-            raise BadFragment(f"emit({key!r}, ...): needs a text key and a tensor")
+        is_key = isinstance(key, str) and key.isprintable()
+        if not is_key or not isinstance(tensor, torch.Tensor):
+            raise BadFragment(f"emit({key!r}, ...): needs a key that can be printed, and a tensor")
         self.reached(key)
         if key == SENT:
             self.sent += _bytes_in(tensor)

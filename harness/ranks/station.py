@@ -64,15 +64,14 @@ class Station:
                 self._failures_left = 2
             if not noticed:
                 continue
-            keys = crew.progress()
-            troubles = crew.with_consequences(noticed)
-            if crew.is_of_a_later_case(troubles[0]):
+            autopsy = crew.autopsy(noticed)
+            if crew.is_of_a_later_case(autopsy.root):
                 self.kill()
                 for ticket in self.waiting:
                     ticket.alone = True
                 crew = self._begin()
                 continue
-            fault = crew.fault(troubles, keys)
+            fault = crew.fault(autopsy)
             if not crew.is_ready:
                 self._failures_left -= 1
                 self._unable = None if self._failures_left else fault

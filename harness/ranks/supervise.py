@@ -27,7 +27,8 @@ from harness.ranks.descendants import (
     wake_when_orphaned,
 )
 from harness.ranks.endings import ending_of
-from harness.ranks.pipe import Pipe, Start, Stopped, Up
+from harness.ranks.messages import Start, Stopped, ToSupervisor, Up
+from harness.ranks.pipe import Pipe
 
 CONTROLLER = "HARNESS_CONTROLLER"
 
@@ -56,13 +57,13 @@ def _watch(controller: int | None, address: str) -> None:
     os._exit(1)
 
 
-def _pipe() -> Pipe:
+def _pipe() -> Pipe[ToSupervisor]:
     """Ours alone: what is started here would read from it."""
     end = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    return Pipe(end)
+    return Pipe(end, ToSupervisor)
 
 
 def main() -> None:
@@ -88,7 +89,7 @@ def main() -> None:
     watch.join()
 
 
-def _serve(pipe: Pipe) -> None:
+def _serve(pipe: Pipe[ToSupervisor]) -> None:
     """Until the controller closes its end."""
     from harness.ranks.agent import Agent
 

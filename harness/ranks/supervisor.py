@@ -22,7 +22,8 @@ from harness.ranks import place, supervise
 from harness.ranks.collectives import ENVIRONMENT
 from harness.ranks.descendants import ADDRESS, kill_below, kill_group, sweep
 from harness.ranks.endings import ending_of
-from harness.ranks.pipe import Message, Pipe, Start, Stop, Stopped, Up
+from harness.ranks.messages import OfSupervisor, Start, Stop, Stopped, Up
+from harness.ranks.pipe import Pipe
 from harness.ranks.supervise import CONTROLLER
 
 # How long one may take to end its ranks, and how many wait that have none.
@@ -43,7 +44,7 @@ class Supervisor:
         self._is_up = False
         self._output = os.open(self.folder / OUTPUT, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         ours, theirs = socket.socketpair()
-        self.pipe = Pipe(ours)
+        self.pipe = Pipe[OfSupervisor](ours, OfSupervisor)
         try:
             with theirs:
                 self.process = subprocess.Popen(
@@ -91,7 +92,7 @@ class Supervisor:
         with contextlib.suppress(OSError):
             self.pipe.send(order)
 
-    def receive(self) -> Iterator[Message]:
+    def receive(self) -> Iterator[OfSupervisor]:
         """What it says, now that there is something to be read."""
         self.pipe.read()
         while self.pipe.waiting:

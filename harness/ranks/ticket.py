@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from msgspec.structs import replace
 
 from harness.case import Case
-from harness.ranks.collectives import Collective, heard
+from harness.ranks.autopsy import Trouble
+from harness.ranks.collectives import first_disagreement
+from harness.ranks.entered import one_by_one
 from harness.ranks.link import Event
-from harness.ranks.order import Run
+from harness.ranks.messages import Doing, Finished, ProtocolError, Raised, Ready
 from harness.ranks.payload import unpack
-from harness.ranks.trouble import Trouble
-from harness.ranks.wire import Frame, ProtocolError
-from harness.trace import Fragment, Kind
+from harness.trace import Assembly, Fault, Fragment, Kind, Outcome, Unsupported, assemble
 
 
 @dataclass(slots=True)
@@ -33,27 +34,9 @@ class Ticket:
     alone: bool = False
     # Zero until the ranks have it.
     run: int = 0
+    # By rank.
+    finished: dict[int, Finished] = field(default_factory=dict)
     fragments: dict[int, Sequence[Fragment]] = field(default_factory=dict)
-    # Bytes that each rank sent to others; nothing where it could not tell.
-    sent: dict[int, int | None] = field(default_factory=dict)
-    # Ranks whose log of collectives was too short to tell all of it.
-    forgot: set[int] = field(default_factory=set)
-    # What learned on a rank and was not emitted.
-    unemitted: dict[int, str] = field(default_factory=dict)
-    # What rank 0 has a stand-in for.
-    stood_in: tuple[str, ...] = ()
-    # Keys of what ranks emitted and did not send.
-    skipped: dict[str, None] = field(default_factory=dict)
-    # Why each rank did not run it that did not.
-    refusals: dict[int, str] = field(default_factory=dict)
-    # Those of the candidate, where the case is outside them or nothing is run.
-    limits: str = ""
-    # Ranks on a device on which they computed nothing.
-    idle: set[int] = field(default_factory=set)
-    # What each rank entered of its own accord, in short.
-    orders: dict[int, list[Run]] = field(default_factory=dict)
-    # All that each rank entered, one by one, where it is traced.
-    logs: dict[int, list[Collective]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -62,13 +45,43 @@ class Ticket:
     def take_back(self) -> None:
         """As if no rank had ever had it."""
         self.run = 0
+        self.finished.clear()
         self.fragments.clear()
-        self.refusals.clear()
-        self.idle.clear()
-        self.forgot.clear()
-        self.unemitted.clear()
-        self.orders.clear()
-        self.logs.clear()
+
+    @property
+    def refusals(self) -> dict[int, str]:
+        """Why each rank did not run it that did not."""
+        told = ((rank, each.refusal) for rank, each in sorted(self.finished.items()))
+        return {rank: refusal for rank, refusal in told if refusal}
+
+    @property
+    def limits(self) -> str:
+        """Those of the candidate, where the case is outside them or nothing is run."""
+        return next((each.limits for each in self.finished.values()), "")
+
+    def outcome(self) -> Outcome:
+        """What became of it, now that it is complete."""
+        ranks, refusals = range(self.case.ranks), self.refusals
+        if len(refusals) == len(ranks):
+            return Unsupported(refusals[0], self.limits)
+        if refusals:
+            trouble = disagreed(refusals)
+            summary = f"rank {trouble.rank} {trouble.text}"
+            return Fault(kind=trouble.kind, summary=summary, rank=trouble.rank)
+        assembly = assemble(self.case, [self.fragments[rank] for rank in ranks])
+        if isinstance(assembly, Assembly):
+            told = {rank: self.finished[rank] for rank in ranks}
+            assembly.sent = tuple(each.sent for each in told.values())
+            assembly.forgot = tuple(rank for rank, each in told.items() if each.forgot)
+            assembly.idle = tuple(rank for rank, each in told.items() if each.idle)
+            assembly.stood_in = tuple(told[0].stood_in)
+            assembly.skipped += tuple(dict.fromkeys(k for e in told.values() for k in e.skipped))
+            unemitted = (f"on rank {n} {e.unemitted}" for n, e in told.items() if e.unemitted)
+            assembly.unemitted = next(unemitted, "")
+            logs = {rank: each.log for rank, each in told.items()}
+            orders = {rank: each.order for rank, each in told.items()}
+            assembly.out_of_step = first_disagreement(logs if self.traced else one_by_one(orders))
+        return assembly
 
 
 def disagreed(refusals: dict[int, str]) -> Trouble:
@@ -79,85 +92,47 @@ def disagreed(refusals: dict[int, str]) -> Trouble:
 
 def take_in(event: Event, waiting: Sequence[Ticket], *, up: bool) -> Trouble | None:
     """Put an answer where it belongs; a `Trouble` if it is something else."""
-    link, frame = event.link, event.frame
+    link, message = event.link, event.message
     if link is None:
         return Trouble(Kind.LAUNCHER if up else Kind.START, event.broken, event.rank)
     if event.died:
         return Trouble(Kind.DIED if link.ready else Kind.START, event.broken, event.rank)
-    if frame is None:
-        return Trouble(Kind.PROTOCOL, f"talks garbage: {event.broken}", event.rank)
-    try:
-        if frame.kind == "ready":
-            link.ready, link.hardware = True, frame.texts("hardware")
-        elif frame.kind == "report" and link.asked:
+    match message:
+        case None:
+            return _garbage(event, event.broken)
+        case Ready():
+            link.ready, link.hardware = True, message.hardware
+        case Doing() if link.asked:
             # It comes when nobody waits for it any more.
             link.asked -= 1
-        else:
-            return _answer(event.rank or 0, frame, waiting)
-    except ProtocolError as error:
-        return Trouble(Kind.PROTOCOL, f"talks garbage: {error}", event.rank)
+        case Raised() | Finished():
+            return _answer(event, message, waiting)
+        case _:
+            return _garbage(event, f"{type(message).__name__} was not asked for")
     return None
 
 
-def _answer(rank: int, frame: Frame, waiting: Sequence[Ticket]) -> Trouble | None:
-    if frame.kind not in ("finished", "raised"):
-        raise ProtocolError(f"a frame of kind {frame.kind!r} was not asked for")
-    run = frame.whole("run")
+def _garbage(event: Event, what: str) -> Trouble:
+    return Trouble(Kind.PROTOCOL, f"talks garbage: {what}", event.rank)
+
+
+def _answer(event: Event, message: Raised | Finished, waiting: Sequence[Ticket]) -> Trouble | None:
+    rank, run = event.rank or 0, message.run
     ticket = next((t for t in waiting if t.run == run), None)
     if ticket is None or rank >= ticket.case.ranks:
         runs = ", ".join(str(t.run) for t in waiting if t.run) or "none"
         return Trouble(Kind.STALE, f"answered for run {run}; under way: {runs}", rank)
     if rank in ticket.fragments:
         return Trouble(Kind.STALE, f"answered for run {run} once more", rank)
-    if frame.kind == "raised":
+    if isinstance(message, Raised):
+        text = f"raised {message.error}"
         return Trouble(
-            Kind.RAISED,
-            f"raised {frame.text('error')}",
-            rank,
-            run=run,
-            moment=frame.whole("moment"),
-            stack=frame.text("stack"),
+            Kind.RAISED, text, rank, run=run, moment=message.moment, stack=message.stack
         )
-    _keep(rank, frame, ticket)
+    try:
+        ticket.fragments[rank] = unpack(message.pieces, message.tensors)
+    except ProtocolError as error:
+        return _garbage(event, str(error))
+    # Their bytes are in the fragments.
+    ticket.finished[rank] = replace(message, tensors=b"")
     return None
-
-
-def _keep(rank: int, frame: Frame, ticket: Ticket) -> None:
-    """All that a rank tells of a run that ended well."""
-    log, order = _log(frame.header.get("log", [])), _order(frame.header.get("order", []))
-    ticket.fragments[rank] = unpack(frame.header.get("fragments"), frame.payload)
-    ticket.limits = frame.text("limits")
-    if refusal := frame.text("refusal"):
-        ticket.refusals[rank] = refusal
-    for name, ranks in (("idle", ticket.idle), ("forgot", ticket.forgot)):
-        if frame.header.get(name) is True:
-            ranks.add(rank)
-    ticket.sent[rank] = None if frame.header.get("sent") is None else frame.whole("sent")
-    if unemitted := frame.text("unemitted"):
-        ticket.unemitted[rank] = unemitted
-    ticket.skipped |= dict.fromkeys(_names(frame.header.get("skipped", [])))
-    if rank == 0:
-        ticket.stood_in = _names(frame.header.get("stood_in", []))
-    ticket.orders[rank] = order
-    if ticket.traced:
-        ticket.logs[rank] = log
-
-
-def _names(described: object) -> tuple[str, ...]:
-    if not isinstance(described, list) or not all(isinstance(name, str) for name in described):
-        raise ProtocolError("what is stood in for, or was not sent, is no list of names")
-    return tuple(described)
-
-
-def _order(described: Any) -> list[Run]:
-    try:
-        return [(str(group), str(kind), int(count)) for group, kind, count in described]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ProtocolError(f"the order of collectives is none: {error}") from None
-
-
-def _log(described: object) -> list[Collective]:
-    try:
-        return heard(described)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ProtocolError(f"the log of collectives is none: {error}") from None

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from harness.ranks.messages import refuse_over_gloo
+from harness.ranks.over_gloo import refuse_over_gloo
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

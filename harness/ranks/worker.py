@@ -21,10 +21,23 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from harness.ranks.collectives import Collective, log, told
+from harness.ranks.collectives import Collective, log
 from harness.ranks.descendants import ADDRESS, adopt_orphans, kill_below
+from harness.ranks.messages import (
+    Ask,
+    Doing,
+    Finished,
+    Hello,
+    Mesh,
+    Message,
+    Raised,
+    Reader,
+    Ready,
+    Run,
+    ToRank,
+    encode,
+)
 from harness.ranks.threads import being_imported, frames_of_threads, stacks
-from harness.ranks.wire import Frame, FrameReader, encode
 
 # Of what a candidate says in one piece.
 LONG = 1 << 14
@@ -41,46 +54,46 @@ class Controller:
 
     def __init__(self, rank: int) -> None:
         self.folder = Path(os.environ[ADDRESS]).parent
-        self.inbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[Mesh | Run] = queue.SimpleQueue()
         # Nothing to ask before torch.distributed is up.
         self.collectives: Callable[[], list[Collective]] = list
         self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.connect(os.environ[ADDRESS])
-            self.send(encode("hello", launch=os.environ.pop(LAUNCH), rank=rank, pid=os.getpid()))
+            self.send(Hello(os.environ.pop(LAUNCH), rank, os.getpid()))
         except OSError:
             self.leave()
         threading.Thread(target=self._read, name="controller", daemon=True).start()
 
-    def send(self, frame: bytes) -> None:
+    def send(self, message: Message) -> None:
         """Whoever has something to say."""
+        frame = encode(message)
         with self._lock:
             self._socket.sendall(frame)
 
     def _read(self) -> None:
-        reader = FrameReader()
+        reader = Reader[ToRank](ToRank)
         try:
             while data := self._socket.recv(1 << 20):
-                for frame in reader.feed(data):
-                    if frame.kind == "report":
-                        self.send(self.report())
+                for message in reader.feed(data):
+                    if isinstance(message, Ask):
+                        self.send(self.doing())
                     else:
-                        self.inbox.put(frame)
+                        self.inbox.put(message)
         finally:
             self.leave()
 
-    def report(self) -> bytes:
+    def doing(self) -> Doing:
         """What every thread is doing, for a controller that has lost patience."""
         frames = frames_of_threads()
         stack = stacks(frames)
-        logged: list[tuple[object, ...]] = []
+        logged: list[Collective] = []
         try:
-            logged = told(self.collectives())
+            logged = self.collectives()
         except Exception as error:  # noqa: BLE001 - the stack is worth having without the log
             stack.append(f"no log of collectives: {type(error).__name__}: {error}")
-        return encode(
-            "report",
+        return Doing(
             stack="".join(stack),
             importing=next(filter(None, map(being_imported, frames.values())), ""),
             collectives=logged,
@@ -116,10 +129,10 @@ def main() -> None:
     from harness.candidates import STOOD_IN
     from harness.candidates.beside import require_own
     from harness.case import parse
+    from harness.ranks.entered import Entered
     from harness.ranks.exchanges import Exchanges
     from harness.ranks.hardware import allocations, described
     from harness.ranks.mesh import Meshes
-    from harness.ranks.order import Order
     from harness.ranks.payload import pack
     from harness.ranks.placement import settle
     from harness.ranks.recorder import Recorder
@@ -131,66 +144,65 @@ def main() -> None:
     progress = os.open(controller.folder / f"progress.{index}", os.O_RDWR | os.O_CREAT)
     controller.collectives = log
     make_ready(device)
-    controller.send(encode("ready", hardware=described(device)))
+    controller.send(Ready(described(device)))
 
-    gate, order = dist.barrier(async_op=True), Order()
+    gate, entered = dist.barrier(async_op=True), Entered()
     while True:
-        frame = controller.inbox.get()
-        if frame.kind == "mesh":
-            meshes.build(frame.whole("dp"), frame.whole("sp"))
+        asked = controller.inbox.get()
+        if isinstance(asked, Mesh):
+            meshes.build(asked.dp, asked.sp)
             continue
-        run, case = frame.whole("run"), parse(frame.text("case"))
+        case = parse(asked.case)
         recorder = Recorder(
             index,
             case.tokens,
-            traced=bool(frame.header["traced"]),
+            traced=asked.traced,
             progress=progress,
-            learns=bool(frame.header["learns"]),
+            learns=asked.learns,
         )
-        sent, started, before = exchanges.sent, time.time_ns(), allocations(device)
-        ask, folder = (loaded if frame.header["loads"] else willing), frame.text("folder")
+        before, started, memory = exchanges.sent, time.time_ns(), allocations(device)
+        ask = loaded if asked.loads else willing
         try:
-            asked = frame.text("candidate"), folder, case, recorder, bool(frame.header["oracle"])
-            candidate, refusal, limits = ask(*asked)
+            candidate, refusal, limits = ask(
+                asked.candidate, asked.folder, case, recorder, asked.oracle
+            )
             seat = meshes.seat(case.dp, case.sp)
             gate.wait()
             if candidate:
                 candidate.run(case, seat.rank, recorder)
                 # What it imports late as well.
-                require_own(folder)
+                require_own(asked.folder)
             fragments = recorder.fragments()
             # Before the gate, which may ask for memory as well.
-            idle = 0 < before == allocations(device)
+            idle = 0 < memory == allocations(device)
             # No rank begins a case before all have left the one before it, so that a collective
             # too many can never meet one of the next case. They have left while this one packs.
             gate = dist.barrier(group=seat.gate, async_op=True)
-            items, payload = pack(fragments)
+            pieces, tensors = pack(fragments)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the controller judges it
             controller.send(
-                encode(
-                    "raised",
-                    run=run,
-                    # Hosts have no other clock in common.
-                    moment=time.time_ns(),
+                Raised(
+                    asked.run,
+                    time.time_ns(),
                     error=f"{type(error).__name__}: {error}"[:LONG],
                     stack="".join(part[:LONG] for part in traceback.format_exception(error)),
-                    last_key=recorder.last_key,
                 )
             )
             continue
+        sent, forgot = exchanges.since(before, started, case, seat.rank, recorder)
         controller.send(
-            encode(
-                "finished",
-                payload,
-                run=run,
-                fragments=items,
+            Finished(
+                asked.run,
+                pieces,
+                tensors,
                 skipped=list(recorder.skipped),
                 refusal=refusal,
                 limits=limits,
                 idle=idle,
-                **exchanges.since(sent, started, case, seat.rank, recorder),
-                order=order.told(),
-                log=told(log(started)) if recorder.traced else [],
+                sent=sent,
+                forgot=forgot,
+                order=entered.told(),
+                log=log(started) if recorder.traced else [],
                 stood_in=sorted(STOOD_IN),
                 unemitted=recorder.unemitted,
             )

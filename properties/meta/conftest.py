@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.ranks.host import Order
 from properties.helpers import alive
 
 
@@ -21,7 +20,7 @@ def left_behind() -> Callable[[str], list[str]]:
 @pytest.fixture
 def own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks start as they do on a GPU, each importing everything itself."""
-    monkeypatch.setattr(Order, "forks", False)
+    monkeypatch.setattr("harness.ranks.host.forks", lambda _: False)
 
 
 @pytest.fixture

@@ -1,16 +1,27 @@
 """Whatever comes in, a decoder answers or refuses; it never falls over."""
 
-import json
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from harness.case import InvalidCase, parse
+from harness.ranks.collectives import Collective
+from harness.ranks.messages import (
+    MAGIC,
+    PREFIX,
+    Finished,
+    OfRank,
+    Piece,
+    ProtocolError,
+    Reader,
+    encode,
+)
 from harness.ranks.payload import pack, unpack
-from harness.ranks.wire import MAGIC, PREFIX, FrameReader, ProtocolError, encode
 from harness.trace import Fragment, digest
 from properties.helpers.fuzzing import fuzz, mutate
 
@@ -34,12 +45,27 @@ def fragments() -> list[Fragment]:
     ]
 
 
-def finished(run: int, kept: slice) -> bytes:
-    described, payload = pack(fragments()[kept])
-    return encode("finished", payload, run=run, fragments=described, sent=8)
+def finished(run: int, kept: slice) -> Finished:
+    pieces, tensors = pack(fragments()[kept])
+    return Finished(
+        run,
+        pieces,
+        tensors,
+        skipped=["logits"],
+        refusal="",
+        limits="sp=2",
+        idle=False,
+        sent=8,
+        forgot=False,
+        order=[("sp of 1x2, ranks 0,1", "alltoall", 4)],
+        log=[Collective("world", 1, "all_reduce", "[3]", done=True)],
+        stood_in=[],
+        unemitted="",
+    )
 
 
-FRAMES = [finished(1, slice(4)), finished(20, slice(2)), finished(3, slice(3, 4))]
+FINISHED = [finished(1, slice(4)), finished(20, slice(2)), finished(3, slice(3, 4))]
+FRAMES = [encode(each) for each in FINISHED]
 
 
 def mutant_lines(random: Random) -> Iterator[str]:
@@ -54,32 +80,33 @@ def mutant_frames(random: Random) -> Iterator[bytes]:
         return mutate(data.decode("latin-1"), other.decode("latin-1"), random).encode("latin-1")
 
     while True:
-        frame, other = random.choice(FRAMES), random.choice(FRAMES)
-        _, size, _ = PREFIX.unpack_from(frame)
-        head, payload = frame[PREFIX.size :][:size], frame[PREFIX.size + size :]
-        part = random.randrange(8)
-        if part == 0:
-            yield changed(frame, other)
+        message, other = random.choice(FINISHED), random.choice(FINISHED)
+        part, tensors = random.randrange(5), message.tensors
+        if part < 2:
+            at = random.randrange(len(tensors))
+            one_else = tensors[:at] + random.randbytes(1) + tensors[at + 1 :]
+            tensors = changed(tensors, other.tensors) if part else one_else
+            yield encode(msgspec.structs.replace(message, tensors=tensors))
             continue
-        if part == 1:
-            payload = changed(payload, other)
-        else:
-            head = changed(head, other[PREFIX.size :])
-        yield PREFIX.pack(MAGIC, len(head), len(payload)) + head + payload
+        frame = changed(encode(message), encode(other))
+        if part > 2:
+            body = frame[PREFIX.size :]
+            frame = PREFIX.pack(MAGIC, len(body)) + body
+        yield frame
 
 
 def receive(data: bytes) -> None:
-    reader, cut = FrameReader(), len(data) // 2
-    frames = [frame for piece in (data[:cut], data[cut:]) for frame in reader.feed(piece)]
-    for frame in frames:
-        frame.whole("run")
-        for fragment in unpack(frame.header.get("fragments"), frame.payload):
+    reader, cut = Reader[OfRank](OfRank), len(data) // 2
+    messages = [each for piece in (data[:cut], data[cut:]) for each in reader.feed(piece)]
+    for message in messages:
+        assert isinstance(message, Finished)
+        for fragment in unpack(message.pieces, message.tensors):
             assert (type(fragment.key), type(fragment.digest)) == (str, str)
             assert fragment.pads >= 0
             if fragment.tokens is not None:
                 assert fragment.values is not None
                 assert len(fragment.values) == len(fragment.tokens)
-    if not frames:
+    if not messages:
         raise ProtocolError("bytes are still to come")
 
 
@@ -110,52 +137,83 @@ def test_the_fuzz_notices_a_case_parser_that_trusts_its_input(
         fuzz(parse, mutant_lines(Random(0)), InvalidCase, MUTANTS)
 
 
-@pytest.mark.parametrize(
-    ("trusting", "error"),
-    [
-        (lambda header: header["fragments"], KeyError),
-        (lambda header: [item["key"] for item in header.get("fragments")], TypeError),
-    ],
-)
-def test_the_fuzz_notices_a_decoder_that_trusts_its_input(
-    trusting: Callable[[dict[str, object]], object], error: type[Exception]
-) -> None:
-    def decode(data: bytes) -> None:
-        for frame in FrameReader().feed(data):
-            trusting(frame.header)
+def test_the_fuzz_notices_a_decoder_that_trusts_its_input() -> None:
+    def trusting(data: bytes) -> None:
+        for message in Reader[Any](Any).feed(data):
+            message["pieces"]
 
-    with pytest.raises(error):
-        fuzz(decode, mutant_frames(Random(0)), ProtocolError, MUTANTS)
-
-
-def test_a_header_that_is_json_but_no_frame_is_refused() -> None:
-    for head in (b"[]", b"3", b"{}", b'{"kind": 3}', b"\xff", b"[" * 100_000):
-        with pytest.raises(ProtocolError):
-            list(FrameReader().feed(PREFIX.pack(MAGIC, len(head), 0) + head))
+    with pytest.raises((KeyError, TypeError)):
+        fuzz(trusting, mutant_frames(Random(0)), ProtocolError, MUTANTS)
 
 
 @pytest.mark.parametrize(
-    ("described", "size"),
+    "changed",
     [
-        ({"tokens": 2, "dtype": "<f8", "shape": [1]}, 24),
-        ({"tokens": 1, "dtype": "<f8", "shape": []}, 16),
-        ({"tokens": 1}, 8),
-        ({"dtype": "<f8", "shape": [2]}, 8),
-        ({"dtype": "<f8", "shape": [1]}, 9),
-        ({"dtype": "|O8", "shape": [1]}, 8),
-        ({"dtype": "<f8", "shape": [1] * 9}, 8),
+        {"run": True},
+        {"run": -1},
+        {"run": 1 << 63},
+        {"pieces": None},
+        {"pieces": [("nll", -1, "")]},
+        {"tensors": "text"},
+        {"sent": [1]},
+        {"sent": "4"},
+        {"sent": -4},
+        {"log": 5},
+        {"log": [["g", float("inf"), "k", "[]", True, ""]]},
+        {"order": [["g", "k", "many"]]},
+        {"refusal": 5},
+        {"type": "Run"},
+        {"type": 3},
+        {"more": 1},
     ],
 )
-def test_a_description_that_does_not_fit_its_bytes_is_refused(
-    described: dict[str, object], size: int
-) -> None:
+def test_what_is_not_exactly_a_message_is_refused(changed: dict[str, Any]) -> None:
+    fields = msgspec.to_builtins(FINISHED[0], builtin_types=(bytes,)) | changed
+    body = msgspec.msgpack.encode(fields)
     with pytest.raises(ProtocolError):
-        unpack([{"key": "nll", **described}], bytes(size))
+        list(Reader[OfRank](OfRank).feed(PREFIX.pack(MAGIC, len(body)) + body))
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc0", b"\x03", b"\x80", b"\xff", b"\x91" * 100_000])
+def test_what_is_no_message_at_all_is_refused(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        list(Reader[OfRank](OfRank).feed(PREFIX.pack(MAGIC, len(body)) + body))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [],
+        [("nll", [1.0, 2.0], [0])],
+        [("nll", 1.0, [0])],
+        [("nll", None, [0])],
+        [("nll", [1.0], [[0]])],
+        [("nll", [1.0], [0.5])],
+        [("nll", np.ones(1, np.float16), None)],
+        [("nll", [1.0], None), ("loss", None, None)],
+    ],
+)
+def test_tensors_that_do_not_fit_their_pieces_are_refused(
+    others: list[tuple[str, Any, Any]],
+) -> None:
+    named = {
+        f"{number}.{name}": np.asarray(tensor)
+        for number, (_, *pair) in enumerate(others)
+        for name, tensor in zip(("values", "tokens"), pair, strict=True)
+        if tensor is not None
+    }
+    whole = [Piece(key, 0, "") for key, *_ in others]
+    if not any(tokens for _, _, tokens in others):
+        # What belongs to no piece.
+        named["7.values"] = np.ones(1)
+    with pytest.raises(ProtocolError):
+        unpack(whole, save(named))
 
 
 def test_fragments_come_out_as_they_went_in() -> None:
-    described, payload = pack(fragments())
-    again = unpack(json.loads(json.dumps(described)), payload)
+    (message,) = Reader[OfRank](OfRank).feed(FRAMES[0])
+    assert message == FINISHED[0]
+    again = unpack(FINISHED[0].pieces, FINISHED[0].tensors)
     for sent, got in zip(fragments(), again, strict=True):
         assert (got.key, got.pads, got.digest) == (sent.key, sent.pads, sent.digest)
         for mine, theirs in ((sent.values, got.values), (sent.tokens, got.tokens)):

@@ -30,7 +30,7 @@ from harness.candidates.own.native import LOCAL, LocalDialect
 from harness.candidates.own.native.rows import Sample
 from harness.case import Case
 from harness.ranks.descendants import ADDRESS
-from harness.ranks.wire import encode
+from harness.ranks.messages import Ready, encode
 
 FOR_EVER = 10**6
 
@@ -171,16 +171,16 @@ def leave_children(_rank: Rank, _emit: Emit) -> None:
 
 def leave_a_talker(_rank: Rank, _emit: Emit) -> None:
     """Its child goes on to say what may be said, faster than anybody can listen."""
-    link, frames = controller(), encode("ready", hardware={"device": "cpu"}) * 10_000
+    link, frames = controller(), encode(Ready({"device": "cpu"})) * 10_000
     if os.fork() == 0:
         while True:
-            link.send(frames)
+            link._socket.sendall(frames)
     os._exit(7)
 
 
 def talk_garbage(_rank: Rank, _emit: Emit) -> None:
     print("here it comes", flush=True)  # noqa: T201 - for the log
-    controller().send(os.urandom(4096))
+    controller()._socket.sendall(os.urandom(4096))
 
 
 class SlowLibrary(MetaPathFinder, Loader):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from harness.ranks.autopsy import told_by_crash, told_by_waiting
+from harness.ranks.autopsy import Trouble, told_by_crash, told_by_waiting
 from harness.ranks.collectives import Collective
-from harness.ranks.trouble import Trouble
 from harness.trace import Kind
 
 ROOT = Trouble(Kind.HUNG, "gave no answer within 4 s", late=True)

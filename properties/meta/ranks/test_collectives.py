@@ -1,7 +1,5 @@
 """Where ranks part is told from what each of them remembers of its collectives."""
 
-import json
-
 import pytest
 
 from harness.ranks.collectives import (
@@ -9,11 +7,9 @@ from harness.ranks.collectives import (
     Collective,
     first_disagreement,
     group_name,
-    heard,
     members,
-    told,
 )
-from harness.ranks.order import entered as one_by_one
+from harness.ranks.entered import one_by_one
 
 PAIR = group_name("sp of 1x2", [0, 1])
 OTHERS = group_name("sp of 2x2", [2, 3])
@@ -133,14 +129,6 @@ def test_what_is_told_in_short_is_the_same_one_by_one() -> None:
     names = [f"alltoall #1 on {pair}", f"alltoall #2 on {pair}", f"allreduce #1 on {WORLD}"]
     assert list(map(str, logs[0])) == names
     assert first_disagreement(logs).startswith(f"rank 0 entered {names[0]} before {names[2]}; ")
-
-
-def test_a_log_comes_through_json_as_it_was_and_nothing_else_passes_for_one() -> None:
-    log = [entered("barrier", 1), entered("all_reduce", 2, WORLD, "[2, 3]", "Double")]
-    assert heard(json.loads(json.dumps(told(log)))) == log
-    for garbage in (1, [1], [[1]], [["g", "x", "k", "[]", True, ""]], {"a": 1}):
-        with pytest.raises((TypeError, ValueError)):
-            heard(garbage)
 
 
 def test_tails_that_start_at_different_numbers_are_compared_where_both_remember() -> None:

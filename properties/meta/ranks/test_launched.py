@@ -67,10 +67,17 @@ def pool_with_another_host() -> Iterator[tuple[RankPool, subprocess.Popen[str], 
             yield pool, other, nodes
 
 
-def sleeping(other: subprocess.Popen[str], address_of: AddressOf) -> str:
+def sleeping(
+    other: subprocess.Popen[str], address_of: AddressOf, *, launched: bool = False
+) -> str:
     """Where the other host's ranks belong to, as soon as rank 1 is in the middle of a case."""
-    assert eventually(lambda: bool(children(other.pid)))
-    (supervisor,) = children(other.pid)
+    pid = other.pid
+    if launched:
+        # Between them is the launcher.
+        assert eventually(lambda: bool(children(other.pid)))
+        (pid,) = children(other.pid)
+    assert eventually(lambda: bool(children(pid)))
+    (supervisor,) = children(pid)
     address = address_of(supervisor)
     progress = Path(address).parent / "progress.1"
     assert eventually(lambda: progress.exists() and b"case received" in progress.read_bytes())
@@ -233,8 +240,10 @@ def ip(line: str) -> None:
 
 
 @contextmanager
-def under_torchrun(hosts: Hosts, ranks: int, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command on two hosts, and what became of it on the first."""
+def under_torchrun(
+    hosts: Hosts, ranks: int, *words: str
+) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str]]]:
+    """A command on two hosts, and what becomes of it on each."""
     port = free_port() if hosts.address == "127.0.0.1" else 29400
     there = f"--nnodes 2 --master-addr {hosts.address} --master-port {port}".split()
     torchrun = (sys.executable, "-m", "torch.distributed.run", *there, f"--nproc-per-node={ranks}")
@@ -245,7 +254,7 @@ def under_torchrun(hosts: Hosts, ranks: int, *words: str) -> Iterator[subprocess
             )
             for node in (1, 0)
         )
-        yield first
+        yield first, second
         second.wait(PATIENCE)
 
 
@@ -257,7 +266,7 @@ CHECK = [
 
 def test_two_hosts_under_torchrun_come_to_what_one_comes_to(tmp_path: Path) -> None:
     alone = ran(*HARNESS, *CHECK, cwd=tmp_path)
-    with two_hosts() as hosts, under_torchrun(hosts, 2, "-m", "harness", *CHECK) as first:
+    with two_hosts() as hosts, under_torchrun(hosts, 2, "-m", "harness", *CHECK) as (first, _):
         said, log = first.communicate(timeout=PATIENCE)
     together = campaign_of(said)
     for each in (together, one := campaign_of(alone.stdout)):
@@ -270,23 +279,40 @@ def test_two_hosts_under_torchrun_come_to_what_one_comes_to(tmp_path: Path) -> N
     assert first.returncode == alone.returncode == 1
 
 
+@pytest.mark.long
 def test_a_rank_that_crashes_and_one_that_hangs_are_booked_and_the_campaign_goes_on() -> None:
     faulty = PLANTED / "faulty.py"
     words = (
         f"check --candidate {faulty}:DIES --candidate {faulty}:SPINS --candidate "
         "native-local --sp 2 --dp 1 --cases 4 --json --no-diagnose --deadline 3"
     )
-    with under_torchrun(Hosts(), 1, "-m", "harness", *words.split()) as first:
+    with under_torchrun(Hosts(), 1, "-m", "harness", *words.split()) as (first, _):
         said, _ = first.communicate(timeout=PATIENCE)
     candidates = json.loads(said)["candidates"].values()
     assert [each["verdict"] for each in candidates] == ["FAULT", "FAULT", "WITHIN"]
 
 
+@pytest.mark.long
+def test_a_host_that_is_cut_off_in_the_middle_of_a_case_is_named_and_all_ends(
+    address_of: AddressOf, left_behind: Leftovers
+) -> None:
+    words = f"-m harness check --candidate {SLEEPS} --sp 2 --dp 1 --cases 4 --deadline 600 --json"
+    with two_hosts() as hosts, under_torchrun(hosts, 1, *words.split()) as (first, second):
+        address = sleeping(second, address_of, launched=True)
+        ip(f"-n {hosts.namespaces[1]} link set cable down")
+        said, _ = first.communicate(timeout=4 * channel.SILENCE)
+        (tally,) = json.loads(said)["candidates"].values()
+        assert tally["failures"][0]["fault"]["summary"] == "node 1 is gone"
+        assert second.wait(4 * channel.SILENCE) != 0
+        assert left_behind(address) == []
+
+
 TEST = """
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
+@settings(max_examples=5)
 @given(data=st.data())
 def test_step(harness_cases, harness_prove, harness_pool, data):
     assert harness_pool.size == 2
@@ -297,7 +323,7 @@ def test_step(harness_cases, harness_prove, harness_pool, data):
 def test_pytest_has_the_ranks_of_a_launcher(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=dev"]
-    with under_torchrun(Hosts(), 1, *words, str(tmp_path / "test_it.py")) as first:
+    with under_torchrun(Hosts(), 1, *words, str(tmp_path / "test_it.py")) as (first, _):
         said, _ = first.communicate(timeout=PATIENCE)
     assert "1 passed" in said
     assert first.returncode == 0

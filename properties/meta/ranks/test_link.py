@@ -5,8 +5,9 @@ import socket
 import subprocess
 import sys
 
-from harness.ranks.host import Host, Order
+from harness.ranks.host import Host
 from harness.ranks.link import Link
+from harness.ranks.messages import Order
 from properties.helpers.wait import eventually
 
 
@@ -24,7 +25,7 @@ def test_a_process_on_its_way_out_is_seen_while_its_socket_is_still_open() -> No
 
 
 def test_of_what_ranks_print_only_the_end_is_read() -> None:
-    host = Host(Order(ranks=1, environment={}, name=""))
+    host = Host(Order(ranks=1, environment={}, launch=""))
     log = host.supervisor.folder / "crash.0"
     with log.open("wb") as file:
         file.truncate(1 << 40)

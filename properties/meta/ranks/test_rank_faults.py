@@ -15,7 +15,6 @@ import pytest
 from harness.case import Case, parse
 from harness.outside import LONGEST
 from harness.ranks import busy, crew, supervisor
-from harness.ranks.host import Order
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind, Outcome
 from properties.helpers.places import PLANTED
@@ -296,7 +295,7 @@ def test_a_death_is_told_alike_where_the_kernel_has_no_handles_and_where_nobody_
         raise OSError(errno.ENOSYS, "no such call")
 
     if lacking == "forks":
-        monkeypatch.setattr(Order, "forks", False)
+        monkeypatch.setattr("harness.ranks.host.forks", lambda _: False)
     else:
         monkeypatch.setattr(os, "pidfd_open", refuses)
     with RankPool(2) as pool:

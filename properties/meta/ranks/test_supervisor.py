@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.case import parse
-from harness.ranks import supervisor
-from harness.ranks.host import Order
-from harness.ranks.pipe import Ended, Start, Stop, Stopped
+from harness.ranks import host, supervisor
+from harness.ranks.messages import Ended, Order, Start, Stop, Stopped
 from harness.ranks.placement import PLACEMENT
 from harness.ranks.pool import RankPool
 from harness.ranks.worker import LAUNCH
@@ -122,7 +121,7 @@ def test_what_was_read_of_one_environment_is_not_kept_for_another(
 def test_ranks_begin_where_their_controller_is(
     ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, forks: bool
 ) -> None:
-    monkeypatch.setattr(Order, "forks", forks)
+    monkeypatch.setattr(host, "forks", lambda _: forks)
     ready().close()
     monkeypatch.chdir(tmp_path)
     ranks = ready().pids()[1:]
@@ -163,10 +162,10 @@ def test_ranks_that_are_wanted_no_more_before_they_are_there_cost_no_patience(
     ((_, waits),) = supervisor._IDLE
     supervisor._IDLE.clear()
     (waits.folder / "tmp").mkdir()
-    environments = Order(ranks=2, environment={}, name="").environments(waits.folder)
+    told = host.environments(Order(ranks=2, environment={}, launch=""), waits.folder)
     # Both are read at once.
     waits.process.send_signal(signal.SIGSTOP)
-    ranks = [each | NOT_CONNECTED for each in environments]
+    ranks = [each | NOT_CONNECTED for each in told]
     waits.start(Start(ranks, str(Path.cwd()), forks=True))
     waits.pipe.send(Stop())
     waits.process.send_signal(signal.SIGCONT)

@@ -2,28 +2,45 @@
 
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from harness.case import parse
 from harness.ranks.link import Event, Link
+from harness.ranks.messages import (
+    Doing,
+    Finished,
+    Hello,
+    Message,
+    OfRank,
+    Raised,
+    Reader,
+    Ready,
+    encode,
+)
 from harness.ranks.payload import pack
 from harness.ranks.ticket import Ticket, take_in
-from harness.ranks.wire import Frame, FrameReader, encode
 from harness.trace import Fragment, Kind
 
-FRAGMENTS, PAYLOAD = pack([Fragment("loss", np.zeros(()))])
-FINISHED = {
-    "refusal": "",
-    "limits": "",
-    "run": 1,
-    "fragments": FRAGMENTS,
-    "sent": 4,
-    "unemitted": "",
-}
-RAISED = {"run": 1, "moment": 5, "error": "E: no", "stack": "here"}
+PIECES, TENSORS = pack([Fragment("loss", np.zeros(()))])
+FINISHED = Finished(
+    1,
+    PIECES,
+    TENSORS,
+    skipped=[],
+    refusal="",
+    limits="",
+    idle=False,
+    sent=4,
+    forgot=False,
+    order=[],
+    log=[],
+    stood_in=[],
+    unemitted="",
+)
+DOING = Doing("here", "", [])
 
 
 @pytest.fixture
@@ -37,35 +54,27 @@ def ticket() -> Ticket:
     return Ticket(parse("case/1 rows=3:111 sp=2"), "native-local", "", traced=False, run=1)
 
 
+def said(message: Message) -> OfRank:
+    """As it comes over a socket."""
+    (heard,) = Reader[OfRank](OfRank).feed(encode(message))
+    return heard
+
+
 @pytest.mark.parametrize(
-    ("kind", "header"),
+    "message",
     [
-        ("report", {}),
-        ("stop", {}),
-        ("finished", {}),
-        ("finished", FINISHED | {"run": True}),
-        ("finished", FINISHED | {"run": -1}),
-        ("finished", FINISHED | {"fragments": None}),
-        ("finished", FINISHED | {"fragments": []}),
-        ("finished", FINISHED | {"fragments": [*FRAGMENTS, *FRAGMENTS]}),
-        ("finished", FINISHED | {"sent": [1]}),
-        ("finished", FINISHED | {"sent": "4"}),
-        ("finished", FINISHED | {"sent": -4}),
-        ("finished", FINISHED | {"log": 5}),
-        ("finished", FINISHED | {"order": 5}),
-        ("finished", FINISHED | {"order": [["g", "k", "many"]]}),
-        ("finished", FINISHED | {"refusal": 5}),
-        ("finished", FINISHED | {"log": [["g", float("inf"), "k", "[]", True, ""]]}),
-        ("raised", RAISED | {"moment": float("nan")}),
-        ("raised", RAISED | {"moment": {}}),
-        ("raised", RAISED | {"error": 5}),
-        ("raised", {"run": 1, "moment": 5, "error": "E"}),
+        DOING,
+        Hello("", 0, 1),
+        replace(FINISHED, pieces=[]),
+        replace(FINISHED, pieces=[*PIECES, replace(PIECES[0], pads=1)], tensors=b"x"),
+        replace(FINISHED, tensors=b""),
+        replace(FINISHED, tensors=TENSORS + b"x"),
     ],
 )
-def test_an_ill_formed_answer_is_garbage(
-    link: Link, ticket: Ticket, kind: str, header: dict[str, Any]
+def test_what_was_not_asked_for_or_does_not_fit_is_garbage(
+    link: Link, ticket: Ticket, message: OfRank
 ) -> None:
-    trouble = take_in(Event(link, Frame(kind, header, PAYLOAD)), [ticket], up=True)
+    trouble = take_in(Event(link, said(message)), [ticket], up=True)
     assert trouble
     assert (trouble.kind, trouble.rank) == (Kind.PROTOCOL, 0)
     assert not ticket.complete
@@ -74,33 +83,33 @@ def test_an_ill_formed_answer_is_garbage(
 def test_a_report_that_comes_too_late_is_no_answer_and_no_trouble(
     link: Link, ticket: Ticket
 ) -> None:
-    late = Event(link, Frame("report", {}, b""))
     link.asked = 1
-    assert take_in(late, [ticket], up=True) is None
+    assert take_in(Event(link, DOING), [ticket], up=True) is None
     assert not ticket.fragments
     # It was asked once.
-    trouble = take_in(late, [ticket], up=True)
+    trouble = take_in(Event(link, DOING), [ticket], up=True)
     assert trouble
     assert trouble.kind is Kind.PROTOCOL
 
 
 def test_an_answer_counts_once_and_for_its_own_run_only(link: Link, ticket: Ticket) -> None:
-    def say(**changed: int) -> Kind | None:
-        event = Event(link, Frame("finished", FINISHED | changed, PAYLOAD))
-        trouble = take_in(event, [ticket], up=True)
+    def say(run: int = 1) -> Kind | None:
+        trouble = take_in(Event(link, replace(FINISHED, run=run)), [ticket], up=True)
         assert trouble is None or trouble.text.startswith("answered for run ")
         return trouble.kind if trouble else None
 
     assert say(run=2) is Kind.STALE
     assert say() is None
-    assert ticket.sent == {0: 4}
+    assert ticket.finished == {0: replace(FINISHED, tensors=b"")}
     assert say() is Kind.STALE
     link.rank = 2
     assert say() is Kind.STALE
 
 
-def test_an_error_can_be_printed_whatever_it_is(link: Link, ticket: Ticket) -> None:
-    (frame,) = FrameReader().feed(encode("raised", run=1, moment=5, error="E: \udcff", stack=""))
-    trouble = take_in(Event(link, frame), [ticket], up=True)
+def test_what_a_rank_says_can_be_printed_whatever_it_is(link: Link, ticket: Ticket) -> None:
+    raised = said(Raised(1, 5, error="E: \udcff\x1b[2J", stack="\x07"))
+    trouble = take_in(Event(link, raised), [ticket], up=True)
     assert trouble
-    assert trouble.text.encode() == "raised E: �".encode()
+    assert (trouble.text, trouble.stack) == ("raised E: \ufffd\ufffd[2J", "\ufffd")
+    take_in(Event(link, said(Ready({"\x1bdevice": "c\npu\x1b"}))), [ticket], up=True)
+    assert "\x1b" not in str(link.hardware)

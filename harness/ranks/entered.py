@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 # What the names of methods that are collectives begin with.
 KINDS = ("all", "barrier", "broadcast", "gather", "reduce", "scatter")
 # Of a group, one kind, so many in a row.
-Run = tuple[str, str, int]
+Row = tuple[str, str, int]
 
 
-class Order:
+class Entered:
     """Notes what is entered from now on."""
 
     def __init__(self) -> None:
@@ -34,9 +34,9 @@ class Order:
             if name.lstrip("_").startswith(KINDS):
                 self._note(ProcessGroup, name)
 
-    def told(self) -> list[Run]:
+    def told(self) -> list[Row]:
         """What was entered since this was asked last; without what the harness entered."""
-        told: list[Run] = []
+        told: list[Row] = []
         for (group, kind), run in groupby(self._entered):
             name = _called(group.group_desc, group.group_name)
             if not name.startswith(GATE):
@@ -61,7 +61,7 @@ def _called(description: str, name: str) -> str:
     return description if members(description) else f"{description} ({name})"
 
 
-def entered(orders: Mapping[int, Sequence[Run]]) -> dict[int, list[Collective]]:
+def one_by_one(orders: Mapping[int, Sequence[Row]]) -> dict[int, list[Collective]]:
     """The same one by one, by rank; nothing where all ranks entered the same."""
     alike = {
         tuple((group.partition(", ranks ")[0], *run) for group, *run in order)
@@ -70,7 +70,7 @@ def entered(orders: Mapping[int, Sequence[Run]]) -> dict[int, list[Collective]]:
     return {} if len(alike) == 1 else {rank: _each(order) for rank, order in orders.items()}
 
 
-def _each(order: Sequence[Run]) -> list[Collective]:
+def _each(order: Sequence[Row]) -> list[Collective]:
     numbers = Counter[str]()
     collectives = []
     for group, kind, count in order:

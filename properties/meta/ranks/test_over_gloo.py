@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from harness.ranks.messages import METHODS, NotOverGloo, refuse_over_gloo
+from harness.ranks.over_gloo import METHODS, NotOverGloo, refuse_over_gloo
 from properties.helpers.groups import group_of_one
 
 
