@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from harness.campaign.conduct import Campaign, Names, Places
+from harness.campaign.ask import Asked
+from harness.campaign.conduct import Campaign, Places
 from harness.campaign.examine import Examiner
 from harness.campaign.journal import Journal
 from harness.campaign.live import Live
@@ -26,7 +27,7 @@ class Here:
 
     def __init__(self, examiner: Examiner, live: Live) -> None:
         self._examiner, self._live = examiner, live
-        self._begun: list[tuple[Lot, Names]] = []
+        self._begun: list[tuple[Lot, Asked]] = []
 
     @property
     def has_room(self) -> bool:
@@ -36,12 +37,12 @@ class Here:
     def is_busy(self) -> bool:
         return bool(self._begun)
 
-    def begin(self, lot: Lot, names: Names) -> None:
-        self._begun.append((lot, names))
+    def begin(self, lot: Lot, asked: Asked) -> None:
+        self._begun.append((lot, asked))
 
-    def finished(self) -> tuple[Lot, Names, Summary]:
-        lot, names = self._begun.pop()
-        return lot, names, self._examiner.examine(lot, names, self._live)
+    def finished(self) -> tuple[Lot, Asked, Summary]:
+        lot, asked = self._begun.pop()
+        return lot, asked, self._examiner.examine(lot, asked, self._live)
 
     def stop(self) -> None:
         """None is begun while nobody waits for it."""
@@ -76,9 +77,9 @@ def conduct(
             say(console, notebook_text(case))
     with Live(console, sum(map(len, lots)), len(SITUATIONS)) as live:
 
-        def counted(lot: Lot, names: Names, found: Summary) -> None:
+        def counted(lot: Lot, asked: Asked, found: Summary) -> None:
             live.count(found)
-            journal.keep(lot, names, found)
+            journal.keep(lot, asked, found)
 
         campaign = Campaign(request, lots, counted)
         summary = campaign.run(open_places(live), journal.known)

@@ -1,20 +1,22 @@
 """A campaign, from its first lot to its last: who judges which, and what they come to.
 
-Lots are judged in any order and counted in theirs. A candidate that failed in one, or was judged
-on too few of its cases, is asked no more: what was judged of it in later lots meanwhile counts for
-nothing. So a campaign comes to the same wherever its lots are judged.
+Lots are judged in any order and counted in theirs. A candidate of which enough failures are known,
+or that was judged on too few cases of a lot, is asked no more. Where others were asked for a later
+lot by then, or more of them, that is judged anew. So a campaign comes to the same wherever its
+lots are judged.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from harness.campaign.ask import Ask, Asked
 from harness.campaign.lot import Lot
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, Summary
+from harness.campaign.tally import different
 from harness.campaign.undisturbed import undisturbed
 
-Names = tuple[str, ...]
 # How often a lot may be lost together with those who judge it.
 MOST_LOSSES = 2
 
@@ -34,10 +36,10 @@ class Places(Protocol):
     def is_busy(self) -> bool:
         """Whether one that was begun is not finished."""
 
-    def begin(self, lot: Lot, names: Names) -> None:
+    def begin(self, lot: Lot, asked: Asked) -> None:
         """Have these candidates judged on a lot."""
 
-    def finished(self) -> tuple[Lot, Names, Summary | None] | None:
+    def finished(self) -> tuple[Lot, Asked, Summary | None] | None:
         """Wait for whichever is done first; nothing is known of one whose place is gone.
 
         Nothing at all, where there is room all of a sudden.
@@ -48,24 +50,27 @@ class Places(Protocol):
 
 
 # Called with each lot that is counted, in the order of lots.
-Counted = Callable[[Lot, Names, Summary], None]
+Counted = Callable[[Lot, Asked, Summary], None]
 
 
 class Campaign:
     """Its lots, and what those came to that are counted."""
 
     def __init__(self, request: Request, lots: Sequence[Lot], counted: Counted) -> None:
-        self._names: Names = request.candidates
+        self._request = request
+        self._asked: Asked = tuple(
+            Ask(name, wanted=request.keep_going) for name in request.candidates
+        )
         self._counted = counted
         self._summary: Summary | None = None
         # In order, those that are not counted yet; those that nobody has begun; and what others
         # came to.
         self._left, self._waiting = deque(lots), deque(lots)
-        self._came: dict[Lot, tuple[Names, Summary]] = {}
+        self._came: dict[Lot, tuple[Asked, Summary]] = {}
         self._lost = Counter[Lot]()
         self._ended = self._stopped = False
 
-    def run(self, places: Places, known: dict[Lot, tuple[Names, Summary]]) -> Summary:
+    def run(self, places: Places, known: dict[Lot, tuple[Asked, Summary]]) -> Summary:
         """Judge all but what is known, and say what it comes to."""
         self._came |= known
         self._waiting = deque(lot for lot in self._waiting if lot not in known)
@@ -82,36 +87,36 @@ class Campaign:
     def _goes_on(self, places: Places) -> bool:
         with undisturbed():
             self._count()
-        if not self._left or not self._names:
+        if not self._left or not self._asked:
             return False
         while self._waiting and places.has_room and not self._ended:
-            places.begin(self._waiting.popleft(), self._names)
+            places.begin(self._waiting.popleft(), self._asked)
         if not places.is_busy and (self._ended or not self._waiting):
             return False
         came = places.finished()
         if came is None:
             return True
-        lot, names, found = came
+        lot, asked, found = came
         with undisturbed():
             if found is None:
                 self._lose(lot)
             else:
                 self._ended = self._ended or bool(found.ended)
-                self._came[lot] = names, found
+                self._came[lot] = asked, found
         return True
 
     def _count(self) -> None:
         """All that came whose turn it is."""
-        while self._left and self._names and (came := self._came.pop(self._left[0], None)):
-            names, found = came
-            if names != self._names and not self._ended:
+        while self._left and self._asked and (came := self._came.pop(self._left[0], None)):
+            asked, found = came
+            if asked != self._asked and not self._ended:
                 # It was begun before somebody failed.
                 self._waiting.appendleft(self._left[0])
                 return
             lot = self._left.popleft()
             self._add(found)
             if not found.ended:
-                self._counted(lot, names, found)
+                self._counted(lot, asked, found)
 
     def _lose(self, lot: Lot) -> None:
         self._lost[lot] += 1
@@ -123,11 +128,14 @@ class Campaign:
 
     def _add(self, found: Summary) -> None:
         self._summary = self._summary + found if self._summary else found
-        tallies = self._summary.tallies
-        self._names = tuple(
-            name
-            for name in self._names
-            if not tallies[name].failures and not tallies[name].lacking
+        going = self._request.keep_going
+        for tally in self._summary.tallies.values() if going > 1 else ():
+            tally.failures = different(tally.failures)
+        tallies = {ask.candidate: self._summary.tallies[ask.candidate] for ask in self._asked}
+        self._asked = tuple(
+            Ask(name, tuple(tally.marks), going - len(tally.failures))
+            for name, tally in tallies.items()
+            if len(tally.failures) < going and not tally.lacking
         )
 
     def _whole(self) -> Summary:

@@ -1,13 +1,14 @@
-"""One lot of cases: judged, and each candidate's first failure shrunk, named and kept."""
+"""One lot of cases: judged, and each candidate's failures shrunk, named and kept."""
 
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
 
+from harness.campaign.ask import Asked
 from harness.campaign.digest import Begun
 from harness.campaign.lot import WHOLE, Lot, Part
 from harness.campaign.request import Request, origin
@@ -18,6 +19,7 @@ from harness.campaign.undisturbed import undisturbed
 from harness.case import Case
 from harness.compare import Comparison, Verdict
 from harness.failure.bundle.keep import keep
+from harness.failure.sameness import mark_of
 from harness.failure.shrink import SHRINK_SECONDS, worth_shrinking
 from harness.failure.smallest import smallest
 from harness.generation.situations import SITUATIONS, situations_of
@@ -66,19 +68,19 @@ class Examiner:
     # What these ranks ran before.
     earlier: list[Case] = field(default_factory=list)
 
-    def examine(self, lot: Lot, names: Sequence[str], watch: Watch) -> Summary:
-        """Judge these candidates; each stops at its first failure.
+    def examine(self, lot: Lot, asked: Asked, watch: Watch) -> Summary:
+        """Judge these candidates, each until as many failures are found as are wanted.
 
         A Ctrl-C ends it, and what was judged until then is told all the same.
         """
         started = time.monotonic()
         self.pool.start()
         supply = Supply(self.request, self.pool.size, lot)
-        summary = self._nothing_yet(supply, names)
+        summary = self._nothing_yet(supply, asked)
         try:
-            self._judge(supply, summary, names, watch)
-            for name in names:
-                self._explain(summary, name, supply, watch)
+            self._judge(supply, summary, asked, watch)
+            for ask in asked:
+                self._explain(summary, ask.candidate, supply, watch)
         except KeyboardInterrupt:
             summary.ended = INTERRUPTED
         self.earlier = [*self.earlier, *supply.given][-MOST_EARLIER:]
@@ -87,25 +89,28 @@ class Examiner:
         self._keep(summary)
         return summary
 
-    def _nothing_yet(self, supply: Supply, names: Sequence[str]) -> Summary:
+    def _nothing_yet(self, supply: Supply, asked: Asked) -> Summary:
         summary = nothing(self.request, self.pool.size, self.part, len(supply.share))
         summary.unseen = self.pool.placement.unseen
         summary.begun[supply.number] = Begun(supply.drawn)
-        asked = supply.asked()
-        for name in names:
-            summary.tallies[name].coverage += asked
+        coverage = supply.asked()
+        for ask in asked:
+            tally = summary.tallies[ask.candidate]
+            tally.coverage += coverage
+            tally.wanted = ask.wanted
         return summary
 
-    def _judge(self, supply: Supply, summary: Summary, names: Sequence[str], watch: Watch) -> None:
+    def _judge(self, supply: Supply, summary: Summary, asked: Asked, watch: Watch) -> None:
         case: Case | None = None
         counted, situations, last = set[bool](), list[str](), time.monotonic()
         share, against = set(supply.share), self.request.against
         begun = summary.begun[supply.number]
-        rounds = self._jobs(supply, summary, names)
+        known = {ask.candidate: ask.marks for ask in asked}
+        rounds = self._jobs(supply, summary, asked)
         seen = (evaluate_all(jobs, self.pool, against=against) for jobs in rounds)
         for comparison in map(recognised, chain.from_iterable(seen)):
             tally = summary.tallies[comparison.candidate]
-            if tally.failure is not None:
+            if tally.is_done:
                 continue
             with undisturbed():
                 now = time.monotonic()
@@ -117,8 +122,9 @@ class Examiner:
                     if case in share:
                         begun.begin(case)
                 tally.add(comparison, situations, seconds)
-                if comparison.verdict.failed:
-                    tally.failure = comparison
+                mark = str(mark_of(comparison))
+                name = comparison.candidate
+                if comparison.verdict.failed and tally.fail(comparison, mark, known[name]):
                     watch.found(comparison)
                 refused = comparison.verdict is Verdict.UNSUPPORTED
                 if refused not in counted:
@@ -128,9 +134,10 @@ class Examiner:
             watch.tell(summary)
 
     def _jobs(
-        self, supply: Supply, summary: Summary, names: Sequence[str]
+        self, supply: Supply, summary: Summary, asked: Asked
     ) -> Iterator[Iterator[tuple[Case, str]]]:
         """One round after the other: how many there are shows in what became of those before."""
+        names = [ask.candidate for ask in asked]
         for jobs in supply.rounds({name: summary.tallies[name] for name in names}):
             yield self._while_it_is_time(jobs, supply, summary)
             if summary.ended:
@@ -146,31 +153,34 @@ class Examiner:
                 summary.ended = LIMIT
                 return
             tally = summary.tallies[candidate]
-            if tally.failure is None and not supply.is_in_vain(tally):
+            if not tally.is_done and not supply.is_in_vain(tally):
                 yield case, candidate
 
     def _explain(self, summary: Summary, name: str, supply: Supply, watch: Watch) -> None:
-        """Shrink a failure, if there is one, and name it by experiments."""
-        tally = summary.tallies[name]
-        if tally.failure is None or not worth_shrinking(tally.failure):
-            return
-        watch.tell(summary, f"shrinking {name}")
-        before = supply.given[: supply.given.index(tally.failure.case)]
+        """Shrink each failure, and name it by experiments."""
+        found = summary.tallies[name].found
+        for mark, failure in found.items():
+            if worth_shrinking(failure):
+                found[mark] = self._explained(failure, summary, supply, watch)
+
+    def _explained(
+        self, failure: Comparison, summary: Summary, supply: Supply, watch: Watch
+    ) -> Comparison:
+        watch.tell(summary, f"shrinking {failure.candidate}")
+        before = supply.given[: supply.given.index(failure.case)]
         seconds = min(SHRINK_SECONDS, self.until - time.monotonic())
-        earlier = [*self.earlier, *before]
-        tally.failure = smallest(tally.failure, self.pool, earlier, seconds).smallest
-        if self.diagnoses:
-            watch.tell(summary, f"diagnosing {name}")
-            seconds = min(DIAGNOSE_SECONDS, self.until - time.monotonic())
-            tally.failure = diagnosed(tally.failure, self.pool, seconds)
+        smaller = smallest(failure, self.pool, [*self.earlier, *before], seconds).smallest
+        if not self.diagnoses:
+            return smaller
+        watch.tell(summary, f"diagnosing {failure.candidate}")
+        seconds = min(DIAGNOSE_SECONDS, self.until - time.monotonic())
+        return diagnosed(smaller, self.pool, seconds)
 
     def _keep(self, summary: Summary) -> None:
         """Write a bundle of each failure; one, where ranks could not even start."""
         kept: dict[int, str] = {}
-        for tally in summary.tallies.values():
-            failure = tally.failure
-            if failure is None:
-                continue
+        every = [(tally, f) for tally in summary.tallies.values() for f in tally.found.values()]
+        for tally, failure in every:
             # Ranks that do not come up have one fault for everybody.
             same = id(failure.fault or failure)
             if same not in kept:

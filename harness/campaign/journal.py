@@ -8,9 +8,11 @@ import fcntl
 import json
 import os
 import time
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Self
 
+from harness.campaign.ask import Ask, Asked
 from harness.campaign.code import digest_of_code
 from harness.campaign.lot import Lot, Part
 from harness.campaign.request import Request, origin
@@ -29,7 +31,7 @@ class Journal:
     """Nothing is known where there is no folder, and nothing is kept."""
 
     def __init__(self) -> None:
-        self.known: dict[Lot, tuple[tuple[str, ...], Summary]] = {}
+        self.known: dict[Lot, tuple[Asked, Summary]] = {}
         self._started, self._before = time.monotonic(), 0.0
         # The file that lots are written to.
         self._lots = -1
@@ -93,7 +95,8 @@ class Journal:
                 said = json.loads(line)
                 lot = Lot(said["number"], said["size"], Part(*said["part"]))
                 found = Summary.from_record(said["found"], partial=True)
-                self.known[lot] = tuple(said["names"]), found
+                asked = tuple(Ask(n, tuple(marks), w) for n, marks, w in said["asked"])
+                self.known[lot] = asked, found
                 self._before = float(said["elapsed"])
             except (ValueError, LookupError, TypeError, AttributeError):
                 raise BadJournal(
@@ -105,7 +108,7 @@ class Journal:
         os.ftruncate(self._lots, whole)
         os.lseek(self._lots, 0, os.SEEK_END)
 
-    def keep(self, lot: Lot, names: tuple[str, ...], found: Summary) -> None:
+    def keep(self, lot: Lot, asked: Asked, found: Summary) -> None:
         """A lot that is counted; it is on the disk when this returns."""
         if self._lots < 0 or lot in self.known:
             return
@@ -113,7 +116,7 @@ class Journal:
             "number": lot.number,
             "size": lot.size,
             "part": [lot.part.number, lot.part.of],
-            "names": names,
+            "asked": [astuple(ask) for ask in asked],
             "elapsed": self.elapsed,
             "found": found.record(),
         }

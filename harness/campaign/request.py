@@ -32,6 +32,8 @@ class Request:
     # Sizes that were not asked for, which a few cases may have all the same.
     rare_sps: tuple[int, ...] = ()
     rare_dps: tuple[int, ...] = ()
+    # How many different failures of a candidate are looked for; then it is asked no more.
+    keep_going: int = 1
 
 
 def origin(request: Request, part: Part = WHOLE) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from harness.campaign.tally import BUCKETS, Tally, worst
 from harness.campaign.together import together
 from harness.outside import fits
 
-FORMAT = 11
+FORMAT = 12
 INTERRUPTED: Final = "interrupted"
 LIMIT: Final = "limit"
 Ended = Literal["", "interrupted", "limit"]

@@ -101,7 +101,7 @@ class Supply:
     def _missing(self, tallies: Mapping[str, Tally]) -> Iterator[tuple[str, int]]:
         for name, tally in tallies.items():
             missing = len(self.share) - tally.judged
-            if tally.failure is None and missing:
+            if missing and not tally.is_done:
                 if self.is_in_vain(tally):
                     tally.lacking = missing
                 else:

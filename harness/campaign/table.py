@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.against import AGAINST_ITSELF, IS_KEPT, ITSELF
+from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, LIMIT, PLACE, Summary
 from harness.campaign.tally import BUCKETS, OUTCOMES, PASSING, Tally, worst
 from harness.names import short_names
@@ -39,16 +40,7 @@ def show(summary: Summary, console: Console) -> None:
     put(console, _verdicts(summary))
     put(console, _errors(summary))
     for candidate, tally in summary.tallies.items():
-        if tally.refused:
-            drawn = f"of {tally.verdicts.total()} cases that were drawn"
-            say(console, _by_reason(f"{candidate} does not support, {drawn}", tally.refused))
-        say(console, "".join(_unjudgeable(candidate, tally)), end="")
-        say(console, "".join(_more_than_asked(candidate, tally)), end="")
-        if tally.uncompared:
-            itself = summary.request.against == ITSELF
-            say(console, f"\n{candidate}: {told_of(tally.uncompared, itself=itself)}")
-        if tally.known:
-            say(console, _by_reason(f"{candidate} fails as is listed of it", tally.known))
+        say(console, "".join(_of_candidate(candidate, tally, summary.request)), end="")
     _situations(summary, console)
     _bounds(summary, console)
     if summary.placement:
@@ -67,6 +59,22 @@ def show(summary: Summary, console: Console) -> None:
     if summary.missing:
         missing = f"{_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))
+
+
+def _of_candidate(candidate: str, tally: Tally, request: Request) -> Iterator[str]:
+    """What there is to be said of its cases, by reasons."""
+    if tally.refused:
+        drawn = f"of {tally.verdicts.total()} cases that were drawn"
+        yield _by_reason(f"{candidate} does not support, {drawn}", tally.refused)
+    yield from _unjudgeable(candidate, tally)
+    yield from _more_than_asked(candidate, tally)
+    if tally.uncompared:
+        itself = request.against == ITSELF
+        yield f"\n{candidate}: {told_of(tally.uncompared, itself=itself)}\n"
+    if tally.known:
+        yield _by_reason(f"{candidate} fails as is listed of it", tally.known)
+    if tally.marks and request.keep_going > 1:
+        yield _by_reason(f"{candidate}: cases that failed, by how", tally.marks)
 
 
 def _bounds(summary: Summary, console: Console) -> None:
@@ -264,7 +272,7 @@ def _by_reason(title: str, counts: Counter[str]) -> str:
     reasons = counts.most_common(MOST_REASONS)
     others = counts.total() - sum(count for _, count in reasons)
     rows = [*reasons, ("for other reasons", others)] if others else reasons
-    return f"\n{title}" + "".join(f"\n{count:5}  {reason}" for reason, count in rows)
+    return f"\n{title}\n" + "".join(f"{count:5}  {reason}\n" for reason, count in rows)
 
 
 def _errors(summary: Summary) -> Table:

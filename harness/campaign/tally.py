@@ -102,7 +102,7 @@ class Tally:
     coverage: Coverage = field(default_factory=Coverage)
     bounds: Bounds = field(default_factory=Bounds)
     leanings: Leanings = field(default_factory=Leanings)
-    # Records of the first failure in each shard, shrunk; the smallest first.
+    # Records of the failures that were looked for in each shard, shrunk; the smallest first.
     failures: list[dict[str, Any]] = field(default_factory=list)
     # How many cases nobody could judge, by dtype and by the tensor that rounding hides most of.
     unjudgeable: dict[str, Counter[str]] = field(default_factory=dict)
@@ -111,8 +111,13 @@ class Tally:
     zeros: int = 0
     # Of cases that passed, those whose own step at sp 1 kept their replicas and micro-batches.
     kept: int = 0
-    # That of this run; there is none where the tally was read or added up.
-    failure: "Comparison | None" = field(default=None, compare=False)
+    # How many cases failed, by what is seen of each: the tensor or fault it begins with, and what
+    # that looks like.
+    marks: Counter[str] = field(default_factory=Counter)
+    # Of this run, the first of each mark that is new, and how many are wanted; there is none where
+    # the tally was read or added up.
+    found: "dict[str, Comparison]" = field(default_factory=dict, compare=False)
+    wanted: int = field(default=1, compare=False)
     # The candidate's limits, as soon as a case was outside them, and how many cases were.
     limits: str = field(default="", compare=False)
     beyond: int = field(default=0, compare=False)
@@ -151,6 +156,19 @@ class Tally:
             self.used.setdefault(comparison.case.dtype, Histogram()).add(used)
             self.leanings.add(comparison)
 
+    def fail(self, comparison: "Comparison", mark: str, known: Iterable[str]) -> bool:
+        """Count a case that failed; whether that is news."""
+        self.marks[mark] += 1
+        if mark in self.found or mark in known:
+            return False
+        self.found[mark] = comparison
+        return True
+
+    @property
+    def is_done(self) -> bool:
+        """Whether enough failures were found, so that nothing more is asked."""
+        return len(self.found) >= self.wanted
+
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
             verdicts=self.verdicts + other.verdicts,
@@ -173,6 +191,7 @@ class Tally:
             gradients=self.gradients + other.gradients,
             zeros=self.zeros + other.zeros,
             kept=self.kept + other.kept,
+            marks=self.marks + other.marks,
         )
 
     @property
@@ -181,7 +200,7 @@ class Tally:
 
     @property
     def failed(self) -> bool:
-        """Whether a case failed, after which nothing more was asked."""
+        """Whether a case failed, after which no more may have been asked."""
         return any(Verdict[name].failed for name in self.verdicts)
 
     @property
@@ -247,6 +266,7 @@ class Tally:
             "gradients": self.gradients,
             "zeros": self.zeros,
             "kept": self.kept,
+            "marks": dict(self.marks),
         }
 
     @classmethod
@@ -272,6 +292,7 @@ class Tally:
             gradients=record["gradients"],
             zeros=record["zeros"],
             kept=record["kept"],
+            marks=Counter(record["marks"]),
         )
 
     def is_sound(self) -> bool:
@@ -292,6 +313,9 @@ class Tally:
             and 0 <= self.silent <= self.shared <= self.passed
             and 0 <= self.zeros <= self.gradients
             and 0 <= self.kept <= self.passed
+            and min(self.marks.values(), default=1) > 0
+            and self.marks.total()
+            == sum(count for name, count in self.verdicts.items() if Verdict[name].failed)
             and sum(pace.cases for pace in self.pace.values()) <= self.judged
             and all(
                 0 < count <= self.verdicts[verdict]
@@ -307,6 +331,24 @@ class Tally:
             and self.leanings.is_sound()
             and all(type(failure[name]) is str for failure in self.failures for name in TOLD)
         )
+
+
+def different(failures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first of those that begin with the same tensor or fault and have one name."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for failure in failures:
+        found.setdefault(_looks(failure), failure)
+    return list(found.values())
+
+
+def _looks(failure: dict[str, Any]) -> tuple[Any, ...]:
+    first, fault, looks = failure["first"], failure["fault"], failure["looks"]
+    return (
+        failure["verdict"],
+        first and first["key"],
+        fault and (fault["kind"], fault["last_key"]),
+        looks[0]["name"] if looks else "",
+    )
 
 
 def _size(failure: dict[str, Any]) -> tuple[int, int, int, str]:

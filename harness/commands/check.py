@@ -3,6 +3,7 @@
 import argparse
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="start no further case after so many seconds; default: no limit",
     )
     parser.add_argument(
+        "--keep-going",
+        type=int,
+        default=1,
+        metavar="N",
+        help="after a failure judge a candidate on, until N are found that begin with different "
+        "tensors or have different names; default: 1",
+    )
+    parser.add_argument(
         "--resume",
         metavar="DIR",
         help="keep what is judged in this folder, and go on from what is known there; a campaign "
@@ -96,6 +105,9 @@ def run(options: argparse.Namespace) -> int:
     if not options.limit > 0:
         raise UsageError(f"--limit={options.limit:g}: use a number of seconds above zero")
 
+    if options.keep_going < 1:
+        raise UsageError(f"--keep-going={options.keep_going}: use how many failures to look for")
+    request = replace(request, keep_going=options.keep_going)
     ready_to_report(options)
 
     from rich.console import Console

@@ -21,7 +21,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from harness.campaign.conduct import Names
+from harness.campaign.ask import Asked
 from harness.campaign.lot import Lot, Part
 from harness.campaign.request import Request
 from harness.campaign.summary import Summary
@@ -71,9 +71,9 @@ class Host:
             return NO_RANKS, f"harness: {told_in_full(error)}", f"{type(error).__name__}: {error}"
         return None
 
-    def examine(self, lot: Lot, names: Names) -> dict[str, Any]:
+    def examine(self, lot: Lot, asked: Asked) -> dict[str, Any]:
         """What a lot came to, as a document has it."""
-        found: Summary = self._examiner.examine(lot, names, Silent())
+        found: Summary = self._examiner.examine(lot, asked, Silent())
         return found.record()
 
 
@@ -86,7 +86,7 @@ class Seat:
     answer: Any
     is_open: bool = False
     lot: Lot | None = None
-    names: Names = ()
+    asked: Asked = ()
 
 
 class Cluster:
@@ -143,12 +143,12 @@ class Cluster:
     def is_busy(self) -> bool:
         return any(seat.lot is not None for seat in self._seats)
 
-    def begin(self, lot: Lot, names: Names) -> None:
+    def begin(self, lot: Lot, asked: Asked) -> None:
         seat = next(seat for seat in self._seats if seat.is_open and seat.lot is None)
-        seat.lot, seat.names = lot, names
-        seat.answer = seat.actor.examine.remote(lot, names)
+        seat.lot, seat.asked = lot, asked
+        seat.answer = seat.actor.examine.remote(lot, asked)
 
-    def finished(self) -> tuple[Lot, Names, Summary | None] | None:
+    def finished(self) -> tuple[Lot, Asked, Summary | None] | None:
         waited = {seat.answer: seat for seat in self._seats if seat.lot or not seat.is_open}
         # Who has a lot is waited for as long as it takes: each of its cases has a time limit.
         ready, _ = ray.wait([*waited], timeout=None if self.is_busy else PATIENCE)
@@ -159,7 +159,7 @@ class Cluster:
                 "no host of the cluster has room for a pool",
             )
         seat = waited[ready[0]]
-        lot, names, seat.lot = seat.lot, seat.names, None
+        lot, asked, seat.lot = seat.lot, seat.asked, None
         try:
             said = ray.get(ready[0])
         except (RayActorError, GetTimeoutError):
@@ -168,14 +168,14 @@ class Cluster:
             self._seats.remove(seat)
             if not self._stopped:
                 self._replace(seat)
-            return (lot, names, None) if lot else None
+            return (lot, asked, None) if lot else None
         if isinstance(said, tuple):
             what, text, summary = said
             raise BadInput(text) if what == REFUSED else NoRanks(text, summary)
         if lot is None:
             seat.is_open = True
             return None
-        return lot, names, Summary.from_record(said, partial=True)
+        return lot, asked, Summary.from_record(said, partial=True)
 
     def _replace(self, seat: Seat) -> None:
         self._never_open += not seat.is_open

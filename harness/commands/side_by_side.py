@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Self
 
-from harness.campaign.conduct import Names
+from harness.campaign.ask import Asked
 from harness.campaign.lot import Lot, Part
 from harness.campaign.request import Request
 from harness.campaign.summary import Summary
@@ -65,7 +65,7 @@ class Worker:
     process: BaseProcess
     connection: Connection
     lot: Lot | None = None
-    names: Names = ()
+    asked: Asked = ()
 
 
 class Processes:
@@ -108,14 +108,14 @@ class Processes:
     def is_busy(self) -> bool:
         return any(worker.lot is not None for worker in self._workers)
 
-    def begin(self, lot: Lot, names: Names) -> None:
+    def begin(self, lot: Lot, asked: Asked) -> None:
         worker = next(worker for worker in self._workers if worker.lot is None)
-        worker.lot, worker.names = lot, names
+        worker.lot, worker.asked = lot, asked
         # Who is gone is noticed when it is waited for.
         with suppress(OSError):
-            worker.connection.send((lot, names))
+            worker.connection.send((lot, asked))
 
-    def finished(self) -> tuple[Lot, Names, Summary | None]:
+    def finished(self) -> tuple[Lot, Asked, Summary | None]:
         busy = {worker.connection: worker for worker in self._workers if worker.lot is not None}
         connection = next(iter(wait(busy)))
         assert isinstance(connection, Connection)
@@ -127,16 +127,16 @@ class Processes:
         if isinstance(said, list):
             what, text, summary = said
             raise BadInput(text) if what == REFUSED else NoRanks(text, summary)
-        lot, names, worker.lot = worker.lot, worker.names, None
+        lot, asked, worker.lot = worker.lot, worker.asked, None
         assert lot is not None
         if said is not None:
-            return lot, names, Summary.from_record(said, partial=True)
+            return lot, asked, Summary.from_record(said, partial=True)
         self._end(worker)
         self._workers.remove(worker)
         if not self._stopped:
             with _without_ctrl_c():
                 self._workers.append(self._started(worker.part))
-        return lot, names, None
+        return lot, asked, None
 
     def stop(self) -> None:
         """They tell what they know by then."""
@@ -192,8 +192,8 @@ def _serve(opens: Open, asked: tuple[Any, ...], parent: int, connection: Connect
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with opens(*asked) as examiner:
             while True:
-                lot, names = connection.recv()
-                found = examiner.examine(lot, names, Silent())
+                lot, asked = connection.recv()
+                found = examiner.examine(lot, asked, Silent())
                 connection.send_bytes(json.dumps(found.record()).encode())
     except (KeyboardInterrupt, EOFError, BrokenPipeError):
         return

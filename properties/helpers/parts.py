@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from harness.campaign.conduct import Campaign, Names
+from harness.campaign.ask import Asked
+from harness.campaign.conduct import Campaign
 from harness.campaign.lot import WHOLE, Lot, Part
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, Summary
@@ -45,8 +46,8 @@ class Nobody:
     def __init__(self, does: str, worker: Part) -> None:
         self._does, self._worker = does, worker
 
-    def examine(self, lot: Lot, names: Names, _watch: object) -> Summary:
-        assert names == REQUEST.candidates
+    def examine(self, lot: Lot, asked: Asked, _watch: object) -> Summary:
+        assert [ask.candidate for ask in asked] == [*REQUEST.candidates]
         summary = Summary(
             request=REQUEST,
             ranks=2,

@@ -125,8 +125,8 @@ def test_the_tutorial_candidate_with_a_bug_is_found_shrunk_explained_and_shown_a
         shown = re.search(r"```\n(DIVERGED.*?)```", README, re.DOTALL)
         assert shown
         assert shown[1] in output
-    assert tally.failure is not None
-    case = tally.failure.case
+    (failure,) = tally.found.values()
+    case = failure.case
     assert len(case.rows) <= 2, output
     assert case.tokens <= case.sp + 2, output
     (command,) = re.findall(r"^  replay  python -m harness (.*)", output, re.MULTILINE)

@@ -50,6 +50,48 @@ def test_a_fault_has_exit_status_3(capsys: pytest.CaptureFixture[str]) -> None:
     assert "raised ValueError: no" in capsys.readouterr().out
 
 
+TWO_BUGS = """
+import torch
+
+from harness.candidates.own.native import LocalDialect
+
+class TwoBugs(LocalDialect):
+    name = "two-bugs"
+
+    def loss(self, case, batch, stream, nll_L, targets, rank):
+        if case.micro_batches > 1:
+            raise ValueError("no")
+        return 2 * super().loss(case, batch, stream, nll_L, targets, rank)
+
+TWO_BUGS = TwoBugs()
+"""
+
+
+@pytest.mark.parametrize(("going", "judged"), [("2", 2), ("3", 6)])
+@pytest.mark.usefixtures("own_pool")
+def test_a_check_that_keeps_going_finds_the_second_bug_as_well(
+    going: str, judged: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.campaign.examine.SHRINK_SECONDS", 1.0)
+    Path("two.py").write_text(TWO_BUGS)
+    words = ["check", "--candidate", "two.py:TWO_BUGS", *SMALL, "--sp", "2", "--cases", "6"]
+    words += ["--loss", "token-mean", "--set", "micro=1,2", "--no-diagnose", "--json"]
+    assert main([*words, "--keep-going", going]) == 1
+    told = capsys.readouterr()
+    (tally,) = json.loads(told.out)["candidates"].values()
+    assert tally["judged"] == judged
+    assert [each["verdict"] for each in tally["failures"]] == ["DIVERGED", "FAULT"]
+    # What fails like one that is known is counted.
+    verdicts = tally["verdicts"]
+    assert sum(tally["marks"].values()) == verdicts["DIVERGED"] + verdicts["FAULT"]
+    assert "two.py:TWO_BUGS: cases that failed, by how\n" in told.err
+
+
+def test_how_many_failures_are_looked_for_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--keep-going", "0"]) == 2
+    assert "--keep-going=0: use how many failures to look for" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("own_pool")
 def test_a_campaign_in_which_no_rank_needed_anything_of_another_is_no_pass(
     capsys: pytest.CaptureFixture[str],

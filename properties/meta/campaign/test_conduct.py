@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.campaign.conduct import Campaign, Lost, Names
+from harness.campaign.ask import Ask, Asked
+from harness.campaign.conduct import Campaign, Lost
 from harness.campaign.lot import SIZE, WHOLE, Lot
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary
-from harness.campaign.tally import Tally
+from harness.campaign.tally import Tally, different
 from harness.case import parse
 from harness.compare import Comparison, KeyResult, Verdict
 
@@ -25,8 +26,9 @@ REQUEST = Request(
     count=6 * SIZE, seed=0,
 )  # fmt: skip
 LOTS = WHOLE.lots(REQUEST.count)
-FAILURE = {
+FAILURE: dict[str, Any] = {
     "case": str(CASE), "verdict": "DIVERGED", "explanation": "x", "replay": "y", "bundle": "z",
+    "fault": None, "looks": [],
 }  # fmt: skip
 # What becomes of a lot.
 Fate = Callable[[Lot, str], str]
@@ -40,15 +42,20 @@ def tally(count: int, verdict: Verdict) -> Tally:
     return made
 
 
-def judged(lot: Lot, names: Names, fate: Fate) -> Summary:
-    """All cases of it, but for a name that fails in the first or is judged on no other."""
+def judged(lot: Lot, asked: Asked, fate: Fate) -> Summary:
+    """Of each name all cases, but where it is judged on one only or its first case fails."""
     tallies = {name: Tally() for name in REQUEST.candidates}
-    for name in names:
-        how = fate(lot, name)
-        verdict = Verdict.DIVERGED if how == "fails" else Verdict.EQUAL
-        made = tallies[name] = Tally() + tally(1 if how else len(lot), verdict)
-        if how == "fails":
-            made.failures.append(FAILURE)
+    for ask in asked:
+        how = fate(lot, name := ask.candidate)
+        fails, _, mark = how.partition(" at ")
+        is_new = fails == "fails" and mark not in ask.marks
+        rest = 0 if how == "lacks" or (is_new and ask.wanted == 1) else len(lot) - 1
+        first = Verdict.DIVERGED if fails == "fails" else Verdict.EQUAL
+        made = tallies[name] = tally(1, first) + tally(rest, Verdict.EQUAL)
+        if fails == "fails":
+            made.marks[mark] = 1
+        if is_new:
+            made.failures.append({**FAILURE, "first": {"key": mark}})
         elif how == "lacks":
             made.verdicts["UNSUPPORTED"], made.refused["no"] = 300, 300
             made.lacking = len(lot) - 1
@@ -63,8 +70,8 @@ class Fakes:
     """So many places; which of them is done next is chosen from outside."""
 
     def __init__(self, room: int, fate: Fate, choose: Callable[[int], int]) -> None:
-        self.begun: list[tuple[Lot, Names]] = []
-        self.asked: list[tuple[Lot, Names]] = []
+        self.begun: list[tuple[Lot, Asked]] = []
+        self.asked: list[tuple[Lot, Asked]] = []
         self._room, self._fate, self._choose = room, fate, choose
         self.stopped = False
 
@@ -76,75 +83,109 @@ class Fakes:
     def is_busy(self) -> bool:
         return bool(self.begun)
 
-    def begin(self, lot: Lot, names: Names) -> None:
-        assert names
-        self.begun.append((lot, names))
-        self.asked.append((lot, names))
+    def begin(self, lot: Lot, asked: Asked) -> None:
+        assert asked
+        self.begun.append((lot, asked))
+        self.asked.append((lot, asked))
 
-    def finished(self) -> tuple[Lot, Names, Summary | None]:
-        lot, names = self.begun.pop(self._choose(len(self.begun)))
+    def finished(self) -> tuple[Lot, Asked, Summary | None]:
+        lot, asked = self.begun.pop(self._choose(len(self.begun)))
         how = self._fate(lot, "")
         if how == "ctrl-c" and not self.stopped:
-            self.begun.append((lot, names))
+            self.begun.append((lot, asked))
             raise KeyboardInterrupt
         if how == "lost":
-            return lot, names, None
-        found = judged(lot, names, self._fate)
+            return lot, asked, None
+        found = judged(lot, asked, self._fate)
         if self.stopped:
             found.ended = INTERRUPTED
         elif how == "late":
             found.ended = LIMIT
-        return lot, names, found
+        return lot, asked, found
 
     def stop(self) -> None:
         self.stopped = True
 
 
 def conducted(
-    fate: Fate, room: int = 1, choose: Callable[[int], int] = lambda _: 0, **known: Any
+    fate: Fate,
+    room: int = 1,
+    choose: Callable[[int], int] = lambda _: 0,
+    known: Any = (),
+    going: int = 1,
 ) -> tuple[Summary, list[Lot], Fakes]:
     counted: list[Lot] = []
     places = Fakes(room, fate, choose)
-    campaign = Campaign(REQUEST, LOTS, lambda lot, *_: counted.append(lot))
-    return campaign.run(places, known.get("known", {})), counted, places
+    request = replace(REQUEST, keep_going=going)
+    campaign = Campaign(request, LOTS, lambda lot, *_: counted.append(lot))
+    return campaign.run(places, dict(known)), counted, places
 
 
 FATES = st.dictionaries(
     st.tuples(st.integers(0, 5), st.sampled_from(REQUEST.candidates)),
-    st.sampled_from(("fails", "lacks")),
-    max_size=3,
+    st.sampled_from(("fails at x", "fails at y", "fails at z", "lacks")),
+    max_size=6,
 )
 
 
-@given(FATES, st.integers(1, 4), st.randoms(use_true_random=False))
+@given(FATES, st.integers(1, 4), st.integers(1, 3), st.randoms(use_true_random=False))
 def test_the_order_in_which_lots_are_done_changes_nothing(
-    fates: dict[tuple[int, str], str], room: int, random: Any
+    fates: dict[tuple[int, str], str], room: int, going: int, random: Any
 ) -> None:
     def fate(lot: Lot, name: str) -> str:
         return fates.get((lot.number, name), "")
 
-    alone, counted, _ = conducted(fate)
-    together, also, _ = conducted(fate, room, random.randrange)
+    alone, counted, _ = conducted(fate, going=going)
+    together, also, _ = conducted(fate, room, random.randrange, going=going)
     assert together == alone
     assert also == counted
     assert Summary.from_record(alone.record()) == alone
     assert alone.size == REQUEST.count
+    for tally in alone.tallies.values():
+        found = [failure["first"]["key"] for failure in tally.failures]
+        assert len(found) == len({*found}) <= going
+
+
+def test_a_candidate_is_judged_on_until_so_many_different_failures_are_known() -> None:
+    fates = dict(enumerate(("fails at x", "", "fails at x", "fails at y", "fails at z")))
+    found, _, places = conducted(lambda lot, name: name and fates.get(lot.number, ""), going=2)
+    tally = found.tallies["a"]
+    assert [failure["first"]["key"] for failure in tally.failures] == ["x", "y"]
+    # What is known already is counted all the same.
+    assert tally.marks == {"x": 2, "y": 1}
+    assert tally.judged == 3 * SIZE + 1
+    assert places.asked[3][1] == (Ask("a", ("x",), 1), Ask("b", ("x",), 1))
+    assert len(places.asked) == 4
+    # The default.
+    found, _, places = conducted(lambda lot, name: name and fates.get(lot.number, ""))
+    assert (found.tallies["a"].judged, len(places.asked)) == (1, 1)
+
+
+def test_of_failures_that_come_to_one_name_in_the_end_there_is_one() -> None:
+    record = {**FAILURE, "first": {"key": "q"}, "looks": [{"name": "scaled"}]}
+    others = [
+        {**record, "looks": [{"name": "lost"}]},
+        {**record, "first": {"key": "k"}},
+        {**record, "first": None, "fault": {"kind": "died", "last_key": "q"}},
+    ]
+    assert different([record, *others, record | {"bundle": "other"}]) == [record, *others]
 
 
 def test_who_failed_is_asked_no_more_and_what_it_did_meanwhile_counts_for_nothing() -> None:
     def fate(lot: Lot, name: str) -> str:
-        return "fails" if (lot.number, name) == (1, "a") else ""
+        return "fails at x" if (lot.number, name) == (1, "a") else ""
 
     # The last that was begun is done first.
     found, counted, places = conducted(fate, 3, lambda busy: busy - 1)
     assert counted == LOTS
     assert (found.tallies["a"].judged, found.tallies["b"].judged) == (SIZE + 1, REQUEST.count)
-    assert [names for lot, names in places.asked if lot.number == 2] == [("a", "b"), ("b",)]
+    again = [asked for lot, asked in places.asked if lot.number == 2]
+    assert again == [(Ask("a"), Ask("b")), (Ask("b"),)]
 
 
 def test_a_campaign_ends_with_the_last_who_is_asked() -> None:
     found, counted, places = conducted(
-        lambda lot, name: "fails" if lot.number == 1 and name else ""
+        lambda lot, name: "fails at x" if lot.number == 1 and name else ""
     )
     assert counted == LOTS[:2]
     assert len(places.asked) == 2
@@ -200,8 +241,8 @@ def test_a_lot_that_is_lost_is_given_to_another_and_lost_again_it_is_named() -> 
 
 def test_what_is_known_is_not_judged_again() -> None:
     whole, _, _ = conducted(lambda *_: "")
-    names = REQUEST.candidates
-    known = {lot: (names, judged(lot, names, lambda *_: "")) for lot in LOTS[:4]}
+    asked = tuple(map(Ask, REQUEST.candidates))
+    known = {lot: (asked, judged(lot, asked, lambda *_: "")) for lot in LOTS[:4]}
     found, counted, places = conducted(lambda *_: "", known=known)
     assert [lot for lot, _ in places.asked] == LOTS[4:]
     assert counted == LOTS

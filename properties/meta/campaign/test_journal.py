@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harness.campaign.ask import Ask
 from harness.campaign.journal import BadJournal, Journal
 from harness.campaign.lot import SIZE, WHOLE, Part
 from harness.cli import main
@@ -21,7 +22,7 @@ from properties.meta.campaign.test_conduct import LOTS, REQUEST, judged
 pytest_plugins = ["properties.helpers.own_pool"]
 
 HERE = replace(REQUEST, candidates=("native-local", "native-gather"))
-NAMES = REQUEST.candidates
+ASKED = tuple(map(Ask, REQUEST.candidates))
 
 
 def passes(*_: object) -> str:
@@ -32,7 +33,7 @@ def kept(folder: Path, lots: int) -> Path:
     """A folder in which so many lots are known; its lots."""
     journal = Journal.of(folder, HERE, 2, WHOLE)
     for lot in LOTS[:lots]:
-        journal.keep(lot, NAMES, judged(lot, NAMES, passes))
+        journal.keep(lot, ASKED, judged(lot, ASKED, passes))
     journal.close()
     return folder / "lots.jsonl"
 
@@ -40,10 +41,10 @@ def kept(folder: Path, lots: int) -> Path:
 def test_what_was_kept_is_known_and_kept_once(tmp_path: Path) -> None:
     lots = kept(tmp_path / "new" / "folder", 2)
     journal = Journal.of(lots.parent, HERE, 2, WHOLE)
-    assert journal.known == {lot: (NAMES, judged(lot, NAMES, passes)) for lot in LOTS[:2]}
+    assert journal.known == {lot: (ASKED, judged(lot, ASKED, passes)) for lot in LOTS[:2]}
     assert journal.told() == f"known before this run: {2 * SIZE} cases in 2 lots"
     before = lots.read_bytes()
-    journal.keep(LOTS[0], NAMES, judged(LOTS[0], NAMES, passes))
+    journal.keep(LOTS[0], ASKED, judged(LOTS[0], ASKED, passes))
     assert lots.read_bytes() == before
 
 
@@ -56,7 +57,7 @@ def test_a_line_that_was_not_written_to_its_end_is_not_known_and_spoils_nothing(
         lots.write_bytes(whole[:-cut])
         journal = Journal.of(tmp_path, HERE, 2, WHOLE)
         assert [*journal.known] == LOTS[:1]
-        journal.keep(LOTS[1], NAMES, judged(LOTS[1], NAMES, passes))
+        journal.keep(LOTS[1], ASKED, judged(LOTS[1], ASKED, passes))
         journal.close()
         assert [json.loads(line)["number"] for line in lots.read_text().splitlines()] == [0, 1]
 

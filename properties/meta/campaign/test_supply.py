@@ -271,5 +271,6 @@ def test_no_two_shards_are_given_the_same_case() -> None:
 def test_who_failed_is_given_no_more() -> None:
     campaign, tally = Supply(REQUEST, 2, LOT), Tally()
     for jobs in campaign.rounds({"a": tally}):
-        tally.failure = Comparison(case=jobs[0][0], candidate="a", verdict=Verdict.DIVERGED)
+        failed = Comparison(case=jobs[0][0], candidate="a", verdict=Verdict.DIVERGED)
+        assert tally.fail(failed, "a mark", ())
     assert campaign.given == campaign.share

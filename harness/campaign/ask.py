@@ -1,0 +1,18 @@
+"""Who is still to be judged in a campaign, and on what. Standard library only."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A candidate, the failures that it is known to have by their marks, and how many are wanted.
+
+    Cases that fail as is known are counted, and none of them is looked into any more.
+    """
+
+    candidate: str
+    marks: tuple[str, ...] = ()
+    wanted: int = 1
+
+
+Asked = tuple[Ask, ...]
