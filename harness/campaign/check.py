@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from harness.campaign.ask import Asked
-from harness.campaign.conduct import Campaign, Places
+from harness.campaign.conduct import Campaign, Share
 from harness.campaign.examine import Examiner
 from harness.campaign.journal import Journal
 from harness.campaign.live import Live
 from harness.campaign.lot import Lot
+from harness.campaign.places import Here, Places
 from harness.campaign.request import Request
 from harness.campaign.summary import Summary
 from harness.campaign.supply import Supply, notebooks_batch
@@ -22,33 +23,6 @@ from harness.plan import plan
 OURS = ("native-", "mutants.", "benign.")
 
 
-class Here:
-    """One pool, of this process; it judges a lot while it is waited for."""
-
-    def __init__(self, examiner: Examiner, live: Live) -> None:
-        self._examiner, self._live = examiner, live
-        self._begun: list[tuple[Lot, Asked]] = []
-
-    @property
-    def has_room(self) -> bool:
-        return not self._begun
-
-    @property
-    def is_busy(self) -> bool:
-        return bool(self._begun)
-
-    def begin(self, lot: Lot, asked: Asked) -> None:
-        self._begun.append((lot, asked))
-
-    def finished(self) -> tuple[Lot, Asked, Summary]:
-        lot, asked = self._begun.pop()
-        return lot, asked, self._examiner.examine(lot, asked, self._live)
-
-    def stop(self) -> None:
-        """None is begun while nobody waits for it."""
-        self._begun.clear()
-
-
 def check(examiner: Examiner, console: Console, journal: Journal | None = None) -> Summary:
     """Judge every candidate on one pool of ranks.
 
@@ -59,7 +33,11 @@ def check(examiner: Examiner, console: Console, journal: Journal | None = None) 
     lots = part.lots(request.count)
     # What is wrong with the request is said before anything is shown.
     Supply(request, pool.size, lots[0])
-    return conduct(request, pool.size, lots, console, lambda live: Here(examiner, live), journal)
+
+    def here(live: Live) -> Places[Share, Summary]:
+        return Here(lambda share: examiner.examine(*share, live))
+
+    return conduct(request, pool.size, lots, console, here, journal)
 
 
 def conduct(
@@ -67,7 +45,7 @@ def conduct(
     ranks: int,
     lots: Sequence[Lot],
     console: Console,
-    open_places: Callable[[Live], Places],
+    open_places: Callable[[Live], Places[Share, Summary]],
     journal: Journal | None = None,
 ) -> Summary:
     """Have lots judged, wherever that is, and show what they come to."""

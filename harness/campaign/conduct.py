@@ -6,49 +6,19 @@ lot by then, or more of them, that is judged anew. So a campaign comes to the sa
 lots are judged.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from harness.campaign.ask import Ask, Asked
 from harness.campaign.lot import Lot
+from harness.campaign.places import Losses, Places
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, Summary
 from harness.campaign.tally import different
 from harness.campaign.undisturbed import undisturbed
 
-# How often a lot may be lost together with those who judge it.
-MOST_LOSSES = 2
-
-
-class Lost(RuntimeError):
-    """Whoever is given this lot is gone; the message names it."""
-
-
-class Places(Protocol):
-    """Where lots are judged, several at a time or one."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another lot can be begun."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether one that was begun is not finished."""
-
-    def begin(self, lot: Lot, asked: Asked) -> None:
-        """Have these candidates judged on a lot."""
-
-    def finished(self) -> tuple[Lot, Asked, Summary | None] | None:
-        """Wait for whichever is done first; nothing is known of one whose place is gone.
-
-        Nothing at all, where there is room all of a sudden.
-        """
-
-    def stop(self) -> None:
-        """Finish those that were begun as they are."""
-
-
+# What a pool is given, and what becomes of it.
+Share = tuple[Lot, Asked]
 # Called with each lot that is counted, in the order of lots.
 Counted = Callable[[Lot, Asked, Summary], None]
 
@@ -67,10 +37,12 @@ class Campaign:
         # came to.
         self._left, self._waiting = deque(lots), deque(lots)
         self._came: dict[Lot, tuple[Asked, Summary]] = {}
-        self._lost = Counter[Lot]()
+        self._losses = Losses[Lot]()
         self._ended = self._stopped = False
 
-    def run(self, places: Places, known: dict[Lot, tuple[Asked, Summary]]) -> Summary:
+    def run(
+        self, places: Places[Share, Summary], known: dict[Lot, tuple[Asked, Summary]]
+    ) -> Summary:
         """Judge all but what is known, and say what it comes to."""
         self._came |= known
         self._waiting = deque(lot for lot in self._waiting if lot not in known)
@@ -84,19 +56,19 @@ class Campaign:
                 self._ended = self._stopped = True
                 places.stop()
 
-    def _goes_on(self, places: Places) -> bool:
+    def _goes_on(self, places: Places[Share, Summary]) -> bool:
         with undisturbed():
             self._count()
         if not self._left or not self._asked:
             return False
         while self._waiting and places.has_room and not self._ended:
-            places.begin(self._waiting.popleft(), self._asked)
+            places.begin((self._waiting.popleft(), self._asked))
         if not places.is_busy and (self._ended or not self._waiting):
             return False
         came = places.finished()
         if came is None:
             return True
-        lot, asked, found = came
+        (lot, asked), found = came
         with undisturbed():
             if found is None:
                 self._lose(lot)
@@ -119,11 +91,8 @@ class Campaign:
                 self._counted(lot, asked, found)
 
     def _lose(self, lot: Lot) -> None:
-        self._lost[lot] += 1
-        if self._lost[lot] == MOST_LOSSES and not self._stopped:
-            raise Lost(
-                f"{lot}: whoever judged it was gone before it was done, {MOST_LOSSES} times"
-            )
+        if not self._stopped:
+            self._losses.add(lot, lot)
         self._waiting.appendleft(lot)
 
     def _add(self, found: Summary) -> None:

@@ -5,13 +5,13 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.against import PLAIN
 from harness.campaign.lot import Part
 from harness.campaign.request import Request
 from harness.campaign.undisturbed import undisturbed
-from harness.commands.examiner import open_examiner
+from harness.commands.examiner import open_elsewhere, open_examiner, open_work, read_work
 from harness.commands.options import (
     STOPPED,
     UsageError,
@@ -28,16 +28,20 @@ from harness.commands.options import (
     status_of,
     step_options,
 )
+from harness.commands.places import open_cluster, places_options, pools_for
 from harness.commands.ranks import NoRanks
-from harness.commands.side_by_side import Processes, pools_for
+from harness.commands.side_by_side import Processes
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from harness.campaign.conduct import Share
     from harness.campaign.summary import Summary
     from harness.commands.cluster import Cluster
 
 HELP = "judge candidates on generated cases"
+# A pool is worth its start if it has so many cases.
+WORTH = 25
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -54,20 +58,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="K/N",
         help="judge only part K of N; `merge` adds the parts up",
     )
-    parser.add_argument(
-        "--pools",
-        default="1",
-        metavar="N",
-        help="judge on N pools of ranks at once; auto: as many as there are cores, or devices, "
-        "for; default: 1",
-    )
-    parser.add_argument(
-        "--on",
-        choices=("here", "ray"),
-        default="here",
-        help="ray: have the pools on the hosts of the Ray cluster that RAY_ADDRESS names, or the "
-        "one of this host; --pools auto: as many as there is room for; default: here",
-    )
+    places_options(parser)
     parser.add_argument(
         "--limit",
         type=float,
@@ -101,7 +92,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     request, ranks = read_request(options)
     part = read_part(options.shard, request.count)
-    pools = pools_for(options.pools, request, ranks, options.on)
+    pools = pools_for(
+        options,
+        ranks,
+        most=request.count,
+        worth=request.count // WORTH,
+        of=f"--cases={request.count}",
+    )
     if not options.limit > 0:
         raise UsageError(f"--limit={options.limit:g}: use a number of seconds above zero")
 
@@ -143,8 +140,8 @@ def _judged(
     # Stopped in the middle, an import leaves its library half made.
     with undisturbed():
         from harness.campaign.check import check, conduct
-        from harness.campaign.conduct import Lost
         from harness.campaign.journal import Journal
+        from harness.campaign.places import Lost
         from harness.campaign.table import say
 
     until = time.monotonic() + options.limit
@@ -172,15 +169,13 @@ def _several(
     part: Part,
     pools: int,
     until: float,
-) -> "Processes | Cluster":
+) -> "Processes[Share, Summary] | Cluster[Share, Summary]":
     """Pools on this host, or wherever there is room."""
-    asked = options, request, ranks, part, until
+    asked = options, request, ranks, part
     if options.on == "here":
-        return Processes(open_examiner, asked, pools)
-    try:
-        from harness.commands.cluster import Cluster
-    except ImportError:
-        raise UsageError(
-            "--on=ray: Ray is not installed here; pip install 'ulysses-harness[ray]'"
-        ) from None
-    return Cluster(*asked)
+        return Processes(open_work, (*asked, until), pools, read_work)
+
+    def now() -> tuple[Any, ...]:
+        return (*asked, until - time.monotonic())
+
+    return open_cluster(open_elsewhere, now, options, ranks, read_work)

@@ -1,4 +1,4 @@
-"""Pools on the hosts of a Ray cluster, that judge one lot after the other.
+"""Pools on the hosts of a Ray cluster, that do one job after the other.
 
 Each has a placement group of its own, with as many CPUs or GPUs of one host as it has ranks. In it
 lives an actor with an ordinary pool. Hosts may come and go: a pool whose host is gone starts anew
@@ -10,25 +10,21 @@ import logging
 import os
 import socket
 import sys
-import time
+from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from harness.campaign.ask import Asked
-from harness.campaign.lot import Lot, Part
-from harness.campaign.request import Request
-from harness.campaign.summary import Summary
-from harness.commands.examiner import open_examiner
+from harness.campaign.places import Done, Job
 from harness.commands.options import UsageError
 from harness.commands.ranks import NoRanks
-from harness.commands.side_by_side import NO_RANKS, REFUSED, Silent
+from harness.commands.side_by_side import NO_RANKS, REFUSED, Open
 from harness.commands.unexpected import told_in_full
 from harness.outside import BadInput
 
@@ -43,26 +39,18 @@ MOST_NEVER_OPEN = 3
 class Host:
     """What an actor is: an ordinary pool on whichever host it was given."""
 
-    def __init__(
-        self,
-        folder: str,
-        options: argparse.Namespace,
-        request: Request,
-        ranks: int,
-        part: Part,
-        seconds: float,
-    ) -> None:
+    def __init__(self, folder: str, opens: Open, asked: tuple[Any, ...]) -> None:
         os.chdir(folder)
         # It says so for what computes in its actors. Ranks are processes of their own.
         os.environ.pop("OMP_NUM_THREADS", None)
-        self._asked = options, request, ranks, part, time.monotonic() + seconds
+        self._opens, self._asked = opens, asked
         self._stack = ExitStack()
-        self._examiner: Any = None
+        self._work: Any = None
 
     def open(self) -> Any:
         """Nothing once there are ranks to be asked, or what is to be said instead."""
         try:
-            self._examiner = self._stack.enter_context(open_examiner(*self._asked))
+            self._work = self._stack.enter_context(self._opens(*self._asked))
         except BadInput as error:
             return REFUSED, str(error), ""
         except NoRanks as error:
@@ -71,38 +59,36 @@ class Host:
             return NO_RANKS, f"harness: {told_in_full(error)}", f"{type(error).__name__}: {error}"
         return None
 
-    def examine(self, lot: Lot, asked: Asked) -> dict[str, Any]:
-        """What a lot came to, as a document has it."""
-        found: Summary = self._examiner.examine(lot, asked, Silent())
-        return found.record()
+    def do(self, job: Any) -> Any:
+        """The record of what becomes of it."""
+        return self._work(job)
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
-    """One actor, what it is waited for, and the lot that it has."""
+class Seat(Generic[Job]):
+    """One actor, what it is waited for, and the job that it has."""
 
     group: Any
     actor: Any
     answer: Any
     is_open: bool = False
-    lot: Lot | None = None
-    asked: Asked = ()
+    job: Job | None = None
 
 
-class Cluster:
+class Cluster(Generic[Job, Done]):
     """So many pools, wherever there is room for them."""
 
     def __init__(
         self,
+        opens: Open,
+        asked: Callable[[], tuple[Any, ...]],
         options: argparse.Namespace,
-        request: Request,
         ranks: int,
-        part: Part,
-        until: float,
+        read: Callable[[Any], Done],
     ) -> None:
-        self._asked = options, request, ranks, part
-        self._until = until
-        self._seats: list[Seat] = []
+        # What is asked depends on how late it is.
+        self._opens, self._asked, self._read = opens, asked, read
+        self._seats: list[Seat[Job]] = []
         # How many were gone before they had ranks.
         self._never_open = 0
         self._stopped = False
@@ -137,20 +123,19 @@ class Cluster:
 
     @property
     def has_room(self) -> bool:
-        return any(seat.is_open and seat.lot is None for seat in self._seats)
+        return any(seat.is_open and seat.job is None for seat in self._seats)
 
     @property
     def is_busy(self) -> bool:
-        return any(seat.lot is not None for seat in self._seats)
+        return any(seat.job is not None for seat in self._seats)
 
-    def begin(self, lot: Lot, asked: Asked) -> None:
-        seat = next(seat for seat in self._seats if seat.is_open and seat.lot is None)
-        seat.lot, seat.asked = lot, asked
-        seat.answer = seat.actor.examine.remote(lot, asked)
+    def begin(self, job: Job) -> None:
+        seat = next(seat for seat in self._seats if seat.is_open and seat.job is None)
+        seat.job, seat.answer = job, seat.actor.do.remote(job)
 
-    def finished(self) -> tuple[Lot, Asked, Summary | None] | None:
-        waited = {seat.answer: seat for seat in self._seats if seat.lot or not seat.is_open}
-        # Who has a lot is waited for as long as it takes: each of its cases has a time limit.
+    def finished(self) -> tuple[Job, Done | None] | None:
+        waited = {s.answer: s for s in self._seats if s.job is not None or not s.is_open}
+        # Who has a job is waited for as long as it takes: each of its cases has a time limit.
         ready, _ = ray.wait([*waited], timeout=None if self.is_busy else PATIENCE)
         if not ready:
             raise NoRanks(
@@ -159,7 +144,7 @@ class Cluster:
                 "no host of the cluster has room for a pool",
             )
         seat = waited[ready[0]]
-        lot, asked, seat.lot = seat.lot, seat.asked, None
+        job, seat.job = seat.job, None
         try:
             said = ray.get(ready[0])
         except (RayActorError, GetTimeoutError):
@@ -168,16 +153,16 @@ class Cluster:
             self._seats.remove(seat)
             if not self._stopped:
                 self._replace(seat)
-            return (lot, asked, None) if lot else None
+            return None if job is None else (job, None)
         if isinstance(said, tuple):
             what, text, summary = said
             raise BadInput(text) if what == REFUSED else NoRanks(text, summary)
-        if lot is None:
+        if job is None:
             seat.is_open = True
             return None
-        return lot, asked, Summary.from_record(said, partial=True)
+        return job, self._read(said)
 
-    def _replace(self, seat: Seat) -> None:
+    def _replace(self, seat: Seat[Job]) -> None:
         self._never_open += not seat.is_open
         if self._never_open > MOST_NEVER_OPEN * self._pools:
             raise NoRanks(
@@ -192,7 +177,7 @@ class Cluster:
         for seat in self._seats:
             _end(seat)
 
-    def _seat(self) -> Seat:
+    def _seat(self) -> Seat[Job]:
         group = placement_group([self._bundle], strategy="STRICT_PACK")
         options = {
             "num_cpus": self._bundle.get("CPU", 0),
@@ -200,9 +185,8 @@ class Cluster:
             "scheduling_strategy": PlacementGroupSchedulingStrategy(group),
             "max_restarts": 0,
         }
-        seconds = self._until - time.monotonic()
         host: Any = ray.remote(Host)
-        actor = host.options(**options).remote(str(Path.cwd()), *self._asked, seconds)
+        actor = host.options(**options).remote(str(Path.cwd()), self._opens, self._asked())
         return Seat(group, actor, actor.open.remote())
 
 
@@ -256,6 +240,6 @@ def _words(bundle: dict[str, float]) -> str:
     return " and ".join(f"{count:g} {kind}s" for kind, count in bundle.items())
 
 
-def _end(seat: Seat) -> None:
+def _end(seat: Seat[Any]) -> None:
     ray.kill(seat.actor)
     remove_placement_group(seat.group)

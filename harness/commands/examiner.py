@@ -1,8 +1,9 @@
 """Ranks, ready to judge the lots of a campaign."""
 
 import argparse
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.campaign.lot import WHOLE, Part
 from harness.campaign.request import Request
@@ -10,9 +11,11 @@ from harness.commands.ranks import open_pool
 from harness.importing import without_a_search_for_garbage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from harness.campaign.conduct import Share
     from harness.campaign.examine import Examiner
+    from harness.campaign.summary import Summary
 
 
 @contextmanager
@@ -34,3 +37,35 @@ def open_examiner(
         yield Examiner(
             request=request, pool=pool, until=until, part=part, diagnoses=options.diagnose
         )
+
+
+@contextmanager
+def open_work(*asked: Any) -> "Iterator[Callable[[Share], dict[str, Any]]]":
+    """The same where nobody watches: what a lot comes to, as a document has it."""
+    with open_examiner(*asked) as examiner:
+        yield lambda share: examiner.examine(*share, Silent()).record()
+
+
+@contextmanager
+def open_elsewhere(*asked: Any) -> "Iterator[Callable[[Share], dict[str, Any]]]":
+    """The same on a host whose clock is another: there is so much time left."""
+    *others, seconds = asked
+    with open_work(*others, time.monotonic() + seconds) as work:
+        yield work
+
+
+def read_work(record: dict[str, Any]) -> "Summary":
+    """And back."""
+    from harness.campaign.summary import Summary
+
+    return Summary.from_record(record, partial=True)
+
+
+class Silent:
+    """Of several lines that move none could be read."""
+
+    def tell(self, summary: "Summary", doing: str = "checking") -> None:
+        pass
+
+    def found(self, failure: object) -> None:
+        pass

@@ -1,14 +1,16 @@
 """`mutants`: how many known bugs the check finds, and names."""
 
 import argparse
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from harness.against import PLAIN
+from harness.campaign.lot import WHOLE, Part
+from harness.campaign.request import Request
 from harness.commands.options import (
     DIVERGED,
     PASSED,
-    UsageError,
     against_option,
     answer,
     campaign_options,
@@ -18,13 +20,19 @@ from harness.commands.options import (
     ready_to_report,
     report_option,
 )
-from harness.commands.ranks import open_pool
+from harness.commands.places import open_cluster, places_options, pools_for
+from harness.commands.ranks import NoRanks, open_pool
+from harness.commands.side_by_side import Processes
 
 if TYPE_CHECKING:
-    from harness.compare import Comparison
-    from harness.ranks.pool import RankPool
+    from collections.abc import Callable, Iterator
+
+    from harness.campaign.places import Places
+    from harness.commands.cluster import Cluster
+    from harness.detection import Trial
 
 HELP = "show how many known bugs the check finds and names"
+MOST_POOLS = 64
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +43,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="keys such as B14, stages such as labels, or the words mutants and benign; default: "
         "mutants,benign",
     )
-    parser.add_argument(
-        "--pools", type=int, default=1, metavar="N", help="rank pools to use at once; default: 1"
-    )
+    places_options(parser)
     parser.add_argument("--shrink", action="store_true", help="shrink each failure, up to 60 s")
     parser.add_argument(
         "--required-only",
@@ -56,18 +62,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     request, ranks = read_request(options)
-    if not 1 <= options.pools <= 64:
-        raise UsageError(f"--pools={options.pools}: use a number from 1 to 64")
+    pools = pools_for(options, ranks, most=MOST_POOLS, worth=MOST_POOLS, of=str(MOST_POOLS))
 
     ready_to_report(options)
 
     from rich.console import Console
 
-    from harness.campaign.supply import draw
+    from harness.campaign.places import Lost
     from harness.candidates.bank import STAGES
     from harness.candidates.own import benign, mutants
-    from harness.detection import Watch, measure, show
-    from harness.failure.smallest import smallest
+    from harness.detection import Watch, score, show
 
     stages = {
         stage: [key for key, mutant in mutants.BANK.items() if mutant.stage == stage]
@@ -76,31 +80,83 @@ def run(options: argparse.Namespace) -> int:
     keys = read_keys(
         options.only, {**stages, "mutants": mutants.BANK.keys(), "benign": benign.BANK.keys()}
     )
-    console = Console(stderr=options.json)
-    with ExitStack() as stack:
-        pools = [stack.enter_context(open_pool(options, ranks)) for _ in range(options.pools)]
-        for pool in pools:
-            pool.start()
-        batch = draw(request, ranks)
-        for pool in pools:
-            pool.require_ready()
-        chosen = [mutants.BANK[key] for key in keys if key in mutants.BANK]
-        variants = [benign.BANK[key] for key in keys if key in benign.BANK]
-
-        def shrink(failure: "Comparison", pool: "RankPool") -> "Comparison":
-            return smallest(failure, pool, batch[: batch.index(failure.case)]).smallest
-
-        with Watch(console, len(chosen) + len(variants)) as watch:
-            power = measure(
-                chosen,
-                variants,
-                batch,
-                pools,
-                shrink if options.shrink else None,
-                watch,
-                required_only=options.required_only,
-                against=request.against,
-            )
-        show(power, console)
-        document = {**power.record(), "placement": pools[0].place}
+    chosen = [key for key in keys if key in mutants.BANK]
+    variants = [key for key in keys if key in benign.BANK]
+    console, told = Console(stderr=options.json), Told()
+    asked = options, request, ranks
+    try:
+        with (
+            _open(asked, pools, told.read) as places,
+            Watch(console, len(chosen) + len(variants)) as watch,
+        ):
+            power = score(chosen, variants, places, watch, against=request.against)
+    except Lost as error:
+        raise NoRanks(f"harness: {error}", str(error)) from None
+    show(power, console)
+    document = {**power.record(), "placement": told.placement}
     return answer(options, document, PASSED if power.passed else DIVERGED)
+
+
+class Told:
+    """What pools tell of each trial, and of where they are."""
+
+    def __init__(self) -> None:
+        self.placement: dict[str, str] = {}
+
+    def read(self, record: dict[str, Any]) -> "Trial":
+        from harness.detection import Trial
+
+        self.placement = self.placement or record["placement"]
+        trial = record["trial"]
+        return Trial(**{**trial, "unmet": tuple(trial["unmet"])})
+
+
+@contextmanager
+def _open(
+    asked: tuple[argparse.Namespace, Request, int],
+    pools: int,
+    read: "Callable[[dict[str, Any]], Trial]",
+) -> "Iterator[Places[str, Trial]]":
+    """One pool, several on this host, or wherever there is room."""
+    options, _, ranks = asked
+    if options.on != "here":
+        cluster: Cluster[str, Trial] = open_cluster(
+            open_trials, lambda: asked, options, ranks, read
+        )
+        with cluster:
+            yield cluster
+    elif pools > 1:
+        with Processes[str, "Trial"](open_trials, asked, pools, read) as processes:
+            yield processes
+    else:
+        from harness.campaign.places import Here
+
+        with open_trials(*asked) as attempt:
+            yield Here(lambda key: read(attempt(key)))
+
+
+@contextmanager
+def open_trials(
+    options: argparse.Namespace, request: Request, ranks: int, worker: Part = WHOLE
+) -> "Iterator[Callable[[str], dict[str, Any]]]":
+    """Ranks, ready to try what has a key in one of the banks."""
+    from harness.campaign.supply import draw
+    from harness.candidates.own import benign, mutants
+    from harness.detection import Trier
+
+    with open_pool(options, ranks, (), worker) as pool:
+        pool.start()
+        trier = Trier(
+            cases=draw(request, ranks),
+            pool=pool,
+            shrinks=options.shrink,
+            required_only=options.required_only,
+            against=request.against,
+        )
+        pool.require_ready()
+
+        def attempt(key: str) -> dict[str, Any]:
+            trial = trier.attempt(mutants.BANK.get(key) or benign.BANK[key])
+            return {"trial": asdict(trial), "placement": pool.place}
+
+        yield attempt

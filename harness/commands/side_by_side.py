@@ -1,4 +1,4 @@
-"""Several pools on this host: a process for each, that judges one lot after the other."""
+"""Several pools on this host: a process for each, that does one job after the other."""
 
 import ctypes
 import json
@@ -11,71 +11,45 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Generic, Self
 
-from harness.campaign.ask import Asked
-from harness.campaign.lot import Lot, Part
-from harness.campaign.request import Request
-from harness.campaign.summary import Summary
-from harness.commands.options import UsageError
+from harness.campaign.lot import Part
+from harness.campaign.places import Done, Job
 from harness.commands.ranks import NoRanks
 from harness.commands.unexpected import told_in_full
 from harness.importing import SAFE_PATH
 from harness.outside import BadInput
 
-if TYPE_CHECKING:
-    from harness.campaign.examine import Examiner
-
-# A pool is worth its start if it has so many cases.
-WORTH = 25
 # What may come instead of a summary, followed by what is to be said of it.
 REFUSED, NO_RANKS = "refused", "no ranks"
 # As the kernel's header has it.
 PR_SET_PDEATHSIG = 1
 
-# Opens ranks, given what was asked for and which of several pools it is.
-Open = Callable[..., AbstractContextManager["Examiner"]]
-
-
-def pools_for(text: str, request: Request, ranks: int, where: str = "here") -> int:
-    """How many pools `--pools` asks for; `auto` has a core or a device for each rank.
-
-    Elsewhere that is known only there.
-    """
-    if text != "auto":
-        if not text.isdecimal() or not 0 < int(text) <= request.count:
-            raise UsageError(
-                f"--pools={text}: use auto, or a number from 1 to --cases={request.count}"
-            )
-        return int(text)
-    if where != "here":
-        return 0
-    from harness.ranks.device import at_hand
-
-    kind, devices = at_hand()
-    there = len(os.sched_getaffinity(0)) if kind == "cpu" else devices
-    return max(1, min(there // ranks, request.count // WORTH))
+# Opens ranks, given what was asked for and which of several pools it is. Of each job they make a
+# record of what becomes of it.
+Open = Callable[..., AbstractContextManager[Callable[[Any], Any]]]
 
 
 @dataclass(slots=True)
-class Worker:
-    """One process, and the lot that it has."""
+class Worker(Generic[Job]):
+    """One process, and the job that it has."""
 
     part: Part
     process: BaseProcess
     connection: Connection
-    lot: Lot | None = None
-    asked: Asked = ()
+    job: Job | None = None
 
 
-class Processes:
+class Processes(Generic[Job, Done]):
     """As many as there are pools; who is gone is replaced by another."""
 
-    def __init__(self, opens: Open, asked: tuple[Any, ...], pools: int) -> None:
+    def __init__(
+        self, opens: Open, asked: tuple[Any, ...], pools: int, read: Callable[[Any], Done]
+    ) -> None:
         # What they import and start must be theirs alone.
         self._context = multiprocessing.get_context("spawn")
-        self._opens, self._asked = opens, asked
-        self._workers: list[Worker] = []
+        self._opens, self._asked, self._read = opens, asked, read
+        self._workers: list[Worker[Job]] = []
         self._stopped = False
         os.environ |= SAFE_PATH
         # Begun beforehand, because it would unblock what is blocked here.
@@ -88,7 +62,7 @@ class Processes:
             self.__exit__()
             raise
 
-    def _started(self, part: Part) -> Worker:
+    def _started(self, part: Part) -> Worker[Job]:
         ours, theirs = self._context.Pipe()
         words = self._opens, (*self._asked, part), os.getpid(), theirs
         process = self._context.Process(target=_serve, args=words)
@@ -102,21 +76,21 @@ class Processes:
 
     @property
     def has_room(self) -> bool:
-        return any(worker.lot is None for worker in self._workers)
+        return any(worker.job is None for worker in self._workers)
 
     @property
     def is_busy(self) -> bool:
-        return any(worker.lot is not None for worker in self._workers)
+        return any(worker.job is not None for worker in self._workers)
 
-    def begin(self, lot: Lot, asked: Asked) -> None:
-        worker = next(worker for worker in self._workers if worker.lot is None)
-        worker.lot, worker.asked = lot, asked
+    def begin(self, job: Job) -> None:
+        worker = next(worker for worker in self._workers if worker.job is None)
+        worker.job = job
         # Who is gone is noticed when it is waited for.
         with suppress(OSError):
-            worker.connection.send((lot, asked))
+            worker.connection.send(job)
 
-    def finished(self) -> tuple[Lot, Asked, Summary | None]:
-        busy = {worker.connection: worker for worker in self._workers if worker.lot is not None}
+    def finished(self) -> tuple[Job, Done | None]:
+        busy = {worker.connection: worker for worker in self._workers if worker.job is not None}
         connection = next(iter(wait(busy)))
         assert isinstance(connection, Connection)
         worker = busy[connection]
@@ -127,16 +101,16 @@ class Processes:
         if isinstance(said, list):
             what, text, summary = said
             raise BadInput(text) if what == REFUSED else NoRanks(text, summary)
-        lot, asked, worker.lot = worker.lot, worker.asked, None
-        assert lot is not None
+        job, worker.job = worker.job, None
+        assert job is not None
         if said is not None:
-            return lot, asked, Summary.from_record(said, partial=True)
+            return job, self._read(said)
         self._end(worker)
         self._workers.remove(worker)
         if not self._stopped:
             with _without_ctrl_c():
                 self._workers.append(self._started(worker.part))
-        return lot, asked, None
+        return job, None
 
     def stop(self) -> None:
         """They tell what they know by then."""
@@ -144,7 +118,7 @@ class Processes:
         for worker in self._workers:
             worker.process.terminate()
 
-    def _end(self, worker: Worker) -> None:
+    def _end(self, worker: Worker[Job]) -> None:
         """It has told all, or nobody waits for it any more."""
         worker.connection.close()
         worker.process.kill()
@@ -168,18 +142,8 @@ def _without_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class Silent:
-    """Of several lines that move none could be read."""
-
-    def tell(self, summary: Summary, doing: str = "checking") -> None:
-        pass
-
-    def found(self, failure: object) -> None:
-        pass
-
-
 def _serve(opens: Open, asked: tuple[Any, ...], parent: int, connection: Connection) -> None:
-    """One process: judge lots, tell what each came to, and end when nobody asks any more."""
+    """One process: do jobs, tell what each came to, and end when nobody asks any more."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
@@ -190,11 +154,10 @@ def _serve(opens: Open, asked: tuple[Any, ...], parent: int, connection: Connect
     try:
         # Who is asked to end before this has nothing to tell.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with opens(*asked) as examiner:
+        with opens(*asked) as work:
             while True:
-                lot, asked = connection.recv()
-                found = examiner.examine(lot, asked, Silent())
-                connection.send_bytes(json.dumps(found.record()).encode())
+                record = work(connection.recv())
+                connection.send_bytes(json.dumps(record).encode())
     except (KeyboardInterrupt, EOFError, BrokenPipeError):
         return
     except BadInput as error:

@@ -1,26 +1,22 @@
-"""The whole bank, tried on several pools side by side, and its score."""
+"""The whole bank, tried on one pool or several, and its score."""
 
-import queue
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
 from harness.against import PLAIN, Against
+from harness.campaign.places import Here, Places, each
 from harness.candidates.bank import Benign, Mutant
 from harness.case import Case
 from harness.compare import Comparison
 from harness.detection.trial import Trial, try_benign, try_mutant
+from harness.failure.smallest import smallest
 from harness.ranks.pool import RankPool
 
 # So much of what is found has to be called by its name.
 NAMED_RIGHT = 0.9
-
-ShrinkOn = Callable[[Comparison, RankPool], Comparison]
 
 
 @dataclass(kw_only=True)
@@ -91,51 +87,63 @@ class Power:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trier:
+    """Who tries one after the other, on the same cases."""
+
+    cases: Sequence[Case]
+    pool: RankPool
+    shrinks: bool = False
+    required_only: bool = False
+    against: Against = PLAIN
+
+    def attempt(self, entry: Mutant | Benign) -> Trial:
+        """What becomes of it."""
+        if isinstance(entry, Benign):
+            return try_benign(entry, self.cases, self.pool, against=self.against)
+        return try_mutant(
+            entry,
+            self.cases,
+            self.pool,
+            self._smaller if self.shrinks else None,
+            required_only=self.required_only,
+            against=self.against,
+        )
+
+    def _smaller(self, failure: Comparison) -> Comparison:
+        before = self.cases[: self.cases.index(failure.case)]
+        return smallest(failure, self.pool, before).smallest
+
+
 def measure(
     mutants: Sequence[Mutant],
     variants: Sequence[Benign],
-    cases: Sequence[Case],
-    pools: Sequence[RankPool],
-    shrink: ShrinkOn | None = None,
+    trier: Trier,
+) -> Power:
+    """Try all, one after the other."""
+    entries: dict[str, Mutant | Benign] = {entry.key: entry for entry in mutants}
+    entries |= {entry.key: entry for entry in variants}
+    here = Here[str, Trial](lambda key: trier.attempt(entries[key]))
+    keys = [mutant.key for mutant in mutants], [variant.key for variant in variants]
+    return score(*keys, here, against=trier.against)
+
+
+def score(
+    mutants: Sequence[str],
+    variants: Sequence[str],
+    places: Places[str, Trial],
     told: Callable[[Trial], None] = lambda _trial: None,
     *,
-    required_only: bool = False,
     against: Against = PLAIN,
 ) -> Power:
-    """Try all; each pool takes the next one as soon as it is free."""
-    started = time.monotonic()
-    free: queue.SimpleQueue[RankPool] = queue.SimpleQueue()
-    for pool in pools:
-        free.put(pool)
-    telling = threading.Lock()
-
-    def attempt(entry: Mutant | Benign) -> Trial:
-        pool = free.get()
-        try:
-            if isinstance(entry, Benign):
-                trial = try_benign(entry, cases, pool, against=against)
-            else:
-                smaller = (lambda failure: shrink(failure, pool)) if shrink else None
-                trial = try_mutant(
-                    entry, cases, pool, smaller, required_only=required_only, against=against
-                )
-        finally:
-            free.put(pool)
-        with telling:
-            told(trial)
-        return trial
-
-    with ExitStack() as stack:
-        threads = stack.enter_context(ThreadPoolExecutor(len(pools)))
-        # A Ctrl-C must not wait for a whole bank.
-        stack.callback(threads.shutdown, wait=True, cancel_futures=True)
-        # What takes longest goes first.
-        late = [threads.submit(attempt, variant) for variant in variants]
-        soon = [threads.submit(attempt, mutant) for mutant in mutants]
-        power = Power(
-            mutants=[future.result() for future in soon],
-            benign=[future.result() for future in late],
-            against=against,
-        )
-    power.seconds = round(time.monotonic() - started, 3)
-    return power
+    """Have all tried, wherever that is; what takes longest goes first."""
+    started, trials = time.monotonic(), dict[str, Trial]()
+    for key, trial in each([*variants, *mutants], places):
+        trials[key] = trial
+        told(trial)
+    return Power(
+        mutants=[trials[key] for key in mutants],
+        benign=[trials[key] for key in variants],
+        seconds=round(time.monotonic() - started, 3),
+        against=against,
+    )

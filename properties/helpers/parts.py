@@ -9,25 +9,22 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from harness.campaign.ask import Asked
-from harness.campaign.conduct import Campaign
+from harness.campaign.conduct import Campaign, Share
 from harness.campaign.lot import WHOLE, Lot, Part
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, Summary
 from harness.campaign.tally import Histogram, Tally
 from harness.cli import obey_signals
+from harness.commands.examiner import read_work
 from harness.commands.ranks import NoRanks
 from harness.commands.side_by_side import Processes
 from harness.outside import BadInput
-
-if TYPE_CHECKING:
-    from harness.commands.side_by_side import Open
 
 REQUEST = Request(
     candidates=("a",),
@@ -46,7 +43,8 @@ class Nobody:
     def __init__(self, does: str, worker: Part) -> None:
         self._does, self._worker = does, worker
 
-    def examine(self, lot: Lot, asked: Asked, _watch: object) -> Summary:
+    def examine(self, share: Share) -> dict[str, Any]:
+        lot, asked = share
         assert [ask.candidate for ask in asked] == [*REQUEST.candidates]
         summary = Summary(
             request=REQUEST,
@@ -67,7 +65,7 @@ class Nobody:
                 signal.pause()
         except KeyboardInterrupt:
             summary.ended = INTERRUPTED
-        return summary
+        return summary.record()
 
 
 def _was_here(lot: Lot) -> bool:
@@ -79,7 +77,7 @@ def _was_here(lot: Lot) -> bool:
 
 
 @contextmanager
-def opens(does: str, worker: Part) -> Iterator[Nobody]:
+def opens(does: str, worker: Part) -> Iterator[Callable[[Share], dict[str, Any]]]:
     sys.stderr.write(f"part {worker}\n")
     if does == "refuses":
         raise BadInput("no such thing")
@@ -87,14 +85,14 @@ def opens(does: str, worker: Part) -> Iterator[Nobody]:
         raise NoRanks("harness: they do not come up", "they do not")
     if does == "breaks":
         raise ZeroDivisionError
-    yield Nobody(does, worker)
+    yield Nobody(does, worker).examine
 
 
 def main(does: str, pools: str) -> Any:
     count = int(pools)
     request, lots = replace(REQUEST, count=count), WHOLE.lots(count, count)
     try:
-        with Processes(cast("Open", opens), (does,), count) as places:
+        with Processes[Share, Summary](opens, (does,), count, read_work) as places:
             return Campaign(request, lots, lambda *_: None).run(places, {}).record()
     except KeyboardInterrupt:
         return "KeyboardInterrupt"

@@ -4,15 +4,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.campaign.ask import Ask, Asked
-from harness.campaign.conduct import Campaign, Lost
+from harness.campaign.conduct import Campaign, Share
 from harness.campaign.lot import SIZE, WHOLE, Lot
+from harness.campaign.places import Here, Lost, each
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary
 from harness.campaign.tally import Tally, different
@@ -70,8 +71,8 @@ class Fakes:
     """So many places; which of them is done next is chosen from outside."""
 
     def __init__(self, room: int, fate: Fate, choose: Callable[[int], int]) -> None:
-        self.begun: list[tuple[Lot, Asked]] = []
-        self.asked: list[tuple[Lot, Asked]] = []
+        self.begun: list[Share] = []
+        self.asked: list[Share] = []
         self._room, self._fate, self._choose = room, fate, choose
         self.stopped = False
 
@@ -83,25 +84,25 @@ class Fakes:
     def is_busy(self) -> bool:
         return bool(self.begun)
 
-    def begin(self, lot: Lot, asked: Asked) -> None:
-        assert asked
-        self.begun.append((lot, asked))
-        self.asked.append((lot, asked))
+    def begin(self, share: Share) -> None:
+        assert share[1]
+        self.begun.append(share)
+        self.asked.append(share)
 
-    def finished(self) -> tuple[Lot, Asked, Summary | None]:
-        lot, asked = self.begun.pop(self._choose(len(self.begun)))
+    def finished(self) -> tuple[Share, Summary | None]:
+        share = lot, asked = self.begun.pop(self._choose(len(self.begun)))
         how = self._fate(lot, "")
         if how == "ctrl-c" and not self.stopped:
-            self.begun.append((lot, asked))
+            self.begun.append(share)
             raise KeyboardInterrupt
         if how == "lost":
-            return lot, asked, None
+            return share, None
         found = judged(lot, asked, self._fate)
         if self.stopped:
             found.ended = INTERRUPTED
         elif how == "late":
             found.ended = LIMIT
-        return lot, asked, found
+        return share, found
 
     def stop(self) -> None:
         self.stopped = True
@@ -247,3 +248,25 @@ def test_what_is_known_is_not_judged_again() -> None:
     assert [lot for lot, _ in places.asked] == LOTS[4:]
     assert counted == LOTS
     assert found == replace(whole, seconds=found.seconds)
+
+
+class Forgetful(Here[str, str]):
+    """The first time that it has a job of this name, it loses it."""
+
+    def __init__(self, *lost: str) -> None:
+        super().__init__(str.upper)
+        self._lose = [*lost]
+
+    def finished(self) -> tuple[str, str]:
+        job, done = super().finished()
+        if job in self._lose:
+            self._lose.remove(job)
+            return job, cast("str", None)
+        return job, done
+
+
+def test_of_several_jobs_each_is_done_once_though_its_place_may_go() -> None:
+    done = dict(each("abc", Forgetful("b")))
+    assert done == {"a": "A", "b": "B", "c": "C"}
+    with pytest.raises(Lost, match="b: whoever judged it was gone before it was done, 2 times"):
+        list(each("abc", Forgetful("b", "b")))

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,8 @@ from harness.campaign.lot import WHOLE, Part
 from harness.campaign.request import Request
 from harness.cli import build_parser, main
 from harness.commands.options import read_request
+from harness.commands.places import pools_for
 from harness.commands.ranks import open_pool
-from harness.commands.side_by_side import pools_for
 from harness.ranks import device
 from properties.helpers.commands import ran
 from properties.helpers.places import ROOT
@@ -199,21 +200,22 @@ def request(count: int) -> Request:
 
 
 @pytest.mark.parametrize(
-    ("there", "ranks", "count", "pools"),
+    ("there", "ranks", "worth", "pools"),
     [
-        (("cpu", 1), 4, 100, 4),
-        (("cpu", 1), 4, 60, 2),
-        (("cpu", 1), 32, 100, 1),
-        (("cuda", 8), 2, 1000, 4),
-        (("cuda", 8), 16, 1000, 1),
+        (("cpu", 1), 4, 4, 4),
+        (("cpu", 1), 4, 2, 2),
+        (("cpu", 1), 32, 4, 1),
+        (("cuda", 8), 2, 40, 4),
+        (("cuda", 8), 16, 40, 1),
     ],
 )
 def test_auto_has_a_core_or_a_device_for_each_rank(
-    there: tuple[str, int], ranks: int, count: int, pools: int, monkeypatch: pytest.MonkeyPatch
+    there: tuple[str, int], ranks: int, worth: int, pools: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "at_hand", lambda: there)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    assert pools_for("auto", request(count), ranks) == pools
+    options = Namespace(pools="auto", on="here")
+    assert pools_for(options, ranks, most=100, worth=worth, of="100") == pools
 
 
 def test_each_part_has_its_share_of_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,12 +21,11 @@ from harness.case import Case, parse
 from harness.cli import main
 from harness.commands.options import read_keys
 from harness.compare import faulted
-from harness.detection import Power, measure, show, trial
-from harness.detection.trial import Trial
-from harness.failure.smallest import smallest
+from harness.detection import Power, Trial, Trier, measure, show, trial
 from harness.judge import evaluate_all
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
+from properties.helpers.commands import HARNESS, ran
 
 REQUEST = Request(
     candidates=("native-gather",),
@@ -55,7 +54,7 @@ def printed(power: Power) -> str:
 
 
 def test_a_mutant_is_found_named_and_scored(harness_pool: RankPool, batch: list[Case]) -> None:
-    power = measure([BANK["B14"], BANK["B101"]], [], batch, [harness_pool])
+    power = measure([BANK["B14"], BANK["B101"]], [], Trier(cases=batch, pool=harness_pool))
     assert power.passed
     assert [trial.key for trial in power.mutants] == ["B14", "B101"]
     assert [trial.named for trial in power.mutants] == [
@@ -68,7 +67,7 @@ def test_a_mutant_is_found_named_and_scored(harness_pool: RankPool, batch: list[
 
 def test_a_survivor_is_said_and_fails_the_score(harness_pool: RankPool) -> None:
     aligned = [parse("case/1 rows=4:1111 sp=2"), parse("case/1 rows=2:11,2:11 sp=2")]
-    power = measure([BANK["B01"]], [], aligned, [harness_pool])
+    power = measure([BANK["B01"]], [], Trier(cases=aligned, pool=harness_pool))
     assert not power.passed
     assert "mutants.B01 survives 2 cases: Every rank takes" in printed(power)
 
@@ -82,7 +81,9 @@ def test_ranks_that_cannot_start_find_no_bug_and_spare_nobody(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     cases = [parse("case/1 rows=4:1111 sp=2")] * 3
     with RankPool(2) as pool:
-        power = measure([BANK["B14"]], [next(iter(VARIANTS.values()))], cases, [pool])
+        power = measure(
+            [BANK["B14"]], [next(iter(VARIANTS.values()))], Trier(cases=cases, pool=pool)
+        )
     assert (power.killed, len(power.flagged)) == ([], 1)
     assert not power.passed
 
@@ -100,7 +101,7 @@ def test_a_fault_that_the_right_step_has_as_well_finds_no_bug(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     cases = [parse("case/1 rows=4:1111 sp=2")]
     with RankPool(2) as pool:
-        power = measure([BANK["B14"]], [], cases, [pool], against=against)
+        power = measure([BANK["B14"]], [], Trier(cases=cases, pool=pool, against=against))
     assert power.killed == []
     assert power.mutants[0].verdicts == {"FAULT": 1}
     assert not power.passed
@@ -123,7 +124,7 @@ def test_after_a_fault_that_finds_nothing_it_is_judged_on(
     monkeypatch.setattr(
         trial, "evaluate", lambda case, name, *_, **__: next(faults_first([(case, name)]))
     )
-    power = measure([BANK["B14"]], [], [first, *others], [harness_pool])
+    power = measure([BANK["B14"]], [], Trier(cases=[first, *others], pool=harness_pool))
     (told,) = power.mutants
     assert (told.verdict, told.verdicts["FAULT"]) == ("DIVERGED", 1)
     assert told.cases > 1
@@ -133,7 +134,7 @@ def test_a_wrong_name_is_said_and_fails_the_score_and_an_unmet_need_is_kept(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
     told = replace(BANK["B14"], anomaly="kv-repeat", needs=("dp>7", "sp>1"))
-    power = measure([told], [], batch, [harness_pool])
+    power = measure([told], [], Trier(cases=batch, pool=harness_pool))
     assert len(power.killed) == 1
     assert not power.passed
     assert "label-rolled-locally, not kv-repeat" in printed(power)
@@ -144,7 +145,7 @@ def test_what_is_flagged_is_explained_and_fails_the_score(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
     wrong = Benign("wrong", BANK["B14"].candidate, "Rolls its shard.", "nothing")
-    power = measure([], [wrong], batch, [harness_pool])
+    power = measure([], [wrong], Trier(cases=batch, pool=harness_pool))
     assert not power.passed
     assert "benign.wrong was flagged: Rolls its shard.\nDIVERGED" in printed(power)
 
@@ -159,9 +160,7 @@ def test_a_failing_case_is_shrunk_where_that_is_asked_for(
     power = measure(
         [BANK["B14"]],
         [],
-        batch,
-        [harness_pool],
-        lambda found, pool: smallest(found, pool).smallest,
+        Trier(cases=batch, pool=harness_pool, shrinks=True),
     )
     case = parse(power.mutants[0].case)
     assert case.tokens <= case.sp + 2
@@ -171,7 +170,7 @@ def test_a_failing_case_is_shrunk_where_that_is_asked_for(
 def test_a_crash_does_not_spoil_what_comes_after_it(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
-    power = measure([BANK["B94"], BANK["B83"]], [], batch, [harness_pool])
+    power = measure([BANK["B94"], BANK["B83"]], [], Trier(cases=batch, pool=harness_pool))
     assert [trial.named for trial in power.mutants] == ["crashed", "denominator-wrong-count"]
 
 
@@ -195,6 +194,24 @@ def test_the_command_prints_one_document(capsys: pytest.CaptureFixture[str]) -> 
     assert "B14: DIVERGED at case 1, label-rolled-locally" in said.err
 
 
+def test_two_pools_try_the_same_and_come_to_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["mutants", "--only", "B14,zigzag", "--cases", "2", "--sp", "2", "--dp", "1", "--json"]
+    assert main(words) == 0
+    one = json.loads(capsys.readouterr().out)
+    run = ran(*HARNESS, *words, "--pools", "2", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    two = json.loads(run.stdout)
+    for document in (one, two):
+        assert document.pop("seconds") > 0
+        assert document["score"].pop("median_seconds") > 0
+        for each in (*document["mutants"], *document["benign"]):
+            assert each.pop("seconds") > 0
+    assert two == one
+    assert one["placement"]["ranks"] == "4"
+
+
 @pytest.mark.usefixtures("own_pool")
 def test_a_survivor_has_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mutants", "--only", "B124", *TRIED]) == 1
@@ -205,7 +222,7 @@ def test_a_survivor_has_exit_status_1(capsys: pytest.CaptureFixture[str]) -> Non
     ("words", "said"),
     [
         (["--only", "B1x"], "--only=B1x: there is no such mutant or variant; near: "),
-        (["--pools", "0"], "--pools=0: use a number from 1 to 64"),
+        (["--pools", "0"], "--pools=0: use auto, or a number from 1 to 64"),
         (["--cases", "0"], "--cases=0: at least one case must be examined"),
     ],
 )

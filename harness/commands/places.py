@@ -1,0 +1,66 @@
+"""The pools that a command was asked for: one, several here, or some on the hosts of a cluster."""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from harness.campaign.places import Done, Job
+from harness.commands.options import UsageError
+from harness.commands.side_by_side import Open
+
+if TYPE_CHECKING:
+    from harness.commands.cluster import Cluster
+
+
+def places_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pools",
+        default="1",
+        metavar="N",
+        help="judge on N pools of ranks at once; auto: as many as there are cores, or devices, "
+        "for; default: 1",
+    )
+    parser.add_argument(
+        "--on",
+        choices=("here", "ray"),
+        default="here",
+        help="ray: have the pools on the hosts of the Ray cluster that RAY_ADDRESS names, or the "
+        "one of this host; --pools auto: as many as there is room for; default: here",
+    )
+
+
+def pools_for(options: argparse.Namespace, ranks: int, *, most: int, worth: int, of: str) -> int:
+    """How many pools `--pools` asks for; `auto` has a core or a device for each rank.
+
+    Elsewhere that is known only there. There are at most so many, as `of` says in words, and it is
+    worth to start so many.
+    """
+    if options.pools != "auto":
+        if not options.pools.isdecimal() or not 0 < int(options.pools) <= most:
+            raise UsageError(f"--pools={options.pools}: use auto, or a number from 1 to {of}")
+        return int(options.pools)
+    if options.on != "here":
+        return 0
+    from harness.ranks.device import at_hand
+
+    kind, devices = at_hand()
+    there = len(os.sched_getaffinity(0)) if kind == "cpu" else devices
+    return max(1, min(there // ranks, worth))
+
+
+def open_cluster(
+    opens: Open,
+    asked: Callable[[], tuple[Any, ...]],
+    options: argparse.Namespace,
+    ranks: int,
+    read: Callable[[Any], Done],
+) -> "Cluster[Job, Done]":
+    """Pools wherever there is room for them."""
+    try:
+        from harness.commands.cluster import Cluster
+    except ImportError:
+        raise UsageError(
+            "--on=ray: Ray is not installed here; pip install 'ulysses-harness[ray]'"
+        ) from None
+    return Cluster(opens, asked, options, ranks, read)
