@@ -19,6 +19,7 @@ from harness.diagnosis import (
 )
 from harness.judge.judge import begin, reference_traces
 from harness.ranks.pool import RankPool
+from harness.reference.threads import one_thread
 from harness.trace import Assembly, Fault, Kind
 
 # How often a candidate is run at most: work is counted and not time, so that a busy machine finds
@@ -32,6 +33,7 @@ MOST_FAULTS = 2
 Clock = Callable[[], float]
 
 
+@one_thread
 def diagnosed(
     failure: Comparison,
     pool: RankPool,
