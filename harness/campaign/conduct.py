@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from harness.campaign.ask import Ask, Asked
+from harness.campaign.coverage import Coverage
 from harness.campaign.lot import Lot
 from harness.campaign.places import Losses, Places
 from harness.campaign.request import Request
@@ -118,6 +119,9 @@ class Campaign:
         if self._stopped:
             self._summary.ended = INTERRUPTED
         for tally in self._summary.tallies.values():
-            if tally.lacking and not tally.failures:
+            if tally.failures:
+                # What else it would have been asked for depends on where its lots were judged.
+                tally.coverage = Coverage()
+            elif tally.lacking:
                 tally.lacking = self._summary.size - tally.judged
         return self._summary

@@ -8,7 +8,7 @@ Item = TypeVar("Item")
 # So many cases are drawn together, from the number of their lot: nobody draws those of another.
 SIZE = 100
 # Who has so many lots gets whole ones, of which one more or less makes no difference; else there
-# is a share of each lot for everybody.
+# is a share of each lot for everybody: every n-th case for a shard, so many in a row for a pool.
 MANY = 10
 
 
@@ -32,15 +32,18 @@ class Part:
         part = self
         if len(numbers) >= MANY * self.of:
             numbers, part = numbers[self.number - 1 :: self.of], WHOLE
-        parts = [part] if len(numbers) >= MANY * pools else part.among(pools)
+        several = 1 if len(numbers) >= MANY * pools else pools
         lots = [
-            Lot(number, min(SIZE, count - SIZE * number), p) for number in numbers for p in parts
+            Lot(number, min(SIZE, count - SIZE * number), part, Part(k, several))
+            for number in numbers
+            for k in range(1, several + 1)
         ]
         return [lot for lot in lots if len(lot)]
 
-    def among(self, several: int) -> "list[Part]":
-        """The same in several parts."""
-        return [Part(self.number + self.of * k, self.of * several) for k in range(several)]
+    def piece(self, batch: Sequence[Item]) -> list[Item]:
+        """So many in a row; who judges all pieces one after the other judges the batch."""
+        start, stop = (len(batch) * k // self.of for k in (self.number - 1, self.number))
+        return list(batch[start:stop])
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
@@ -56,15 +59,20 @@ class Lot:
     number: int
     size: int
     part: Part = WHOLE
+    piece: Part = WHOLE
 
     @property
     def begins(self) -> bool:
         """Whether the first case of the campaign is in it."""
-        return self.number == 0 and self.part.number == 1
+        return self.number == 0 and self.part.number == self.piece.number == 1
+
+    def share(self, whole: Sequence[Item]) -> list[Item]:
+        """What is in it, of all that were drawn together."""
+        return self.piece.piece(self.part.share(whole))
 
     def __len__(self) -> int:
-        return len(range(self.part.number - 1, self.size, self.part.of))
+        return len(self.share(range(self.size)))
 
     def __str__(self) -> str:
-        part = "" if self.part == WHOLE else f", part {self.part}"
-        return f"lot {self.number}{part}"
+        parts = (("part", self.part), ("piece", self.piece))
+        return "".join([f"lot {self.number}", *(f", {n} {p}" for n, p in parts if p != WHOLE)])

@@ -49,7 +49,7 @@ class Supply:
         whole = _of_lot(request, ranks, lot)
         # Of the lot, whatever part of it this is.
         self.number, self.drawn = str(lot.number), digest(whole)
-        self.share = lot.part.share(whole)
+        self.share = lot.share(whole)
         self.given: list[Case] = []
         # What more there is, by the limits of those for whom it is drawn.
         self._more: dict[str, Iterator[Case]] = {}
@@ -88,10 +88,11 @@ class Supply:
         meshes = product(request.sps, request.dps)
         if not any(least <= sp * dp <= self._ranks for sp, dp in meshes):
             return
-        lots, part = -(-request.count // SIZE), self._lot.part
+        lots, part, piece = -(-request.count // SIZE), self._lot.part, self._lot.piece
+        mine = part.number - 1 + part.of * (piece.number - 1)
         for number in count(lots + self._lot.number, lots):
             every = islice(_drawn(request, self._ranks, number, least), SIZE)
-            more = islice(every, part.number - 1, None, part.of)
+            more = islice(every, mine, None, part.of * piece.of)
             first = next(more, None)
             if first is None:
                 return

@@ -70,7 +70,7 @@ class Nobody:
 
 def _was_here(lot: Lot) -> bool:
     try:
-        Path(f"lot {lot.part.number}").touch(exist_ok=False)
+        Path(f"lot {lot.piece.number}").touch(exist_ok=False)
     except FileExistsError:
         return True
     return False

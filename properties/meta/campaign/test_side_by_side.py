@@ -19,7 +19,7 @@ from harness.commands.options import read_request
 from harness.commands.places import pools_for
 from harness.commands.ranks import open_pool
 from harness.ranks import device
-from properties.helpers.commands import ran
+from properties.helpers.commands import HARNESS, campaign_of, ran
 from properties.helpers.places import ROOT
 from properties.helpers.wait import PATIENCE, eventually
 
@@ -28,24 +28,45 @@ pytest_plugins = ["properties.helpers.own_pool"]
 PARTS = (sys.executable, "-m", "properties.helpers.parts")
 
 
+# In the second half of ten cases.
+FAILS_LATER = """
+from harness.candidates.own.native import LocalDialect
+
+class Later(LocalDialect):
+    name = "later"
+
+    def loss(self, case, batch, stream, nll_L, targets, rank):
+        right = super().loss(case, batch, stream, nll_L, targets, rank)
+        return right * 2 if case.seed == SEED else right
+
+SEED = 5886
+LATER = Later()
+"""
+
+
 @pytest.mark.usefixtures("own_pool")
 def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    Path("later.py").write_text(FAILS_LATER)
     words = ["check", "--sp", "2", "--dp", "1", "--cases", "10", "--json", "--ranks", "2"]
-    words += ["--candidate", "native-local"]
-    assert main(words) == 0
-    one = json.loads(capsys.readouterr().out)
-    run = ran(sys.executable, "-m", "harness", *words, "--pools", "2", cwd=tmp_path)
-    assert run.returncode == 0
-    two = json.loads(run.stdout)
+    words += ["--candidate", "native-local", "--candidate", "later.py:LATER", "--no-diagnose"]
+    assert main(words) == 1
+    one = campaign_of(capsys.readouterr().out)
+    run = ran(*HARNESS, *words, "--pools", "2", cwd=Path.cwd())
+    assert run.returncode == 1
+    two = campaign_of(run.stdout)
     for document in (one, two):
-        # How long each case took is another matter.
-        assert document["candidates"]["native-local"].pop("pace")
-    for same in ("candidates", "verdict", "size", "begun", "shards", "situations", "cases"):
-        assert two[same] == one[same]
+        # The session's ranks are more.
+        assert document["campaign"].pop("ranks") >= 2
+        tally = document["candidates"]["later.py:LATER"]
+        assert tally["judged"] == 9
+        for failure in tally["failures"]:
+            for name in ("bundle", "explanation"):
+                failure.pop(name)
+    assert two == one
     assert run.stderr.count("situations met: ") == 1
-    assert run.stderr.endswith("exit status 0: every case passed\n")
+    assert run.stderr.count("exit status 1: later.py:LATER is DIVERGED on case/1 ") == 1
 
 
 def test_each_part_explains_and_keeps_the_failure_that_it_finds(tmp_path: Path) -> None:
@@ -171,7 +192,7 @@ def test_no_part_outlives_who_started_it(tmp_path: Path) -> None:
         ("refuses", "BadInput: no such thing"),
         ("has no ranks", "NoRanks: harness: they do not come up"),
         ("breaks", "NoRanks: harness: nothing can be judged here: ZeroDivisionError:; in full"),
-        ("vanishes", "Lost: lot 0, part "),
+        ("vanishes", "Lost: lot 0, piece "),
     ],
 )
 def test_what_no_part_can_do_is_said_once(does: str, said: str, tmp_path: Path) -> None:
