@@ -16,10 +16,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
+from subprocess import Popen
 
 from project import ROOT
 
@@ -28,6 +29,7 @@ from harness.case import parse
 from harness.ranks.pool import START_DEADLINE, RankPool
 from harness.trace import Assembly, Fault, Kind
 from properties.helpers.alive import address_of, left_behind
+from properties.helpers.another_host import children, pool_with_another_host
 
 PAGE = ROOT / "docs" / "faults.md"
 FAULTY = ROOT / "properties" / "planted" / "faulty.py"
@@ -76,6 +78,8 @@ PLANTED = {
     "LEAVES_WITH_A_LONG_WORD": {Kind.RAISED},
     "TALKS_GARBAGE": {Kind.PROTOCOL},
 }
+# Where ranks are of two hosts, as under a launcher, rank 1 is there.
+ELSEWHERE = ", on another host"
 # Where several ranks wait for each other, or none has connected, nobody can say for whom.
 BLAME_NOBODY = (Kind.START, Kind.HUNG, Kind.LAUNCHER)
 
@@ -93,12 +97,22 @@ class Trouble:
     # Of a signal: which, and to whom.
     number: str = ""
     target: int = 0
+    # Whether rank 1 is on another host.
+    elsewhere: bool = False
 
 
 def troubles() -> Iterator[Trouble]:
     """Every kind there is."""
     for name, kinds in PLANTED.items():
-        yield Trouble(name, f"{FAULTY}:{name}", frozenset(kinds), 1)
+        for elsewhere in (False, True):
+            called = f"{name}{ELSEWHERE * elsewhere}"
+            trouble = Trouble(called, f"{FAULTY}:{name}", frozenset(kinds), 1)
+            yield replace(trouble, elsewhere=elsewhere)
+    for number, moment in product((*DEADLY, "SIGSTOP"), (IDLE, IN_A_CASE)):
+        told = frozenset({Kind.HUNG if number == "SIGSTOP" else Kind.DIED})
+        candidate = f"{FAULTY}:SLEEPS_BOTH" if moment == IN_A_CASE else RIGHT
+        name = f"{number} to rank 1{ELSEWHERE}"
+        yield Trouble(name, candidate, told, 1, moment, number, 1, elsewhere=True)
     for (who, target), number, moment in product(TARGETS.items(), (*DEADLY, "SIGSTOP"), MOMENTS):
         if number == "SIGSTOP" and who == "the supervisor":
             # Ranks go on without it.
@@ -122,10 +136,11 @@ def main() -> None:
     seconds: defaultdict[str, defaultdict[str, list[float]]]
     seconds = defaultdict(lambda: defaultdict(list))
     count = 0
-    with RankPool(2, deadline=DEADLINE) as pool:
+    with RankPool(2, deadline=DEADLINE) as pool, pool_with_another_host(DEADLINE) as elsewhere:
         while time.monotonic() < until:
             trouble = draw.choice(every)
-            took, wrong = suffered(trouble, pool, draw)
+            ranks, host = elsewhere[:2] if trouble.elsewhere else (pool, None)
+            took, wrong = suffered(trouble, ranks, draw, host)
             if took is None:
                 continue
             count += 1
@@ -146,15 +161,20 @@ def main() -> None:
         PAGE.write_text(marked(PAGE.read_text(), "chaos", said))
 
 
-def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[float | None, str]:
-    """Seconds until it was told, or nothing where nobody was struck; and what went wrong."""
+def suffered(
+    trouble: Trouble, pool: RankPool, draw: random.Random, host: Popen[str] | None = None
+) -> tuple[float | None, str]:
+    """Seconds until it was told, or nothing where nobody was struck; and what went wrong.
+
+    Where rank 1 is on another `host`, that is the process that keeps it.
+    """
     if trouble.moment == STARTING:
         pool.close()
         pool.deadlines.start = KEPT_FROM_STARTING
         pool.start()
     elif fault := pool.wait_until_ready():
         return 0.0, f"no ranks: {fault.summary}"
-    supervisor = pool.pids()[0]
+    supervisor = children(host.pid)[0] if host else pool.pids()[0]
     address = address_of(supervisor)
     hit: list[float] = []
     delay = draw.uniform(*DELAYS[trouble.moment])
@@ -177,17 +197,22 @@ def suffered(trouble: Trouble, pool: RankPool, draw: random.Random) -> tuple[flo
             # It came up, and was done, before, or had ended its ranks.
             pool.close()
             return None, ""
+        if trouble.moment == STARTING and isinstance(outcome, Assembly):
+            # Or it had answered before: then the next case tells of it.
+            wrong = wrongly_told(trouble, pool.run(CASES[0], trouble.candidate))
+            pool.close()
+            return (took, wrong) if wrong else (None, "")
     most = (KEPT_FROM_STARTING if trouble.moment == STARTING else DEADLINE) + MARGIN
     if took > most:
         wrong = wrong or f"told after {took:.1f} s"
-    if trouble.moment == STARTING:
-        # Ranks that did not come up once are not asked again.
-        pool.close()
     return took, wrong or left_wrong(address, pool)
 
 
 def left_wrong(address: str, pool: RankPool) -> str:
     """What is not as it should be once a fault is told."""
+    # Ranks that did not come up once are not asked again.
+    if pool.deadlines.start == KEPT_FROM_STARTING:
+        pool.close()
     # From here on nobody keeps them, and a busy machine may take its time.
     pool.deadlines.start = START_DEADLINE
     if left := left_behind(address):

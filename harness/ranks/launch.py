@@ -1,14 +1,11 @@
 """The ranks of one launch and their sockets; started, watched, killed as a unit."""
 
-import fcntl
 import secrets
 import selectors
 import socket
-import struct
-import termios
 
 from harness.ranks.host import Host, ending
-from harness.ranks.link import Event, Link
+from harness.ranks.link import Event, Link, at_hand
 from harness.ranks.messages import (
     MAX_FRAME,
     From,
@@ -26,7 +23,6 @@ from harness.ranks.placement import Placement
 
 SEND_TIMEOUT = 5.0
 CHUNK = 1 << 20
-C_INT = struct.Struct("i")
 UNKNOWN = "unknown, its host did not tell"
 
 
@@ -156,20 +152,18 @@ class Launch:
         return [Event(None, broken=left)]
 
     def _end_of(self, rank: int) -> list[Event]:
-        """What it sent before it ended; a child of its may go on for ever."""
+        """What it sent before it ended; another host has passed that on by now."""
         if rank not in self.links:
             how = self.ended[rank]
             return [Event(None, broken=f"died while starting, {how}", died=True, silent=rank)]
-        link = self.links[rank]
-        if not link.heard or link.host:
-            # Its host passes on what it said before, and then its end.
+        link, events = self.links[rank], list[Event]()
+        if not link.heard:
             return []
-        link.socket.setblocking(False)
-        there = fcntl.ioctl(link.socket, termios.FIONREAD, bytes(C_INT.size))
-        events = []
-        for _ in range(0, C_INT.unpack(there)[0] + 1, CHUNK):
-            if link.heard:
-                events += self._receive(link)
+        if not link.host:
+            link.socket.setblocking(False)
+            for _ in range(0, at_hand(link.socket) + 1, CHUNK):
+                if link.heard:
+                    events += self._receive(link)
         if link.heard:
             self._drop(link)
             events += self._farewell(link)

@@ -1,13 +1,24 @@
 """The controller's end of one rank's socket, and what can come of it."""
 
+import fcntl
+import socket
+import struct
+import termios
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.ranks.messages import MAX_HELLO, OfRank, Reader
 
+C_INT = struct.Struct("i")
 # As the kernel has it in /proc/PID/stat.
 PF_EXITING = 0x4
+
+
+def at_hand(connection: socket.socket) -> int:
+    """How many bytes it holds: of who has ended, all. Its children may send more, for ever."""
+    (there,) = C_INT.unpack(fcntl.ioctl(connection, termios.FIONREAD, bytes(C_INT.size)))
+    return int(there)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ import socket
 from harness.ranks.channel import Channel
 from harness.ranks.host import Host, ending
 from harness.ranks.launched import Launched
+from harness.ranks.link import at_hand
 from harness.ranks.messages import (
     Bye,
     End,
@@ -108,6 +109,11 @@ class Keeper:
             self._say(Opened(self._launch, number))
         elif source is supervisor.pipe:
             if host.hear():
+                # What they sent comes before their end.
+                for number, connection in self._connections.items():
+                    if connection in self._selector.get_map():
+                        for _ in range(0, at_hand(connection), CHUNK):
+                            self._pass_on(number)
                 self._tell()
         elif source == supervisor.handle:
             for there in (supervisor.pipe, supervisor.handle):

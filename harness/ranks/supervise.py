@@ -94,8 +94,8 @@ def _serve(pipe: Pipe[ToSupervisor]) -> None:
     from harness.ranks.agent import Agent
 
     while pipe.waiting or pipe.read():
-        message = pipe.waiting.popleft()
-        if isinstance(message, Start):
+        # An order for many ranks comes in several pieces.
+        if pipe.waiting and isinstance(message := pipe.waiting.popleft(), Start):
             Agent(message, pipe).run()
             bury_all_below()
             pipe.send(Stopped())

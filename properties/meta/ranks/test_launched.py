@@ -3,15 +3,13 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,10 +19,9 @@ from harness.commands.options import fit_to_launcher
 from harness.judge import evaluate
 from harness.ranks import channel
 from harness.ranks.launched import Launched, NotTogether
-from harness.ranks.nodes import Nodes
-from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
 from harness.verdict import Verdict
+from properties.helpers.another_host import children, free_port, pool_with_another_host, told
 from properties.helpers.commands import HARNESS, campaign_of, ran, running
 from properties.helpers.places import PLANTED
 from properties.helpers.wait import PATIENCE, eventually
@@ -34,37 +31,6 @@ SLEEPS = f"{PLANTED / 'faulty.py'}:SLEEPS"
 
 Leftovers = Callable[[str], list[str]]
 AddressOf = Callable[[int], str]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
-
-
-def told(rank: int, size: int, port: int, group: int | None = None) -> dict[str, Any]:
-    """What a launcher tells a process that it starts; each on a host of its own, if not said."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "GROUP_RANK": str(rank if group is None else group),
-    }
-
-
-def children(pid: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-
-
-@contextmanager
-def pool_with_another_host() -> Iterator[tuple[RankPool, subprocess.Popen[str], Nodes]]:
-    """Of two ranks, of which this process has one."""
-    port = free_port()
-    with running(*HARNESS, "check", **told(1, 2, port)) as other:
-        nodes = Nodes(Launched(0, 2, "127.0.0.1", port))
-        with closing(nodes), RankPool(2, nodes=nodes, deadline=600) as pool:
-            yield pool, other, nodes
 
 
 def sleeping(
@@ -101,6 +67,13 @@ def test_a_death_on_another_host_is_named_and_the_host_serves_the_next_launch(
         assert evaluate(CASE, "native-local", pool).verdict is Verdict.WITHIN
         nodes.close()
         assert other.wait(PATIENCE) == 0
+
+
+def test_who_ends_on_another_host_is_named_though_its_children_hold_its_socket() -> None:
+    with pool_with_another_host() as (pool, *_):
+        fault = pool.run(CASE, f"{PLANTED / 'faulty.py'}:LEAVES_CHILDREN")
+        assert isinstance(fault, Fault)
+        assert (fault.kind, fault.summary) == (Kind.DIED, "rank 1 died, exit status 7")
 
 
 def test_a_host_that_is_gone_is_named_at_once_from_then_on(

@@ -3,14 +3,17 @@
 import os
 import shutil
 import signal
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.case import parse
-from harness.ranks import host, supervisor
-from harness.ranks.messages import Ended, Order, Start, Stop, Stopped
+from harness.ranks import host, supervise, supervisor
+from harness.ranks.messages import Ended, Order, Start, Stop, Stopped, ToSupervisor, encode
+from harness.ranks.pipe import CHUNK, Pipe
 from harness.ranks.placement import PLACEMENT
 from harness.ranks.pool import RankPool
 from harness.ranks.worker import LAUNCH
@@ -172,3 +175,32 @@ def test_ranks_that_are_wanted_no_more_before_they_are_there_cost_no_patience(
     said = waits.receive()
     assert next(each for each in said if not isinstance(each, Ended)) == Stopped()
     waits.end()
+
+
+def test_an_order_for_many_ranks_is_taken_whole_in_however_many_pieces_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = []
+
+    class Noted:
+        def __init__(self, order: Start, _pipe: object) -> None:
+            taken.append(order)
+
+        def run(self) -> None:
+            """Nothing to start."""
+
+    monkeypatch.setattr("harness.ranks.agent.Agent", Noted)
+    monkeypatch.setattr(supervise, "bury_all_below", lambda: None)
+    order = Start([{"RANK": "0", "long": "x" * CHUNK}] * 4, "/", forks=True)
+    ours, theirs = socket.socketpair()
+
+    def send() -> None:
+        ours.sendall(encode(order))
+        ours.shutdown(socket.SHUT_WR)
+
+    with ours, theirs:
+        sender = threading.Thread(target=send)
+        sender.start()
+        supervise._serve(Pipe(theirs, ToSupervisor))
+        sender.join()
+        assert taken == [order]

@@ -1,0 +1,46 @@
+"""Processes that say they are on several hosts, as a launcher would have them, all on this one."""
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.ranks.launched import Launched
+from harness.ranks.nodes import Nodes
+from harness.ranks.pool import RankPool
+from properties.helpers.commands import HARNESS, running
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+def told(rank: int, size: int, port: int, group: int | None = None) -> dict[str, Any]:
+    """What a launcher tells a process that it starts; each on a host of its own, if not said."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GROUP_RANK": str(rank if group is None else group),
+    }
+
+
+def children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+@contextmanager
+def pool_with_another_host(
+    deadline: float = 600.0,
+) -> Iterator[tuple[RankPool, subprocess.Popen[str], Nodes]]:
+    """Of two ranks, of which this process has one."""
+    port = free_port()
+    with running(*HARNESS, "check", **told(1, 2, port)) as other:
+        nodes = Nodes(Launched(0, 2, "127.0.0.1", port))
+        with closing(nodes), RankPool(2, nodes=nodes, deadline=deadline) as pool:
+            yield pool, other, nodes
