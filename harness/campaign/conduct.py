@@ -93,7 +93,7 @@ class Campaign:
 
     def _lose(self, lot: Lot) -> None:
         if not self._stopped:
-            self._losses.add(lot, lot)
+            self._losses.add(lot)
         self._waiting.appendleft(lot)
 
     def _add(self, found: Summary) -> None:

@@ -122,10 +122,10 @@ class Examiner:
                     if case in share:
                         begun.begin(case)
                 tally.add(comparison, situations, seconds)
-                mark = str(mark_of(comparison))
-                name = comparison.candidate
-                if comparison.verdict.failed and tally.fail(comparison, mark, known[name]):
-                    watch.found(comparison)
+                if comparison.verdict.failed:
+                    mark = str(mark_of(comparison))
+                    if tally.fail(comparison, mark, known[comparison.candidate]):
+                        watch.found(comparison)
                 refused = comparison.verdict is Verdict.UNSUPPORTED
                 if refused not in counted:
                     counted.add(refused)

@@ -72,12 +72,12 @@ class Losses(Generic[Job]):
     def __init__(self) -> None:
         self._lost = Counter[Job]()
 
-    def add(self, job: Job, name: object) -> None:
+    def add(self, job: Job) -> None:
         """It may be given to another, or `Lost` is raised."""
         self._lost[job] += 1
         if self._lost[job] == MOST_LOSSES:
             raise Lost(
-                f"{name}: whoever judged it was gone before it was done, {MOST_LOSSES} times"
+                f"{job}: whoever judged it was gone before it was done, {MOST_LOSSES} times"
             )
 
 
@@ -92,7 +92,7 @@ def each(jobs: Iterable[Job], places: Places[Job, Done]) -> Iterator[tuple[Job, 
             continue
         job, done = came
         if done is None:
-            losses.add(job, job)
+            losses.add(job)
             waiting.appendleft(job)
         else:
             yield job, done

@@ -34,6 +34,8 @@ Evaluate = Callable[..., "Comparison"]
 Prove = Callable[..., None]
 Cases = Callable[..., "SearchStrategy[Case]"]
 DEFAULT = "native-gather"
+# In the pool, where nobody asks for others.
+RANKS = 4
 # Under this name a worker of xdist hands over what it judged.
 HANDED = "harness"
 
@@ -55,7 +57,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         help="plain: compare with plain training; self: with the candidate's own step at sp 1; "
         "default: plain",
     )
-    group.addoption("--harness-ranks", type=int, default=4, metavar="N", help="ranks in the pool")
+    group.addoption(
+        "--harness-ranks", type=int, metavar="N", help=f"ranks in the pool; default: {RANKS}"
+    )
     group.addoption(
         "--harness-device", default="auto", choices=("auto", "cpu", *needs.DEVICES, "pretend")
     )
@@ -78,6 +82,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_configure(config: pytest.Config) -> None:
     named = config.getoption("--harness-candidate")
     config.stash[JUDGED] = Judged(named="" if named == DEFAULT else named)
+    if config.option.harness_ranks is None:
+        config.option.harness_ranks = RANKS
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -96,6 +102,11 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         raise pytest.UsageError(
             f"-n {config.option.numprocesses}: a launcher started the ranks of one pool, which "
             "several workers cannot share; leave it out"
+        )
+    if config.option.harness_ranks not in (None, launched.size):
+        raise pytest.UsageError(
+            f"--harness-ranks={config.option.harness_ranks}: a launcher started {launched.size}; "
+            "leave it out"
         )
     config.option.harness_ranks = launched.size
     return None

@@ -15,7 +15,7 @@ from textwrap import shorten
 from harness.ranks.collectives import GATE, Collective, first_disagreement
 from harness.ranks.launch import Launch
 from harness.ranks.link import Event
-from harness.ranks.messages import Ask, Doing
+from harness.ranks.messages import Doing, Probe
 from harness.trace import WAITS, Fault, Kind
 
 # One rank's trouble becomes its peers' within moments: wait for theirs, then name the first.
@@ -139,7 +139,7 @@ class Autopsy:
 
 def ask(launch: Launch, patience: float) -> tuple[dict[int, Doing], list[Event]]:
     """What ranks say in time that they are doing, and what else came meanwhile."""
-    asked = {rank for rank in launch.links if launch.send(rank, Ask())}
+    asked = {rank for rank in launch.links if launch.send(rank, Probe())}
     for rank in asked:
         launch.links[rank].asked += 1
     answers: dict[int, Doing] = {}

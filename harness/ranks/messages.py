@@ -82,7 +82,7 @@ class Run(Message, frozen=True):
     loads: bool
 
 
-class Ask(Message, frozen=True):
+class Probe(Message, frozen=True):
     """To a rank: say what you are doing, whatever that is."""
 
 
@@ -250,7 +250,7 @@ class Left(Message, frozen=True):
 
 
 OfRank = Hello | Ready | Doing | Raised | Finished
-ToRank = Mesh | Run | Ask
+ToRank = Mesh | Run | Probe
 OfSupervisor = Up | Ended | Stopped
 ToSupervisor = Start | Stop
 OfNode = Opened | From | Left

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, NoReturn
 from harness.ranks.collectives import Collective, log
 from harness.ranks.descendants import ADDRESS, adopt_orphans, kill_below
 from harness.ranks.messages import (
-    Ask,
     Doing,
     Finished,
     Hello,
     Mesh,
     Message,
+    Probe,
     Raised,
     Reader,
     Ready,
@@ -77,7 +77,7 @@ class Controller:
         try:
             while data := self._socket.recv(1 << 20):
                 for message in reader.feed(data):
-                    if isinstance(message, Ask):
+                    if isinstance(message, Probe):
                         self.send(self.doing())
                     else:
                         self.inbox.put(message)

@@ -26,6 +26,8 @@ from properties.helpers.commands import HARNESS, campaign_of, ran, running
 from properties.helpers.places import PLANTED
 from properties.helpers.wait import PATIENCE, eventually
 
+pytest_plugins = ["pytester"]
+
 CASE = parse("case/1 rows=5:11111,4:1011 sp=2")
 SLEEPS = f"{PLANTED / 'faulty.py'}:SLEEPS"
 
@@ -319,6 +321,24 @@ def test_other_ranks_than_those_of_the_launcher_are_refused(
         monkeypatch.setenv(name, value)
     assert main(words.split()) == 2
     assert capsys.readouterr().err.startswith(f"harness: {said}")
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--harness-ranks=4", "--harness-ranks=4: a launcher started 2; leave it out"),
+        ("-n2", "-n 2: a launcher started the ranks of one pool, which several workers cannot "),
+    ],
+)
+def test_pytest_refuses_other_ranks_than_those_of_the_launcher(
+    option: str, said: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.ranks.nodes.dismiss", lambda: None)
+    for name, value in told(0, 2, free_port()).items():
+        monkeypatch.setenv(name, value)
+    result = pytester.runpytest_inprocess(option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert said in result.stderr.str()
 
 
 def test_what_has_a_usual_number_of_ranks_takes_those_of_the_launcher() -> None:
