@@ -9,9 +9,9 @@ from pathlib import Path
 from harness.candidates import interpreter
 from harness.outside import printable
 from harness.ranks import supervisor
+from harness.ranks.controller import LAUNCH
 from harness.ranks.messages import Ended, Order, Start
 from harness.ranks.placement import MEETING, PLACEMENT, Placement
-from harness.ranks.worker import LAUNCH
 
 # Of a file, the end is enough: what is read here, and what goes to another host.
 READ, TAIL = 1 << 16, 1 << 14

@@ -75,7 +75,9 @@ def main() -> None:
     watch = threading.Thread(target=_watch, args=(controller, address), daemon=True)
     watch.start()
     with without_a_search_for_garbage():
-        importlib.import_module("harness.ranks.agent")
+        # What is imported here, ranks that are forked need not import.
+        for module in ("harness.ranks.agent", "harness.ranks.serving"):
+            importlib.import_module(module)
         # Ranks are forked from here. A search would copy the memory that all these objects lie in.
         gc.freeze()
     try:

@@ -12,11 +12,11 @@ import pytest
 
 from harness.case import parse
 from harness.ranks import host, supervise, supervisor
+from harness.ranks.controller import LAUNCH
 from harness.ranks.messages import Ended, Order, Start, Stop, Stopped, ToSupervisor, encode
 from harness.ranks.pipe import CHUNK, Pipe
 from harness.ranks.placement import PLACEMENT
 from harness.ranks.pool import RankPool
-from harness.ranks.worker import LAUNCH
 from harness.trace import Assembly, Fault, Kind
 from properties.helpers.places import PLANTED
 

@@ -1,0 +1,109 @@
+"""What a rank does, once it has imported all that it needs: one case after the other."""
+
+import os
+import time
+import traceback
+from typing import TYPE_CHECKING, NoReturn
+
+from torch import distributed as dist
+
+from harness.candidates import STOOD_IN
+from harness.candidates.beside import require_own
+from harness.case import parse
+from harness.ranks.collectives import log
+from harness.ranks.entered import Entered
+from harness.ranks.exchanges import Exchanges
+from harness.ranks.hardware import allocations, described
+from harness.ranks.mesh import Meshes
+from harness.ranks.messages import Finished, Mesh, Raised, Ready, Run
+from harness.ranks.payload import pack
+from harness.ranks.placement import settle
+from harness.ranks.recorder import Recorder
+from harness.ranks.warm_up import make_ready
+from harness.ranks.willing import loaded, willing
+
+if TYPE_CHECKING:
+    from harness.ranks.controller import Controller
+
+# Of what a candidate says in one piece.
+LONG = 1 << 14
+
+
+class Serving:
+    """Does what the controller asks for, until that is gone."""
+
+    def __init__(self, controller: "Controller", index: int, local: int) -> None:
+        self._controller, self._index = controller, index
+        self._device = settle(local)
+        self._meshes, self._exchanges = Meshes(index, self._device), Exchanges()
+        file = controller.folder / f"progress.{index}"
+        self._progress = os.open(file, os.O_RDWR | os.O_CREAT)
+        controller.collectives = log
+        make_ready(self._device)
+        controller.send(Ready(described(self._device)))
+        # No rank begins a case before all have left the one before it, so that a collective too
+        # many can never meet one of the next case.
+        self._gate = dist.barrier(async_op=True)
+        self._entered = Entered()
+
+    def serve(self) -> NoReturn:
+        while True:
+            asked = self._controller.inbox.get()
+            if isinstance(asked, Mesh):
+                self._meshes.build(asked.dp, asked.sp)
+                continue
+            try:
+                answer: Finished | Raised = self._run(asked)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the controller judges it
+                answer = Raised(
+                    asked.run,
+                    time.time_ns(),
+                    error=f"{type(error).__name__}: {error}"[:LONG],
+                    stack="".join(part[:LONG] for part in traceback.format_exception(error)),
+                )
+            self._controller.send(answer)
+
+    def _run(self, asked: Run) -> Finished:
+        case = parse(asked.case)
+        recorder = Recorder(
+            self._index,
+            case.tokens,
+            traced=asked.traced,
+            progress=self._progress,
+            learns=asked.learns,
+        )
+        before, started = self._exchanges.sent, time.time_ns()
+        memory = allocations(self._device)
+        ask = loaded if asked.loads else willing
+        candidate, refusal, limits = ask(
+            asked.candidate, asked.folder, case, recorder, asked.oracle
+        )
+        seat = self._meshes.seat(case.dp, case.sp)
+        self._gate.wait()
+        if candidate:
+            candidate.run(case, seat.rank, recorder)
+            # What it imports late as well.
+            require_own(asked.folder)
+        fragments = recorder.fragments()
+        # Before the gate, which may ask for memory as well.
+        idle = 0 < memory == allocations(self._device)
+        # The others leave while this one packs.
+        self._gate = dist.barrier(group=seat.gate, async_op=True)
+        pieces, tensors = pack(fragments)
+        sent, forgot = self._exchanges.since(before, started, case, seat.rank, recorder)
+        recorder.reached("between cases")
+        return Finished(
+            asked.run,
+            pieces,
+            tensors,
+            skipped=list(recorder.skipped),
+            refusal=refusal,
+            limits=limits,
+            idle=idle,
+            sent=sent,
+            forgot=forgot,
+            order=self._entered.told(),
+            log=log(started) if recorder.traced else [],
+            stood_in=sorted(STOOD_IN),
+            unemitted=recorder.unemitted,
+        )
