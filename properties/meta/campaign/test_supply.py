@@ -268,6 +268,16 @@ def test_no_two_shards_are_given_the_same_case() -> None:
     assert len(set(seen)) == len(seen) == 12
 
 
+def test_no_two_pieces_of_a_lot_are_given_the_same_case() -> None:
+    seen: list[Case] = []
+    for number in (1, 2, 3):
+        piece = Part(number, 3)
+        (tally,), cases = judged(Supply(REQUEST, 2, Lot(0, 12, piece=piece)), of_token_mean)
+        assert tally.judged == 4
+        seen += cases
+    assert len(set(seen)) == len(seen) == 12
+
+
 def test_who_failed_is_given_no_more() -> None:
     campaign, tally = Supply(REQUEST, 2, LOT), Tally()
     for jobs in campaign.rounds({"a": tally}):

@@ -2,7 +2,9 @@
 
 import json
 import os
+import selectors
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +23,8 @@ from harness.commands.options import fit_to_launcher
 from harness.judge import evaluate
 from harness.ranks import channel
 from harness.ranks.launched import Launched, NotTogether
+from harness.ranks.messages import From, Left, Reader
+from harness.ranks.node import Keeper
 from harness.trace import Fault, Kind
 from harness.verdict import Verdict
 from properties.helpers.another_host import children, free_port, pool_with_another_host, told
@@ -76,6 +82,28 @@ def test_who_ends_on_another_host_is_named_though_its_children_hold_its_socket()
         fault = pool.run(CASE, f"{PLANTED / 'faulty.py'}:LEAVES_CHILDREN")
         assert isinstance(fault, Fault)
         assert (fault.kind, fault.summary) == (Kind.DIED, "rank 1 died, exit status 7")
+
+
+def test_what_a_rank_said_before_its_end_is_passed_on_before_its_end() -> None:
+    said: list[From | Left] = []
+    channel = SimpleNamespace(socket=socket.socket(), send=lambda frame: said.extend(heard(frame)))
+    supervisor = SimpleNamespace(pipe=object(), process=SimpleNamespace(returncode=None))
+    host = SimpleNamespace(
+        supervisor=supervisor, hear=lambda: [1], left=dict, ended={1: "exit status 7"}
+    )
+    ours, theirs = socket.socketpair()
+    with channel.socket, ours, theirs:
+        keeper = Keeper(cast("Any", channel))
+        keeper._host, keeper._connections = cast("Any", host), {0: theirs}
+        keeper._selector.register(theirs, selectors.EVENT_READ, 0)
+        ours.sendall(b"the last word")
+        keeper._hear(cast("Any", host), supervisor.pipe, None)
+        keeper._selector.close()
+    assert said == [From("", 0, b"the last word"), Left("", "", {}, {"1": "exit status 7"})]
+
+
+def heard(frame: bytes) -> Iterator[From | Left]:
+    return Reader[From | Left](From | Left).feed(frame)
 
 
 def test_a_host_that_is_gone_is_named_at_once_from_then_on(
