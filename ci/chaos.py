@@ -104,7 +104,8 @@ class Trouble:
 def troubles() -> Iterator[Trouble]:
     """Every kind there is."""
     for name, kinds in PLANTED.items():
-        for elsewhere in (False, True):
+        # From another host all that its child says comes first, and that may take too long.
+        for elsewhere in (False,) if name == "LEAVES_A_TALKER" else (False, True):
             called = f"{name}{ELSEWHERE * elsewhere}"
             trouble = Trouble(called, f"{FAULTY}:{name}", frozenset(kinds), 1)
             yield replace(trouble, elsewhere=elsewhere)

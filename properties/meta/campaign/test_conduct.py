@@ -53,6 +53,8 @@ def judged(lot: Lot, asked: Asked, fate: Fate) -> Summary:
         rest = 0 if how == "lacks" or (is_new and ask.wanted == 1) else len(lot) - 1
         first = Verdict.DIVERGED if fails == "fails" else Verdict.EQUAL
         made = tallies[name] = tally(1, first) + tally(rest, Verdict.EQUAL)
+        made.coverage.asked["this"] = len(lot)
+        made.coverage.judged["this"] = rest + 1
         if fails == "fails":
             made.marks[mark] = 1
         if is_new:
@@ -183,6 +185,9 @@ def test_who_failed_is_asked_no_more_and_what_it_did_meanwhile_counts_for_nothin
     found, counted, places = conducted(fate, 3, lambda busy: busy - 1)
     assert counted == LOTS
     assert (found.tallies["a"].judged, found.tallies["b"].judged) == (SIZE + 1, REQUEST.count)
+    # Of how much it was asked depends on how lots are cut; of who failed nobody needs to know.
+    asked = (found.tallies[name].coverage.asked.total() for name in ("a", "b"))
+    assert tuple(asked) == (0, REQUEST.count)
     again = [asked for lot, asked in places.asked if lot.number == 2]
     assert again == [(Ask("a"), Ask("b")), (Ask("b"),)]
 

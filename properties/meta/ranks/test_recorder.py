@@ -23,6 +23,9 @@ from harness.ranks.recorder import BadFragment, Recorder
         ("loss", torch.ones(1), None),
         ("loss", 1.0, None),
         (b"loss", torch.ones(()), None),
+        # It goes over a socket, and is printed.
+        ("loss\udcff", torch.ones(()), None),
+        ("loss\x1b[2J", torch.ones(()), None),
         ("loss", torch.ones((), dtype=torch.complex64), None),
         ("nll", torch.ones(2).to_sparse(), torch.arange(2)),
         ("sent", torch.tensor(-1), None),
