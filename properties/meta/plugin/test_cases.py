@@ -28,7 +28,7 @@ def values(drawn: list[Case], name: str) -> set[Any]:
 
 def test_it_takes_whatever_check_asks_of_cases_and_the_page_lists_all_it_takes() -> None:
     of_check = {field.name for field in fields(Request)} - {
-        *("candidates", "count", "seed", "named", "rare_sps", "rare_dps"),
+        *("candidates", "count", "seed", "named", "rare_sps", "rare_dps", "keep_going"),
     }
     takes = {*signature(cases).parameters, *signature(of).parameters} - {"limits", "ranks"}
     takes = {name for name in takes if name not in ("options", "draw")}
