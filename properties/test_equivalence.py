@@ -36,7 +36,7 @@ def test_fp64_holds_to_1e12_of_every_tensor(
     ("dtype", "count"),
     [
         ("fp32", 20),
-        ("bf16", 20),
+        ("bf16", 120),
         ("fp16", 20),
         pytest.param("fp32", 1000, marks=pytest.mark.long),
         pytest.param("bf16", 1000, marks=pytest.mark.long),
@@ -48,7 +48,7 @@ def test_lower_precisions_hold_inside_derived_budgets_in_all_situations(
     batch = generate(cases(max_ranks=4, dtypes=(dtype,)), count, 0)
     met = {name for case in batch for name in situations_of(case)}
     # That one needs six ranks: see `test_more_ranks`.
-    assert count < 1000 or met == set(SITUATIONS) - {"dp and sp above 1, and different"}
+    assert count < 120 or met == set(SITUATIONS) - {"dp and sp above 1, and different"}
     for comparison in evaluate_all(zip(batch, cycle(DIALECTS), strict=False), harness_pool):
         assert comparison.verdict.passed, explain(comparison)
         assert comparison.elements
