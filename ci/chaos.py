@@ -203,6 +203,7 @@ def suffered(
         if trouble.moment == STARTING and isinstance(outcome, Assembly):
             # Or it had answered before: then the next case tells of it.
             wrong = wrongly_told(trouble, pool.run(CASES[0], trouble.candidate))
+            wrong = wrong or left_wrong(address, pool)
             pool.close()
             return (took, wrong) if wrong else (None, "")
     most = (KEPT_FROM_STARTING if trouble.moment == STARTING else DEADLINE) + MARGIN

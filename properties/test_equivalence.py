@@ -35,9 +35,9 @@ def test_fp64_holds_to_1e12_of_every_tensor(
 @pytest.mark.parametrize(
     ("dtype", "count"),
     [
-        ("fp32", 20),
+        ("fp32", 40),
         ("bf16", 120),
-        ("fp16", 20),
+        ("fp16", 40),
         pytest.param("fp32", 1000, marks=pytest.mark.long),
         pytest.param("bf16", 1000, marks=pytest.mark.long),
     ],

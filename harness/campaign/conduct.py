@@ -18,7 +18,7 @@ from harness.campaign.summary import INTERRUPTED, Summary
 from harness.campaign.tally import different
 from harness.campaign.undisturbed import undisturbed
 
-# What a pool is given, and what becomes of it.
+# What a pool is given: cases, and who is to be judged on them.
 Share = tuple[Lot, Asked]
 # Called with each lot that is counted, in the order of lots.
 Counted = Callable[[Lot, Asked, Summary], None]

@@ -89,7 +89,7 @@ def test_the_tutorial_candidate_is_short_and_passes(harness_pool: RankPool) -> N
 @pytest.mark.parametrize(
     "options",
     [
-        ("--hypothesis-profile=dev", "--harness-ranks=2"),
+        ("--hypothesis-profile=dev", "--harness-ranks=4"),
         pytest.param((), marks=pytest.mark.long),
     ],
 )

@@ -87,7 +87,7 @@ def test_the_step_is_short_and_passes_on_every_model_and_in_a_campaign(
         assert comparison.verdict.passed, explain(comparison)
     page = (ROOT / "docs" / PAGE).read_text()
     (line,) = re.findall(r"^python -m harness (.*)", page, re.MULTILINE)
-    assert main([*line.split(), "--sp=1,2", "--dp=1,2", "--cases=8", "--json"]) == 0
+    assert main([*line.split(), "--sp=1,2", "--dp=1,2", "--cases=16", "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["candidates"].values()
     assert "its limits are dtype=fp32,bf16" in told["refused"]
     assert set(told["refused"]) <= {f"its limits are {limit}" for limit in LIMITS}

@@ -57,12 +57,9 @@ def watched(pool: RankPool, case: Case, candidate: str = "WATCHED") -> Trace:
 @pytest.mark.parametrize("candidate", DIALECTS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_a_wrapped_step_is_plain_training(
-    harness_pool: RankPool, wrapper: Wrapper, candidate: str, pytestconfig: pytest.Config
+    harness_pool: RankPool, wrapper: Wrapper, candidate: str
 ) -> None:
-    every = wrapped(wrapper)
-    # Half of them for each dialect; with --all, all for both.
-    mine = every if pytestconfig.getoption("--all") else every[DIALECTS.index(candidate) :: 2]
-    jobs = ((case, candidate) for case in mine)
+    jobs = ((case, candidate) for case in wrapped(wrapper))
     for comparison in evaluate_all(jobs, harness_pool):
         assert comparison.verdict.passed, explain(comparison)
 

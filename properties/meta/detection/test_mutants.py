@@ -32,8 +32,8 @@ REQUEST = Request(
 
 
 def some(keys: list[str], config: pytest.Config, first: int = 0) -> list[str]:
-    """One of sixty, which takes a few seconds; with --all each of them."""
-    return keys if config.getoption("--all") else keys[first::60]
+    """One of thirty, which takes a quarter of a minute; with --all each of them."""
+    return keys if config.getoption("--all") else keys[first::30]
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +111,7 @@ def test_those_that_it_does_not_name_are_listed() -> None:
 def test_what_is_benign_is_left_alone(
     harness_pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
 ) -> None:
-    few = [case for case in batch if (case.sp, case.dp) == (2, 1)][:1]
-    cases = batch if request.config.getoption("--all") else few
+    cases = batch[:200] if request.config.getoption("--all") else batch[:2]
     tried = measure([], list(BENIGN.values()), Trier(cases=cases, pool=harness_pool))
     assert [f"{t.key}\n{t.explanation}" for t in tried.flagged] == []
     refused = {t.key: t.verdicts for t in tried.benign if t.verdicts.get("UNSUPPORTED")}

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 
 from harness.against import IS_KEPT, ITSELF, NAMES
+from harness.campaign.supply import NONE_OF
 from harness.candidates.own.mutants import BANK
 from harness.case import Case, Dtype, LossContract, parse
 from harness.cli import main
@@ -257,15 +258,14 @@ def test_where_no_case_can_be_had_a_campaign_ends_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.campaign.supply.NONE_OF", none_of := 20)
     candidate = f"{ALONE}:IN_TWO_MICRO_BATCHES"
     command = ["check", "--against=self", f"--candidate={candidate}", "--sp=2", "--dp=1", "--json"]
-    assert main([*command, "--cases=40", "--loss=token-mean", "--set=micro=2"]) == 3
+    assert main([*command, "--cases=400", "--loss=token-mean", "--set=micro=2"]) == 3
     told = capsys.readouterr()
     (tally,) = json.loads(told.out)["candidates"].values()
-    assert none_of <= tally["verdicts"]["UNSUPPORTED"] <= none_of + AHEAD
-    assert tally["lacking"] == 40
-    assert "supports none of 2" in told.err
+    assert NONE_OF <= tally["verdicts"]["UNSUPPORTED"] <= NONE_OF + AHEAD
+    assert tally["lacking"] == 400
+    assert "supports none of 20" in told.err
     assert "because of 'at sp 1, dp 1 and one micro-batch, with which it is" in told.err
 
 

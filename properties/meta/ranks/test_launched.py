@@ -282,7 +282,6 @@ def test_two_hosts_under_torchrun_come_to_what_one_comes_to(tmp_path: Path) -> N
     assert first.returncode == alone.returncode == 1
 
 
-@pytest.mark.long
 def test_a_rank_that_crashes_and_one_that_hangs_are_booked_and_the_campaign_goes_on() -> None:
     faulty = PLANTED / "faulty.py"
     words = (
@@ -311,11 +310,10 @@ def test_a_host_that_is_cut_off_in_the_middle_of_a_case_is_named_and_all_ends(
 
 
 TEST = """
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 
-@settings(max_examples=5)
 @given(data=st.data())
 def test_step(harness_cases, harness_prove, harness_pool, data):
     assert harness_pool.size == 2
