@@ -5,6 +5,7 @@ things: it says at once how each rank ended, and it leaves the others alone. The
 were; that their peer is gone they notice by themselves.
 """
 
+import logging
 import os
 import selectors
 import signal
@@ -33,6 +34,8 @@ from harness.ranks.messages import Ended, Start, ToSupervisor
 from harness.ranks.pipe import Pipe
 
 ROLE = "rank"
+# It warns of each process that it is told to end, where a reader looks for what a rank wrote.
+logging.getLogger(start_processes.__module__).setLevel(logging.ERROR)
 
 
 class Alone(RendezvousHandler):

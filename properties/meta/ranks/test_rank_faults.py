@@ -214,6 +214,11 @@ def test_what_a_rank_raises_is_told_with_its_last_key_and_every_stack(fault_of: 
     assert "in check_peers" in fault.stacks[0]
 
 
+def test_nothing_of_earlier_ranks_is_told_as_the_log_of_later_ones(fault_of: Expect) -> None:
+    logs = [fault_of(faulty("PEERS_DIFFER")).log for _ in range(2)]
+    assert logs == ["", ""]
+
+
 def test_who_leaves_by_himself_raised_and_is_not_quoted_at_length(fault_of: Expect) -> None:
     fault = fault_of(faulty("LEAVES_WITH_A_LONG_WORD"))
     assert (fault.kind, fault.rank) == (Kind.RAISED, 1)
