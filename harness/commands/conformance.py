@@ -2,9 +2,12 @@
 
 import argparse
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.campaign.lot import WHOLE, Part
+from harness.campaign.places import each
 from harness.commands.options import (
     DIVERGED,
     FAULT,
@@ -14,13 +17,18 @@ from harness.commands.options import (
     ready_to_report,
     report_option,
 )
+from harness.commands.places import open_places, places_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from harness.candidates.published.library import Library
     from harness.case import Case
-    from harness.conformance import Results
+    from harness.conformance import Examined, Request, Results
 
 HELP = "judge published packages, and write the tables"
+# As many as any of their cases needs.
+RANKS = 4
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +73,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--goldens", default="golden", metavar="FOLDER", help="the golden store; default: golden"
     )
+    places_options(parser)
     parser.add_argument("--device", default="cpu", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--transport", default="auto", choices=("auto", "gloo", "nccl"))
     parser.add_argument(
@@ -89,20 +98,19 @@ def run(options: argparse.Namespace) -> int:
     if not names:
         raise UsageError("NAME: nothing is installed; see `candidates list`")
 
-    from harness.conformance import finding_record, read, write
+    from harness.conformance import read, write
 
     out = Path(options.out)
     results, before = so_far(out), _before(options)
     records: dict[str, Any] = {}
-    for name in names:
-        records[name] = _sweep(name, versions, options) if versions else _examine(name, options)
-        if not versions:
-            library = name.partition(".")[0]
-            for key, found in records[name]["listed"].items():
-                results["findings"][f"{library} {key}"] = finding_record(key, found["record"])
-        # Kept at once: hours of work are not to be lost with the last candidate.
-        results["releases" if versions else "candidates"][name] = records[name]
-        write(out, results)
+    asked = options, versions
+    with open_places(open_judging, asked, options, RANKS, _told) as places:
+        for name, record in each(names, places):
+            records[name] = record
+            # Kept at once: hours of work are not to be lost with the last candidate.
+            _enter({name: records[name] for name in names if name in records}, results, versions)
+            write(out, results)
+    records = {name: records[name] for name in names}
     for file, text in pages(read(out)).items():
         (out / file).parent.mkdir(exist_ok=True)
         (out / file).write_text(text)
@@ -110,6 +118,19 @@ def run(options: argparse.Namespace) -> int:
         _tell_changes(before, records, out)
     status = _status(records, sweeping=bool(versions))
     return answer(options, {"found": records}, status, read(out))
+
+
+def _enter(records: dict[str, Any], results: "Results", versions: list[str]) -> None:
+    """Of a bug that several candidates show the last in order is kept, whoever is done last."""
+    from harness.conformance import finding_record
+
+    results["releases" if versions else "candidates"] |= records
+    if versions:
+        return
+    for name, record in records.items():
+        library = name.partition(".")[0]
+        for key, found in record["listed"].items():
+            results["findings"][f"{library} {key}"] = finding_record(key, found["record"])
 
 
 def so_far(out: Path) -> "Results":
@@ -195,35 +216,62 @@ def wanted(names: list[str], *, newest: bool, installed: bool) -> list[str]:
     return chosen
 
 
-def _request(options: argparse.Namespace) -> Any:
+@contextmanager
+def open_judging(
+    options: argparse.Namespace, versions: list[str], worker: Part = WHOLE
+) -> "Iterator[Callable[[str], dict[str, Any]]]":
+    """Who judges one candidate after the other: the record of each, and what to say of it."""
+    from harness.conformance import examine, examined_record, release_records, sweep
+
+    request = _request(options, worker)
+    goldens = {} if versions else _goldens(options.goldens)
+
+    def judged(name: str) -> dict[str, Any]:
+        if versions:
+            return {"said": "", "record": release_records(sweep(name, versions, request))}
+        examined = examine(name, goldens, request)
+        return {"said": _in_words(examined), "record": examined_record(examined)}
+
+    yield judged
+
+
+def _request(options: argparse.Namespace, worker: Part) -> "Request":
     from harness.conformance import Request
     from harness.ranks.device import NoPlace, choose
 
     try:
-        placement = choose(options.device, options.transport, 4)
+        placement = choose(
+            options.device,
+            options.transport,
+            RANKS,
+            worker=worker.number - 1,
+            workers=worker.of,
+        )
     except NoPlace as error:
         raise UsageError(f"--{error}") from None
     return Request(options.cases, options.seed, placement, options.deadline)
 
 
-def _examine(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    from harness.conformance import examine, examined_record
+def _in_words(examined: "Examined") -> str:
+    """How one candidate came out."""
     from harness.conformance.stage import name_of
 
-    examined = examine(name, _goldens(options.goldens), _request(options))
     counts = ", ".join(f"{count} {verdict}" for verdict, count in examined.verdicts.items())
     reasons = examined.wiring, *examined.unexamined, *examined.leans
-    why = "".join(f"; {each}" for each in reasons if each)
-    print(f"{name}: {counts}{why}, {examined.seconds:.0f} s", file=sys.stderr)  # noqa: T201
-    for failure, count in examined.failures:
-        print(f"  {count} x {name_of(failure)}: {failure.case}", file=sys.stderr)  # noqa: T201
-    return examined_record(examined)
+    why = "".join(f"; {reason}" for reason in reasons if reason)
+    return "".join(
+        [
+            f"{examined.candidate}: {counts}{why}, {examined.seconds:.0f} s\n",
+            *(f"  {n} x {name_of(failure)}: {failure.case}\n" for failure, n in examined.failures),
+        ]
+    )
 
 
-def _sweep(name: str, versions: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    from harness.conformance import release_records, sweep
-
-    return release_records(sweep(name, versions, _request(options)))
+def _told(judged: dict[str, Any]) -> dict[str, Any]:
+    """The record, now that what is to be said of it was said."""
+    print(judged["said"], end="", file=sys.stderr)  # noqa: T201
+    record: dict[str, Any] = judged["record"]
+    return record
 
 
 def _goldens(folder: str) -> "dict[str, Case]":

@@ -20,19 +20,15 @@ from harness.commands.options import (
     ready_to_report,
     report_option,
 )
-from harness.commands.places import open_cluster, places_options, pools_for
-from harness.commands.ranks import NoRanks, open_pool
-from harness.commands.side_by_side import Processes
+from harness.commands.places import open_places, places_options
+from harness.commands.ranks import open_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.campaign.places import Places
-    from harness.commands.cluster import Cluster
     from harness.detection import Trial
 
 HELP = "show how many known bugs the check finds and names"
-MOST_POOLS = 64
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -62,13 +58,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     request, ranks = read_request(options)
-    pools = pools_for(options, ranks, most=MOST_POOLS, worth=MOST_POOLS, of=str(MOST_POOLS))
-
     ready_to_report(options)
 
     from rich.console import Console
 
-    from harness.campaign.places import Lost
     from harness.candidates.bank import STAGES
     from harness.candidates.own import benign, mutants
     from harness.detection import Watch, score, show
@@ -84,14 +77,11 @@ def run(options: argparse.Namespace) -> int:
     variants = [key for key in keys if key in benign.BANK]
     console, told = Console(stderr=options.json), Told()
     asked = options, request, ranks
-    try:
-        with (
-            _open(asked, pools, told.read) as places,
-            Watch(console, len(chosen) + len(variants)) as watch,
-        ):
-            power = score(chosen, variants, places, watch, against=request.against)
-    except Lost as error:
-        raise NoRanks(f"harness: {error}", str(error)) from None
+    with (
+        open_places(open_trials, asked, options, ranks, told.read) as places,
+        Watch(console, len(chosen) + len(variants)) as watch,
+    ):
+        power = score(chosen, variants, places, watch, against=request.against)
     show(power, console)
     document = {**power.record(), "placement": told.placement}
     return answer(options, document, PASSED if power.passed else DIVERGED)
@@ -109,30 +99,6 @@ class Told:
         self.placement = self.placement or record["placement"]
         trial = record["trial"]
         return Trial(**{**trial, "unmet": tuple(trial["unmet"])})
-
-
-@contextmanager
-def _open(
-    asked: tuple[argparse.Namespace, Request, int],
-    pools: int,
-    read: "Callable[[dict[str, Any]], Trial]",
-) -> "Iterator[Places[str, Trial]]":
-    """One pool, several on this host, or wherever there is room."""
-    options, _, ranks = asked
-    if options.on != "here":
-        cluster: Cluster[str, Trial] = open_cluster(
-            open_trials, lambda: asked, options, ranks, read
-        )
-        with cluster:
-            yield cluster
-    elif pools > 1:
-        with Processes[str, "Trial"](open_trials, asked, pools, read) as processes:
-            yield processes
-    else:
-        from harness.campaign.places import Here
-
-        with open_trials(*asked) as attempt:
-            yield Here(lambda key: read(attempt(key)))
 
 
 @contextmanager

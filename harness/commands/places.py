@@ -2,15 +2,19 @@
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from harness.campaign.places import Done, Job
+from harness.campaign.places import Done, Here, Job, Lost, Places
 from harness.commands.options import UsageError
-from harness.commands.side_by_side import Open
+from harness.commands.ranks import NoRanks
+from harness.commands.side_by_side import Open, Processes
 
 if TYPE_CHECKING:
     from harness.commands.cluster import Cluster
+
+MOST_POOLS = 64
 
 
 def places_options(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +51,31 @@ def pools_for(options: argparse.Namespace, ranks: int, *, most: int, worth: int,
     kind, devices = at_hand()
     there = len(os.sched_getaffinity(0)) if kind == "cpu" else devices
     return max(1, min(there // ranks, worth))
+
+
+@contextmanager
+def open_places(
+    opens: Open,
+    asked: tuple[Any, ...],
+    options: argparse.Namespace,
+    ranks: int,
+    read: Callable[[Any], Done],
+) -> Iterator[Places[str, Done]]:
+    """One pool, several on this host, or wherever there is room."""
+    pools = pools_for(options, ranks, most=MOST_POOLS, worth=MOST_POOLS, of=str(MOST_POOLS))
+    try:
+        if options.on != "here":
+            cluster: Cluster[str, Done] = open_cluster(opens, lambda: asked, options, ranks, read)
+            with cluster:
+                yield cluster
+        elif pools > 1:
+            with Processes[str, Done](opens, asked, pools, read) as processes:
+                yield processes
+        else:
+            with opens(*asked) as work:
+                yield Here(lambda job: read(work(job)))
+    except Lost as error:
+        raise NoRanks(f"harness: {error}", str(error)) from None
 
 
 def open_cluster(

@@ -9,7 +9,7 @@ from harness.conformance.document import (
     release_records,
     write,
 )
-from harness.conformance.examined import examine
+from harness.conformance.examined import Examined, examine
 from harness.conformance.findings import findings
 from harness.conformance.letters import finding_record, letters, script_of
 from harness.conformance.page import by_library, page
@@ -19,6 +19,7 @@ from harness.conformance.sweep import sweep
 
 __all__ = [
     "BadResults",
+    "Examined",
     "Request",
     "Results",
     "by_library",

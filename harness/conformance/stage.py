@@ -151,7 +151,7 @@ def name_of(comparison: Comparison) -> str:
 def what_is_wrong(comparison: Comparison) -> Iterable[str]:
     """Which of the things that must hold did not."""
     if comparison.fault:
-        return {"no fault"}
+        return ["no fault"]
     wrong = {result.key for result in comparison.keys if result.wrong}
     kinds = {
         "loss": "loss" in wrong,
@@ -159,7 +159,8 @@ def what_is_wrong(comparison: Comparison) -> Iterable[str]:
         "gradients": any(key.startswith(GRADIENT) for key in wrong),
         "every token once": bool(comparison.misfits),
     }
-    return {kind for kind, holds in kinds.items() if holds}
+    # In an order that is the same in every process.
+    return [kind for kind, holds in kinds.items() if holds]
 
 
 def is_unseen_by_loss(comparison: Comparison) -> bool:

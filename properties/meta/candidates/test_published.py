@@ -199,6 +199,29 @@ def test_the_table_tells_known_new_and_our_own_mistakes_apart(
     assert "| `toy.step` | 1.0 |" in text
 
 
+@pytest.mark.long
+def test_two_pools_find_what_one_finds_and_tell_of_both_candidates(installed: Path) -> None:
+    stored_in(installed / "golden")
+    found, said, pages = [], [], []
+    for pools in ("1", "2"):
+        # In other processes, where nothing is patched.
+        asked = ["toy.step", "toy.twice", "--cases", "8", "--goldens", str(installed / "golden")]
+        out = str(installed / f"pools-{pools}")
+        command = [sys.executable, "-m", "harness", "conformance", *asked, "--out", out, "--json"]
+        run = subprocess.run(
+            [*command, "--pools", pools], capture_output=True, text=True, cwd=ROOT, check=False
+        )
+        assert run.returncode == 3, run.stderr
+        records = json.loads(run.stdout)["found"]
+        assert [each.pop("seconds") > 0 for each in records.values()] == [True, True]
+        found.append(records)
+        said.append(sorted(re.findall(r"^toy\.\w+: ", run.stderr, re.MULTILINE)))
+        pages.append({f.name: f.read_text() for f in Path(out).iterdir() if f.is_file()})
+    assert found[0] == found[1]
+    assert said == [["toy.step: ", "toy.twice: "]] * 2
+    assert pages[0] == pages[1]
+
+
 @pytest.mark.usefixtures("installed")
 def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage(
     monkeypatch: pytest.MonkeyPatch,
