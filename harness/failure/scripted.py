@@ -18,9 +18,9 @@ from harness.candidates.published.library import Step
 from harness.case import Case, parse
 from harness.importing import without_a_search_for_garbage
 from harness.ranks.descendants import bury_all_below
-from harness.ranks.host import environments, forks
+from harness.ranks.host import environments
 from harness.ranks.messages import Order
-from harness.ranks.placement import Placement
+from harness.ranks.placement import PLACEMENT, Placement
 from harness.trace import Fault, Fragment, Trace, assemble
 
 if TYPE_CHECKING:
@@ -143,10 +143,12 @@ def _run_ranks(order: Order, script: str, folder: Path) -> None:
             start_processes,
         )
     told = dict(enumerate(environments(order, folder)))
+    # Else this process may have started a driver, and no fork of it can start that again.
+    on_cpu = Placement.read(order.environment[PLACEMENT]).on_cpu
     try:
         start_processes(
             name="rank",
-            entrypoint=_again if forks(order) else sys.executable,
+            entrypoint=_again if on_cpu else sys.executable,
             args=dict.fromkeys(told, (script,)),
             envs=told,
             logs_specs=DefaultLogsSpecs(str(folder)),

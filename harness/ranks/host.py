@@ -11,7 +11,7 @@ from harness.outside import printable
 from harness.ranks import supervisor
 from harness.ranks.controller import LAUNCH
 from harness.ranks.messages import Ended, Order, Start
-from harness.ranks.placement import MEETING, PLACEMENT, Placement
+from harness.ranks.placement import MEETING, PLACEMENT, PRETEND, Placement
 
 # Of a file, the end is enough: what is read here, and what goes to another host.
 READ, TAIL = 1 << 16, 1 << 14
@@ -57,14 +57,17 @@ def _meeting(order: Order, folder: Path) -> dict[str, str]:
     return {**talk, MEETING: str(folder / "ranks")}
 
 
-def forks(order: Order) -> bool:
-    """Whether ranks are forked: not where they have drivers of devices to start.
+# A fork may start CUDA, because the supervisor never does. Of other drivers that is not known.
+FORKED = ("cpu", PRETEND, "cuda")
 
-    Their supervisor has imported torch already, which is most of what a launch costs. They
-    share its seed for hashes then: what relies on the order of a set, which elsewhere is
+
+def forks(order: Order) -> bool:
+    """Whether the supervisor forks ranks: it has imported torch, most of what a launch costs.
+
+    They share its seed for hashes then: what relies on the order of a set, which elsewhere is
     another on every rank, shows only where none is forked.
     """
-    return Placement.read(order.environment[PLACEMENT]).on_cpu
+    return Placement.read(order.environment[PLACEMENT]).device in FORKED
 
 
 class Host:

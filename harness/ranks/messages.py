@@ -154,7 +154,7 @@ class Start(Message, frozen=True):
     environments: list[dict[str, str]]
     # Where each begins.
     folder: str
-    # Whether the supervisor forks them: not where they have drivers of devices to start.
+    # Or each is started as a process of its own.
     forks: bool
 
 

@@ -125,7 +125,8 @@ def _answer(event: Event, message: Raised | Finished, waiting: Sequence[Ticket])
     if rank in ticket.fragments:
         return Trouble(Kind.STALE, f"answered for run {run} once more", rank)
     if isinstance(message, Raised):
-        text = f"raised {message.error}"
+        # CUDA's have several lines.
+        text = f"raised {' '.join(message.error.split())}"
         return Trouble(
             Kind.RAISED, text, rank, run=run, moment=message.moment, stack=message.stack
         )

@@ -25,6 +25,8 @@ MOST_STRETCHES = 4
 MOST_BESIDES = 4
 # Of gradients that are zero, so many are named.
 MOST_ZERO = 4
+# What CUDA says it is.
+CUDA_ERROR = "CUDA error"
 
 
 def explain(comparison: Comparison) -> str:
@@ -96,6 +98,9 @@ def replay(comparison: Comparison) -> str:
     words = ["python -m harness repro", cases, "--candidate", candidate, *comparison.options]
     if comparison.ranks:
         words.append(f"--ranks {comparison.ranks}")
+    if comparison.fault and CUDA_ERROR in comparison.fault.summary:
+        # Else the stack is of whatever came later.
+        words.insert(0, "CUDA_LAUNCH_BLOCKING=1")
     return " ".join(words)
 
 

@@ -15,7 +15,7 @@ from harness.ranks import host, supervise, supervisor
 from harness.ranks.controller import LAUNCH
 from harness.ranks.messages import Ended, Order, Start, Stop, Stopped, ToSupervisor, encode
 from harness.ranks.pipe import CHUNK, Pipe
-from harness.ranks.placement import PLACEMENT
+from harness.ranks.placement import PLACEMENT, Placement
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
 from properties.helpers.places import PLANTED
@@ -129,6 +129,17 @@ def test_ranks_begin_where_their_controller_is(
     monkeypatch.chdir(tmp_path)
     ranks = ready().pids()[1:]
     assert {Path(f"/proc/{rank}/cwd").readlink() for rank in ranks} == {tmp_path}
+
+
+@pytest.mark.parametrize(
+    ("devices", "forks"),
+    [("cpu", True), ("pretend:0", True), ("cuda:0,cuda:1", True), ("xpu:0", False)],
+)
+def test_ranks_are_forked_where_a_fork_can_start_their_device(
+    devices: str, *, forks: bool
+) -> None:
+    environment = Placement(tuple(devices.split(","))).environment()
+    assert host.forks(Order(ranks=2, environment=environment, launch="")) is forks
 
 
 def test_one_whose_folder_was_removed_or_that_is_gone_serves_nobody(ready: Ready) -> None:

@@ -106,6 +106,13 @@ def test_an_answer_counts_once_and_for_its_own_run_only(link: Link, ticket: Tick
     assert say() is Kind.STALE
 
 
+def test_what_was_raised_is_one_line_however_many_it_has(link: Link, ticket: Ticket) -> None:
+    raised = said(Raised(1, 5, error="AcceleratorError: CUDA error: assert\nSearch\n", stack=""))
+    trouble = take_in(Event(link, raised), [ticket], up=True)
+    assert trouble
+    assert trouble.text == "raised AcceleratorError: CUDA error: assert Search"
+
+
 def test_what_a_rank_says_can_be_printed_whatever_it_is(link: Link, ticket: Ticket) -> None:
     raised = said(Raised(1, 5, error="E: \udcff\x1b[2J", stack="\x07"))
     trouble = take_in(Event(link, raised), [ticket], up=True)

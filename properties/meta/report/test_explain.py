@@ -98,3 +98,9 @@ def test_a_fault_is_explained_by_rank_key_and_stack() -> None:
         "  log     W a warning",
         f"""  replay  {AGAIN} 'my file.py:STEP' --device cpu""",
     ]
+
+
+def test_what_cuda_found_late_is_shown_again_where_it_happens() -> None:
+    summary = "rank 1 raised AcceleratorError: CUDA error: device-side assert triggered"
+    found = faulted(CASE, "mine.py:STEP", Fault(kind=Kind.RAISED, summary=summary, rank=1))
+    assert "  replay  CUDA_LAUNCH_BLOCKING=1 python -m harness repro" in explain(found)
