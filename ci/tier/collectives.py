@@ -20,10 +20,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed import _functional_collectives as functional
 
 # Seconds for two ranks to be up, and for one collective.
 START, PATIENCE = 120.0, 10.0
 WORLD, ROOT = 2, 0
+GROUP = list(range(WORLD))
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "uint8", "bool")
 Named = tuple[str, str]
 
@@ -180,6 +182,19 @@ COLLECTIVES: dict[str, Collective] = {
         lambda t: dist.all_to_all(t.empty_parts, t.parts), lambda t: t.empty_parts, "parts"),
     "send": (send, lambda t: [] if t.at_root else [t.same], "other's"),
     "batch_isend_irecv": (batch_isend_irecv, lambda t: [t.same], "other's"),
+    # What DTensor calls, and reaches the group by ways of its own.
+    "functional all_reduce": (
+        lambda t: t.same.copy_(functional.all_reduce(t.x, "sum", GROUP)),
+        lambda t: [t.same], "sum"),
+    "functional reduce_scatter_tensor": (
+        lambda t: t.part.copy_(functional.reduce_scatter_tensor(t.x, "sum", 0, GROUP)),
+        lambda t: [t.part], "part of sum"),
+    "functional all_to_all_single": (
+        lambda t: t.same.copy_(functional.all_to_all_single(t.x, None, None, GROUP)),
+        lambda t: [t.same], "parts"),
+    "functional all_gather_tensor": (
+        lambda t: t.whole.copy_(functional.all_gather_tensor(t.x, 0, GROUP)),
+        lambda t: [t.whole], "all"),
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -79,7 +79,15 @@ class Sharded(Bare):
         return nullcontext()
 
     def whole(self, gradient: Any) -> Tensor:
-        return cast("Tensor", gradient.full_tensor())
+        """What `full_tensor` gives, which on a GPU ends in a crash of gloo: pytorch#152645."""
+        group, piece = gradient.device_mesh.get_group(), gradient.to_local()
+        # The last ranks may have fewer rows than the others, or none.
+        most = -(-len(gradient) // group.size())
+        padded = piece.new_zeros(most, *gradient.shape[1:])
+        padded[: len(piece)] = piece
+        gathered: Tensor = piece.new_empty(group.size() * padded.numel())
+        dist.all_gather_into_tensor(gathered, padded.flatten(), group=group)
+        return gathered.view(-1, *gradient.shape[1:])[: len(gradient)]
 
 
 WRAPPERS = {"none": Bare(), "ddp": Replicated(), "fsdp": Sharded()}
