@@ -49,19 +49,29 @@ class Host:
 
     def open(self) -> Any:
         """Nothing once there are ranks to be asked, or what is to be said instead."""
+        return self._told(self._open)
+
+    def do(self, job: Any) -> Any:
+        """The record of what becomes of it, or the same."""
+        return self._told(lambda: self._work(job))
+
+    def _open(self) -> None:
+        self._work = self._stack.enter_context(self._opens(*self._asked))
+
+    def _told(self, do: Callable[[], Any]) -> Any:
         try:
-            self._work = self._stack.enter_context(self._opens(*self._asked))
+            try:
+                return do()
+            except Exception:
+                # What is open may know what it means.
+                with self._stack:
+                    raise
         except BadInput as error:
             return REFUSED, str(error), ""
         except NoRanks as error:
             return NO_RANKS, str(error), error.summary
         except Exception as error:  # noqa: BLE001 - it says nothing of the candidate
             return NO_RANKS, f"harness: {told_in_full(error)}", f"{type(error).__name__}: {error}"
-        return None
-
-    def do(self, job: Any) -> Any:
-        """The record of what becomes of it."""
-        return self._work(job)
 
 
 @dataclass(slots=True, eq=False)

@@ -70,7 +70,7 @@ def show_verified(verified: Verified, doubted: Mapping[str, str], console: Conso
     for name, why in doubted.items():
         say(console, f"{name}: {why}; see `golden diff`")
     for name, failure in verified.failures.items():
-        say(console, f"golden {name}\n{explain(failure)}\n")
+        say(console, f"golden {name}\n{failure['explanation']}\n")
     for verdict, reasons in (("KNOWN", verified.listed), ("UNSUPPORTED", verified.refused)):
         for reason, count in reasons.items():
             say(console, f"{verdict}: {count} x {reason}")

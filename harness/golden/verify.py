@@ -2,13 +2,14 @@
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, product
 from typing import Any, NamedTuple
 
 from harness.against import ITSELF, PLAIN, Against
 from harness.campaign.coverage import Coverage
 from harness.campaign.leaning import Leanings
+from harness.campaign.together import together
 from harness.candidates import locate
 from harness.case import Case, Dtype
 from harness.compare import Comparison, Verdict
@@ -126,8 +127,8 @@ class Verified:
     verdicts: Counter[str] = field(default_factory=Counter)
     # How many runs were compared with what.
     against: Counter[str] = field(default_factory=Counter)
-    # The first of each golden.
-    failures: dict[str, Comparison] = field(default_factory=dict)
+    # The record of the first of each golden.
+    failures: dict[str, dict[str, Any]] = field(default_factory=dict)
     # Bugs that are listed upstream, by key and link; and why cases were refused.
     listed: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -173,7 +174,26 @@ class Verified:
         if comparison.verdict is Verdict.UNSUPPORTED:
             self.refused[comparison.reason] += 1
         if comparison.verdict.failed:
-            self.failures.setdefault(name, comparison)
+            self.failures.setdefault(name, comparison_record(comparison))
+
+    def __add__(self, other: "Verified") -> "Verified":
+        """Of a part of the goldens, and of others."""
+        keys = {
+            name: self.uncompared.get(name, {}) | other.uncompared.get(name, {})
+            for name in (*self.uncompared, *other.uncompared)
+        }
+        return Verified(
+            goldens=self.goldens + other.goldens,
+            verdicts=self.verdicts + other.verdicts,
+            against=self.against + other.against,
+            failures=self.failures | other.failures,
+            listed=self.listed + other.listed,
+            refused=self.refused + other.refused,
+            coverage=together(self.coverage, other.coverage),
+            leanings=together(self.leanings, other.leanings),
+            elements=self.elements + other.elements,
+            uncompared=keys,
+        )
 
     @property
     def verdict(self) -> Verdict:
@@ -221,5 +241,29 @@ class Verified:
             "elements": self.elements,
             "uncompared": {name: list(keys) for name, keys in self.uncompared.items()},
             "seconds": self.seconds,
-            "failures": {name: comparison_record(each) for name, each in self.failures.items()},
+            "failures": self.failures,
         }
+
+    def part(self) -> dict[str, Any]:
+        """The record, and what is added up of parts."""
+        return {
+            **self.record(),
+            "coverage": {name: each.record() for name, each in self.coverage.items()},
+            "leanings": {name: asdict(each)["by_dtype"] for name, each in self.leanings.items()},
+        }
+
+    @classmethod
+    def from_part(cls, part: dict[str, Any]) -> "Verified":
+        """And back."""
+        return cls(
+            goldens=part["goldens"],
+            verdicts=Counter(part["verdicts"]),
+            against=Counter(part["against"]),
+            failures=part["failures"],
+            listed=Counter(part["listed"]),
+            refused=Counter(part["refused"]),
+            coverage={name: Coverage.from_record(each) for name, each in part["coverage"].items()},
+            leanings={name: Leanings.from_record(each) for name, each in part["leanings"].items()},
+            elements=part["elements"],
+            uncompared={name: dict.fromkeys(keys) for name, keys in part["uncompared"].items()},
+        )

@@ -13,6 +13,7 @@ from harness.commands.options import (
     pool_options,
     report_option,
 )
+from harness.commands.places import places_options
 from harness.outside import printable
 
 HELP = "make, check and show the goldens"
@@ -63,6 +64,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     against_option(verify, None, "golden")
     known_option(verify)
+    places_options(verify)
     report_option(verify)
     pool_options(verify, ranks=4)
     verify.set_defaults(do=look.verify)

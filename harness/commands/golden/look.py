@@ -1,8 +1,12 @@
 """`golden list` and `verify`: nothing is written."""
 
 import argparse
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.against import ITSELF, PLAIN
+from harness.campaign.lot import WHOLE, Part
+from harness.campaign.places import each
 from harness.commands.golden import recorded
 from harness.commands.golden.own import taken_over, whose
 from harness.commands.golden.store import DAMAGED, console, described, store_of, whole
@@ -19,7 +23,16 @@ from harness.commands.options import (
     ready_to_report,
     status_of,
 )
+from harness.commands.places import open_places
 from harness.commands.ranks import open_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sized
+
+    from harness.golden.verify import Verified
+
+# Of the goldens, for several pools: where one of them is slow the others go on.
+PIECES = 32
 
 
 def show(options: argparse.Namespace) -> int:
@@ -38,12 +51,10 @@ def show(options: argparse.Namespace) -> int:
 def verify(options: argparse.Namespace) -> int:
     import time
 
-    from harness.golden.generate import unconfirmed
     from harness.golden.own import is_own
-    from harness.golden.own import unconfirmed as changed_at_sp_1
     from harness.golden.recorded import is_recorded
     from harness.golden.table import show_verified
-    from harness.golden.verify import jobs, verify
+    from harness.golden.verify import Verified, jobs
 
     ready_to_report(options)
     started = time.monotonic()
@@ -66,6 +77,11 @@ def verify(options: argparse.Namespace) -> int:
             f"--against={options.against}: goldens in {options.store} say themselves what their "
             "candidate is compared with; leave it out"
         )
+    if kept and not _on_one(options):
+        raise UsageError(
+            f"--pools={options.pools}, --on={options.on}: {options.store} was recorded, and that "
+            "is verified on one pool here; leave these out"
+        )
     if kept:
         return recorded.verify(options, goldens)
     plain = {name: golden for name, golden in goldens.items() if name not in own}
@@ -73,18 +89,19 @@ def verify(options: argparse.Namespace) -> int:
     if max(sps) == 1 and (against == ITSELF or not plain):
         raise UsageError(ONLY_SP_1)
     candidates = (options.candidate or ["native-gather", "native-local"]) if plain else []
-    with open_pool(options, options.ranks, dict.fromkeys((*candidates, *theirs))) as pool:
-        pool.start()
-        # While the ranks are coming up.
-        doubted = dict(unconfirmed(plain))
-        pool.require_ready()
-        place = pool.place
-        doubted |= changed_at_sp_1(own, pool)
-        told = goldens, candidates, sps, pool.size, dtypes
-        asked = list(jobs(*told, against=against, doubted=doubted))
-        verified = verify(asked, len(goldens), pool)
+    asked = goldens, candidates, sps, options.ranks, dtypes
+    told = options, asked, against, [*dict.fromkeys((*candidates, *theirs))]
+    parts = [*map(str, pieces(options, goldens))]
+    with open_places(open_verifying, told, options, options.ranks, _found) as places:
+        found = dict(each(parts, places))
+    # In their order, whichever was done first.
+    verified = sum((found[part].verified for part in parts), Verified(goldens=0))
+    doubted = {name: why for part in parts for name, why in found[part].doubted.items()}
+    place = found[parts[0]].placement
     shared = [sp for sp in sps if sp > 1]
-    unformed = [sp for sp in shared if sp not in {job.case.sp for job in asked}]
+    unformed = [
+        sp for sp in shared if sp not in {job.case.sp for job in jobs(*asked, against=against)}
+    ]
     if options.sp or unformed == shared:
         verified.unformed = unformed
     verified.seconds = round(time.monotonic() - started, 3)
@@ -93,3 +110,60 @@ def verify(options: argparse.Namespace) -> int:
     document = {**verified.record(), "unconfirmed": doubted, "placement": place}
     status = DIVERGED if doubted else status_of(verified.verdict.name, options.known)
     return answer(options, document, status)
+
+
+class Found(NamedTuple):
+    """What a part of the goldens came to."""
+
+    verified: "Verified"
+    doubted: dict[str, str]
+    placement: dict[str, str]
+
+
+def _found(record: dict[str, Any]) -> Found:
+    from harness.golden.verify import Verified
+
+    return Found(Verified.from_part(record.pop("verified")), **record)
+
+
+def _on_one(options: argparse.Namespace) -> bool:
+    return (options.pools, options.on) == ("1", "here")
+
+
+def pieces(options: argparse.Namespace, goldens: "Sized") -> list[Part]:
+    """The parts that pools take in turn; one pool takes all at once, and has no gaps."""
+    number = 1 if _on_one(options) else max(1, min(len(goldens), PIECES))
+    return [Part(k, number) for k in range(1, number + 1)]
+
+
+@contextmanager
+def open_verifying(
+    options: argparse.Namespace,
+    asked: tuple[Any, ...],
+    against: Any,
+    candidates: list[str],
+    worker: Part = WHOLE,
+) -> "Iterator[Callable[[str], dict[str, Any]]]":
+    """Ranks, ready to verify one part of the goldens after the other."""
+    from harness.golden.generate import unconfirmed
+    from harness.golden.own import is_own
+    from harness.golden.own import unconfirmed as changed_at_sp_1
+    from harness.golden.verify import jobs, verify
+
+    goldens, *how = asked
+    parts = {str(each): each for each in pieces(options, goldens)}
+    with open_pool(options, options.ranks, candidates, worker) as pool:
+        pool.start()
+
+        def verified(part: str) -> dict[str, Any]:
+            there = {name: goldens[name] for name in parts[part].piece([*goldens])}
+            own = {name: golden for name, golden in there.items() if is_own(golden)}
+            # While the ranks are coming up.
+            doubted = dict(unconfirmed({n: g for n, g in there.items() if n not in own}))
+            pool.require_ready()
+            doubted |= changed_at_sp_1(own, pool)
+            runs = list(jobs(there, *how, against=against, doubted=doubted))
+            found = verify(runs, len(there), pool)
+            return {"verified": found.part(), "doubted": doubted, "placement": pool.place}
+
+        yield verified

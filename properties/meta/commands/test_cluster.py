@@ -1,16 +1,20 @@
 """Pools on a Ray cluster: the same cases, the same report, and nobody's end loses any."""
 
+import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from properties.helpers.commands import HARNESS, campaign_of, ran, running
 from properties.helpers.places import ROOT
+from properties.helpers.stores import stored_in
 from properties.helpers.wait import PATIENCE, eventually
 
 CLUSTER = (sys.executable, "-m", "properties.helpers.ray_cluster")
@@ -73,8 +77,15 @@ def begun(folder: Path, ranks: int) -> bool:
     return len([*folder.glob("waits-*")]) >= ranks
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 @pytest.mark.long
-def test_a_cluster_comes_to_what_one_pool_comes_to_though_a_host_goes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", ["a host", "an actor"])
+def test_a_cluster_comes_to_what_one_pool_comes_to_though_it_loses(
+    gone: str, tmp_path: Path
+) -> None:
     (alone := tmp_path / "alone").mkdir()
     (alone / "waits.py").write_text(WAITS)
     (alone / "go").touch()
@@ -83,14 +94,48 @@ def test_a_cluster_comes_to_what_one_pool_comes_to_though_a_host_goes(tmp_path: 
     words = ("--pools", "auto", "--resume", "kept")
     with cluster() as ray, on(address_of(ray), there, *words) as run:
         assert eventually(lambda: begun(there, 2))
-        assert ray.stdin
-        ray.stdin.write("remove\n")
-        ray.stdin.flush()
-        assert address_of(ray) == "removed"
+        if gone == "a host":
+            assert ray.stdin
+            ray.stdin.write("remove\n")
+            ray.stdin.flush()
+            assert address_of(ray) == "removed"
+        else:
+            rank = int(next(there.glob("waits-*")).name.partition("-")[2])
+            # It has started the supervisor of its ranks.
+            os.kill(parent_of(parent_of(rank)), signal.SIGKILL)
+            assert eventually(lambda: not Path(f"/proc/{rank}").exists())
         (there / "go").touch()
         said, log = run.communicate(timeout=PATIENCE)
     assert run.returncode == one.returncode == 0, log
     assert campaign_of(said) == campaign_of(one.stdout)
+
+
+@pytest.mark.long
+def test_other_commands_have_their_pools_on_a_cluster_too(tmp_path: Path) -> None:
+    stored_in(tmp_path / "store")
+    verify = ("golden", "verify", "--store", "store", "--sp", "1,2", "--candidate", "native-local")
+    mutants = ("mutants", "--only", "B14,B43", "--cases", "20")
+    with cluster() as ray:
+        address = address_of(ray)
+        for words in (verify, mutants):
+            command = (*HARNESS, *words, "--ranks", "2", "--json")
+            here = ran(*command, cwd=tmp_path)
+            pools = ("--on", "ray", "--pools", "2")
+            with running(*command, *pools, cwd=tmp_path, RAY_ADDRESS=address) as run:
+                said, log = run.communicate(timeout=PATIENCE)
+            assert run.returncode == here.returncode == 0, log
+            assert timeless(said) == timeless(here.stdout)
+
+
+def timeless(document: str) -> Any:
+    """Without how long anything took, wherever it says so."""
+
+    def kept(each: Any) -> Any:
+        if isinstance(each, dict):
+            return {name: kept(value) for name, value in each.items() if "seconds" not in name}
+        return [kept(one) for one in each] if isinstance(each, list) else each
+
+    return kept(json.loads(document))
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 """What `golden verify` says of a verification."""
 
 import io
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,16 @@ from rich.console import Console
 from harness.against import ITSELF
 from harness.case import parse
 from harness.cli import main
-from harness.commands.options import FAULT, PASSED
+from harness.commands.options import DIVERGED, FAULT, PASSED, USAGE
 from harness.compare import Comparison, KeyResult, unsupported
 from harness.compare.budget import LEAN_LEAST
+from harness.golden.own import CANDIDATE
 from harness.golden.table import show_verified
 from harness.golden.verify import Job, Verified, verify
 from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
-from properties.helpers.places import PLANTED
+from properties.helpers.places import PLANTED, ROOT
+from properties.helpers.stores import made_otherwise, stored_in
 
 CASE = parse("case/1 rows=3:111 sp=2")
 
@@ -62,6 +65,62 @@ def test_what_is_off_by_the_same_in_every_run_is_no_pass() -> None:
     output = io.StringIO()
     show_verified(wrong, {}, Console(file=output, width=200))
     assert "too little for one: mine: grad.head is 1.01 of the reference's" in output.getvalue()
+
+
+def as_read(verified: Verified) -> Verified:
+    """As another process has it."""
+    return Verified.from_part(json.loads(json.dumps(verified.part())))
+
+
+def test_parts_of_a_verification_add_up_to_the_whole() -> None:
+    runs = [
+        Comparison(
+            case=replace(CASE, seed=seed, dtype="bf16"),
+            candidate="mine",
+            verdict=Verdict.DIVERGED if seed % 5 == 0 else Verdict.WITHIN,
+            keys=(KeyResult("grad.head", 4, 0, 0.2, slack=0.1, lean=0.01),),
+            uncompared=(f"metric.{seed % 5}",),
+        )
+        for seed in range(2 * LEAN_LEAST)
+    ]
+    runs += [unsupported(CASE, "mine", "no"), unsupported(CASE, "other", "neither")]
+    whole, parts = Verified(goldens=len(runs)), [Verified(goldens=1) for _ in runs]
+    for number, (run, part) in enumerate(zip(runs, parts, strict=True)):
+        for each in (whole, part):
+            each.ask(Job(str(number), run.case, run.candidate, None))
+            each.add(str(number), run)
+    assert len(whole.leans) == 1
+    added = sum(map(as_read, parts), Verified(goldens=0))
+    assert added.record() == whole.record()
+    assert added.part() == whole.part()
+
+
+STORE = ["--store", str(ROOT / "golden"), "--json"]
+
+
+@pytest.mark.long
+def test_two_pools_verify_what_one_does_and_tell_it_in_the_same_order(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    documents = []
+    for pools in ("1", "2"):
+        words = ["--candidate", "mutants.B14", "--candidate", "native-local", "--sp", "1,2"]
+        assert main(["golden", "verify", *words, *STORE, "--pools", pools]) == DIVERGED
+        document = json.loads(capsys.readouterr().out)
+        assert document.pop("seconds") > 0
+        documents.append(document)
+    assert documents[0] == documents[1]
+    assert [*documents[0]["failures"]] == [*documents[1]["failures"]]
+    assert len(documents[0]["failures"]) > 20
+
+
+def test_what_was_recorded_is_not_verified_on_several_pools(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored_in(tmp_path / "store")
+    made_otherwise(tmp_path / "store", **{CANDIDATE: "native-local"})
+    assert main(["golden", "verify", "--store", str(tmp_path / "store"), "--pools", "2"]) == USAGE
+    assert "--pools=2, --on=here: " in capsys.readouterr().err
 
 
 def test_a_step_that_is_right_when_it_is_asked_again_was_wrong_all_the_same(
