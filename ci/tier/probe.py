@@ -1,6 +1,7 @@
 """How soon ranks are up, and how many cases they judge in a second then: `check`, on warm ranks.
 
-It takes the options of `check`, and prints its document with the seconds of what came before.
+It takes the options of `check` and judges twice: the first time, what each case needs is loaded. It
+prints the second document, with the seconds of what came before.
 """
 
 import subprocess
@@ -30,15 +31,16 @@ def main() -> int:
             sys.exit(f"no ranks: {fault.summary}\n{fault.log}")
         moments.append(time.monotonic())
         # Kernels are loaded, and libraries begin, with the first of each dtype.
-        for asked in (*(replace(request, count=1, dtypes=(d,)) for d in request.dtypes), request):
-            summary = check(
-                Examiner(request=asked, pool=pool), console if asked is request else silence
-            )
+        first = [replace(request, count=1, dtypes=(dtype,)) for dtype in request.dtypes]
+        # Who judges in silence, and who is shown.
+        for asked, shown in [(each, silence) for each in (*first, request)] + [(request, console)]:
+            summary = check(Examiner(request=asked, pool=pool), shown)
             moments.append(time.monotonic())
             if summary.ended:
                 break
         used = memory()
-    parts = ["ranks", *(f"first case in {dtype}" for dtype in request.dtypes)]
+    firsts = (f"first case in {dtype}" for dtype in request.dtypes)
+    parts = ["ranks", *firsts, f"first {request.count} cases"]
     taken = [round(later - earlier, 2) for earlier, later in pairwise(moments)]
     document = summary.record()
     # Cut off, it knows of the first few.

@@ -15,12 +15,12 @@ FEWEST = 20
 def fitting(seconds: float, probe: Mapping[str, Any], took: float) -> int:
     """How many cases, by what the probe printed and took.
 
-    Whatever it did besides judging its cases, every step has to do once.
+    It judged them twice. Whatever it did besides, every step has to do once.
     """
     cases, judging = probe.get("cases"), probe.get("seconds")
     if not cases or not judging:
         return FEWEST
-    start = max(took - judging, 0.0)
+    start = max(took - 2 * judging, 0.0)
     return max(FEWEST, int(cases / judging * (seconds * (1 - SPARE) - start)))
 
 

@@ -126,9 +126,9 @@ def test_cases_are_as_many_as_fit_by_the_probe(tmp_path: Path, program: Program)
 
 
 def test_the_arithmetic_of_a_probe() -> None:
-    # 24 seconds, 4 of them for 20 cases: 5 in a second, once 20 seconds have gone by.
+    # 24 seconds, 4 of them for 20 cases and 4 for them again: 5 in a second, after 16 seconds.
     probe = {"cases": 20, "seconds": 4.0}
-    assert fitting(100.0, probe, 24.0) == 5 * (70 - 20)
+    assert fitting(100.0, probe, 24.0) == 5 * (70 - 16)
     assert fitting(10.0, probe, 24.0) == FEWEST
     assert fitting(100.0, {}, 24.0) == fitting(100.0, probe | {"cases": 0}, 24.0) == FEWEST
 
