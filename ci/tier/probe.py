@@ -1,7 +1,7 @@
 """How soon ranks are up, and how many cases they judge in a second then: `check`, on warm ranks.
 
-It takes the options of `check` and judges twice: the first time, what each case needs is loaded. It
-prints the second document, with the seconds of what came before.
+It takes the options of `check` and judges twice: the first time, what each case needs is loaded.
+It prints the second document, with the seconds of what came before.
 """
 
 import subprocess
