@@ -149,17 +149,24 @@ def _judged(
     if options.resume:
         journal = Journal.of(Path(options.resume), request, ranks, part)
         say(console, journal.told())
-    with journal:
-        if options.on == "here" and pools == 1:
-            with open_examiner(options, request, ranks, part, until) as examiner:
-                return check(examiner, console, journal)
-        try:
-            with _several(options, request, ranks, part, pools, until) as places:
-                # What is kept is kept of whole lots, whatever the number of pools.
-                lots = part.lots(request.count, 1 if options.resume else places.count)
-                return conduct(request, ranks, lots, console, lambda _: places, journal)
-        except Lost as error:
-            raise NoRanks(f"harness: {error}", str(error)) from None
+    summary: Summary | None = None
+    try:
+        with journal:
+            if options.on == "here" and pools == 1:
+                with open_examiner(options, request, ranks, part, until) as examiner:
+                    summary = check(examiner, console, journal)
+            else:
+                with _several(options, request, ranks, part, pools, until) as places:
+                    # What is kept is kept of whole lots, whatever the number of pools.
+                    lots = part.lots(request.count, 1 if options.resume else places.count)
+                    summary = conduct(request, ranks, lots, console, lambda _: places, journal)
+    except Lost as error:
+        raise NoRanks(f"harness: {error}", str(error)) from None
+    except KeyboardInterrupt:
+        # Another, while ranks were ended: what was judged is known.
+        if summary is None:
+            raise
+    return summary
 
 
 def _several(

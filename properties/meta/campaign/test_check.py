@@ -5,12 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from harness.cli import main
+from harness.ranks.pool import RankPool
 from properties.helpers.places import PLANTED, ROOT
 from properties.helpers.wait import eventually
 
@@ -209,6 +213,19 @@ def test_a_check_that_is_stopped_tells_what_it_judged(tmp_path: Path) -> None:
     tally = document["candidates"]["tells.py:TELLS"]
     assert 0 < tally["judged"] == document["cases"] < 300
     assert {*tally["verdicts"]} <= {"EQUAL", "WITHIN"}
+
+
+def test_a_ctrl_c_while_ranks_are_ended_loses_nothing_of_what_was_judged(
+    harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def opened(*_: Any) -> Iterator[RankPool]:
+        yield harness_pool
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.commands.examiner.open_pool", opened)
+    assert main(["check", "--candidate", "native-local", *SMALL, "--cases", "5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cases"] == 5
 
 
 def test_a_runner_that_stops_a_command_is_obeyed_like_ctrl_c(

@@ -1,15 +1,17 @@
 """A campaign comes to the same, wherever and in whatever order its lots are judged."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import repeat
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.campaign import conduct
 from harness.campaign.ask import Ask, Asked
 from harness.campaign.conduct import Campaign, Share
 from harness.campaign.lot import SIZE, WHOLE, Lot
@@ -77,6 +79,8 @@ class Fakes:
         self.asked: list[Share] = []
         self._room, self._fate, self._choose = room, fate, choose
         self.stopped = False
+        # Whether there is another ctrl-c.
+        self.again: Iterator[bool] = iter(())
 
     @property
     def has_room(self) -> bool:
@@ -94,7 +98,7 @@ class Fakes:
     def finished(self) -> tuple[Share, Summary | None]:
         share = lot, asked = self.begun.pop(self._choose(len(self.begun)))
         how = self._fate(lot, "")
-        if how == "ctrl-c" and not self.stopped:
+        if how == "ctrl-c" and (not self.stopped or next(self.again, False)):
             self.begun.append(share)
             raise KeyboardInterrupt
         if how == "lost":
@@ -116,9 +120,11 @@ def conducted(
     choose: Callable[[int], int] = lambda _: 0,
     known: Any = (),
     going: int = 1,
+    again: int = 0,
 ) -> tuple[Summary, list[Lot], Fakes]:
     counted: list[Lot] = []
     places = Fakes(room, fate, choose)
+    places.again = repeat(True, again)
     request = replace(REQUEST, keep_going=going)
     campaign = Campaign(request, LOTS, lambda lot, *_: counted.append(lot))
     return campaign.run(places, dict(known)), counted, places
@@ -223,16 +229,34 @@ def test_a_limit_begins_no_more_and_waits_for_what_is_under_way() -> None:
     assert found.size == REQUEST.count
 
 
+def ctrl_c(lot: Lot, name: str) -> str:
+    return "ctrl-c" if lot.number == 2 and not name else ""
+
+
 def test_a_ctrl_c_has_all_told_that_was_judged() -> None:
-    found, counted, places = conducted(
-        lambda lot, name: "ctrl-c" if lot.number == 2 and not name else "",
-        2,
-        lambda busy: busy - 1,
-    )
+    found, counted, places = conducted(ctrl_c, 2, lambda busy: busy - 1)
     assert places.stopped
     assert (found.ended, found.verdict) == (INTERRUPTED, "FAULT")
     assert len(places.asked) * SIZE == found.cases
     assert len(counted) < len(places.asked)
+
+
+def test_several_ctrl_cs_at_once_are_one() -> None:
+    once, several = conducted(ctrl_c), conducted(ctrl_c, again=3)
+    assert several[:2] == once[:2]
+    assert not several[2].is_busy
+
+
+def test_who_takes_too_long_is_not_waited_for_after_another_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(conduct, "PATIENCE", -1.0)
+    found, counted, places = conducted(ctrl_c, again=1)
+    assert places.stopped
+    assert places.is_busy
+    assert (found.ended, found.verdict) == (INTERRUPTED, "FAULT")
+    assert found.cases == len(counted) * SIZE == 2 * SIZE
+    assert found.size == REQUEST.count
 
 
 def test_a_lot_that_is_lost_is_given_to_another_and_lost_again_it_is_named() -> None:
