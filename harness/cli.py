@@ -2,10 +2,13 @@
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
 
 import harness
 from harness.commands import (
@@ -45,6 +48,8 @@ COMMANDS = {
     "doctor": doctor,
 }
 
+# Seconds in which what was stopped may end in order.
+PATIENCE = 5.0
 NOT_READ = f"nobody reads what this command prints; so the exit status is {FAULT}"
 STATUS = (
     "exit status: 0 all passed; 1 something diverged; 2 bad input; 3 a fault, also if a candidate "
@@ -64,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = _beside_others(options)
         sys.stdout.flush()
+        if arguments is None:
+            # All is said, and Python ends by itself.
+            _on_signals(signal.SIG_IGN)
     except OSError as error:
         # Whoever reads what we print has gone, or its disk is full.
         if isinstance(error, BrokenPipeError):
@@ -133,9 +141,22 @@ def obey_signals() -> None:
     """Ctrl-C and a runner that stops us end a command in order, also in the background.
 
     A shell has what it starts there ignore Ctrl-C, and a runner's time limit may send just that.
+    Several at once are one: the second would cut short what the first has begun to end in order.
     """
+    last = -math.inf
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal last
+        if time.monotonic() - last > PATIENCE:
+            last = time.monotonic()
+            raise KeyboardInterrupt
+
+    _on_signals(interrupt)
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, handler)
 
 
 def build_parser() -> argparse.ArgumentParser:

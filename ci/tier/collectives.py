@@ -182,7 +182,7 @@ COLLECTIVES: dict[str, Collective] = {
         lambda t: dist.all_to_all(t.empty_parts, t.parts), lambda t: t.empty_parts, "parts"),
     "send": (send, lambda t: [] if t.at_root else [t.same], "other's"),
     "batch_isend_irecv": (batch_isend_irecv, lambda t: [t.same], "other's"),
-    # What DTensor calls, and reaches the group by ways of its own.
+    # DTensor calls these, and they reach the group by another way than those above.
     "functional all_reduce": (
         lambda t: t.same.copy_(functional.all_reduce(t.x, "sum", GROUP)),
         lambda t: [t.same], "sum"),

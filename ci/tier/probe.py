@@ -32,7 +32,7 @@ def main() -> int:
         moments.append(time.monotonic())
         # Kernels are loaded, and libraries begin, with the first of each dtype.
         first = [replace(request, count=1, dtypes=(dtype,)) for dtype in request.dtypes]
-        # Who judges in silence, and who is shown.
+        # The last is shown.
         for asked, shown in [(each, silence) for each in (*first, request)] + [(request, console)]:
             summary = check(Examiner(request=asked, pool=pool), shown)
             moments.append(time.monotonic())

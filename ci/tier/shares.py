@@ -18,7 +18,7 @@ def fitting(seconds: float, probe: Mapping[str, Any], took: float) -> int:
     It judged them twice. Whatever it did besides, every step has to do once.
     """
     cases, judging = probe.get("cases"), probe.get("seconds")
-    if not cases or not judging:
+    if not cases or not judging or probe.get("ended"):
         return FEWEST
     start = max(took - 2 * judging, 0.0)
     return max(FEWEST, int(cases / judging * (seconds * (1 - SPARE) - start)))

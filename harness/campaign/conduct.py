@@ -6,7 +6,6 @@ lot by then, or more of them, that is judged anew. So a campaign comes to the sa
 lots are judged.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -21,8 +20,6 @@ from harness.campaign.undisturbed import undisturbed
 
 # What a pool is given: cases, and who is to be judged on them.
 Share = tuple[Lot, Asked]
-# So long who has begun something may take to tell of it, however often somebody asks them to end.
-PATIENCE = 5.0
 # Called with each lot that is counted, in the order of lots.
 Counted = Callable[[Lot, Asked, Summary], None]
 
@@ -42,9 +39,7 @@ class Campaign:
         self._left, self._waiting = deque(lots), deque(lots)
         self._came: dict[Lot, tuple[Asked, Summary]] = {}
         self._losses = Losses[Lot]()
-        self._ended = False
-        # When somebody stopped it.
-        self._stopped: float | None = None
+        self._ended = self._stopped = False
 
     def run(
         self, places: Places[Share, Summary], known: dict[Lot, tuple[Asked, Summary]]
@@ -57,11 +52,11 @@ class Campaign:
                 if not self._goes_on(places):
                     return self._whole()
             except KeyboardInterrupt:
-                if self._stopped is None:
-                    self._ended, self._stopped = True, time.monotonic()
-                    places.stop()
-                elif time.monotonic() - self._stopped > PATIENCE:
+                if self._stopped:
+                    # Places had time enough to tell of what they are about.
                     return self._whole()
+                self._ended = self._stopped = True
+                places.stop()
 
     def _goes_on(self, places: Places[Share, Summary]) -> bool:
         with undisturbed():

@@ -63,7 +63,7 @@ class Host:
             try:
                 return do()
             except Exception:
-                # What is open may know what it means.
+                # The pool's own context turns an error of its ranks into words.
                 with self._stack:
                     raise
         except BadInput as error:

@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     results, before = so_far(out), _before(options)
     records: dict[str, Any] = {}
     asked = options, versions
-    with open_places(open_judging, asked, options, RANKS, _told) as places:
+    with open_places(open_judging, asked, options, RANKS, _told, len(names)) as places:
         for name, record in each(names, places):
             records[name] = record
             # Kept at once: hours of work are not to be lost with the last candidate.
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _enter(records: dict[str, Any], results: "Results", versions: list[str]) -> None:
-    """Of a bug that several candidates show the last in order is kept, whoever is done last."""
+    """Where several candidates show one bug, that of the last in order is kept."""
     from harness.conformance import finding_record
 
     results["releases" if versions else "candidates"] |= records
@@ -220,7 +220,7 @@ def wanted(names: list[str], *, newest: bool, installed: bool) -> list[str]:
 def open_judging(
     options: argparse.Namespace, versions: list[str], worker: Part = WHOLE
 ) -> "Iterator[Callable[[str], dict[str, Any]]]":
-    """Who judges one candidate after the other: the record of each, and what to say of it."""
+    """A function that judges one candidate: it gives the record, and what to say of it."""
     from harness.conformance import examine, examined_record, release_records, sweep
 
     request = _request(options, worker)

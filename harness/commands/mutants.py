@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     console, told = Console(stderr=options.json), Told()
     asked = options, request, ranks
     with (
-        open_places(open_trials, asked, options, ranks, told.read) as places,
+        open_places(open_trials, asked, options, ranks, told.read, len(keys)) as places,
         Watch(console, len(chosen) + len(variants)) as watch,
     ):
         power = score(chosen, variants, places, watch, against=request.against)

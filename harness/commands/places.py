@@ -47,9 +47,11 @@ def pools_for(options: argparse.Namespace, ranks: int, *, most: int, worth: int,
     if options.on != "here":
         return 0
     from harness.ranks.device import at_hand
+    from harness.ranks.placement import PRETEND
 
     kind, devices = at_hand()
-    there = len(os.sched_getaffinity(0)) if kind == "cpu" else devices
+    cores = "cpu" in (kind, options.device) or options.device == PRETEND
+    there = len(os.sched_getaffinity(0)) if cores else devices
     return max(1, min(there // ranks, worth))
 
 
@@ -60,9 +62,11 @@ def open_places(
     options: argparse.Namespace,
     ranks: int,
     read: Callable[[Any], Done],
+    jobs: int,
 ) -> Iterator[Places[str, Done]]:
-    """One pool, several on this host, or wherever there is room."""
-    pools = pools_for(options, ranks, most=MOST_POOLS, worth=MOST_POOLS, of=str(MOST_POOLS))
+    """One pool, several on this host, or wherever there is room; no more than there are jobs."""
+    asked_for = pools_for(options, ranks, most=MOST_POOLS, worth=jobs, of=str(MOST_POOLS))
+    pools = min(asked_for, jobs)
     try:
         if options.on != "here":
             cluster: Cluster[str, Done] = open_cluster(opens, lambda: asked, options, ranks, read)

@@ -72,7 +72,7 @@ def show_verified(verified: Verified, doubted: Mapping[str, str], console: Conso
     for name, failure in verified.failures.items():
         say(console, f"golden {name}\n{failure['explanation']}\n")
     for verdict, reasons in (("KNOWN", verified.listed), ("UNSUPPORTED", verified.refused)):
-        for reason, count in reasons.items():
+        for reason, count in sorted(reasons.items()):
             say(console, f"{verdict}: {count} x {reason}")
     if verified.against[ITSELF]:
         say(console, f"{verified.against[ITSELF]} runs are {AGAINST_ITSELF}")

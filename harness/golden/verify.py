@@ -177,7 +177,7 @@ class Verified:
             self.failures.setdefault(name, comparison_record(comparison))
 
     def __add__(self, other: "Verified") -> "Verified":
-        """Of a part of the goldens, and of others."""
+        """What two parts of the goldens come to together."""
         keys = {
             name: self.uncompared.get(name, {}) | other.uncompared.get(name, {})
             for name in (*self.uncompared, *other.uncompared)

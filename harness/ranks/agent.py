@@ -34,7 +34,7 @@ from harness.ranks.messages import Ended, Start, ToSupervisor
 from harness.ranks.pipe import Pipe
 
 ROLE = "rank"
-# It warns of each process that it is told to end, where a reader looks for what a rank wrote.
+# torch warns of each rank that we end, in a log that is quoted where a rank has written nothing.
 logging.getLogger(start_processes.__module__).setLevel(logging.ERROR)
 
 

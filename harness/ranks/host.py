@@ -57,7 +57,7 @@ def _meeting(order: Order, folder: Path) -> dict[str, str]:
     return {**talk, MEETING: str(folder / "ranks")}
 
 
-# A fork may start CUDA, because the supervisor never does. Of other drivers that is not known.
+# A fork may start CUDA, because the supervisor never does. Other drivers were not tried.
 FORKED = ("cpu", PRETEND, "cuda")
 
 

@@ -154,7 +154,7 @@ class Start(Message, frozen=True):
     environments: list[dict[str, str]]
     # Where each begins.
     folder: str
-    # Or each is started as a process of its own.
+    # Whether the supervisor forks ranks, or starts each as a process of its own.
     forks: bool
 
 

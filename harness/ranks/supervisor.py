@@ -8,7 +8,6 @@ import contextlib
 import os
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -192,8 +191,6 @@ def give_back(kind: Kind, supervisor: Supervisor) -> None:
 
 @atexit.register
 def _end_all() -> None:
-    # A Ctrl-C now has nothing left to end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while _IDLE:
         (owner, *_), supervisor = _IDLE.pop()
         # A fork of its owner has none.

@@ -64,6 +64,13 @@ def test_a_wrapped_step_is_plain_training(
         assert comparison.verdict.passed, explain(comparison)
 
 
+def test_parameters_need_not_be_cut_evenly(harness_pool: RankPool) -> None:
+    # Four ranks share 5 rows of one parameter and 2 of another: the last has none.
+    case = replace(CASE, heads=2, kv_heads=1, head_dim=2, vocab=5, wrapper="fsdp")
+    comparison = evaluate(case, "native-local", harness_pool)
+    assert comparison.verdict.passed, explain(comparison)
+
+
 @pytest.fixture
 def patient_pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> RankPool:
     """What is compiled for the first time takes its time on a busy machine."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from harness.golden.verify import Verified
 
-# Of the goldens, for several pools: where one of them is slow the others go on.
+# So many parts of the goldens for several pools: where one is slow, the others go on.
 PIECES = 32
 
 
@@ -92,11 +92,12 @@ def verify(options: argparse.Namespace) -> int:
     asked = goldens, candidates, sps, options.ranks, dtypes
     told = options, asked, against, [*dict.fromkeys((*candidates, *theirs))]
     parts = [*map(str, pieces(options, goldens))]
-    with open_places(open_verifying, told, options, options.ranks, _found) as places:
+    with open_places(open_verifying, told, options, options.ranks, _found, len(parts)) as places:
         found = dict(each(parts, places))
-    # In their order, whichever was done first.
     verified = sum((found[part].verified for part in parts), Verified(goldens=0))
-    doubted = {name: why for part in parts for name, why in found[part].doubted.items()}
+    whys = {name: why for part in parts for name, why in found[part].doubted.items()}
+    # In the order of the store, whichever part was done first.
+    doubted = {name: whys[name] for name in goldens if name in whys}
     place = found[parts[0]].placement
     shared = [sp for sp in sps if sp > 1]
     unformed = [

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.cli import main
+from harness.cli import main, obey_signals
 from harness.ranks.pool import RankPool
 from properties.helpers.places import PLANTED, ROOT
 from properties.helpers.wait import eventually
@@ -242,6 +242,22 @@ def test_a_runner_that_stops_a_command_is_obeyed_like_ctrl_c(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert capsys.readouterr().err == "harness: interrupted; every rank is stopped\n"
+
+
+def test_several_ctrl_cs_at_once_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        obey_signals()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        for number in before:
+            signal.raise_signal(number)
+        monkeypatch.setattr("harness.cli.PATIENCE", -1.0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_after_its_limit_a_check_begins_no_case_and_next_to_nothing_is_no_pass(

@@ -1,17 +1,15 @@
 """A campaign comes to the same, wherever and in whatever order its lots are judged."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from itertools import repeat
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.campaign import conduct
 from harness.campaign.ask import Ask, Asked
 from harness.campaign.conduct import Campaign, Share
 from harness.campaign.lot import SIZE, WHOLE, Lot
@@ -79,8 +77,8 @@ class Fakes:
         self.asked: list[Share] = []
         self._room, self._fate, self._choose = room, fate, choose
         self.stopped = False
-        # Whether there is another ctrl-c.
-        self.again: Iterator[bool] = iter(())
+        # Whether there is another Ctrl-C.
+        self.again = False
 
     @property
     def has_room(self) -> bool:
@@ -98,7 +96,7 @@ class Fakes:
     def finished(self) -> tuple[Share, Summary | None]:
         share = lot, asked = self.begun.pop(self._choose(len(self.begun)))
         how = self._fate(lot, "")
-        if how == "ctrl-c" and (not self.stopped or next(self.again, False)):
+        if how == "ctrl-c" and (not self.stopped or self.again):
             self.begun.append(share)
             raise KeyboardInterrupt
         if how == "lost":
@@ -120,11 +118,11 @@ def conducted(
     choose: Callable[[int], int] = lambda _: 0,
     known: Any = (),
     going: int = 1,
-    again: int = 0,
+    again: bool = False,
 ) -> tuple[Summary, list[Lot], Fakes]:
     counted: list[Lot] = []
     places = Fakes(room, fate, choose)
-    places.again = repeat(True, again)
+    places.again = again
     request = replace(REQUEST, keep_going=going)
     campaign = Campaign(request, LOTS, lambda lot, *_: counted.append(lot))
     return campaign.run(places, dict(known)), counted, places
@@ -241,17 +239,8 @@ def test_a_ctrl_c_has_all_told_that_was_judged() -> None:
     assert len(counted) < len(places.asked)
 
 
-def test_several_ctrl_cs_at_once_are_one() -> None:
-    once, several = conducted(ctrl_c), conducted(ctrl_c, again=3)
-    assert several[:2] == once[:2]
-    assert not several[2].is_busy
-
-
-def test_who_takes_too_long_is_not_waited_for_after_another_ctrl_c(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(conduct, "PATIENCE", -1.0)
-    found, counted, places = conducted(ctrl_c, again=1)
+def test_after_another_ctrl_c_nobody_is_waited_for() -> None:
+    found, counted, places = conducted(ctrl_c, again=True)
     assert places.stopped
     assert places.is_busy
     assert (found.ended, found.verdict) == (INTERRUPTED, "FAULT")

@@ -221,21 +221,28 @@ def request(count: int) -> Request:
 
 
 @pytest.mark.parametrize(
-    ("there", "ranks", "worth", "pools"),
+    ("there", "asked", "ranks", "worth", "pools"),
     [
-        (("cpu", 1), 4, 4, 4),
-        (("cpu", 1), 4, 2, 2),
-        (("cpu", 1), 32, 4, 1),
-        (("cuda", 8), 2, 40, 4),
-        (("cuda", 8), 16, 40, 1),
+        (("cpu", 1), "auto", 4, 4, 4),
+        (("cpu", 1), "auto", 4, 2, 2),
+        (("cpu", 1), "auto", 32, 4, 1),
+        (("cuda", 8), "auto", 2, 40, 4),
+        (("cuda", 8), "cuda", 16, 40, 1),
+        (("cuda", 1), "cpu", 4, 40, 4),
+        (("cuda", 1), "pretend", 4, 40, 4),
     ],
 )
 def test_auto_has_a_core_or_a_device_for_each_rank(
-    there: tuple[str, int], ranks: int, worth: int, pools: int, monkeypatch: pytest.MonkeyPatch
+    there: tuple[str, int],
+    asked: str,
+    ranks: int,
+    worth: int,
+    pools: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device, "at_hand", lambda: there)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    options = Namespace(pools="auto", on="here")
+    options = Namespace(pools="auto", on="here", device=asked)
     assert pools_for(options, ranks, most=100, worth=worth, of="100") == pools
 
 

@@ -130,6 +130,7 @@ def test_the_arithmetic_of_a_probe() -> None:
     probe = {"cases": 20, "seconds": 4.0}
     assert fitting(100.0, probe, 24.0) == 5 * (70 - 16)
     assert fitting(10.0, probe, 24.0) == FEWEST
+    assert fitting(100.0, probe | {"ended": "interrupted"}, 24.0) == FEWEST
     assert fitting(100.0, {}, 24.0) == fitting(100.0, probe | {"cases": 0}, 24.0) == FEWEST
 
 

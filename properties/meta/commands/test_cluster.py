@@ -5,13 +5,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.commands.cluster import Host
+from harness.commands.ranks import NoRanks
+from harness.commands.side_by_side import NO_RANKS, REFUSED
+from harness.outside import BadInput
+from harness.ranks.pool import CannotStart
+from harness.trace import Fault, Kind
 from properties.helpers.commands import HARNESS, campaign_of, ran, running
 from properties.helpers.places import ROOT
 from properties.helpers.stores import stored_in
@@ -145,6 +151,36 @@ def test_nothing_on_a_cluster_outlives_the_command(tmp_path: Path) -> None:
         pids = [int(file.name.partition("-")[2]) for file in tmp_path.glob("waits-*")]
         run.send_signal(signal.SIGKILL)
         assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (BadInput("--sp=9: no"), (REFUSED, "--sp=9: no", "")),
+        (CannotStart(Fault(kind=Kind.START, summary="no ranks")), (NO_RANKS, "no", "ranks")),
+        (RuntimeError("late"), (NO_RANKS, None, "RuntimeError: late")),
+    ],
+)
+def test_what_goes_wrong_while_an_actor_works_is_told_as_when_it_starts(
+    error: Exception, said: tuple[str, str | None, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def opens() -> Iterator[Callable[[Exception], None]]:
+        def work(error: Exception) -> None:
+            raise error
+
+        try:
+            yield work
+        except CannotStart:
+            raise NoRanks("no", "ranks") from None
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    host = Host(str(ROOT), opens, ())
+    assert host.open() is None
+    kind, text, summary = host.do(error)
+    assert (kind, summary) == (said[0], said[2])
+    assert text == said[1] or (said[1] is None and text.startswith("harness: "))
 
 
 @pytest.mark.parametrize(

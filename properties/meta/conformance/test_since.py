@@ -1,6 +1,8 @@
 """What is otherwise than last week is told in a few lines, and nothing else."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 
 from harness.candidates.published.library import BadFolder
 from harness.cli import main
+from harness.commands import conformance
 from harness.conformance import read, since
 from properties.helpers.places import ROOT
 
@@ -106,3 +109,33 @@ def test_a_folder_that_cannot_be_read_is_named_and_no_results_are_blamed(
     monkeypatch.setattr("harness.commands.conformance.pages", broken)
     assert main(["conformance", "deepspeed", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == "harness: toy/known.toml: is half written\n"
+
+
+@pytest.mark.parametrize("order", [["a.one", "a.two"], ["a.two", "a.one"]])
+def test_a_bug_that_two_candidates_show_is_told_as_of_the_last_whoever_is_done_first(
+    order: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = read(DOCS)["candidates"][STEP]
+    shown = next(iter(before["listed"].values()))
+
+    @contextmanager
+    def opened(*_: Any) -> Iterator[None]:
+        yield None
+
+    def each(names: list[str], _places: None) -> Iterator[tuple[str, dict[str, Any]]]:
+        assert names == ["a.one", "a.two"]
+        for name in order:
+            listed = {"bug": {**shown, "record": {"verdict": "KNOWN", "candidate": name}}}
+            yield name, {**before, "listed": listed}
+
+    for name, stands_in in {
+        "open_places": opened,
+        "each": each,
+        "wanted": lambda *_, **__: ["a.one", "a.two"],
+        "pages": lambda _: {},
+        "_status": lambda *_, **__: 0,
+    }.items():
+        monkeypatch.setattr(conformance, name, stands_in)
+    monkeypatch.setattr("harness.conformance.finding_record", lambda _, record: record)
+    assert main(["conformance", "--out", str(tmp_path)]) == 0
+    assert read(tmp_path)["findings"]["a bug"]["candidate"] == "a.two"

@@ -84,6 +84,8 @@ def test_parts_of_a_verification_add_up_to_the_whole() -> None:
         for seed in range(2 * LEAN_LEAST)
     ]
     runs += [unsupported(CASE, "mine", "no"), unsupported(CASE, "other", "neither")]
+    known = Comparison(case=CASE, candidate="other", verdict=Verdict.KNOWN, reason="B14, listed")
+    runs += [known, replace(known, against=ITSELF), replace(known, case=replace(CASE, seed=5))]
     whole, parts = Verified(goldens=len(runs)), [Verified(goldens=1) for _ in runs]
     for number, (run, part) in enumerate(zip(runs, parts, strict=True)):
         for each in (whole, part):
@@ -93,6 +95,8 @@ def test_parts_of_a_verification_add_up_to_the_whole() -> None:
     added = sum(map(as_read, parts), Verified(goldens=0))
     assert added.record() == whole.record()
     assert added.part() == whole.part()
+    assert whole.listed == {"B14, listed": 3}
+    assert whole.against == {"plain": len(runs) - 1, "self": 1}
 
 
 STORE = ["--store", str(ROOT / "golden"), "--json"]

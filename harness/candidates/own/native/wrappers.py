@@ -79,7 +79,7 @@ class Sharded(Bare):
         return nullcontext()
 
     def whole(self, gradient: Any) -> Tensor:
-        """What `full_tensor` gives, which on a GPU ends in a crash of gloo: pytorch#152645."""
+        """As `full_tensor`, in which gloo crashes if it is on a GPU: pytorch#152645."""
         group, piece = gradient.device_mesh.get_group(), gradient.to_local()
         # The last ranks may have fewer rows than the others, or none.
         most = -(-len(gradient) // group.size())
