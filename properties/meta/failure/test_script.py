@@ -8,14 +8,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.case import parse
 from harness.compare import Comparison, Verdict, faulted, unsupported
+from harness.failure import scripted
 from harness.failure.reached import reached
 from harness.failure.replay import look
 from harness.failure.script import MOST_ELEMENTS, NoScript, script, source_of
+from harness.ranks.messages import Order
+from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Fault, Kind
@@ -326,3 +330,25 @@ def step(n: "Count") -> None:
 def one():
     pass"""
     )
+
+
+@pytest.mark.parametrize(("device", "forks"), [("cpu", True), ("cuda:0", False)])
+def test_a_script_forks_ranks_only_where_it_cannot_have_started_their_device(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, forks: bool
+) -> None:
+    started = []
+
+    class Started:
+        def __init__(self, **how: Any) -> None:
+            started.append(how["entrypoint"])
+
+        def wait(self, period: float) -> None:
+            pass
+
+    monkeypatch.setattr("torch.distributed.elastic.multiprocessing.start_processes", Started)
+    monkeypatch.setattr(scripted, "bury_all_below", lambda: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv(scripted.FOLDER, "")
+    order = Order(ranks=2, environment=Placement((device,)).environment(), launch="")
+    scripted._run_ranks(order, "script.py", tmp_path)
+    assert started == [scripted._again if forks else sys.executable]
