@@ -14,6 +14,7 @@ from rich.console import Console
 
 from harness.campaign.check import check
 from harness.campaign.examine import Examiner
+from harness.campaign.table import show
 from harness.cli import build_parser
 from harness.commands.options import print_json, read_request, status_of
 from harness.commands.ranks import open_pool
@@ -22,7 +23,7 @@ from harness.commands.ranks import open_pool
 def main() -> int:
     options = build_parser().parse_args(["check", *sys.argv[1:]])
     request, ranks = read_request(options)
-    console, silence = Console(stderr=True), Console(quiet=True)
+    silence = Console(quiet=True)
     with open_pool(options, ranks, request.candidates) as pool:
         moments = [time.monotonic()]
         pool.start()
@@ -32,13 +33,14 @@ def main() -> int:
         moments.append(time.monotonic())
         # Kernels are loaded, and libraries begin, with the first of each dtype.
         first = [replace(request, count=1, dtypes=(dtype,)) for dtype in request.dtypes]
-        # The last is shown.
-        for asked, shown in [(each, silence) for each in (*first, request)] + [(request, console)]:
-            summary = check(Examiner(request=asked, pool=pool), shown)
+        for asked in (*first, request, request):
+            summary = check(Examiner(request=asked, pool=pool), silence)
             moments.append(time.monotonic())
             if summary.ended:
                 break
         used = memory()
+    # Also if it was cut off before the last.
+    show(summary, Console(stderr=True))
     firsts = (f"first case in {dtype}" for dtype in request.dtypes)
     parts = ["ranks", *firsts, f"first {request.count} cases"]
     taken = [round(later - earlier, 2) for earlier, later in pairwise(moments)]
