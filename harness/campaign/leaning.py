@@ -11,7 +11,7 @@ deviation of its own, because cases scatter: docs/tolerances.md. Needs no torch.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -101,6 +101,10 @@ class Leanings:
                     f"{name} is {1 + each.mean:.6g} of the reference's in {dtype}, over "
                     f"{each.count} tensors, give or take {each.deviation:.2g}"
                 )
+
+    def record(self) -> dict[str, Any]:
+        record: dict[str, Any] = asdict(self)["by_dtype"]
+        return record
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "Leanings":

@@ -260,7 +260,7 @@ class Tally:
             "coverage": self.coverage.record(),
             "unexamined": self.unexamined,
             "bounds": asdict(self.bounds),
-            "leanings": asdict(self.leanings)["by_dtype"],
+            "leanings": self.leanings.record(),
             "leans": self.leans,
             "failures": self.failures,
             "gradients": self.gradients,

@@ -143,7 +143,7 @@ def _run_ranks(order: Order, script: str, folder: Path) -> None:
             start_processes,
         )
     told = dict(enumerate(environments(order, folder)))
-    # Else this process may have started a driver, and no fork of it can start that again.
+    # On a device this process may have started the driver, which no fork of it can do again.
     on_cpu = Placement.read(order.environment[PLACEMENT]).on_cpu
     try:
         start_processes(

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from typing import Any, NamedTuple
 
@@ -249,7 +249,7 @@ class Verified:
         return {
             **self.record(),
             "coverage": {name: each.record() for name, each in self.coverage.items()},
-            "leanings": {name: asdict(each)["by_dtype"] for name, each in self.leanings.items()},
+            "leanings": {name: each.record() for name, each in self.leanings.items()},
         }
 
     @classmethod

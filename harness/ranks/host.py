@@ -13,6 +13,8 @@ from harness.ranks.controller import LAUNCH
 from harness.ranks.messages import Ended, Order, Start
 from harness.ranks.placement import MEETING, PLACEMENT, PRETEND, Placement
 
+# A fork may start CUDA, because the supervisor never does. Other drivers were not tried.
+FORKED = ("cpu", PRETEND, "cuda")
 # Of a file, the end is enough: what is read here, and what goes to another host.
 READ, TAIL = 1 << 16, 1 << 14
 LOOPBACK, ASYNC_ERRORS = "127.0.0.1", "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -55,10 +57,6 @@ def _meeting(order: Order, folder: Path) -> dict[str, str]:
         return {MEETING: order.rendezvous}
     talk = {name: os.environ.get(name, "lo") for name in INTERFACES}
     return {**talk, MEETING: str(folder / "ranks")}
-
-
-# A fork may start CUDA, because the supervisor never does. Other drivers were not tried.
-FORKED = ("cpu", PRETEND, "cuda")
 
 
 def forks(order: Order) -> bool:

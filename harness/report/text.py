@@ -25,7 +25,7 @@ MOST_STRETCHES = 4
 MOST_BESIDES = 4
 # Of gradients that are zero, so many are named.
 MOST_ZERO = 4
-# What CUDA says it is.
+# So torch begins what CUDA reports, often at a later call than the one that went wrong.
 CUDA_ERROR = "CUDA error"
 
 
@@ -99,7 +99,7 @@ def replay(comparison: Comparison) -> str:
     if comparison.ranks:
         words.append(f"--ranks {comparison.ranks}")
     if comparison.fault and CUDA_ERROR in comparison.fault.summary:
-        # Else the stack is of whatever came later.
+        # With it, the stack is that of the call that went wrong.
         words.insert(0, "CUDA_LAUNCH_BLOCKING=1")
     return " ".join(words)
 

@@ -4,7 +4,7 @@ import argparse
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.against import ITSELF, PLAIN
+from harness.against import ITSELF, PLAIN, Against
 from harness.campaign.lot import WHOLE, Part
 from harness.campaign.places import each
 from harness.commands.golden import recorded
@@ -141,7 +141,7 @@ def pieces(options: argparse.Namespace, goldens: "Sized") -> list[Part]:
 def open_verifying(
     options: argparse.Namespace,
     asked: tuple[Any, ...],
-    against: Any,
+    against: Against,
     candidates: list[str],
     worker: Part = WHOLE,
 ) -> "Iterator[Callable[[str], dict[str, Any]]]":
