@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -50,6 +51,8 @@ COMMANDS = {
 
 # Seconds in which what was stopped may end in order.
 PATIENCE = 5.0
+# And after which one that Python has dropped comes again.
+SOON = 0.05
 NOT_READ = f"nobody reads what this command prints; so the exit status is {FAULT}"
 STATUS = (
     "exit status: 0 all passed; 1 something diverged; 2 bad input; 3 a fault, also if a candidate "
@@ -151,6 +154,16 @@ def obey_signals() -> None:
             last = time.monotonic()
             raise KeyboardInterrupt
 
+    def come_again(ignored: "sys.UnraisableHookArgs") -> None:
+        nonlocal last
+        if isinstance(ignored.exc_value, KeyboardInterrupt):
+            last = -math.inf
+            threading.Timer(SOON, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            sys.__unraisablehook__(ignored)
+
+    # Python drops what is raised in a finalizer, or in what it calls before and after a fork.
+    sys.unraisablehook = come_again
     _on_signals(interrupt)
 
 

@@ -6,6 +6,7 @@ Each rank runs the same file as `python script.py` does, now with the step in it
 import faulthandler
 import os
 import runpy
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ PASSED, DIVERGED, FAULT = 0, 1, 3
 STACK = 9
 # Where the ranks of a script leave what came of it.
 FOLDER, STATUS = "HARNESS_SCRIPT", "status"
+STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class Scripted:
             with TemporaryDirectory(prefix="harness-") as folder:
                 status = self._launched(script, Path(folder))
             sys.exit(status)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def judge(self, step: Step) -> None:
         """On a rank: run the cases, and have rank 0 say what came of the last."""
@@ -145,15 +148,19 @@ def _run_ranks(order: Order, script: str, folder: Path) -> None:
     told = dict(enumerate(environments(order, folder)))
     # On a device this process may have started the driver, which no fork of it can do again.
     on_cpu = Placement.read(order.environment[PLACEMENT]).on_cpu
+    # Python drops what a signal raises in the callbacks of a fork.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
-        start_processes(
+        ranks = start_processes(
             name="rank",
             entrypoint=_again if on_cpu else sys.executable,
             args=dict.fromkeys(told, (script,)),
             envs=told,
             logs_specs=DefaultLogsSpecs(str(folder)),
             start_method="fork",
-        ).wait(period=0.1)
+        )
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        ranks.wait(period=0.1)
     except SignalException as end:
         print(f"stopped by {end.sigval.name}", file=sys.stderr)  # noqa: T201
     finally:

@@ -228,6 +228,17 @@ def test_a_ctrl_c_while_ranks_are_ended_loses_nothing_of_what_was_judged(
     assert json.loads(capsys.readouterr().out)["cases"] == 5
 
 
+@pytest.fixture
+def signals_of_pytest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a command does with signals ends with the test."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals_of_pytest")
 def test_a_runner_that_stops_a_command_is_obeyed_like_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,29 +246,32 @@ def test_a_runner_that_stops_a_command_is_obeyed_like_ctrl_c(
     monkeypatch.setattr(
         "harness.commands.doctor.run", lambda _: signal.raise_signal(signal.SIGTERM)
     )
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        assert main() == 130
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    assert main() == 130
     assert capsys.readouterr().err == "harness: interrupted; every rank is stopped\n"
 
 
+@pytest.mark.usefixtures("signals_of_pytest")
 def test_several_ctrl_cs_at_once_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        obey_signals()
-        with pytest.raises(KeyboardInterrupt):
+    obey_signals()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.raise_signal(number)
+    monkeypatch.setattr("harness.cli.PATIENCE", -1.0)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("signals_of_pytest")
+def test_a_ctrl_c_that_python_drops_comes_again() -> None:
+    class Finalized:
+        def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
-        for number in before:
-            signal.raise_signal(number)
-        monkeypatch.setattr("harness.cli.PATIENCE", -1.0)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+
+    obey_signals()
+    Finalized()
+    with pytest.raises(KeyboardInterrupt):
+        eventually(lambda: False)
 
 
 def test_after_its_limit_a_check_begins_no_case_and_next_to_nothing_is_no_pass(
