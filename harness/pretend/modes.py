@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from harness.pretend.over_gloo import refuse_over_gloo
 from harness.pretend.tensor import DEVICE, SET_DATA, UNDERNEATH, Pretended, computed, move, values
 
 # All memory is as good, and all work is done.
@@ -25,6 +26,8 @@ class Operations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func.namespace == "c10d":
+            refuse_over_gloo(func.overloadpacket.__name__, args)
         return computed(func, args, kwargs or {})
 
 

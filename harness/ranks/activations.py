@@ -1,10 +1,10 @@
-"""How much of what is in torch's log of collectives can have been what attention exchanges.
+"""How much of what this rank gave to collectives can have been what attention exchanges.
 
 Only what goes to a peer counts, a rank that shares sequences with this one. Parameters and their
-gradients have to be told from activations, and the log knows no more of a tensor than its shape:
+gradients have to be told from activations, and there is no more to tell them by than shapes:
 
-1. What is flat counts in all-to-alls only: DDP, FSDP and ZeRO share parameters and gradients as
-   flat buckets, and losses and labels of tokens are flat, too.
+1. What is flat counts in all-to-alls and messages only: DDP, FSDP and ZeRO share parameters and
+   gradients as flat buckets, and losses and labels of tokens are flat, too.
 2. What is summed up by all ranks and has two dims is a gradient.
 3. Parameters are never shared alone: what has their shape, or that of even shares of them, is
    taken for parameters as often as those of another width come. What comes more often than that
@@ -13,63 +13,79 @@ gradients have to be told from activations, and the log knows no more of a tenso
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
-from harness.ranks.collectives import BUFFER, GATE, MESSAGES, group_of, kind_of, members, recorded
+import torch
+from torch import distributed as dist
 
-# Bytes of a number, of those kinds that activations are made of.
-SIZES = {"Double": 8, "Float": 4, "BFloat16": 2, "Half": 2, "Byte": 1, "Char": 1}
+from harness.ranks.collectives import GATE
+from harness.ranks.witness import Passed, Shape
 
-Shape = tuple[int, ...]
+# Kinds of numbers that activations are made of, quantized ones too.
+NUMBERS = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.uint8, torch.int8}
 
 
-def sent_since(
-    moment_ns: int, peers: set[int], ways: Iterable[int], parameters: Counter[Shape]
-) -> tuple[int | None, bool]:
-    """Bytes of activations that were given to collectives since a moment of `time.time_ns()`.
+def sent(
+    passed: Iterable[Passed],
+    rank: int,
+    peers: set[int],
+    ways: Iterable[int],
+    parameters: Counter[Shape],
+) -> int:
+    """Bytes of activations that `rank` gave to its peers.
 
-    Among `peers`, this rank included; `parameters` may be shared in so many `ways`. Nothing where
-    a backend keeps no log: ranks wait for each other before every case, so that none is empty.
-    And whether the log was too short to hold them all.
+    `parameters` may be shared in so many `ways`.
     """
-    entries = recorded()
-    recent = [entry for entry in entries if entry["time_created_ns"] >= moment_ns]
-    if not entries:
-        return None, False
+    others = peers - {rank}
     exchanged, seen = 0.0, Counter[Shape]()
     sizes: defaultdict[Shape, float] = defaultdict(float)
-    for entry in recent:
-        kind, share = kind_of(entry), _share(entry, peers)
-        given = zip(entry.get("input_sizes", []), entry.get("input_dtypes", []), strict=False)
-        for dims, dtype in given:
-            size = math.prod(dims) * SIZES.get(dtype, 0)
-            if kind.startswith("all_to_all"):
-                exchanged += size * share
-            elif len(dims) > 2 or (len(dims) == 2 and not kind.startswith("all_reduce")):
-                sizes[tuple(dims)] += size * share
-                seen[tuple(dims)] += 1
+    for each in passed:
+        if each.group.group_desc.startswith(GATE):
+            continue
+        everyone = _members(each.group)
+        if each.kind == "send" or each.kind.startswith("alltoall"):
+            exchanged += sum(_to(others, each, everyone))
+            continue
+        share = _share(each.kind, everyone, others)
+        for shape, dtype in each.given:
+            size = math.prod(shape) * dtype.itemsize if dtype in NUMBERS else 0
+            if len(shape) > 2 or (len(shape) == 2 and not each.kind.startswith("allreduce")):
+                sizes[shape] += size * share
+                seen[shape] += 1
     left = _besides(parameters, set(ways), seen)
     exchanged += sum(sizes[shape] * left[shape] / seen[shape] for shape in seen)
-    return round(exchanged), len(recent) == len(entries) >= BUFFER
+    return round(exchanged)
 
 
-def _share(entry: dict[str, Any], peers: set[int]) -> float:
-    """Of what a rank gives to a collective, how much goes to peers."""
-    kind, group = kind_of(entry), group_of(entry)
-    # Messages are counted where they are sent.
-    if kind.startswith(MESSAGES) or group.startswith(GATE):
-        return 0
-    everyone = members(group)
-    if not everyone:
-        # Of a candidate's own group the log has no members.
+def _members(group: dist.ProcessGroup) -> list[int] | None:
+    """In the order of the group; nothing where a candidate has ended its own."""
+    try:
+        return dist.get_process_group_ranks(group)
+    except KeyError:
+        return None
+
+
+def _to(others: set[int], passed: Passed, everyone: Sequence[int] | None) -> Iterator[int]:
+    """Bytes of what is addressed to these; of a group that is no more, all."""
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in passed.given]
+    if everyone is None:
+        yield from sizes
+    elif isinstance(passed.to, int):
+        yield from sizes if everyone[passed.to] in others else ()
+    else:
+        if passed.kind == "alltoall_base":
+            rows = passed.to or [1] * len(everyone)
+            sizes = [sizes[0] * each // max(sum(rows), 1) for each in rows]
+        yield from (size for rank, size in zip(everyone, sizes, strict=True) if rank in others)
+
+
+def _share(kind: str, everyone: Sequence[int] | None, others: set[int]) -> float:
+    """Of what a rank gives to a collective, how much goes to other peers."""
+    if everyone is None:
         return 1
-    others = len(everyone & peers) - 1
-    if others < 1:
+    if not others.intersection(everyone):
         return 0
-    if kind.startswith("all_to_all"):
-        return others / len(everyone)
-    # Which of them it comes from is not in the log: each has an equal part in it.
+    # Which of them it comes from is not noted: each has an equal part in it.
     return 1 / len(everyone) if kind.startswith("broadcast") else 1
 
 

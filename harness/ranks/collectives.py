@@ -7,6 +7,7 @@ collectives or inside DDP's reducer. It is the only witness that needs no cooper
 import pickle
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
@@ -25,6 +26,8 @@ UNEVEN = ("all_to_all", "gather", "scatter")
 # To these, only the root need give anything.
 ROOTED = ("gather", "scatter")
 MESSAGES = ("send", "recv")
+# Of a group, one kind, so many in a row.
+Row = tuple[str, str, int]
 
 
 class Collective(msgspec.Struct, frozen=True, array_like=True):
@@ -94,6 +97,25 @@ def log(moment_ns: int = 0) -> list[Collective]:
         for entry in recorded()
         if entry["time_created_ns"] >= moment_ns
     ]
+
+
+def one_by_one(orders: Mapping[int, Sequence[Row]]) -> dict[int, list[Collective]]:
+    """What ranks entered one by one, by rank; nothing where all entered the same."""
+    alike = {
+        tuple((group.partition(", ranks ")[0], *run) for group, *run in order)
+        for order in orders.values()
+    }
+    return {} if len(alike) == 1 else {rank: _each(order) for rank, order in orders.items()}
+
+
+def _each(order: Sequence[Row]) -> list[Collective]:
+    numbers = Counter[str]()
+    collectives = []
+    for group, kind, count in order:
+        for _ in range(count):
+            numbers[group] += 1
+            collectives.append(Collective(group, numbers[group], kind, "", done=True))
+    return collectives
 
 
 def first_disagreement(logs: dict[int, list[Collective]]) -> str:

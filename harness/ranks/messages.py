@@ -134,9 +134,8 @@ class Finished(Message, frozen=True):
     limits: str
     # It is on a device on which it computed nothing.
     idle: bool
-    # Bytes that went to peers, if that can be told, and whether the log was too short for all.
-    sent: Whole | None
-    forgot: bool
+    # Bytes that went to peers.
+    sent: Whole
     # What it entered of its own accord, in short; and one by one, where it is traced.
     order: list[tuple[str, str, Whole]]
     log: list[Collective]

@@ -10,17 +10,17 @@ from torch import distributed as dist
 from harness.candidates import STOOD_IN
 from harness.candidates.beside import require_own
 from harness.case import parse
+from harness.ranks.activations import sent
 from harness.ranks.collectives import log
-from harness.ranks.entered import Entered
-from harness.ranks.exchanges import Exchanges
 from harness.ranks.hardware import allocations, described
 from harness.ranks.mesh import Meshes
 from harness.ranks.messages import Finished, Mesh, Raised, Ready, Run
 from harness.ranks.payload import pack
 from harness.ranks.placement import settle
 from harness.ranks.recorder import Recorder
-from harness.ranks.warm_up import make_ready
+from harness.ranks.warm_up import warm_up
 from harness.ranks.willing import loaded, willing
+from harness.ranks.witness import Witness
 
 if TYPE_CHECKING:
     from harness.ranks.controller import Controller
@@ -35,16 +35,17 @@ class Serving:
     def __init__(self, controller: "Controller", index: int, local: int) -> None:
         self._controller, self._index = controller, index
         self._device = settle(local)
-        self._meshes, self._exchanges = Meshes(index, self._device), Exchanges()
+        self._meshes, self._witness = Meshes(index, self._device), Witness()
         file = controller.folder / f"progress.{index}"
         self._progress = os.open(file, os.O_RDWR | os.O_CREAT)
         controller.collectives = log
-        make_ready(self._device)
+        if self._device.type != "cpu":
+            warm_up(self._device)
         controller.send(Ready(described(self._device)))
         # No rank begins a case before all have left the one before it, so that a collective too
         # many can never meet one of the next case.
         self._gate = dist.barrier(async_op=True)
-        self._entered = Entered()
+        self._witness.passed.clear()
 
     def serve(self) -> NoReturn:
         while True:
@@ -72,7 +73,7 @@ class Serving:
             progress=self._progress,
             learns=asked.learns,
         )
-        before, started = self._exchanges.sent, time.time_ns()
+        started = time.time_ns()
         memory = allocations(self._device)
         ask = loaded if asked.loads else willing
         candidate, refusal, limits = ask(
@@ -90,7 +91,11 @@ class Serving:
         # The others leave while this one packs.
         self._gate = dist.barrier(group=seat.gate, async_op=True)
         pieces, tensors = pack(fragments)
-        sent, forgot = self._exchanges.since(before, started, case, seat.rank, recorder)
+        peers = set(dist.get_process_group_ranks(seat.rank.sp))
+        ways, passed = (case.dp, case.sp, case.ranks), self._witness.passed
+        given = sent(passed, self._index, peers, ways, recorder.parameters)
+        order = self._witness.order()
+        passed.clear()
         recorder.reached("between cases")
         return Finished(
             asked.run,
@@ -100,9 +105,8 @@ class Serving:
             refusal=refusal,
             limits=limits,
             idle=idle,
-            sent=sent,
-            forgot=forgot,
-            order=self._entered.told(),
+            sent=given + recorder.sent,
+            order=order,
             log=log(started) if recorder.traced else [],
             stood_in=sorted(STOOD_IN),
             unemitted=recorder.unemitted,

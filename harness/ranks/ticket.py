@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from harness.case import Case
 from harness.ranks.autopsy import Trouble
-from harness.ranks.collectives import first_disagreement
-from harness.ranks.entered import one_by_one
+from harness.ranks.collectives import first_disagreement, one_by_one
 from harness.ranks.link import Event
 from harness.ranks.messages import Doing, Finished, ProtocolError, Raised, Ready
 from harness.ranks.payload import unpack
@@ -72,7 +71,6 @@ class Ticket:
         if isinstance(assembly, Assembly):
             told = {rank: self.finished[rank] for rank in ranks}
             assembly.sent = tuple(each.sent for each in told.values())
-            assembly.forgot = tuple(rank for rank, each in told.items() if each.forgot)
             assembly.idle = tuple(rank for rank, each in told.items() if each.idle)
             assembly.stood_in = tuple(told[0].stood_in)
             assembly.skipped += tuple(dict.fromkeys(k for e in told.values() for k in e.skipped))

@@ -7,16 +7,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from harness.ranks.over_gloo import refuse_over_gloo
-
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-
-def make_ready(device: torch.device) -> None:
-    """What a device needs besides, before the first case."""
-    if device.type != "cpu":
-        refuse_over_gloo()
-        warm_up(device)
 
 
 def warm_up(device: torch.device) -> None:

@@ -39,10 +39,8 @@ class Assembly:
     misfits: list[Misfit] = field(default_factory=list)
     # Per rank, the rows of `nll` it computed, padding included.
     local_rows: tuple[int, ...] = ()
-    # Per rank, the bytes of activations that it sent to others; nothing where nobody can tell.
-    sent: tuple[int | None, ...] = ()
-    # Ranks that sent more than that, or as much: their log of collectives was too short.
-    forgot: tuple[int, ...] = ()
+    # Per rank, the bytes of activations that it sent to others.
+    sent: tuple[int, ...] = ()
     # Keys of what was emitted, and of which no values came.
     skipped: tuple[str, ...] = ()
     # Packages that ranks had in plain torch instead.
@@ -56,8 +54,8 @@ class Assembly:
 
     @property
     def silent(self) -> bool:
-        """Whether no rank sent anything to another, as far as anybody can tell."""
-        return not self.forgot and not any(sent is None or sent for sent in self.sent)
+        """Whether no rank sent anything to another."""
+        return not any(self.sent)
 
 
 def assemble(case: Case, ranks: Sequence[Sequence[Fragment]]) -> Assembly | Fault:

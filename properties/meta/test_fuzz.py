@@ -56,7 +56,6 @@ def finished(run: int, kept: slice) -> Finished:
         limits="sp=2",
         idle=False,
         sent=8,
-        forgot=False,
         order=[("sp of 1x2, ranks 0,1", "alltoall", 4)],
         log=[Collective("world", 1, "all_reduce", "[3]", done=True)],
         stood_in=[],

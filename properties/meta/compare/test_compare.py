@@ -29,6 +29,8 @@ from harness.trace import (
 # Rank 0 holds tokens 0 to 3, rank 1 tokens 4 to 6 and a pad; the edge is inside row 0.
 CASE = parse("case/1 rows=5:11111,2:11 heads=2 dim=2 sp=2")
 HEAD, NORM, Q = "grad.head", "grad.norm", "layers.0.attn.q"
+# Bytes that are more than attention over it needs.
+ENOUGH = 10_000
 GRADIENTS = (HEAD, NORM, *(f"grad.{i}" for i in range(8)))
 Change = Callable[[Any], Any]
 
@@ -82,7 +84,7 @@ def judge(
 ) -> Comparison:
     assembly = assemble(case, ranks)
     assert isinstance(assembly, Assembly)
-    assembly.sent = (None,) * case.ranks
+    assembly.sent = (ENOUGH,) * case.ranks
     truth, plain = against or (oracle(), oracle())
     return compare(case, "planted", truth, [plain], assembly)
 
@@ -440,7 +442,7 @@ def test_who_computed_elsewhere_is_told_so_where_nobody_could_be_judged() -> Non
     case, against = in_bf16({"loss": 1.0})
     assembly = assemble(case, sent(case, against[1], {}))
     assert isinstance(assembly, Assembly)
-    assembly.sent, assembly.idle = (None, None), (1,)
+    assembly.sent, assembly.idle = (ENOUGH, ENOUGH), (1,)
     comparison = compare(case, "planted", against[0], [against[1]], assembly)
     assert comparison.fault is not None
     assert comparison.fault.kind is Kind.VACUOUS

@@ -8,8 +8,8 @@ from harness.ranks.collectives import (
     first_disagreement,
     group_name,
     members,
+    one_by_one,
 )
-from harness.ranks.entered import one_by_one
 
 PAIR = group_name("sp of 1x2", [0, 1])
 OTHERS = group_name("sp of 2x2", [2, 3])

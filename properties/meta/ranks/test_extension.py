@@ -10,9 +10,6 @@ from properties.helpers.places import ROOT
 RANKS = ROOT / "harness" / "ranks"
 # What may still be done, where, and why.
 MAY = {
-    ("exchanges.py", "replaces"): "gloo's log has no messages between two ranks",
-    ("entered.py", "replaces"): "reading the log in every run would cost milliseconds",
-    ("over_gloo.py", "replaces"): "gloo would hand an address on a GPU to a socket",
     ("endings.py", "polls"): "where the kernel of a sandbox has no handles for processes",
     ("descendants.py", "polls"): "of a process that is no child nobody hears when it is gone",
     ("busy.py", "polls"): "it samples what a scheduler did in a while",

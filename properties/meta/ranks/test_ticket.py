@@ -34,7 +34,6 @@ FINISHED = Finished(
     limits="",
     idle=False,
     sent=4,
-    forgot=False,
     order=[],
     log=[],
     stood_in=[],
