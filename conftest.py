@@ -1,6 +1,7 @@
 """Which profile of Hypothesis is the default here, and which tests are left out."""
 
 import os
+from collections import Counter
 from collections.abc import Generator
 
 import pytest
@@ -14,7 +15,8 @@ settings.load_profile("pr" if os.environ.get("CI") else "dev")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="also what takes long, as nightly does")
+    parser.addoption("--slow", action="store_true", help="also what takes a second or more")
+    parser.addoption("--all", action="store_true", help="also what takes minutes, as nightly does")
     parser.addoption("--browser", action="store_true", help="fail if there is no browser to test")
 
 
@@ -25,12 +27,27 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that take long are left out, and pytest says how many, unless all are asked for."""
-    if not config.getoption("--all"):
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    """Tests that take their time are left out, and pytest says how many, unless asked for."""
+    if config.getoption("--all"):
+        return
+    also_slow = config.getoption("--slow")
+    taken, left_out = [], []
+    seen = Counter[str]()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        slow = item.get_closest_marker("slow")
+        is_slow = slow and seen[test] >= slow.kwargs.get("but", 0)
+        seen[test] += 1
+        is_left_out = item.get_closest_marker("long") or (is_slow and not also_slow)
+        (left_out if is_left_out else taken).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = taken
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "slow(but=0): takes a second or more; left out, but for its first parameters, unless "
+        "--slow or --all is given",
+    )
     config.addinivalue_line("markers", "long: takes minutes; left out unless --all is given")

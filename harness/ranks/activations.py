@@ -43,13 +43,13 @@ def sent(
         if each.group.group_desc.startswith(GATE):
             continue
         everyone = _members(each.group)
-        if each.kind == "send" or each.kind.startswith("alltoall"):
+        if each.kind == "send" or each.kind.startswith("all_to_all"):
             exchanged += sum(_to(others, each, everyone))
             continue
         share = _share(each.kind, everyone, others)
         for shape, dtype in each.given:
             size = math.prod(shape) * dtype.itemsize if dtype in NUMBERS else 0
-            if len(shape) > 2 or (len(shape) == 2 and not each.kind.startswith("allreduce")):
+            if len(shape) > 2 or (len(shape) == 2 and not each.kind.startswith("all_reduce")):
                 sizes[shape] += size * share
                 seen[shape] += 1
     left = _besides(parameters, set(ways), seen)
@@ -73,7 +73,7 @@ def _to(others: set[int], passed: Passed, everyone: Sequence[int] | None) -> Ite
     elif isinstance(passed.to, int):
         yield from sizes if everyone[passed.to] in others else ()
     else:
-        if passed.kind == "alltoall_base":
+        if passed.kind == "all_to_all_base":
             rows = passed.to or [1] * len(everyone)
             sizes = [sizes[0] * each // max(sum(rows), 1) for each in rows]
         yield from (size for rank, size in zip(everyone, sizes, strict=True) if rank in others)

@@ -26,8 +26,8 @@ UNEVEN = ("all_to_all", "gather", "scatter")
 # To these, only the root need give anything.
 ROOTED = ("gather", "scatter")
 MESSAGES = ("send", "recv")
-# Of a group, one kind, so many in a row.
-Row = tuple[str, str, int]
+# Of a group, one kind, one shape and dtype where they are told, so many in a row.
+Row = tuple[str, str, str, str, int]
 
 
 class Collective(msgspec.Struct, frozen=True, array_like=True):
@@ -82,8 +82,8 @@ def kind_of(entry: dict[str, Any]) -> str:
     return str(entry["profiling_name"]).partition(":")[2]
 
 
-def log(moment_ns: int = 0) -> list[Collective]:
-    """What was entered since a moment of `time.time_ns()` as records, oldest first."""
+def log() -> list[Collective]:
+    """What was entered as records, oldest first."""
     return [
         Collective(
             group=group_of(entry),
@@ -95,7 +95,6 @@ def log(moment_ns: int = 0) -> list[Collective]:
             dtype=", ".join(entry.get("input_dtypes", [])),
         )
         for entry in recorded()
-        if entry["time_created_ns"] >= moment_ns
     ]
 
 
@@ -111,15 +110,17 @@ def one_by_one(orders: Mapping[int, Sequence[Row]]) -> dict[int, list[Collective
 def _each(order: Sequence[Row]) -> list[Collective]:
     numbers = Counter[str]()
     collectives = []
-    for group, kind, count in order:
+    for group, kind, shape, dtype, count in order:
         for _ in range(count):
             numbers[group] += 1
-            collectives.append(Collective(group, numbers[group], kind, "", done=True))
+            collectives.append(Collective(group, numbers[group], kind, shape, True, dtype))
     return collectives
 
 
-def first_disagreement(logs: dict[int, list[Collective]]) -> str:
+def first_disagreement(logs: dict[int, list[Collective]], room: float = BUFFER) -> str:
     """Where ranks of one group part: who entered what, and who never came; or nothing.
+
+    A log with as many entries as it has room for may have forgotten others.
 
     First in the order of the lowest rank that entered one in dispute. Where every group is in
     step with itself, ranks may still enter what they share in different orders.
@@ -131,8 +132,8 @@ def first_disagreement(logs: dict[int, list[Collective]]) -> str:
                 tables.setdefault(entry.group, {}).setdefault(rank, {})[entry.sequence] = entry
     for group, table in tables.items():
         for rank in members(group) & set(logs):
-            # A log that is full may have forgotten this rank's part in the group.
-            if len(logs[rank]) < BUFFER:
+            # One that is full may have forgotten this rank's part in the group.
+            if len(logs[rank]) < room:
                 table.setdefault(rank, {})
     disputes = {group: _first_dispute(table) for group, table in tables.items()}
     for rank in sorted(logs):

@@ -136,9 +136,8 @@ class Finished(Message, frozen=True):
     idle: bool
     # Bytes that went to peers.
     sent: Whole
-    # What it entered of its own accord, in short; and one by one, where it is traced.
-    order: list[tuple[str, str, Whole]]
-    log: list[Collective]
+    # What it entered of its own accord; with shapes and dtypes where it is traced.
+    order: list[tuple[str, str, str, str, Whole]]
     stood_in: list[str]
     # What learned and was not emitted, where that was asked.
     unemitted: str

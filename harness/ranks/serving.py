@@ -73,7 +73,6 @@ class Serving:
             progress=self._progress,
             learns=asked.learns,
         )
-        started = time.time_ns()
         memory = allocations(self._device)
         ask = loaded if asked.loads else willing
         candidate, refusal, limits = ask(
@@ -94,7 +93,7 @@ class Serving:
         peers = set(dist.get_process_group_ranks(seat.rank.sp))
         ways, passed = (case.dp, case.sp, case.ranks), self._witness.passed
         given = sent(passed, self._index, peers, ways, recorder.parameters)
-        order = self._witness.order()
+        order = self._witness.order(shapes=recorder.traced)
         passed.clear()
         recorder.reached("between cases")
         return Finished(
@@ -107,7 +106,6 @@ class Serving:
             idle=idle,
             sent=given + recorder.sent,
             order=order,
-            log=log(started) if recorder.traced else [],
             stood_in=sorted(STOOD_IN),
             unemitted=recorder.unemitted,
         )

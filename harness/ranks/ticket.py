@@ -1,5 +1,6 @@
 """A case on its way through the ranks, and how their answers are taken in."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -76,9 +77,8 @@ class Ticket:
             assembly.skipped += tuple(dict.fromkeys(k for e in told.values() for k in e.skipped))
             unemitted = (f"on rank {n} {e.unemitted}" for n, e in told.items() if e.unemitted)
             assembly.unemitted = next(unemitted, "")
-            logs = {rank: each.log for rank, each in told.items()}
-            orders = {rank: each.order for rank, each in told.items()}
-            assembly.out_of_step = first_disagreement(logs if self.traced else one_by_one(orders))
+            orders = one_by_one({rank: each.order for rank, each in told.items()})
+            assembly.out_of_step = first_disagreement(orders, math.inf)
         return assembly
 
 

@@ -65,19 +65,27 @@ class Witness:
         self._library = torch.library.Library("c10d", "IMPL")
         for name, place in GIVEN.items():
             if packet := getattr(torch.ops.c10d, name, None):
-                noted = partial(self._note, name, packet.default, place)
+                noted = partial(self._note, name, _kind(name), packet.default, place)
                 self._library.impl(name, noted, BEFORE, with_keyset=True)
 
-    def order(self) -> list[Row]:
+    def order(self, *, shapes: bool) -> list[Row]:
         """The collectives, without those of the harness."""
-        collectives = ((e.group, e.kind) for e in self.passed if not e.kind.startswith(MESSAGES))
+        entered = (
+            (each.group, each.kind, each.given if shapes else [])
+            for each in self.passed
+            if not each.kind.startswith(MESSAGES)
+        )
         order = []
-        for (group, kind), run in groupby(collectives):
+        for (group, kind, given), run in groupby(entered):
             if not group.group_desc.startswith(GATE):
-                order.append((called(group), kind, len(list(run))))
+                shape = ", ".join(str(list(shape)) for shape, _ in given)
+                dtype = ", ".join(str(dtype).removeprefix("torch.") for _, dtype in given)
+                order.append((called(group), kind, shape, dtype, len(list(run))))
         return order
 
-    def _note(self, name: str, operation: Any, place: int | None, keys: Any, *args: Any) -> Any:
+    def _note(
+        self, name: str, kind: str, operation: Any, place: int | None, keys: Any, *args: Any
+    ) -> Any:
         given = (
             []
             if place is None
@@ -86,7 +94,7 @@ class Witness:
         group = dist.ProcessGroup.unbox(args[2 if place == 1 else 1])
         refuse_over_gloo(name, args)
         to = ADDRESS.get(name)
-        self.passed.append(Passed(name.strip("_"), group, given, None if to is None else args[to]))
+        self.passed.append(Passed(kind, group, given, None if to is None else args[to]))
         return operation.redispatch(keys & BELOW, *args)
 
 
@@ -94,3 +102,11 @@ def called(group: dist.ProcessGroup) -> str:
     """A group as the log calls it."""
     description, name = group.group_desc, group.group_name
     return description if members(description) else f"{description} ({name})"
+
+
+def _kind(name: str) -> str:
+    """As it is called in Python."""
+    words = name.strip("_")
+    for word in ("all_gather", "all_reduce", "all_to_all"):
+        words = words.replace(word.replace("_", ""), word)
+    return words

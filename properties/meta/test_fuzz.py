@@ -10,7 +10,6 @@ import pytest
 from safetensors.numpy import save
 
 from harness.case import InvalidCase, parse
-from harness.ranks.collectives import Collective
 from harness.ranks.messages import (
     MAGIC,
     PREFIX,
@@ -56,8 +55,7 @@ def finished(run: int, kept: slice) -> Finished:
         limits="sp=2",
         idle=False,
         sent=8,
-        order=[("sp of 1x2, ranks 0,1", "alltoall", 4)],
-        log=[Collective("world", 1, "all_reduce", "[3]", done=True)],
+        order=[("sp of 1x2, ranks 0,1", "all_to_all", "[3]", "float64", 4)],
         stood_in=[],
         unemitted="",
     )

@@ -32,7 +32,7 @@ def test_all_ranks_enter_the_same_collectives(
     assert parted(case, candidate, harness_pool) == ""
 
 
-def test_a_step_longer_than_the_log_is_compared_where_all_remember(
+def test_a_step_longer_than_torchs_log_is_in_step_as_well(
     harness_pool: RankPool,
 ) -> None:
     long = "case/1 rows=3:111,3:111,3:111,3:111 heads=4/2 layers=5 vocab=16 sp=2 micro=4 steps=2"
@@ -46,7 +46,7 @@ GATHERED = r"collective #\d+ on world of 2x2, ranks 0,1,2,3: rank 0 entered all_
     ("name", "told"),
     [
         ("OTHER_SHAPE", GATHERED + r"\[\]; rank 1 entered all_gather of shape \[1\]; "),
-        ("OTHER_DTYPE", GATHERED + r"\[\] in Long; rank 1 .* \[\] in Double; "),
+        ("OTHER_DTYPE", GATHERED + r"\[\] in int64; rank 1 .* \[\] in float64; "),
         (
             "CROSSED",
             r"rank 0 entered all_reduce #\d+ on world .* before all_reduce #\d+ on sp .*; rank 1",

@@ -58,32 +58,32 @@ def counted(*passed: Passed) -> int:
     ("entry", "size"),
     [
         # One of two pieces stays at home, and three of four go elsewhere.
-        (given("alltoall_base", (6,)), 12),
-        (given("alltoall_base", (8,), group=WORLD), 8),
-        (given("alltoall_base", (6, 2), to=[1, 5]), 40),
-        (given("alltoall", (3, 2), (5, 2)), 40),
-        (given("alltoall", (3, 2), (5, 2), (7, 2), (9, 2), group=WORLD), 40),
-        (given("allgather", (3, 2, 4)), 96),
-        (given("allgather", (3, 2, 4), dtype=torch.bfloat16), 48),
+        (given("all_to_all_base", (6,)), 12),
+        (given("all_to_all_base", (8,), group=WORLD), 8),
+        (given("all_to_all_base", (6, 2), to=[1, 5]), 40),
+        (given("all_to_all", (3, 2), (5, 2)), 40),
+        (given("all_to_all", (3, 2), (5, 2), (7, 2), (9, 2), group=WORLD), 40),
+        (given("all_gather", (3, 2, 4)), 96),
+        (given("all_gather", (3, 2, 4), dtype=torch.bfloat16), 48),
         (given("reduce_scatter", (3, 2, 4), group=WORLD), 96),
-        (given("allgather", (3, 2)), 24),
+        (given("all_gather", (3, 2)), 24),
         # One of them sends it, and both are asked for it.
         (given("broadcast", (3, 2)), 12),
         # Losses and labels of each token, or pieces of a model.
-        (given("allgather", (1000,)), 0),
+        (given("all_gather", (1000,)), 0),
         (given("reduce_scatter", (1000,)), 0),
         # Indices; gradients that all ranks sum up; keys that one has and others have zeros for.
-        (given("allgather", (3, 2), dtype=torch.int64), 0),
-        (given("allreduce", (100,)), 0),
-        (given("allreduce", (10, 10)), 0),
-        (given("allreduce", (3, 2, 4)), 96),
+        (given("all_gather", (3, 2), dtype=torch.int64), 0),
+        (given("all_reduce", (100,)), 0),
+        (given("all_reduce", (10, 10)), 0),
+        (given("all_reduce", (3, 2, 4)), 96),
         # To other replicas, or to nobody; and a group of which nothing is known any more.
-        (given("allgather", (3, 2, 4), group=ACROSS), 0),
-        (given("alltoall_base", (6,), group=ACROSS), 0),
-        (given("alltoall_base", (6,), group=ALONE), 0),
-        (given("allgather", (3, 2, 4), group=ALONE), 0),
-        (given("allgather", (3, 2, 4), group=ENDED), 96),
-        (given("alltoall_base", (6,), group=ENDED), 24),
+        (given("all_gather", (3, 2, 4), group=ACROSS), 0),
+        (given("all_to_all_base", (6,), group=ACROSS), 0),
+        (given("all_to_all_base", (6,), group=ALONE), 0),
+        (given("all_gather", (3, 2, 4), group=ALONE), 0),
+        (given("all_gather", (3, 2, 4), group=ENDED), 96),
+        (given("all_to_all_base", (6,), group=ENDED), 24),
         # Messages to a peer, to itself, to another replica; and what is received.
         (given("send", (3, 2, 4), to=1), 96),
         (given("send", (3,), to=1), 12),
@@ -91,7 +91,7 @@ def counted(*passed: Passed) -> int:
         (given("send", (3, 2, 4), to=1, group=ACROSS), 0),
         (given("recv"), 0),
         # What the harness enters itself.
-        (given("allgather", (3, 2, 4), group=Group((0, 1), f"{GATE} of 1x2")), 0),
+        (given("all_gather", (3, 2, 4), group=Group((0, 1), f"{GATE} of 1x2")), 0),
     ],
 )
 def test_of_what_passes_only_activations_to_peers_count_as_sent(entry: Passed, size: int) -> None:
@@ -115,4 +115,4 @@ def test_of_what_passes_only_activations_to_peers_count_as_sent(entry: Passed, s
 def test_parameters_do_not_count_and_keys_of_the_same_shape_do(
     shapes: list[tuple[int, int]], size: int
 ) -> None:
-    assert counted(*(given("allgather", shape) for shape in shapes)) == size
+    assert counted(*(given("all_gather", shape) for shape in shapes)) == size

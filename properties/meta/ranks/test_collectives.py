@@ -1,5 +1,7 @@
 """Where ranks part is told from what each of them remembers of its collectives."""
 
+import math
+
 import pytest
 
 from harness.ranks.collectives import (
@@ -121,8 +123,8 @@ def test_who_only_waits_for_ranks_in_a_circle_is_not_named() -> None:
 
 
 def test_what_is_told_in_short_is_the_same_one_by_one() -> None:
-    pair, world = group_name("sp of 2x2", [0, 1]), (WORLD, "allreduce", 1)
-    ours, theirs = (pair, "alltoall", 2), (OTHERS, "alltoall", 2)
+    pair, world = group_name("sp of 2x2", [0, 1]), (WORLD, "allreduce", "", "", 1)
+    ours, theirs = (pair, "alltoall", "", "", 2), (OTHERS, "alltoall", "", "", 2)
     right = {0: [ours, world], 1: [ours, world], 2: [theirs, world], 3: [theirs, world]}
     assert one_by_one(right) == {}
     logs = one_by_one(right | {1: [world, ours]})
@@ -151,6 +153,7 @@ def test_a_member_that_entered_nothing_at_all_never_came() -> None:
     # A full log may have forgotten; and of those that did not report nothing is known.
     busy = reduced(1, BUFFER, group_name("dp of 2x1", [1]))
     assert first_disagreement({0: reduced(1, 1), 1: busy}) == ""
+    assert first_disagreement({0: reduced(1, 1), 1: busy}, math.inf).endswith("rank 1 never came")
     assert first_disagreement({0: reduced(1, 1)}) == ""
 
 

@@ -35,7 +35,6 @@ FINISHED = Finished(
     idle=False,
     sent=4,
     order=[],
-    log=[],
     stood_in=[],
     unemitted="",
 )

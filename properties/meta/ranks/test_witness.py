@@ -45,7 +45,7 @@ def everything(x: Tensor) -> None:
     dist.reduce_scatter(x, rows)
 
 
-ALL = ["allreduce", "allgather", "broadcast", "barrier", "reduce", "gather", "scatter"]
+ALL = ["all_reduce", "all_gather", "broadcast", "barrier", "reduce", "gather", "scatter"]
 
 
 def test_everything_in_which_ranks_meet_is_known_with_what_it_is_given() -> None:
@@ -91,8 +91,17 @@ def test_the_same_several_times_in_a_row_is_one_line_and_messages_are_none(
     assert dist.group.WORLD is not None
     with pytest.raises(RuntimeError, match="not connected"):
         dist.group.WORLD.send([torch.ones(2)], 0, 0)
-    rows = [(kind, count) for _, kind, count in witness.order()]
-    assert rows == [("allreduce", 3), ("barrier", 1), ("alltoall_base", 1)]
+    short, long = witness.order(shapes=False), witness.order(shapes=True)
+    assert [row[1:] for row in short] == [
+        ("all_reduce", "", "", 3),
+        ("barrier", "", "", 1),
+        ("all_to_all_base", "", "", 1),
+    ]
+    assert [row[2:] for row in long] == [
+        ("[2]", "float32", 3),
+        ("", "", 1),
+        ("[2, 3]", "float32", 1),
+    ]
     assert [each.to for each in witness.passed[3:]] == [None, [2], 0]
 
 
@@ -113,7 +122,7 @@ def in_inference(x: Tensor) -> None:
 @pytest.mark.parametrize(
     ("start", "kind"),
     # One rank has no gradients to add up.
-    [(in_functions, "allreduce"), (in_ddp, "broadcast"), (in_inference, "allreduce")],
+    [(in_functions, "all_reduce"), (in_ddp, "broadcast"), (in_inference, "all_reduce")],
 )
 def test_it_does_not_matter_who_starts_a_collective(
     start: Callable[[Tensor], None], kind: str, witness: Witness
