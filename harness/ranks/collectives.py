@@ -1,7 +1,7 @@
 """The log of collectives that torch keeps by itself, on every backend and from every caller.
 
-torch's flight recorder sees a collective wherever it was started: in Python, through functional
-collectives or inside DDP's reducer. It is the only witness that needs no cooperation.
+torch's flight recorder knows which of them are done. What a rank that hangs was doing is read from
+it, and so are those that something hands to a backend without torch's dispatcher.
 """
 
 import pickle

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.case import Case
-from harness.ranks.collectives import log
+from harness.ranks.collectives import kind_of, recorded
 from harness.reference import Decoder
 
 
@@ -83,8 +83,10 @@ class Watched(LocalDialect):
         with config.patch(recompile_limit=2):
             super().run(case, rank, emit)
         emit("graphs", torch.tensor(counters["stats"]["unique_graphs"] - before))
+        entries = [entry for entry in recorded() if entry["time_created_ns"] >= began]
         for kind in ("reduce", "gather", "all_to_all"):
-            entered = [entry.dtype for entry in log(began) if kind in entry.kind]
+            ours = (entry for entry in entries if kind in kind_of(entry))
+            entered = [", ".join(entry.get("input_dtypes", [])) for entry in ours]
             for dtype in set(entered):
                 emit(f"{kind} in {dtype}", torch.tensor(entered.count(dtype)))
 
