@@ -34,6 +34,7 @@ class LeavesOut(LocalDialect):
 LEAVES_OUT = LeavesOut()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [10, pytest.param(40, marks=pytest.mark.long)])
 @pytest.mark.parametrize("model", ADDED)
 def test_every_architecture_holds_in_generated_cases(
@@ -47,6 +48,7 @@ def test_every_architecture_holds_in_generated_cases(
         assert {f"grad.layers.0.{part}" for part in ADDED[model]} <= judged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ADDED)
 def test_a_gradient_of_what_it_adds_that_is_left_out_is_found(
     model: Model, harness_pool: RankPool

@@ -21,6 +21,7 @@ DIALECTS = ("native-gather", "native-local")
 WATCHED = f"{ROOT / 'properties' / 'planted' / 'around.py'}:WATCHED"
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("candidate", DIALECTS)
 @given(case=cases(max_ranks=4))
 def test_fp64_holds_to_1e12_of_every_tensor(
@@ -32,6 +33,7 @@ def test_fp64_holds_to_1e12_of_every_tensor(
     assert comparison.elements
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "count"),
     [

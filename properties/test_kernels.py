@@ -106,6 +106,7 @@ def test_fused_attention_agrees_with_attention_written_out(dtype: Dtype, stream:
     assert strays(stream, "sdpa", dtype) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp64", "bf16"])
 @pytest.mark.parametrize(("kernel", "function"), STANDINS.values(), ids=STANDINS)
 @given(stream=streams())
@@ -195,6 +196,7 @@ def test_a_kernel_for_packed_rows_refuses_a_mask(kernel: str) -> None:
         KERNELS[kernel](x_TMH, x_TMH, x_TMH, mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["VARLEN", "VARLEN_2_11", "FLASH"])
 @few
 @given(case=cases(max_ranks=4, dtypes=("fp64", "bf16")))
@@ -205,6 +207,7 @@ def test_the_native_path_is_plain_training_with_a_kernel_for_packed_rows(
     assert comparison.verdict.passed, explain(comparison)
 
 
+@pytest.mark.slow
 @pytest.mark.wrong_on_purpose
 @pytest.mark.parametrize("name", ["VARLEN_OF_ONE_ROW", "FLASH_LATE"])
 def test_boundaries_that_are_not_those_of_rows_are_seen(

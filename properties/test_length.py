@@ -93,6 +93,7 @@ class Kept(saved_tensors_hooks):
         return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "dtype"), [("eager", "fp64"), ("sdpa", "fp32")])
 def test_the_reference_never_holds_all_scores_or_logits(kernel: Kernel, dtype: Dtype) -> None:
     case = replace(LONG, kernel=kernel, dtype=dtype)
@@ -114,6 +115,7 @@ def test_twice_the_tokens_keep_twice_the_memory_until_backward() -> None:
     assert half.bytes < whole.bytes < 2.1 * half.bytes
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(case=cases(max_ranks=2))
 def test_ranks_come_out_the_same_with_a_few_logits_at_a_time(
@@ -123,6 +125,7 @@ def test_ranks_come_out_the_same_with_a_few_logits_at_a_time(
     assert comparison.verdict.passed, explain(comparison)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "around", ["checkpoint=1", "wrapper=ddp", "wrapper=fsdp", "wrapper=fsdp checkpoint=1"]
 )
@@ -132,6 +135,7 @@ def test_so_they_do_whatever_is_around_the_model(harness_evaluate: Evaluate, aro
     assert comparison.verdict.passed, explain(comparison)
 
 
+@pytest.mark.slow
 def test_two_thousand_tokens_of_a_real_vocabulary_are_judged(harness_evaluate: Evaluate) -> None:
     comparison = harness_evaluate(replace(LONG, kernel="sdpa", dtype="fp32"), "native-local")
     assert comparison.verdict is Verdict.WITHIN, explain(comparison)

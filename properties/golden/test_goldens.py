@@ -37,6 +37,7 @@ def test_there_are_many_and_they_are_small(goldens: dict[str, Golden]) -> None:
     assert sum(len(data) for data in Store(PLACE).files().values()) < LARGEST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elsewhere", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_both_dialects_agree_with_them_on_their_own_mesh_and_elsewhere(
     elsewhere: bool, goldens: dict[str, Golden], harness_pool: RankPool
@@ -50,6 +51,7 @@ def test_both_dialects_agree_with_them_on_their_own_mesh_and_elsewhere(
     assert len(asked) >= (6 * len(goldens) if elsewhere else 2 * (len(goldens) - 1))
 
 
+@pytest.mark.slow
 def test_each_tells_apart_what_it_hunts(
     goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:

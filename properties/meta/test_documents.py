@@ -86,6 +86,7 @@ def test_the_tutorial_candidate_is_short_and_passes(harness_pool: RankPool) -> N
 
 
 # As it is shown it draws a hundred cases.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -111,6 +112,7 @@ def test_the_test_that_is_shown_runs_on_the_candidates_of_both_pages(
     result.stdout.no_fnmatch_line("* UNSUPPORTED: its limits are*")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bug", [SHOWN, *(pytest.param(bug, marks=pytest.mark.long) for bug in BUGS if bug != SHOWN)]
 )
@@ -136,6 +138,7 @@ def test_the_tutorial_candidate_with_a_bug_is_found_shrunk_explained_and_shown_a
     assert "\n".join(again) in output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_the_campaign_that_is_shown_is_run_in_parts_and_put_together(
     capsys: pytest.CaptureFixture[str],

@@ -114,6 +114,7 @@ DECODERS: dict[str, Decoded] = {
 }
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("count", [MUTANTS, pytest.param(100_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("what", DECODERS)
 def test_mutants_raise_nothing_but_a_refusal(what: str, count: int) -> None:

@@ -78,6 +78,7 @@ def judged(
     return list(evaluate_all(((case, f"{name}.py:HF") for case in cases), pool))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_folder")
 def test_the_step_is_short_and_passes_on_every_model_and_in_a_campaign(
     harness_pool: RankPool, capsys: pytest.CaptureFixture[str]
@@ -93,6 +94,7 @@ def test_the_step_is_short_and_passes_on_every_model_and_in_a_campaign(
     assert set(told["refused"]) <= {f"its limits are {limit}" for limit in LIMITS}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_folder")
 def test_the_step_as_the_page_has_it_passes_when_it_is_compared_with_itself(
     capsys: pytest.CaptureFixture[str],
@@ -105,6 +107,7 @@ def test_the_step_as_the_page_has_it_passes_when_it_is_compared_with_itself(
     assert set(told["refused"]) <= {f"its limits are {limit}" for limit in LIMITS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUGS)
 @pytest.mark.usefixtures("in_folder")
 def test_a_bug_in_the_step_is_found_and_named(name: str, harness_pool: RankPool) -> None:
@@ -116,6 +119,7 @@ def test_a_bug_in_the_step_is_found_and_named(name: str, harness_pool: RankPool)
         assert comparison.looks[0].name == name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_folder")
 def test_what_is_refused_would_not_be_held_to_fp64_either(harness_pool: RankPool) -> None:
     case = replace(CASES[0], dtype="fp64")

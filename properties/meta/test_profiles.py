@@ -116,6 +116,7 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
+@pytest.mark.slow
 def test_without_ci_the_profile_is_dev_which_is_the_same_with_ci(run: Run) -> None:
     here, there = (
         re.findall(r"hypothesis profile 'dev' -> .*", run("--verbose", *named, **ci).said)
@@ -124,6 +125,7 @@ def test_without_ci_the_profile_is_dev_which_is_the_same_with_ci(run: Run) -> No
     assert here == there != []
 
 
+@pytest.mark.slow
 def test_with_ci_it_is_pr_which_draws_the_same_always_and_keeps_nothing(
     run: Run, folder: Path
 ) -> None:
@@ -135,6 +137,7 @@ def test_with_ci_it_is_pr_which_draws_the_same_always_and_keeps_nothing(
     assert not files(folder / ".hypothesis" / "examples")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "header"),
     [
@@ -152,6 +155,7 @@ def test_a_project_of_ones_own_has_the_profiles_where_it_asks_for_one_that_it_do
     assert header in seen.said
 
 
+@pytest.mark.slow
 def test_all_workers_draw_from_the_seed_that_was_printed(run: Run) -> None:
     both = run(NIGHTLY, "--numprocesses=2", "--dist=each")
     assert both.status == 0, both.said
@@ -161,6 +165,7 @@ def test_all_workers_draw_from_the_seed_that_was_printed(run: Run) -> None:
     assert sorted(both.other) == sorted(2 * alone.other) != []
 
 
+@pytest.mark.slow
 def test_the_seed_that_was_printed_fails_again_without_the_database(run: Run, night: Seen) -> None:
     assert night.status == 1
     again = run(NIGHTLY, f"--hypothesis-seed={night.seed}", LIMIT="1000")
@@ -168,6 +173,7 @@ def test_the_seed_that_was_printed_fails_again_without_the_database(run: Run, ni
     assert again.one == night.one != []
 
 
+@pytest.mark.slow
 def test_a_night_that_passes_draws_as_many_cases_as_it_should_and_others_than_the_last(
     run: Run, night: Seen
 ) -> None:
@@ -178,6 +184,7 @@ def test_a_night_that_passes_draws_as_many_cases_as_it_should_and_others_than_th
     assert len(set(passing.one) - set(night.one)) > 20
 
 
+@pytest.mark.slow
 def test_the_next_night_tries_a_failure_first_that_was_kept_or_that_others_share(
     run: Run, night: Seen, folder: Path
 ) -> None:

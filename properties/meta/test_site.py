@@ -7,12 +7,14 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pictures
+import pytest
 import website
 
 from properties.helpers.commands import ran
 from properties.helpers.places import ROOT
 
 
+@pytest.mark.slow
 def test_the_site_is_built_and_no_link_leads_nowhere(tmp_path: Path) -> None:
     site = tmp_path / "site"
     told = ran(sys.executable, ROOT / "ci" / "website.py", site)

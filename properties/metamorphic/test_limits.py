@@ -50,6 +50,7 @@ def tried(
     check(relation, pool, f"{__file__}:{subject}", data.draw(relation.drawn), refused)
 
 
+@pytest.mark.slow
 def test_it_can_pass_and_fail(harness_pool: RankPool, refused: Counter[str]) -> None:
     some = relation("row-mean", "token-mean")
     tried("RIGHT", some, harness_pool, refused)
@@ -57,6 +58,7 @@ def test_it_can_pass_and_fail(harness_pool: RankPool, refused: Counter[str]) -> 
         tried("WRONG", some, harness_pool, refused)
 
 
+@pytest.mark.slow
 def test_a_relation_about_other_cases_is_skipped_with_what_limits_it(
     harness_pool: RankPool, refused: Counter[str]
 ) -> None:
@@ -72,6 +74,7 @@ def test_a_relation_about_other_cases_is_skipped_with_what_limits_it(
         tried("RIGHT", others, harness_pool, refused)
 
 
+@pytest.mark.slow
 def test_who_supports_no_case_at_all_fails_where_all_would_be_skipped(
     harness_pool: RankPool, refused: Counter[str]
 ) -> None:

@@ -32,6 +32,7 @@ def pool(pytestconfig: pytest.Config, harness_pool: RankPool) -> Iterator[RankPo
         yield pool
 
 
+@pytest.mark.slow
 @settings(patient, max_examples=patient.max_examples // 2)
 @given(twins=RESHARDED.drawn)
 def test_one_rank_or_eight_compute_the_same(
@@ -40,6 +41,7 @@ def test_one_rank_or_eight_compute_the_same(
     check(RESHARDED, pool, subject, twins, refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_lower_precisions_hold_where_dp_and_sp_are_above_one_and_different(
     pool: RankPool, dtype: Dtype
@@ -49,5 +51,6 @@ def test_lower_precisions_hold_where_dp_and_sp_are_above_one_and_different(
         assert comparison.verdict.passed, explain(comparison)
 
 
+@pytest.mark.slow
 def test_labels_lost_between_two_ranks_show_when_the_cuts_move(pool: RankPool) -> None:
     check_it_kills(RESHARDED, pool)

@@ -15,6 +15,7 @@ from properties.metamorphic.trial import check, check_it_kills, patient
 RELATIONS = (*LAYOUT, *CONTENT)
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("relation", RELATIONS, ids=str)
 @patient
 @given(data=st.data())
@@ -28,6 +29,7 @@ def test_a_candidate_agrees_with_itself(
     check(relation, harness_pool, subject, data.draw(relation.drawn), refused)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("relation", RELATIONS, ids=lambda r: f"{r}-kills-{r.kills}")
 def test_a_relation_sees_the_bug_that_it_is_there_for(
     harness_pool: RankPool, relation: Relation

@@ -68,6 +68,7 @@ def test_names_are_unique_sources_are_files_and_shapes_run_anywhere() -> None:
             assert case.layers <= 2, case
 
 
+@pytest.mark.slow(but=3)
 @every
 def test_a_rival_accepts_plain_training_and_looks_at_nothing_else_than_it_says(
     rival: Rival,
@@ -86,6 +87,7 @@ def test_every_rival_accepts_plain_training_on_any_case(case: Case) -> None:
     assert [rival.name for rival in RIVALS if not rival.accepts(case, trace, trace)] == []
 
 
+@pytest.mark.slow(but=3)
 @every
 def test_a_rival_refuses_what_is_no_number_and_rows_that_are_missing_where_it_looks(
     rival: Rival,
@@ -236,6 +238,7 @@ def test_what_is_compared_as_one_number_hides_what_it_is_made_of(
     assert all(accepts_on_its_shapes(BY_NAME[name], change, keys))
 
 
+@pytest.mark.slow
 def test_rules_of_others_are_scored_on_the_same_mutants(harness_pool: RankPool) -> None:
     batch = draw(REQUEST, harness_pool.size)
     few = [BY_NAME[name] for name in ("accelerate", "arctic-training", "torchtitan-loss")]

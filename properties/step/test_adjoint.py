@@ -56,6 +56,7 @@ def tried(pool: RankPool) -> set[str]:
     return {key.partition(".")[2] for key in assembly.trace if key.startswith("through.")}
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_forward_and_backward_are_adjoint(harness_pool: RankPool, mesh: str) -> None:
     pairs = products(harness_pool, probe("ADJOINT"), mesh)

@@ -54,6 +54,7 @@ def watched(pool: RankPool, case: Case, candidate: str = "WATCHED") -> Trace:
     return assembly.trace
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("candidate", DIALECTS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_a_wrapped_step_is_plain_training(
@@ -64,6 +65,7 @@ def test_a_wrapped_step_is_plain_training(
         assert comparison.verdict.passed, explain(comparison)
 
 
+@pytest.mark.slow
 def test_parameters_need_not_be_cut_evenly(harness_pool: RankPool) -> None:
     # Four ranks share 5 rows of one parameter and 2 of another: the last has none.
     case = replace(CASE, heads=2, kv_heads=1, head_dim=2, vocab=5, wrapper="fsdp")
@@ -78,6 +80,7 @@ def patient_pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> Ran
     return harness_pool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -94,12 +97,14 @@ def test_a_compiled_step_is_plain_training(patient_pool: RankPool, changes: Swit
     assert comparison.verdict.passed, explain(comparison)
 
 
+@pytest.mark.slow
 def test_a_compiled_step_that_is_wrong_is_found(patient_pool: RankPool) -> None:
     case = replace(ALONE, compiled=True)
     comparison = verdict_only(case, mutant("FIRST_LAYER_FOR_ALL"), patient_pool)
     assert comparison.verdict is Verdict.DIVERGED
 
 
+@pytest.mark.slow
 @pytest.mark.wrong_on_purpose
 @pytest.mark.parametrize(
     ("name", "changes", "looks"),
@@ -127,6 +132,7 @@ def sums(pool: RankPool, wrapper: Wrapper, sync: Sync, candidate: str) -> int:
     return int(trace["reduce in Double"].values)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_gradients_are_reduced_after_the_last_micro_batch_or_after_each(
     harness_pool: RankPool, wrapper: Wrapper
@@ -138,6 +144,7 @@ def test_gradients_are_reduced_after_the_last_micro_batch_or_after_each(
         assert sums(harness_pool, wrapper, "last", "ALWAYS_REDUCES") == each
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_gradients_in_half_precision_are_summed_in_fp32(
     harness_pool: RankPool, wrapper: Wrapper
@@ -152,6 +159,7 @@ def test_gradients_in_half_precision_are_summed_in_fp32(
         assert summed_in("SUMS_SHORT") == {"reduce in BFloat16"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_parameters_held_in_fp32_are_computed_with_and_sent_in_half_precision(
     harness_pool: RankPool, wrapper: Wrapper
@@ -185,6 +193,7 @@ def graphs(pool: RankPool, candidate: str) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_a_compiled_case_is_compiled_whatever_was_before_it(patient_pool: RankPool) -> None:
     # What is between two exchanges, and the feed-forward part.
     assert graphs(patient_pool, "WATCHED") == [2, 2, 2]

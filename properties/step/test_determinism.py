@@ -38,6 +38,7 @@ def reordered(cases: Sequence[Case], candidate: str, pool: RankPool, fresh_pool:
     return next(filter(None, (identical(run.trace, twin.trace) for run, twin in pairs)), "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("candidate", DIALECTS)
 @few
 @given(case=cases(max_ranks=4), other=cases(max_ranks=4))
@@ -47,6 +48,7 @@ def test_the_same_case_again_is_the_same_to_the_last_bit(
     assert repeated(case, other, candidate, harness_pool) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("candidate", DIALECTS)
 def test_what_ranks_did_first_does_not_matter(
     harness_pool: RankPool, fresh_pool: RankPool, candidate: str
@@ -62,6 +64,7 @@ def test_what_outlives_a_case_is_found_when_it_comes_again(
     assert "are not identical" in repeated(CASE, OTHER, candidate, harness_pool)
 
 
+@pytest.mark.slow
 def test_what_is_kept_for_ever_is_found_in_another_order_only(
     harness_pool: RankPool, fresh_pool: RankPool
 ) -> None:

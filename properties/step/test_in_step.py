@@ -23,6 +23,7 @@ def parted(case: Case, candidate: str, pool: RankPool, *, traced: bool = True) -
     return assembly.out_of_step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("candidate", DIALECTS)
 @few
 @given(case=cases(max_ranks=4))
@@ -92,6 +93,7 @@ def test_only_a_traced_run_pays_for_the_logs_and_knows_shapes(harness_pool: Rank
     assert parted(CASE, mutant("OTHER_SHAPE"), harness_pool, traced=False) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("candidate", DIALECTS)
 def test_what_a_right_step_enters_is_in_order_where_nothing_is_traced(
     harness_pool: RankPool, candidate: str

@@ -24,6 +24,7 @@ def difference(case: Case, usual: str, changed: str, pool: RankPool) -> str:
     return identical(one.trace, other.trace)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("usual", "changed"), TWINS.values(), ids=TWINS)
 @settings(few, max_examples=few.max_examples // 2)
 @given(case=cases(max_ranks=4, max_length=8))
@@ -33,6 +34,7 @@ def test_what_nobody_wrote_and_what_no_token_owns_changes_no_bit(
     assert difference(case, usual, changed, harness_pool) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("usual", "changed", "where", "ours"),
     [

@@ -33,6 +33,7 @@ def misfit(case: Case, candidate: str, pool: RankPool) -> str:
     return slope_misfit(losses, here.trace, direction)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("candidate", DIALECTS)
 @few
 @given(case=cases(max_ranks=4))
@@ -55,6 +56,7 @@ def test_a_slope_is_known_to_nine_digits(*, factor: float, accepted: bool) -> No
     assert (slope_misfit(losses, trace, {"w": np.ones(1)}) == "") is accepted
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("candidate", ["mutants.B101", "mutants.B123", "mutants.B100"])
 def test_a_gradient_that_is_not_the_slope_is_found(harness_pool: RankPool, candidate: str) -> None:
     assert misfit(CASE, "native-local", harness_pool) == ""

@@ -23,6 +23,7 @@ def trained(case: Case, steps: int, candidate: str, evaluate: Evaluate) -> Compa
     return evaluate(replace(case, steps=steps), candidate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("candidate", DIALECTS)
 @few
 @given(case=cases(max_ranks=4, max_rows=3, max_length=8), steps=st.sampled_from((2, 3)))
@@ -45,6 +46,7 @@ def test_a_step_changes_what_the_next_one_computes(
     assert len(losses) == 3
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.wrong_on_purpose
 @pytest.mark.parametrize("name", BETWEEN)
 def test_what_goes_wrong_between_steps_is_found_in_two_and_right_in_one(

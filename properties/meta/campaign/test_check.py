@@ -71,6 +71,7 @@ TWO_BUGS = TwoBugs()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("going", "judged"), [("2", 2), ("3", 6)])
 @pytest.mark.usefixtures("own_pool")
 def test_a_check_that_keeps_going_finds_the_second_bug_as_well(
@@ -96,6 +97,7 @@ def test_how_many_failures_are_looked_for_is_a_number(capsys: pytest.CaptureFixt
     assert "--keep-going=0: use how many failures to look for" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_a_campaign_in_which_no_rank_needed_anything_of_another_is_no_pass(
     capsys: pytest.CaptureFixture[str],
@@ -134,6 +136,7 @@ FUSSY = Fussy()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_a_situation_that_no_candidate_could_enter_was_not_met(
     capsys: pytest.CaptureFixture[str],
@@ -157,6 +160,7 @@ def test_a_situation_that_no_candidate_could_enter_was_not_met(
 NO_TORCH = "import os, sys\nif 'HARNESS_SOCKET' in os.environ: sys.modules['torch'] = None\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [("check", "--cases", "3", *SMALL), ("golden", "verify"), ("mutants", "--sp", "2")]
 )
@@ -190,6 +194,7 @@ TELLS = Tells()
 """
 
 
+@pytest.mark.slow
 def test_a_check_that_is_stopped_tells_what_it_judged(tmp_path: Path) -> None:
     (tmp_path / "tells.py").write_text(TELLS)
     cases = tmp_path / "cases"
@@ -303,6 +308,7 @@ signal.pause()
 NEVER = [sys.executable, "-m", "harness", "check", "--candidate", "never.py:MINE", "--json"]
 
 
+@pytest.mark.slow
 def test_a_check_that_is_stopped_before_it_has_ranks_tells_that_it_judged_nothing(
     tmp_path: Path,
 ) -> None:

@@ -84,6 +84,7 @@ def test_parts_add_up_and_a_failure_is_not_hidden_by_what_was_not_examined() -> 
     assert Tally.from_record(json.loads(json.dumps((part + other).record()))) == part + other
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_who_refuses_what_was_asked_for_is_no_pass(capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"{PLANTED / 'false_passes.py'}:{name}" for name in ("ONLYSP1", "LIMSP1", "NOTARGET")]

@@ -156,6 +156,7 @@ COMMAND = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_a_campaign_that_is_killed_ends_as_if_it_had_run_through(
     capsys: pytest.CaptureFixture[str],

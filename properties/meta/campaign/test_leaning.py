@@ -72,6 +72,7 @@ def test_what_leans_in_a_published_step_is_told_over_all_stages() -> None:
     assert examined_record(examined)["leans"] == [told]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_gradients_that_are_a_hundredth_off_in_every_case_are_no_pass(
     capsys: pytest.CaptureFixture[str],

@@ -274,6 +274,7 @@ def test_shards_that_are_missing_are_named_and_no_pass(
     assert document["shards"]["missing"] == [1]
 
 
+@pytest.mark.slow
 def test_merging_needs_no_torch_and_no_time(tmp_path: Path) -> None:
     names = [write(tmp_path, f"{k}.json", summary(k, 16)) for k in range(1, 17)]
     code = "import sys; from harness.cli import main; status = main(sys.argv[1:]); "

@@ -74,6 +74,7 @@ def places(lot: Lot) -> list[tuple[int, int]]:
     return [(lot.number, place) for place in lot.share(range(lot.size))]
 
 
+@pytest.mark.slow
 def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: RankPool) -> None:
     console = Console(file=io.StringIO())
     whole = check(Examiner(request=REQUEST, pool=harness_pool), console)

@@ -44,6 +44,7 @@ LATER = Later()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
     capsys: pytest.CaptureFixture[str],
@@ -69,6 +70,7 @@ def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
     assert run.stderr.count("exit status 1: later.py:LATER is DIVERGED on case/1 ") == 1
 
 
+@pytest.mark.slow
 def test_each_part_explains_and_keeps_the_failure_that_it_finds(tmp_path: Path) -> None:
     words = ["check", "--sp", "2", "--dp", "1", "--cases", "10", "--json", "--pools", "2"]
     words += ["--ranks", "2"]
@@ -102,6 +104,7 @@ def under_way(folder: Path, parts: int) -> Iterator[tuple[subprocess.Popen[str],
             process.kill()
 
 
+@pytest.mark.slow
 def test_what_all_parts_judged_is_told_as_one_campaign(tmp_path: Path) -> None:
     run = ran(*PARTS, "passes", "3", cwd=tmp_path)
     document = json.loads(run.stdout)
@@ -139,6 +142,7 @@ if "--multiprocessing-fork" in sys.orig_argv:
 MOMENTS = {"it has begun": "hold()", "it imports": "sys.meta_path.insert(0, Finder())"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_ctrl_c_at_the_terminal_is_not_for_parts_though_they_still_start(
     moment: str, tmp_path: Path
@@ -164,6 +168,7 @@ def test_a_ctrl_c_at_the_terminal_is_not_for_parts_though_they_still_start(
     assert said == "part 1/1\n"
 
 
+@pytest.mark.slow
 def test_a_lot_whose_process_is_gone_is_judged_by_another(tmp_path: Path) -> None:
     run = ran(*PARTS, "vanishes once", "3", cwd=tmp_path)
     document = json.loads(run.stdout)
@@ -171,6 +176,7 @@ def test_a_lot_whose_process_is_gone_is_judged_by_another(tmp_path: Path) -> Non
     assert len(run.stderr.splitlines()) == 6
 
 
+@pytest.mark.slow
 def test_who_is_gone_when_all_are_stopped_tells_nothing_and_nobody_passes(tmp_path: Path) -> None:
     with under_way(tmp_path, 3) as (process, parts):
         os.kill(parts[1], signal.SIGSTOP)
@@ -186,6 +192,7 @@ def test_no_part_outlives_who_started_it(tmp_path: Path) -> None:
         assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "said"),
     [

@@ -83,6 +83,7 @@ def test_who_supports_some_is_given_others_until_it_was_judged_on_as_many() -> N
     assert len(set(mine)) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "refused", "lacking"),
     [
@@ -120,6 +121,7 @@ def test_who_states_its_limits_is_given_nothing_in_vain_after_the_first_cases(li
     assert tallies["a"].refused.total() <= 12
 
 
+@pytest.mark.slow
 def test_who_is_beyond_its_limits_whatever_is_drawn_is_given_up_as_well() -> None:
     tally = Tally()
     for jobs in Supply(REQUEST, RANKS, LOT).rounds({"a": tally}):
@@ -142,6 +144,7 @@ def test_lots_are_drawn_each_from_its_number_and_have_no_case_in_common() -> Non
     assert Supply(large, RANKS, Lot(2, SIZE, Part(2, 5))).share == alone[1::5]
 
 
+@pytest.mark.slow
 def test_what_takes_the_place_of_cases_is_in_no_other_lot() -> None:
     large, given = replace(REQUEST, count=2 * SIZE), set[Case]()
     for number in range(2):

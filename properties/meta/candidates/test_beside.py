@@ -159,6 +159,7 @@ def failing(
     return {"check": by_check, "golden verify": by_golden, "pytest": in_pytest}[request.param]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["right", "wrong"])
 def test_two_with_modules_of_the_same_names_are_judged_each_with_its_own(
     first: str,
@@ -173,6 +174,7 @@ def test_two_with_modules_of_the_same_names_are_judged_each_with_its_own(
     assert failing(*both) == {wrong}
 
 
+@pytest.mark.slow(but=1)
 def test_what_lies_beside_the_candidate_is_taken_and_not_what_lies_in_the_current_folder(
     cwd: tuple[str, str], failing: Judged
 ) -> None:
@@ -180,6 +182,7 @@ def test_what_lies_beside_the_candidate_is_taken_and_not_what_lies_in_the_curren
     assert failing(f"{wrong}:STEP") == {f"{wrong}:STEP"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["STEP", "LATE", "REGISTERED"])
 def test_what_is_imported_late_or_registered_in_a_library_is_its_own_as_well(
     name: str, two: tuple[str, str], harness_pool: RankPool
@@ -191,6 +194,7 @@ def test_what_is_imported_late_or_registered_in_a_library_is_its_own_as_well(
     assert set(verdicts) <= {Verdict.EQUAL, Verdict.WITHIN, Verdict.DIVERGED}
 
 
+@pytest.mark.slow
 def test_candidates_of_one_folder_and_those_that_come_with_the_harness_share_ranks(
     two: tuple[str, str],
 ) -> None:
@@ -205,6 +209,7 @@ def test_candidates_of_one_folder_and_those_that_come_with_the_harness_share_ran
     assert pool.pids() == []
 
 
+@pytest.mark.slow
 def test_ranks_of_a_folder_that_nobody_asks_for_make_room_for_those_of_another(
     two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +231,7 @@ def test_on_several_hosts_a_second_folder_is_refused_while_the_first_is_under_wa
     assert pool._serving("/b") is station
 
 
+@pytest.mark.slow
 def test_what_does_not_load_leaves_the_ranks_of_another_folder_ready(
     two: tuple[str, str], tmp_path: Path
 ) -> None:

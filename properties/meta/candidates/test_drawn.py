@@ -22,6 +22,7 @@ def taking(name: str) -> tuple[Published, dict[str, list[Any]]]:
     return candidate, what_it_takes(candidate, 0)
 
 
+@pytest.mark.slow
 def test_what_it_states_is_drawn_and_nothing_else() -> None:
     candidate, takes = taking("twinkle.padded")
     assert (takes["dtype"], takes["loss"], takes["kernel"]) == (["fp32"], ["token-mean"], ["sdpa"])
@@ -45,6 +46,7 @@ def test_nothing_more_is_drawn_when_enough_can_be_run(monkeypatch: pytest.Monkey
     assert sum(candidate.supports(case) is None for case in cases) == 3
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("name", "loss", "asked"),
     [

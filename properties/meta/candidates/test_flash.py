@@ -338,6 +338,7 @@ assert type(model)(model.config).config._attn_implementation == "flash_attention
 """
 
 
+@pytest.mark.slow
 def test_transformers_runs_it_on_padded_packed_and_single_rows() -> None:
     pytest.importorskip("transformers")
     run = subprocess.run([sys.executable, "-c", ASKS], check=False, capture_output=True, text=True)

@@ -69,6 +69,7 @@ def test_a_folder_holds_what_it_should(library: Library) -> None:
     assert [key for key in library.limits if f"`{key}`" not in told] == []
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
 def test_what_is_stated_leaves_out_nothing_that_a_step_supports(library: Library) -> None:
     assert library.stated.keys() <= library.limits.keys()

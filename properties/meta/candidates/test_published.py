@@ -93,6 +93,7 @@ def test_what_is_not_installed_is_said_before_any_rank_starts(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("outside")
 def test_a_release_that_is_not_there_is_refused_with_the_last_words_of_pip(
     capsys: pytest.CaptureFixture[str],
@@ -102,6 +103,7 @@ def test_a_release_that_is_not_there_is_refused_with_the_last_words_of_pip(
     assert Environment(libraries()["toy"], "9.9").installed == {}
 
 
+@pytest.mark.slow
 def test_an_environment_that_was_not_finished_is_made_anew(outside: Path) -> None:
     environment = Environment(libraries()["toy"], "1.1")
     (environment.folder / "bin").mkdir(parents=True, exist_ok=True)
@@ -112,6 +114,7 @@ def test_an_environment_that_was_not_finished_is_made_anew(outside: Path) -> Non
     assert environment.python.startswith(str(outside))
 
 
+@pytest.mark.slow
 def test_upgrading_is_an_edit_of_one_pin(installed: Path) -> None:
     pins = installed / "outside" / "toywiring" / "requirements.txt"
     before = Environment(libraries()["toy"], libraries()["toy"].pinned).folder
@@ -125,6 +128,7 @@ def test_upgrading_is_an_edit_of_one_pin(installed: Path) -> None:
         pins.write_text("toylib==1.0\n")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_the_list_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["candidates", "list", "--json"]) == 0
@@ -147,6 +151,7 @@ def test_ranks_of_another_environment_refuse_a_library(harness_pool: RankPool) -
         harness_pool.submit(parse(SMALL), "toy.step")
 
 
+@pytest.mark.slow
 def test_a_step_and_its_script_run_with_the_library_of_an_environment(
     installed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +170,7 @@ def test_a_step_and_its_script_run_with_the_library_of_an_environment(
         assert bool(re.match(head, shown.stdout)) == (status == 1)
 
 
+@pytest.mark.slow
 def test_the_table_tells_known_new_and_our_own_mistakes_apart(
     installed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,6 +228,7 @@ def test_two_pools_find_what_one_finds_and_tell_of_both_candidates(installed: Pa
     assert pages[0] == pages[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage(
     monkeypatch: pytest.MonkeyPatch,
@@ -264,6 +271,7 @@ def test_no_fault_is_asked_for_again_and_again_least_of_all_one_that_costs_a_dea
     assert tally.verdicts == {"FAULT": most, **left}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_what_is_listed_is_known_only_where_the_step_is_right_without_it(
     capsys: pytest.CaptureFixture[str],
@@ -308,6 +316,7 @@ def test_a_listed_bug_excuses_its_tensors_and_later_what_wrong_gradients_make() 
         assert (bug and bug.key) == key
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_a_mend_tells_what_is_listed_whatever_it_is_called_and_a_fault_goes_by_its_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -326,6 +335,7 @@ def test_a_mend_tells_what_is_listed_whatever_it_is_called_and_a_fault_goes_by_i
         assert capsys.readouterr().out.startswith(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
     ("known", "status"), [("pass", 0), pytest.param("fail", 1, marks=pytest.mark.long)]
@@ -367,6 +377,7 @@ def test_what_is_listed_is_counted_by_its_key_and_is_no_pass_unless_asked_for(
     assert capsys.readouterr().out == "KNOWN  none of 20 cases fails\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(("known", "status"), [("pass", 0), ("fail", 1)])
 def test_a_store_is_verified_in_the_dtype_asked_for_and_what_is_listed_is_no_news(
@@ -384,6 +395,7 @@ def test_a_store_is_verified_in_the_dtype_asked_for_and_what_is_listed_is_no_new
     assert "toy.step was judged on none of 10 cases with dtype=bf16" in said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_where_nothing_else_passed_nothing_is_forgiven(
     capsys: pytest.CaptureFixture[str],

@@ -184,6 +184,7 @@ def test_the_gpu_tier_judges_cases_for_each_dtype_and_kernel_and_bugs_of_every_s
     assert {BANK[key].stage for key in mutants.only.split(",")} == set(STAGES)
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_is_told_and_the_others_are_run(tier: Tier) -> None:
     told = tier(fails="golden", GITHUB_ACTIONS="true")
     assert told.status == 4
@@ -216,6 +217,7 @@ def test_a_folder_that_is_there_and_what_is_no_step_and_no_device_is_refused(
     assert "is there already; name a new folder" in refused.said
 
 
+@pytest.mark.slow
 def test_a_plan_is_run_within_its_limit_and_its_archive_goes_where_it_should(
     tier: Tier, tmp_path: Path
 ) -> None:
@@ -234,6 +236,7 @@ def test_what_there_is_to_run_is_listed() -> None:
     assert all(re.search(rf"^{step.name} .*{step.shows}", listed, re.MULTILINE) for step in STEPS)
 
 
+@pytest.mark.slow
 def test_wheels_are_brought_along_for_one_run(tier: Tier, tmp_path: Path) -> None:
     wheels, brought = tmp_path / "wheels", tmp_path / "brought"
     wheels.mkdir()

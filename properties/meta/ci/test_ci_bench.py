@@ -36,6 +36,7 @@ def test_the_bare_loop_runs_its_cases_on_the_ranks_of_a_pool(
     assert float(outcome.trace["seconds"].values) > 0
 
 
+@pytest.mark.slow
 def test_one_case_runs_as_a_program_of_its_own() -> None:
     told = ran(
         *(sys.executable, bare.__file__, "case/1 rows=3:111,4:1011"),
@@ -47,6 +48,7 @@ def test_one_case_runs_as_a_program_of_its_own() -> None:
     assert (told.returncode, told.stdout) == (0, "ready\n"), told.stderr
 
 
+@pytest.mark.slow
 def test_a_long_step_is_the_native_one_weighed(harness_pool: RankPool) -> None:
     case = length.long_case(64)
     comparison = evaluate(case, f"{length.__file__}:WEIGHED", harness_pool)

@@ -2,6 +2,7 @@
 
 from itertools import islice
 
+import pytest
 from tier import attention, collectives, machine
 
 
@@ -24,6 +25,7 @@ def test_attention_is_tried_one_kernel_after_the_other() -> None:
     assert cudnn["error"].startswith("RuntimeError: No viable backend")
 
 
+@pytest.mark.slow
 def test_a_collective_that_ends_its_ranks_is_told_with_those_before_it() -> None:
     names = [("all_reduce", "bfloat16"), ("nothing", "bool"), ("send", "")]
     summed, ended = collectives.pair("cpu", names)

@@ -207,6 +207,7 @@ def under_way(tmp_path: Path) -> Iterator[Started]:
         os.killpg(os.getpgid(child), signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status", "shown"),
     [

@@ -212,6 +212,7 @@ def test_what_nobody_expected_is_one_sentence_a_fault_and_in_full_in_a_file(
     Path(file).unlink()
 
 
+@pytest.mark.slow
 def test_where_nobody_reads_what_is_printed_that_is_a_fault_and_told() -> None:
     reads, writes = os.pipe()
     os.close(reads)
@@ -228,6 +229,7 @@ def test_a_command_without_a_standard_output_is_refused() -> None:
     assert told.stderr.startswith("harness: stdout is closed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["", " --json"])
 def test_where_nothing_can_be_said_that_is_a_fault(options: str) -> None:
     """Once also where what went wrong would itself be a part of the document."""

@@ -183,6 +183,7 @@ def test_what_goes_wrong_while_an_actor_works_is_told_as_when_it_starts(
     assert text == said[1] or (said[1] is None and text.startswith("harness: "))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("address", "said"),
     [

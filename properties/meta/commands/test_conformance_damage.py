@@ -32,6 +32,7 @@ def mutants(random: Random) -> Iterator[bytes]:
         yield changed.encode("utf-8", "surrogatepass")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [300, pytest.param(100_000, marks=pytest.mark.long)])
 def test_mutated_results_become_pages_or_are_refused(count: int, tmp_path: Path) -> None:
     def decode(data: bytes) -> None:

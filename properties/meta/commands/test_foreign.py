@@ -28,6 +28,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("command", [("repro", LINE), ("check", "--cases", "1", "--ranks", "2")])
 @pytest.mark.parametrize(
     ("candidate", "said"),
@@ -87,6 +88,7 @@ MINE = Mine()
 """
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("at_import", "in_supports", "said"),
     [

@@ -29,6 +29,7 @@ def strange(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -45,6 +46,7 @@ def test_no_module_is_imported_from_the_current_folder(
     assert not (strange.parent / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_processes")
 def test_nor_by_ranks_that_are_processes_of_their_own(
     strange: Path, monkeypatch: pytest.MonkeyPatch

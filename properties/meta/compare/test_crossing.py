@@ -115,6 +115,7 @@ def test_one_rank_that_holds_all_shares_nothing(
     assert holder_of_all(parse(f"case/1 {rows} sp=2"), 0, held(*owners)) == holder
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("name", "wrapper"),
     [
@@ -133,6 +134,7 @@ def test_a_step_that_computes_everything_everywhere_is_vacuous(
     assert SHARES_NOTHING[name] in comparison.fault.summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -165,6 +167,7 @@ def sends_nothing(case: Case, name: str, pool: RankPool) -> bool:
     return "sent 0 bytes, and attention over" in comparison.fault.summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapper", ["none", "ddp", "fsdp"])
 def test_keys_of_the_shape_of_a_weight_are_keys_also_beside_all_weights(
     wrapper: str, harness_pool: RankPool
@@ -176,6 +179,7 @@ def test_keys_of_the_shape_of_a_weight_are_keys_also_beside_all_weights(
         assert evaluate(case, candidate, harness_pool).verdict.passed
 
 
+@pytest.mark.slow
 def test_what_torch_does_not_carry_is_seen_where_the_step_says_so(harness_pool: RankPool) -> None:
     for sp in (2, 4):
         case = parse(f"case/1 rows=9:111111111,4:0111 sp={sp} layers=2")
@@ -186,6 +190,7 @@ def test_what_torch_does_not_carry_is_seen_where_the_step_says_so(harness_pool: 
         assert comparison.fault.summary.endswith("does not know carried it; then emit 'sent'")
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("candidate", BENIGN)
 @pytest.mark.parametrize("sp", [2, 3, 4])
 def test_whatever_the_layout_and_the_collective_what_is_shared_is_seen(

@@ -72,6 +72,7 @@ def straying(harness_pool: RankPool) -> list[Case]:
     return [one.case for one in judged if one.verdict is Verdict.DIVERGED and one.used < 2][:3]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("asked")
 def test_what_hardware_costs_plain_training_is_not_held_against_a_candidate(
     straying: list[Case], pool: RankPool, monkeypatch: pytest.MonkeyPatch
@@ -92,6 +93,7 @@ def test_of_a_gradient_that_is_zero_as_much_may_be_left_as_plain_training_leaves
     assert found.verdict is Verdict.WITHIN, explain(found)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("asked")
 def test_right_steps_on_such_hardware_are_left_alone(pool: RankPool) -> None:
     batch = generate(cases(max_ranks=4, dtypes=("fp32",)), 25, 0)
@@ -99,6 +101,7 @@ def test_right_steps_on_such_hardware_are_left_alone(pool: RankPool) -> None:
         assert comparison.verdict.passed, explain(comparison)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize("candidate", ["IN_ONE", "MULTIPLIES"])
 def test_one_pass_is_found_in_every_case_that_learns(candidate: str, pool: RankPool) -> None:
@@ -120,6 +123,7 @@ def test_no_device_is_asked_while_nobody_would_be_blamed(
     assert asked == []
 
 
+@pytest.mark.slow
 def test_where_a_device_fails_the_verdict_stands_and_says_so(
     straying: list[Case], pool: RankPool, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ def test_every_layout_is_in_the_bank() -> None:
     assert len(BENIGN) == len(LAYOUTS) == 10
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("count", [5, pytest.param(500, marks=pytest.mark.long)])
 @pytest.mark.parametrize("candidate", BENIGN)
 def test_a_right_layout_passes(candidate: str, count: int, harness_pool: RankPool) -> None:
@@ -33,6 +34,7 @@ def test_a_right_layout_passes(candidate: str, count: int, harness_pool: RankPoo
         assert comparison.verdict.passed, explain(comparison)
 
 
+@pytest.mark.slow(but=5)
 @pytest.mark.parametrize(("fault", "name"), list(zip(FAULTS, NAMES, strict=True)))
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_wrong_in_a_layout_is_found_and_named(

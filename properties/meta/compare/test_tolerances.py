@@ -14,6 +14,7 @@ GRADIENTS = PLANTED / "gradients.py"
 WRONG = ("ZERO", "DOUBLED", "NEGATED", "DIVIDED_BY_SP", "A_LAYER_MISSING", "LAST_SLICE_ZEROED")
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("count", [4, pytest.param(25, marks=pytest.mark.long)])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("wrong", WRONG)

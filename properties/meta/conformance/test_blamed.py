@@ -61,6 +61,7 @@ def test_a_batch_that_rounding_hides_is_held_against_nobody(
     assert stayed.verdict is blamed(stayed, pools).verdict is Verdict.FAULT
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_rounded_too_much_alone_is_not_held_against_what_is_shared(
     tmp_path: Path, harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_ranks_that_cannot_start_find_no_bug_and_spare_nobody(
     assert not power.passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("against", [PLAIN, ITSELF])
 def test_a_fault_that_the_right_step_has_as_well_finds_no_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, against: Against
@@ -107,6 +108,7 @@ def test_a_fault_that_the_right_step_has_as_well_finds_no_bug(
     assert not power.passed
 
 
+@pytest.mark.slow
 def test_after_a_fault_that_finds_nothing_it_is_judged_on(
     harness_pool: RankPool, batch: list[Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_after_a_fault_that_finds_nothing_it_is_judged_on(
     assert told.cases > 1
 
 
+@pytest.mark.slow
 def test_a_wrong_name_is_said_and_fails_the_score_and_an_unmet_need_is_kept(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
@@ -154,6 +157,7 @@ def test_nothing_tried_is_no_score() -> None:
     assert not Power().passed
 
 
+@pytest.mark.slow
 def test_a_failing_case_is_shrunk_where_that_is_asked_for(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
@@ -167,6 +171,7 @@ def test_a_failing_case_is_shrunk_where_that_is_asked_for(
     assert power.mutants[0].named_right
 
 
+@pytest.mark.slow
 def test_a_crash_does_not_spoil_what_comes_after_it(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
@@ -182,6 +187,7 @@ def own_pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_the_command_prints_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mutants", "--only", "B14,zigzag", *TRIED, "--json"]) == 0
@@ -194,6 +200,7 @@ def test_the_command_prints_one_document(capsys: pytest.CaptureFixture[str]) -> 
     assert "B14: DIVERGED at case 1, label-rolled-locally" in said.err
 
 
+@pytest.mark.slow
 def test_two_pools_try_the_same_and_come_to_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,6 +246,7 @@ def test_a_stage_stands_for_its_mutants_and_a_key_counts_once() -> None:
     assert read_keys("mutants,zigzag", known) == ["B13", "B14", "B01", "zigzag"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_what_is_wrong_at_sp_1_too_is_told_as_such_where_that_is_the_reference(
     capsys: pytest.CaptureFixture[str],

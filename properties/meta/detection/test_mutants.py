@@ -78,6 +78,7 @@ def test_a_need_that_no_case_can_have_is_refused() -> None:
         lacking(parse("case/1 rows=3:111 sp=2"), ("moon>1",))
 
 
+@pytest.mark.slow
 def test_the_check_finds_every_mutant_and_names_nine_of_ten(
     harness_pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
 ) -> None:
@@ -91,6 +92,7 @@ def test_the_check_finds_every_mutant_and_names_nine_of_ten(
     assert len(wrong) <= 0.1 * len(power.mutants), wrong
 
 
+@pytest.mark.slow
 def test_so_it_does_from_required_keys_alone(
     harness_pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
 ) -> None:
@@ -108,6 +110,7 @@ def test_those_that_it_does_not_name_are_listed() -> None:
         assert set(names) != {BANK[key].anomaly}
 
 
+@pytest.mark.slow
 def test_what_is_benign_is_left_alone(
     harness_pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
 ) -> None:
@@ -124,6 +127,7 @@ def test_what_kills_without_a_reference_is_a_property_or_a_reason_why_none_does(
     assert {claim for claim in ALONE.values() if not claim.startswith("none: ")} <= known
 
 
+@pytest.mark.slow
 def test_that_property_kills_it(harness_pool: RankPool, request: pytest.FixtureRequest) -> None:
     claimed = {key: claim for key, claim in ALONE.items() if claim in PROPERTIES}
     for key in some(list(claimed), request.config):

@@ -41,6 +41,7 @@ def test_a_step_written_from_scratch_is_right(case: Case, harness_pool: RankPool
     assert evaluate(case, f"{PLACE}SCRATCH", harness_pool).verdict.passed
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("kind", scratch.WRONG, ids=lambda kind: kind.__name__)
 def test_what_is_wrong_with_it_is_named(
     kind: type[scratch.Scratch], harness_pool: RankPool
@@ -50,6 +51,7 @@ def test_what_is_wrong_with_it_is_named(
     assert root.name == scratch.WRONG[kind], root
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_too_busy_loses_no_name(harness_pool: RankPool) -> None:
     """By a clock on which each run takes two seconds, and all of them more than ten."""
     seen, times = evaluate(CASES[0], f"{PLACE}NOWINDOW", harness_pool), count(0, 2)
@@ -64,6 +66,7 @@ def test_a_candidate_is_run_no_more_than_so_often(harness_pool: RankPool) -> Non
     assert asked(CASES[0]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "told_apart"), [("KEYSTILED", True), ("ODDOFMANY", False)])
 def test_of_what_holds_on_all_cases_others_tell_as_long_as_anything_holds_there(
     kind: str, told_apart: bool, harness_pool: RankPool
@@ -76,6 +79,7 @@ def test_of_what_holds_on_all_cases_others_tell_as_long_as_anything_holds_there(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES[:2], ids=str)
 @pytest.mark.parametrize(
     ("candidate", "said"),
@@ -93,6 +97,7 @@ def test_a_mask_of_tokens_in_another_order_is_named(
     assert root.why.startswith(said)
 
 
+@pytest.mark.slow
 def test_of_what_nothing_fits_is_told_what_it_is_not_and_when_it_is_gone(
     harness_pool: RankPool,
 ) -> None:
@@ -107,6 +112,7 @@ def test_of_what_nothing_fits_is_told_what_it_is_not_and_when_it_is_gone(
     assert evaluate(replace(fails, window=None), f"{PLACE}ODD", harness_pool).verdict.passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "name"), [("7:0011111,5:01110", "window-ignored"), ("7:0011111", "non-finite")]
 )
@@ -119,6 +125,7 @@ def test_of_two_bugs_the_one_that_the_case_shows_is_named(
     assert root.name == name, root
 
 
+@pytest.mark.slow
 def test_two_bugs_are_both_named_where_one_alone_does_not_predict_all(
     harness_pool: RankPool,
 ) -> None:
@@ -158,6 +165,7 @@ def test_weights_and_labels_are_read_off_gradients_in_every_dtype(dtype: Dtype) 
         assert np.array_equal(reading.label_n[labels.tokens], labels.values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"), [("SCALED", "unclassified"), ("BENT", "gradient-partial")]
 )
@@ -170,6 +178,7 @@ def test_small_errors_that_stay_when_weights_move_are_no_rounding(
     assert "errors are small, but the same when weights move a little: no rounding" in root.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["B131", "B132", "B134", "B137"])
 def test_errors_that_do_not_are_rounding(key: str, harness_pool: RankPool) -> None:
     candidate = only_required(BANK[key].candidate.name)
@@ -179,6 +188,7 @@ def test_errors_that_do_not_are_rounding(key: str, harness_pool: RankPool) -> No
     assert "errors are others when weights move a little, as after rounding" in root.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "candidate", "said"),
     [
@@ -239,6 +249,7 @@ class ByPositions(LocalDialect):
 BY_POSITIONS = ByPositions()
 
 
+@pytest.mark.slow
 def test_a_mask_of_positions_alone_is_a_leak_between_rows(harness_pool: RankPool) -> None:
     case = parse("case/1 rows=4:1111,2:11,2:11 sp=2")
     seen = evaluate(case, f"{__file__}:BY_POSITIONS", harness_pool)

@@ -1,5 +1,7 @@
 """Of a candidate that shows only what it must, gradients tell which tokens went wrong, and how."""
 
+import pytest
+
 from harness.candidates.required import only_required
 from harness.case import parse
 from harness.judge import diagnosed, evaluate
@@ -10,6 +12,7 @@ CASE = parse("case/1 rows=7:1101111,4:0011:left,6:111111 heads=4/2 sp=2 dim=8 se
 LAST = 8
 
 
+@pytest.mark.slow
 def test_the_token_that_does_not_count_is_drawn_though_nobody_shows_weights(
     harness_pool: RankPool,
 ) -> None:
@@ -27,11 +30,13 @@ def test_the_token_that_does_not_count_is_drawn_though_nobody_shows_weights(
     assert numbers["labels"].got == numbers["labels"].expected
 
 
+@pytest.mark.slow
 def test_who_shows_them_is_believed(harness_pool: RankPool) -> None:
     failure = evaluate(CASE, "mutants.B21", harness_pool)
     assert diagnosed(failure, harness_pool).picture == failure.picture
 
 
+@pytest.mark.slow
 def test_the_picture_tells_how_often_each_share_of_a_gradient_counts(
     harness_pool: RankPool,
 ) -> None:

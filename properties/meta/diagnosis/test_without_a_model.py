@@ -123,6 +123,7 @@ def test_a_wrong_term_beside_the_loss_is_told_as_such(
     assert alone.called == seen.called == "gradient-partial"
 
 
+@pytest.mark.slow
 def test_against_itself_a_smaller_case_has_the_name_that_its_replay_gives(
     harness_pool: RankPool,
 ) -> None:

@@ -33,6 +33,7 @@ def evidence(number: int, pool: RankPool) -> Evidence:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_both_commands_say_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(SHOWN) == len(SAID) == 2

@@ -169,6 +169,7 @@ def mutant_tensors(whole: bytes, random: Random) -> Iterator[bytes]:
 FUZZ = {RECORD: mutant_records, TENSORS: mutant_tensors}
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("file", FUZZ)
 def test_mutated_bundles_raise_nothing_but_a_refusal(file: str, count: int, bundle: Path) -> None:

@@ -102,6 +102,7 @@ for event in count(1):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blow", ["SIGKILL", "SIGSTOP"])
 def test_a_writer_that_is_struck_at_any_moment_leaves_a_whole_bundle(
     tmp_path: Path, blow: str

@@ -60,6 +60,7 @@ def seen(one_rank: RankPool) -> Comparison:
     return failure
 
 
+@pytest.mark.slow
 def test_what_the_first_case_left_behind_is_found(one_rank: RankPool, seen: Comparison) -> None:
     earlier = [EACH_OF_ITS_OWN, TWO_OF_EACH]
     said = with_what_it_needs(seen, earlier, one_rank)
@@ -76,6 +77,7 @@ def test_what_nothing_brings_back_is_not_repeatable(one_rank: RankPool, seen: Co
     assert said.looks[0].name == "not-repeatable"
 
 
+@pytest.mark.slow
 def test_ranks_that_have_no_part_in_a_case_are_told_of_and_replayed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +96,7 @@ def test_ranks_that_have_no_part_in_a_case_are_told_of_and_replayed(
     assert main(shlex.split(words.removesuffix(" --ranks 2"))) == PASSED
 
 
+@pytest.mark.slow
 def test_a_failure_of_which_only_a_smaller_case_was_not_one_is_shown_as_it_was(
     one_rank: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +131,7 @@ class Fussy(HeadsOfTheFirstModel):
 FUSSY = Fussy()
 
 
+@pytest.mark.slow
 def test_what_a_candidate_refused_did_not_run_before(one_rank: RankPool) -> None:
     refused = replace(EACH_OF_ITS_OWN, rows=(*EACH_OF_ITS_OWN.rows, Row("1")))
     candidate = f"{__file__}:FUSSY"
@@ -140,6 +144,7 @@ def test_what_a_candidate_refused_did_not_run_before(one_rank: RankPool) -> None
     assert said.before == (EACH_OF_ITS_OWN,)
 
 
+@pytest.mark.slow
 def test_a_bundle_and_its_command_run_what_must_run_before(
     seen: Comparison, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +177,7 @@ class KeepsTheCount(LocalDialect):
 KEEPS_THE_COUNT = KeepsTheCount()
 
 
+@pytest.mark.slow
 def test_what_its_own_step_at_sp_1_left_behind_is_found_and_shown_again() -> None:
     candidate = f"{__file__}:KEEPS_THE_COUNT"
     # What is compared with it kept the count of the first; its peers see nothing of that.

@@ -37,12 +37,14 @@ def keys(candidate: str, pool: RankPool) -> list[str]:
     return [mutant.key for mutant in found]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_mutants")
 def test_the_known_bug_with_the_same_numbers_is_cited(harness_pool: RankPool) -> None:
     assert keys(NO_WINDOW, harness_pool) == [DROPPED]
     assert keys(f"{scratch.__file__}:ODD", harness_pool) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_mutants")
 def test_a_mutant_is_not_cited_for_itself(harness_pool: RankPool) -> None:
     name = BANK[DROPPED].candidate.name
@@ -66,6 +68,7 @@ def test_no_known_bug_is_cited_of_a_step_that_is_compared_with_itself(
     assert where.startswith("known bugs are of our own model")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_mutants")
 def test_who_was_not_compared_in_time_is_not_said_to_differ(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
@@ -87,6 +90,7 @@ def test_who_was_not_compared_in_time_is_not_said_to_differ(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_mutants", "own_pool")
 def test_the_command_cites_it_with_its_threads(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["repro", str(CASE), "--candidate", NO_WINDOW, "--no-diagnose", "--like"]

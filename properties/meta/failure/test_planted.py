@@ -9,6 +9,7 @@ from harness.judge import evaluate_all
 from harness.ranks.pool import RankPool
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("name", ["B14", "B42", "B101"])
 def test_a_planted_fault_is_found_in_every_precision(

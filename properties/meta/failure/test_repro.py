@@ -72,6 +72,7 @@ def test_a_failure_is_found_by_its_place_its_id_and_its_name_and_is_the_same_aga
     assert last == "  same    as in the bundle: DIVERGED at labels, seen as label-rolled-locally"
 
 
+@pytest.mark.slow
 def test_another_failure_than_that_in_the_bundle_has_changed(
     diverged: Comparison, repro: Say
 ) -> None:
@@ -179,6 +180,7 @@ def mine() -> str:
     return "mine.py"
 
 
+@pytest.mark.slow
 def test_a_seed_shows_what_check_finds_with_it_and_writes_a_script_of_that(
     mine: str, repro: Say, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,6 +205,7 @@ def test_a_seed_shows_what_check_finds_with_it_and_writes_a_script_of_that(
     assert [file.name for file in Path().glob("it.py*")] == ["it.py"]
 
 
+@pytest.mark.slow
 def test_a_seed_stops_at_its_first_failure_and_prints_the_path_last(
     repro: Say, harness_pool: RankPool
 ) -> None:
@@ -216,6 +219,7 @@ def test_a_seed_stops_at_its_first_failure_and_prints_the_path_last(
     assert all(comparison.verdict.passed for comparison in judged)
 
 
+@pytest.mark.slow
 def test_shrinking_goes_on_from_the_given_case_and_is_kept_and_written(
     mine: str, repro: Say
 ) -> None:
@@ -263,6 +267,7 @@ def test_what_shrinks_after_another_case_still_needs_it(
     assert found.smallest.before == (CASE,)
 
 
+@pytest.mark.slow
 def test_the_fewest_layers_that_still_fail_are_found(repro: Say) -> None:
     status, said = repro(DEEP, "--candidate", NEEDS_LAYERS, "--bisect-layer", "--json")
     assert status == DIVERGED
@@ -270,6 +275,7 @@ def test_the_fewest_layers_that_still_fail_are_found(repro: Say) -> None:
     assert json.loads(said)["layers"] == {"fewest": 2, "of": 3, "case": two}
 
 
+@pytest.mark.slow
 def test_where_every_layer_is_needed_that_is_said(repro: Say) -> None:
     case = replace(DEEP, layers=2)
     status, said = repro(case, "--candidate", NEEDS_LAYERS, "--bisect-layer")
@@ -292,6 +298,7 @@ def test_a_full_disk_changes_no_verdict(
     assert not list(Path("pages").iterdir())
 
 
+@pytest.mark.slow
 def test_a_campaign_that_examined_too_little_is_no_pass_here_either(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -303,6 +310,7 @@ def test_a_campaign_that_examined_too_little_is_no_pass_here_either(
 NOTHING = "harness: --script=it.py: there is nothing to show: no case failed\n"
 
 
+@pytest.mark.slow
 def test_what_passes_is_neither_shrunk_nor_bisected_nor_written(
     mine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -146,6 +146,7 @@ def seen(mine: Path) -> Iterator[dict[str, Comparison]]:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_a_script_prints_what_the_harness_found(
     name: str, mine: Path, seen: dict[str, Comparison]
@@ -169,6 +170,7 @@ def test_a_script_prints_what_the_harness_found(
 AT_FORK = "import os\nos.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), 2))\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while a rank is forked", "once they are there"])
 def test_a_script_that_is_stopped_says_so_and_leaves_no_rank(
     mine: Path, seen: dict[str, Comparison], moment: str
@@ -203,6 +205,7 @@ def test_a_script_that_is_stopped_says_so_and_leaves_no_rank(
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
 
 
+@pytest.mark.slow
 def test_a_step_that_is_right_by_now_ends_its_script_with_0(
     mine: Path, seen: dict[str, Comparison]
 ) -> None:
@@ -214,6 +217,7 @@ def test_a_step_that_is_right_by_now_ends_its_script_with_0(
     assert outcome.stdout.startswith("GONE")
 
 
+@pytest.mark.slow
 def test_a_script_shows_the_step_word_for_word_and_the_numbers(
     seen: dict[str, Comparison],
 ) -> None:

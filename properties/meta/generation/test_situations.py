@@ -103,6 +103,7 @@ def test_a_campaign_of_500_cases_is_in_every_situation(seed: int) -> None:
     assert rarely_met(batch) == {}
 
 
+@pytest.mark.slow
 def test_a_campaign_that_keeps_out_of_situations_is_told() -> None:
     easy = generate(cases(sps=(2,), dps=(1,), max_rows=1, max_steps=1), CAMPAIGN, 0)
     missed = rarely_met(easy)

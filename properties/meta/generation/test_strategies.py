@@ -57,6 +57,7 @@ def test_every_case_is_inside_its_bounds(case: Case) -> None:
     assert parse(str(case)) == case
 
 
+@pytest.mark.slow
 def test_with_wrappers_all_that_goes_with_them_is_drawn_and_without_them_nothing() -> None:
     wrappers: tuple[Wrapper, ...] = ("none", "ddp", "fsdp")
 
@@ -123,6 +124,7 @@ def situations_met(*, steered: bool) -> int:
     return met.total()
 
 
+@pytest.mark.slow
 def test_steering_leads_into_more_situations() -> None:
     assert situations_met(steered=True) > 1.1 * situations_met(steered=False)
 
@@ -160,6 +162,7 @@ PLANTED: dict[str, tuple[Callable[[Case], bool], str]] = {
 }
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", PLANTED)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_what_fails_shrinks_to_what_it_takes(name: str, seed: int) -> None:

@@ -115,6 +115,7 @@ SAID: dict[Callable[[Path], None], str] = {
 }
 
 
+@pytest.mark.slow(but=10)
 @pytest.mark.parametrize("command", ["verify", "diff", "generate", "list"])
 @pytest.mark.parametrize("damage", SAID, ids=lambda damage: damage.__name__)
 def test_a_damage_is_named_and_nothing_is_rewritten(
@@ -150,6 +151,7 @@ def test_a_store_that_is_not_there_is_refused(
     assert f"store={tmp_path / 'none'}: No such file or directory" in capsys.readouterr().err
 
 
+@pytest.mark.slow(but=1)
 @COUNTS
 @pytest.mark.parametrize(("file", "parse"), [(VECTOR, parse_vector), (TENSORS, parse_tensors)])
 def test_mutated_files_are_read_or_refused_in_one_sentence(

@@ -115,6 +115,7 @@ def test_what_a_step_shows_beside_losses_and_gradients_is_in_no_golden_and_told(
 ANEW = "from {name} import {what} as MINE"
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("what", "status"), [("TWICE_EVERYTHING", 0), ("LOCAL", 1)])
 def test_a_step_in_another_file_is_held_against_what_the_old_one_computed(
     what: str, status: int, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -165,6 +166,7 @@ def test_a_step_that_changed_at_sp_1_as_well_is_told_once_and_taken_on_with_a_re
     assert golden("diff", tmp_path, *its) == 0
 
 
+@pytest.mark.slow
 def test_the_cases_of_any_store_serve_a_step_that_is_compared_with_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

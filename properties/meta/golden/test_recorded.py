@@ -63,6 +63,7 @@ def test_from_another_environment_no_bits_are_compared(
 
 
 # The other dialect orders its sums in another way.
+@pytest.mark.slow
 @pytest.mark.parametrize("now", ["native-gather", f"{GRADIENTS}:A_HUNDREDTH_MORE"])
 def test_other_bits_where_nothing_around_them_changed_are_no_drift(
     now: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

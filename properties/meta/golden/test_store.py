@@ -18,6 +18,7 @@ from properties.helpers.stores import CASES, files, stored_in
 from properties.helpers.wait import PATIENCE
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
     run = ran(sys.executable, "-m", "properties.helpers.killed", tmp_path / "golden")
     assert run.returncode == 0, run.stderr

@@ -45,6 +45,7 @@ def test_the_loss_is_what_the_contract_makes_of_the_losses_of_tokens(case: Case)
     assert own.loss_of(case, oracle["nll"]) == pytest.approx(float(oracle["loss"].values))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("count", [6, pytest.param(12, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "candidate",
@@ -58,6 +59,7 @@ def test_a_right_step_is_what_it_is_at_sp_1(candidate: str, count: int, pool: Ra
         assert comparison.elements > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", FOUND)
 def test_what_sharing_a_sequence_breaks_is_found(key: str, pool: RankPool) -> None:
     for case in generate(cases(sps=(2, 4), dps=(1,), max_ranks=4), 40, 0):
@@ -72,6 +74,7 @@ def test_what_sharing_a_sequence_breaks_is_found(key: str, pool: RankPool) -> No
     pytest.fail(f"{key} was not found")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "verdict", "said"),
     [
@@ -90,6 +93,7 @@ def test_a_step_that_is_no_reference_is_told_as_such(
     assert said in (comparison.fault.summary if comparison.fault else comparison.reason)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("loss", get_args(LossContract))
 @pytest.mark.parametrize("name", ["DIVIDED_BY_REPLICAS", "TIMES_MICRO_BATCHES"])
 def test_what_replicas_and_micro_batches_make_wrong_is_found(
@@ -103,6 +107,7 @@ def test_what_replicas_and_micro_batches_make_wrong_is_found(
     assert f"own step at sp 1, {parts} micro-batch" in explain(comparison)
 
 
+@pytest.mark.slow
 def test_what_a_row_needs_is_drawn_for_the_row_and_not_for_its_number(pool: RankPool) -> None:
     case = replace(CASE, rows=2 * CASE.rows, micro_batches=2, loss="micro-mean")
     for each in (case, replace(case, dtype="bf16")):
@@ -116,6 +121,7 @@ def test_what_a_row_needs_is_drawn_for_the_row_and_not_for_its_number(pool: Rank
     assert "draw what a row needs with case.draw(row, name)" in comparison.fault.summary
 
 
+@pytest.mark.slow
 def test_a_step_that_computes_in_fp32_is_not_blamed_in_fp64_for_what_fp32_rounds(
     pool: RankPool,
 ) -> None:
@@ -128,6 +134,7 @@ def test_a_step_that_computes_in_fp32_is_not_blamed_in_fp64_for_what_fp32_rounds
     assert wrong.verdict is Verdict.DIVERGED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [6, pytest.param(400, marks=pytest.mark.long)])
 def test_a_right_step_of_grpo_is_never_blamed_in_bf16(count: int, pool: RankPool) -> None:
     drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("bf16",)), count, 0)
@@ -138,6 +145,7 @@ def test_a_right_step_of_grpo_is_never_blamed_in_bf16(count: int, pool: RankPool
     assert sum(comparison.verdict.passed for comparison in seen) > count / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sp"),
     [("FEW", 2), ("FEW", 4), ("CLEARS_GRADIENTS", 2), ("ASKS_FOR_GRADIENTS", 2)],
@@ -184,6 +192,7 @@ def test_a_copy_that_holds_the_same_gradients_need_not_be_emitted(
     assert comparison.fault is None, explain(comparison)
 
 
+@pytest.mark.slow
 def test_gradients_that_a_kept_model_has_of_another_case_are_none_of_this_one(
     pool: RankPool,
 ) -> None:
@@ -213,6 +222,7 @@ def test_where_weights_change_between_means_over_micro_batches_these_are_kept_an
     assert "step at sp 1 with dp=2 and micro=1 as here, because" in explain(comparison)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -239,6 +249,7 @@ def test_limits_on_a_dtype_hold_for_what_is_judged_and_others_for_the_oracle_too
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "passes"), [("OVER_ALL", True), ("OVER_ALL_WRONG", False)])
 def test_a_step_over_all_ranks_is_asked_at_sp_1_where_there_are_no_others(
     name: str, passes: bool, pool: RankPool
@@ -254,6 +265,7 @@ def test_a_step_over_all_ranks_is_asked_at_sp_1_where_there_are_no_others(
     assert not pool.beside(1).pids()
 
 
+@pytest.mark.slow
 def test_where_no_case_can_be_had_a_campaign_ends_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,6 +281,7 @@ def test_where_no_case_can_be_had_a_campaign_ends_and_says_why(
     assert "because of 'at sp 1, dp 1 and one micro-batch, with which it is" in told.err
 
 
+@pytest.mark.slow
 def test_where_the_reference_keeps_replicas_the_report_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -286,6 +299,7 @@ def test_a_case_at_sp_1_has_nothing_to_be_compared_with(pool: RankPool) -> None:
     assert comparison.reason == "sp 1 is what it is compared with"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["COMPUTES_ALL", "ONE_HOLDS_ALL"])
 def test_a_step_that_shares_nothing_is_vacuous_here_too(name: str, pool: RankPool) -> None:
     comparison = evaluate(CASE, f"{VACUOUS}:{name}", pool, against=ITSELF)
@@ -293,6 +307,7 @@ def test_a_step_that_shares_nothing_is_vacuous_here_too(name: str, pool: RankPoo
     assert comparison.fault.kind is Kind.VACUOUS
 
 
+@pytest.mark.slow
 def test_a_bundle_knows_what_was_compared_and_repro_does_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,6 +323,7 @@ def test_a_bundle_knows_what_was_compared_and_repro_does_the_same(
     assert "--sp=1: is what --against self compares with" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_step_that_is_right_when_it_is_asked_again_was_wrong_all_the_same(
     pool: RankPool,
 ) -> None:

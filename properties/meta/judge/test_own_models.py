@@ -56,6 +56,7 @@ def judged(
     yield from evaluate_all(jobs, pool, against=ITSELF)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [4, pytest.param(300, marks=pytest.mark.long)])
 @pytest.mark.parametrize("candidate", RIGHT)
 def test_a_right_step_of_any_model_passes(candidate: str, count: int, pool: RankPool) -> None:
@@ -65,6 +66,7 @@ def test_a_right_step_of_any_model_passes(candidate: str, count: int, pool: Rank
         assert comparison.verdict.passed, explain(comparison)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [4, pytest.param(400, marks=pytest.mark.long)])
 def test_a_right_mixture_of_experts_is_not_blamed_in_bf16(count: int, pool: RankPool) -> None:
     for comparison in judged(RIGHT[0], count, pool, "bf16"):
@@ -75,6 +77,7 @@ def test_there_are_ten_faults() -> None:
     assert len(set(FAULTS)) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "candidate",
     [

@@ -55,6 +55,7 @@ def test_a_candidate_is_blamed_only_after_plain_training_was_asked_again(
     assert not evaluate(CASE, "native-local", harness_pool).asked_again
 
 
+@pytest.mark.slow
 def test_fused_attention_is_not_held_against_a_library(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +134,7 @@ def test_who_stops_listening_leaves_no_answers_behind(harness_pool: RankPool) ->
     assert evaluate(CASE, "native-local", harness_pool).verdict.passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype", "verdict"),
     [

@@ -62,6 +62,7 @@ def test_against_itself_a_metric_is_compared_with_that_at_sp_1_whichever_rank_ha
     assert wrong.first.key == key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["METRICS", "LOGP", "OF_SOME_TOKENS"])
 @pytest.mark.parametrize("dtype", ["fp64", "bf16"])
 def test_against_itself_right_metrics_pass(
@@ -113,6 +114,7 @@ def test_what_is_given_is_known_without_a_model(loss: LossContract) -> None:
         np.testing.assert_array_equal(known[key].tokens, traced[key].tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_a_campaign_tells_once_what_was_compared_with_nothing(
     capsys: pytest.CaptureFixture[str],

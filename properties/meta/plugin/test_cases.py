@@ -36,6 +36,7 @@ def test_it_takes_whatever_check_asks_of_cases_and_the_page_lists_all_it_takes()
     assert set(re.findall(r"^\| `(\w+)` \| (?:`--|\|)", PAGE, re.MULTILINE)) == takes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "field", "allowed"),
     [

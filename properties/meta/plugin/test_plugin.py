@@ -110,6 +110,7 @@ def rows(lines: list[str]) -> int:
     return sum(max(1, -(-len(line) // COLUMNS)) for line in lines)
 
 
+@pytest.mark.slow
 def test_who_proves_is_told_why_it_failed_in_one_block_and_what_was_not_supported(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ def test_who_proves_is_told_why_it_failed_in_one_block_and_what_was_not_supporte
     assert kept == ["plain", "self"]
 
 
+@pytest.mark.slow
 def test_a_worker_of_xdist_tells_what_it_judged_and_could_not_run_and_the_smallest_failure(
     pytester: pytest.Pytester,
 ) -> None:
@@ -355,6 +357,7 @@ REFUSES = Refuses()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tests", "told"),
     [
@@ -387,6 +390,7 @@ def pytest_sessionfinish(session):
 """
 
 
+@pytest.mark.slow
 def test_what_a_worker_judged_that_died_at_its_end_is_no_pass(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(LOST)
     pytester.makepyfile(SUITE)

@@ -54,6 +54,7 @@ def judged(case: Case, names: list[str], pool: RankPool) -> dict[str, str]:
     return {c.candidate: explain(c) for c in compared if not c.verdict.passed}
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("wrapper", ["none", "ddp"])
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16"])
 def test_the_native_step_keeps_to_its_device(
@@ -63,11 +64,13 @@ def test_the_native_step_keeps_to_its_device(
     assert judged(case, list(DIALECTS), pool) == {}
 
 
+@pytest.mark.slow
 def test_what_is_benign_is_left_alone(pool: RankPool) -> None:
     assert len(BENIGN) >= 80
     assert judged(CASE, [f"benign.{key}" for key in BENIGN], pool) == {}
 
 
+@pytest.mark.slow
 def test_known_bugs_of_every_stage_are_named_as_on_a_cpu(pool: RankPool) -> None:
     keys = KEYS.split()
     assert len(keys) >= 60
@@ -101,6 +104,7 @@ def test_the_tutorials_candidate_keeps_to_its_device_which_ranks_know_as_cuda(
     assert (pool.device, pool.transport) == ("pretend", "gloo")
 
 
+@pytest.mark.slow
 def test_so_does_a_transformers_model_put_together_as_the_page_shows(
     pool: RankPool, mine: Write
 ) -> None:
@@ -109,6 +113,7 @@ def test_so_does_a_transformers_model_put_together_as_the_page_shows(
         assert judged(replace(case, dtype="fp32"), [name], pool) == {}
 
 
+@pytest.mark.slow
 def test_a_tensor_on_the_wrong_device_passes_on_a_cpu(harness_pool: RankPool, mine: Write) -> None:
     if harness_pool.device != "cpu":
         pytest.skip("asked of a CPU")
@@ -161,6 +166,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("change", "said"), FAULTS.values(), ids=FAULTS)
 def test_what_fails_on_a_gpu_only_is_a_fault_in_one_sentence(
     change: tuple[str, str], said: str, pool: RankPool, mine: Write

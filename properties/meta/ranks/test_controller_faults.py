@@ -95,6 +95,7 @@ def test_nothing_outlives_a_controller_that_is_killed_while_its_supervisor_start
     assert left_behind(address) == []
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("stage", "whole_group"), [("starting", False), ("running", True)])
 def test_ctrl_c_ends_everything_at_once(
     stage: str, whole_group: bool, address_of: AddressOf, left_behind: Leftovers
@@ -132,6 +133,7 @@ def test_not_even_a_daemon_is_left(
 
 
 # Stopped, it is woken by the end of its controller; killed, it leaves the ranks to themselves.
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_ranks_and_a_supervisor_that_is_struck_go_with_a_controller_that_is_killed(
     number: signal.Signals, address_of: AddressOf, left_behind: Leftovers
@@ -173,6 +175,7 @@ TROUBLE_AT_START = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_processes")
 @pytest.mark.parametrize("why", TROUBLE_AT_START)
 def test_a_rank_that_cannot_start_is_named_with_the_end_of_its_output(
@@ -255,6 +258,7 @@ placement.settle = settled
 """
 
 
+@pytest.mark.slow
 def test_of_two_that_end_while_they_start_the_first_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +273,7 @@ def test_of_two_that_end_while_they_start_the_first_is_named(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trouble", "how", "log"),
     [

@@ -58,6 +58,7 @@ def sleeping(
     return address
 
 
+@pytest.mark.slow
 def test_a_death_on_another_host_is_named_and_the_host_serves_the_next_launch(
     address_of: AddressOf, left_behind: Leftovers
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_death_on_another_host_is_named_and_the_host_serves_the_next_launch(
         assert other.wait(PATIENCE) == 0
 
 
+@pytest.mark.slow
 def test_who_ends_on_another_host_is_named_though_its_children_hold_its_socket() -> None:
     with pool_with_another_host() as (pool, *_):
         fault = pool.run(CASE, f"{PLANTED / 'faulty.py'}:LEAVES_CHILDREN")
@@ -106,6 +108,7 @@ def heard(frame: bytes) -> Iterator[From | Left]:
     return Reader[From | Left](From | Left).feed(frame)
 
 
+@pytest.mark.slow
 def test_a_host_that_is_gone_is_named_at_once_from_then_on(
     monkeypatch: pytest.MonkeyPatch, address_of: AddressOf
 ) -> None:
@@ -124,6 +127,7 @@ def test_a_host_that_is_gone_is_named_at_once_from_then_on(
         assert (fault.kind, fault.summary) == (Kind.START, "node 1 is gone")
 
 
+@pytest.mark.slow
 def test_nothing_on_another_host_outlives_the_controller(
     address_of: AddressOf, left_behind: Leftovers
 ) -> None:
@@ -139,6 +143,7 @@ def test_nothing_on_another_host_outlives_the_controller(
         assert left_behind(address) == []
 
 
+@pytest.mark.slow
 def test_who_has_nothing_to_do_ends_at_once_and_bad_input_ends_all() -> None:
     port, words = free_port(), ("golden", "verify", "--store", "nowhere")
     with (
@@ -267,6 +272,7 @@ CHECK = [
 ]
 
 
+@pytest.mark.slow
 def test_two_hosts_under_torchrun_come_to_what_one_comes_to(tmp_path: Path) -> None:
     alone = ran(*HARNESS, *CHECK, cwd=tmp_path)
     with two_hosts() as hosts, under_torchrun(hosts, 2, "-m", "harness", *CHECK) as (first, _):
@@ -282,6 +288,7 @@ def test_two_hosts_under_torchrun_come_to_what_one_comes_to(tmp_path: Path) -> N
     assert first.returncode == alone.returncode == 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_crashes_and_one_that_hangs_are_booked_and_the_campaign_goes_on() -> None:
     faulty = PLANTED / "faulty.py"
     words = (
@@ -321,6 +328,7 @@ def test_step(harness_cases, harness_prove, harness_pool, data):
 """
 
 
+@pytest.mark.slow
 def test_pytest_has_the_ranks_of_a_launcher(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=dev"]

@@ -34,6 +34,7 @@ def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     return go
 
 
+@pytest.mark.slow
 def test_where_names_are_too_long_for_a_socket_ranks_meet_elsewhere(
     somewhere: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,7 @@ MINE = Mine()
 """
 
 
+@pytest.mark.slow
 def test_who_fills_the_disk_is_told_so_and_nothing_is_left() -> None:
     # Where names are longer, ranks keep their files elsewhere.
     with tempfile.TemporaryDirectory() as folder:

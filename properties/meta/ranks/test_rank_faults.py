@@ -81,6 +81,7 @@ def fault_of(pool: RankPool, left_behind: Leftovers, address_of: AddressOf) -> I
     assert pool.launches > launches
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_gets_anywhere_is_named_with_its_stack(
     fault_of: Expect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_rank_that_never_gets_anywhere_is_named_with_its_stack(
     assert "in check_peers\n" in fault.stacks[0]
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_not_pythons_own_is_told_last_as_the_one_that_is_waited_for(
     fault_of: Expect,
 ) -> None:
@@ -114,6 +116,7 @@ def test_a_rank_that_imports_a_library_is_not_called_stuck(pool: RankPool, name:
     assert time.monotonic() - started > DEADLINE, "nobody had to wait for it"
 
 
+@pytest.mark.slow
 def test_an_import_that_never_ends_is_no_collective_that_waits(
     fault_of: Expect, pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +138,7 @@ def test_what_a_busy_machine_keeps_from_ranks_is_not_held_against_them(
     assert is_right(CASE, pool.run(CASE, faulty("LATE")))
 
 
+@pytest.mark.slow
 def test_not_even_a_busy_machine_keeps_a_rank_for_ever(
     fault_of: Expect, pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +177,7 @@ def test_a_child_that_talks_on_does_not_keep_the_controller_from_a_death(
     assert fault.summary == "rank 1 died, exit status 7"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rank", "last_key", "where", "parted"),
     [
@@ -250,6 +255,7 @@ def test_a_rank_that_is_stopped_in_the_middle_of_a_case_is_named(fault_of: Expec
     assert "in sleep\n" in fault.stacks[0]
 
 
+@pytest.mark.slow
 def test_a_supervisor_killed_under_a_case_is_named(fault_of: Expect) -> None:
     fault = fault_of(faulty("KILLS_ITS_SUPERVISOR"))
     assert (fault.kind, fault.rank) == (Kind.LAUNCHER, None)
@@ -289,6 +295,7 @@ def test_a_supervisor_that_cannot_be_watched_is_not_left_behind(
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacking", ["handles for processes", "forks"])
 def test_a_death_is_told_alike_where_the_kernel_has_no_handles_and_where_nobody_forks(
     lacking: str,
@@ -336,6 +343,7 @@ def test_cases_behind_a_faulty_one_come_out_right_and_in_order(
     assert [is_right(case, o) for case, o in zip(cases[1:], others, strict=True)] == [True, True]
 
 
+@pytest.mark.slow
 def test_a_case_is_not_blamed_for_what_a_later_one_does(fault_of: Expect, pool: RankPool) -> None:
     del fault_of
     # Rank 0 is done with the first case, and fails in the second, before rank 1 is done.

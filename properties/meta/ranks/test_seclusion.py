@@ -15,6 +15,7 @@ SECLUDED = ROOT / "properties" / "helpers" / "secluded.py"
 NAMESPACES = ("unshare", "--net", "--uts", "--mount")
 
 
+@pytest.mark.slow
 def test_a_host_without_a_network_asks_for_no_name_and_listens_to_nobody() -> None:
     allowed = ran(*NAMESPACES, "true")
     if allowed.returncode:

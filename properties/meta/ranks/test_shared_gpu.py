@@ -76,6 +76,7 @@ def test_what_a_transport_says_against_it_is_told(launched: list[str]) -> None:
     assert len(launched) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_processes")
 def test_ranks_that_never_come_up_are_given_up(
     launched: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -90,6 +91,7 @@ def test_ranks_that_never_come_up_are_given_up(
     assert len(launched) == 1
 
 
+@pytest.mark.slow
 def test_ranks_that_wait_for_ever_are_given_up(
     launched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

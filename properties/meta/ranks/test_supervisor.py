@@ -52,6 +52,7 @@ def ready() -> Iterator[Ready]:
         pool.close()
 
 
+@pytest.mark.slow
 def test_who_has_nothing_to_do_serves_the_next_launch_and_nothing_is_left_of_the_one_before(
     ready: Ready, address_of: AddressOf, left_behind: Leftovers
 ) -> None:
@@ -70,6 +71,7 @@ def test_who_has_nothing_to_do_serves_the_next_launch_and_nothing_is_left_of_the
     assert ready().pids()[0] != number
 
 
+@pytest.mark.slow
 def test_a_rank_holds_nothing_of_its_supervisor(ready: Ready) -> None:
     number, *ranks = ready().pids()
     orders = {f.readlink() for f in Path(f"/proc/{number}/fd").iterdir() if _is_socket(f)}
@@ -83,6 +85,7 @@ def _is_socket(handle: Path) -> bool:
     return str(handle.readlink()).startswith("socket:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_one_that_does_not_end_its_ranks_is_ended_with_them(
     number: signal.Signals, ready: Ready, address_of: AddressOf, left_behind: Leftovers
@@ -96,6 +99,7 @@ def test_one_that_does_not_end_its_ranks_is_ended_with_them(
     assert ready().pids()[0] != pids[0]
 
 
+@pytest.mark.slow
 def test_how_one_ended_is_told_in_its_first_launch_and_in_a_later_one(ready: Ready) -> None:
     told = []
     ready().close()
@@ -110,6 +114,7 @@ def test_how_one_ended_is_told_in_its_first_launch_and_in_a_later_one(ready: Rea
     assert told == [(Kind.LAUNCHER, how)] * 2
 
 
+@pytest.mark.slow
 def test_what_was_read_of_one_environment_is_not_kept_for_another(
     ready: Ready, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +125,7 @@ def test_what_was_read_of_one_environment_is_not_kept_for_another(
     assert ready().pids()[0] != number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forks", [True, False])
 def test_ranks_begin_where_their_controller_is(
     ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, forks: bool
@@ -142,6 +148,7 @@ def test_ranks_are_forked_where_a_fork_can_start_their_device(
     assert host.forks(Order(ranks=2, environment=environment, launch="")) is forks
 
 
+@pytest.mark.slow
 def test_one_whose_folder_was_removed_or_that_is_gone_serves_nobody(ready: Ready) -> None:
     seen = set()
     for end in (
@@ -157,6 +164,7 @@ def test_one_whose_folder_was_removed_or_that_is_gone_serves_nobody(ready: Ready
     assert len(seen) == 2
 
 
+@pytest.mark.slow
 def test_no_more_wait_than_are_worth_their_memory(
     ready: Ready, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +177,7 @@ def test_no_more_wait_than_are_worth_their_memory(
     assert Path(f"/proc/{second}").exists()
 
 
+@pytest.mark.slow
 def test_ranks_that_are_wanted_no_more_before_they_are_there_cost_no_patience(
     ready: Ready,
 ) -> None:

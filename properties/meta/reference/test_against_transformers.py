@@ -155,6 +155,7 @@ def furthest(trace: Trace, theirs: Witness) -> tuple[float, str]:
     return max(found)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     "line",
     [

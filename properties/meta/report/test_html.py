@@ -384,6 +384,7 @@ def test_a_sweep_is_drawn_from_the_oldest_release_to_the_newest() -> None:
     assert re.findall(r'class="(\w+)"', bug) == ["failed", "failed", "passed"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", shapes())
 def test_whatever_is_in_a_document_it_is_drawn_or_refused_in_a_sentence(kind: str) -> None:
     text, random = json.dumps(shapes()[kind]()), Random(7)
