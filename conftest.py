@@ -31,7 +31,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--all"):
         return
     also_slow = config.getoption("--slow")
-    taken, left_out = [], []
+    taken: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
     seen = Counter[str]()
     for item in items:
         test = item.nodeid.partition("[")[0]
