@@ -76,7 +76,7 @@ def _to(others: set[int], passed: Passed, everyone: Sequence[int] | None) -> Ite
         if passed.kind == "all_to_all_base":
             rows = passed.to or [1] * len(everyone)
             sizes = [sizes[0] * each // max(sum(rows), 1) for each in rows]
-        yield from (size for rank, size in zip(everyone, sizes, strict=True) if rank in others)
+        yield from (size for rank, size in zip(everyone, sizes, strict=False) if rank in others)
 
 
 def _share(kind: str, everyone: Sequence[int] | None, others: set[int]) -> float:
