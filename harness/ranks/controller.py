@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from harness.ranks.descendants import ADDRESS, kill_below
-from harness.ranks.messages import Doing, Hello, Mesh, Message, Probe, Reader, Run, ToRank, encode
+from harness.ranks.frames import Reader, encode
+from harness.ranks.messages import Doing, Hello, Mesh, Message, Probe, Run, ToRank
 from harness.ranks.threads import being_imported, frames_of_threads, stacks
 
 if TYPE_CHECKING:

@@ -4,20 +4,10 @@ import secrets
 import selectors
 import socket
 
+from harness.ranks.frames import MAX_FRAME, ProtocolError, encode
 from harness.ranks.host import Host, ending
 from harness.ranks.link import Event, Link, at_hand
-from harness.ranks.messages import (
-    MAX_FRAME,
-    From,
-    Hello,
-    Message,
-    OfNode,
-    OfRank,
-    Opened,
-    Order,
-    ProtocolError,
-    encode,
-)
+from harness.ranks.messages import From, Hello, Message, OfNode, OfRank, Opened, Order
 from harness.ranks.nodes import Nodes
 from harness.ranks.placement import Placement
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.ranks.messages import MAX_HELLO, OfRank, Reader
+from harness.ranks.frames import MAX_HELLO, Reader
+from harness.ranks.messages import OfRank
 
 C_INT = struct.Struct("i")
 # As the kernel has it in /proc/PID/stat.

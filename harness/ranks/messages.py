@@ -1,30 +1,17 @@
 """What a controller and its processes say to each other: one class a message.
 
-A frame is a message as msgpack, behind a magic number and its length; tensors in it are bytes as
-safetensors has them. What is not exactly a message that may come is refused, and nothing that was
-sent executes. No torch here: a supervisor says in this way that it cannot import it.
+Tensors in it are bytes as safetensors has them. No torch here: a supervisor says in this way that
+it cannot import it.
 """
 
-import struct
-from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from harness.outside import printable
 from harness.ranks.collectives import Collective
 
-MAGIC = b"UHP2"
-PREFIX = struct.Struct(">4sQ")
-MAX_FRAME = 1 << 36
-# Of those who have not said yet who they are.
-MAX_HELLO = 1 << 12
-
 Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-
-
-class ProtocolError(ValueError):
-    """Bytes that no honest peer sends."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -253,41 +240,3 @@ OfSupervisor = Up | Ended | Stopped
 ToSupervisor = Start | Stop
 OfNode = Opened | From | Left
 ToNode = Order | End | Tell | Bye | To
-
-_ENCODER = msgspec.msgpack.Encoder()
-Kind = TypeVar("Kind")
-
-
-def encode(message: Message) -> bytes:
-    """A frame."""
-    body = _ENCODER.encode(message)
-    return PREFIX.pack(MAGIC, len(body)) + body
-
-
-class Reader(Generic[Kind]):
-    """Turns received bytes into messages of some kinds, however they were cut on the way."""
-
-    def __init__(self, kinds: Any, limit: int = MAX_FRAME) -> None:
-        self.limit = limit
-        self._decoder: msgspec.msgpack.Decoder[Kind] = msgspec.msgpack.Decoder(kinds)
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Kind]:
-        """Every message completed by these bytes."""
-        self._buffer += data
-        while len(self._buffer) >= PREFIX.size:
-            magic, size = PREFIX.unpack_from(self._buffer)
-            if magic != MAGIC:
-                raise ProtocolError(f"a frame starts with {magic!r} instead of {MAGIC!r}")
-            if size > self.limit:
-                raise ProtocolError(f"a frame claims {size} bytes")
-            end = PREFIX.size + size
-            if len(self._buffer) < end:
-                return
-            body = bytes(self._buffer[PREFIX.size : end])
-            del self._buffer[:end]
-            try:
-                message = self._decoder.decode(body)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise ProtocolError(str(error)) from None
-            yield message

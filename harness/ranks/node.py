@@ -10,22 +10,11 @@ import selectors
 import socket
 
 from harness.ranks.channel import Channel
+from harness.ranks.frames import Reader, encode
 from harness.ranks.host import Host, ending
 from harness.ranks.launched import Launched
 from harness.ranks.link import at_hand
-from harness.ranks.messages import (
-    Bye,
-    End,
-    From,
-    Left,
-    Opened,
-    Order,
-    Reader,
-    Tell,
-    To,
-    ToNode,
-    encode,
-)
+from harness.ranks.messages import Bye, End, From, Left, Opened, Order, Tell, To, ToNode
 from harness.ranks.nodes import named
 
 CHUNK = 1 << 20

@@ -5,22 +5,10 @@ from functools import cache
 from msgspec.structs import replace
 
 from harness.ranks.channel import Channel
+from harness.ranks.frames import Reader, encode
 from harness.ranks.launched import Launched
 from harness.ranks.link import Link
-from harness.ranks.messages import (
-    Bye,
-    End,
-    Left,
-    Message,
-    OfNode,
-    OfRank,
-    Opened,
-    Order,
-    Reader,
-    Tell,
-    To,
-    encode,
-)
+from harness.ranks.messages import Bye, End, Left, Message, OfNode, OfRank, Opened, Order, Tell, To
 
 
 def named(node: int) -> tuple[str, str]:

@@ -6,7 +6,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from harness.ranks.messages import Piece, ProtocolError
+from harness.ranks.frames import ProtocolError
+from harness.ranks.messages import Piece
 from harness.trace import Fragment
 
 # What can be judged, as numpy calls it.

@@ -4,7 +4,8 @@ import socket
 from collections import deque
 from typing import Any, Generic, TypeVar
 
-from harness.ranks.messages import Message, Reader, encode
+from harness.ranks.frames import Reader, encode
+from harness.ranks.messages import Message
 
 CHUNK = 1 << 16
 Heard = TypeVar("Heard")

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from harness.case import Case
 from harness.ranks.autopsy import Trouble
 from harness.ranks.collectives import first_disagreement, one_by_one
+from harness.ranks.frames import ProtocolError
 from harness.ranks.link import Event
-from harness.ranks.messages import Doing, Finished, ProtocolError, Raised, Ready
+from harness.ranks.messages import Doing, Finished, Raised, Ready
 from harness.ranks.payload import unpack
 from harness.trace import Assembly, Fault, Fragment, Kind, Outcome, Unsupported, assemble
 

@@ -10,16 +10,8 @@ import pytest
 from safetensors.numpy import save
 
 from harness.case import InvalidCase, parse
-from harness.ranks.messages import (
-    MAGIC,
-    PREFIX,
-    Finished,
-    OfRank,
-    Piece,
-    ProtocolError,
-    Reader,
-    encode,
-)
+from harness.ranks.frames import MAGIC, PREFIX, ProtocolError, Reader, encode
+from harness.ranks.messages import Finished, OfRank, Piece
 from harness.ranks.payload import pack, unpack
 from harness.trace import Fragment, digest
 from properties.helpers.fuzzing import fuzz, mutate

@@ -30,7 +30,8 @@ from harness.candidates.own.native import LOCAL, LocalDialect
 from harness.candidates.own.native.rows import Sample
 from harness.case import Case
 from harness.ranks.descendants import ADDRESS
-from harness.ranks.messages import Ready, encode
+from harness.ranks.frames import encode
+from harness.ranks.messages import Ready
 
 FOR_EVER = 10**6
 

@@ -22,8 +22,9 @@ from harness.cli import build_parser, main
 from harness.commands.options import fit_to_launcher
 from harness.judge import evaluate
 from harness.ranks import channel
+from harness.ranks.frames import Reader
 from harness.ranks.launched import Launched, NotTogether
-from harness.ranks.messages import From, Left, Reader
+from harness.ranks.messages import From, Left
 from harness.ranks.node import Keeper
 from harness.trace import Fault, Kind
 from harness.verdict import Verdict

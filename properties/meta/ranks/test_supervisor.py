@@ -13,7 +13,8 @@ import pytest
 from harness.case import parse
 from harness.ranks import host, supervise, supervisor
 from harness.ranks.controller import LAUNCH
-from harness.ranks.messages import Ended, Order, Start, Stop, Stopped, ToSupervisor, encode
+from harness.ranks.frames import encode
+from harness.ranks.messages import Ended, Order, Start, Stop, Stopped, ToSupervisor
 from harness.ranks.pipe import CHUNK, Pipe
 from harness.ranks.placement import PLACEMENT, Placement
 from harness.ranks.pool import RankPool

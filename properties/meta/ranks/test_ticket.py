@@ -8,18 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from harness.case import parse
+from harness.ranks.frames import Reader, encode
 from harness.ranks.link import Event, Link
-from harness.ranks.messages import (
-    Doing,
-    Finished,
-    Hello,
-    Message,
-    OfRank,
-    Raised,
-    Reader,
-    Ready,
-    encode,
-)
+from harness.ranks.messages import Doing, Finished, Hello, Message, OfRank, Raised, Ready
 from harness.ranks.payload import pack
 from harness.ranks.ticket import Ticket, take_in
 from harness.trace import Fragment, Kind
