@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from harness.importing import without_a_search_for_garbage
-from harness.plugin import profiles
+from harness.plugin import DEFAULT, profiles
 
 profiles.register()
 settings.load_profile("pr" if os.environ.get("CI") else "dev")
@@ -27,10 +27,15 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that take their time are left out, and pytest says how many, unless asked for."""
+    """Tests that take their time are left out, and pytest says how many, unless asked for.
+
+    Who names a candidate, or a test, asks for the slow ones.
+    """
     if config.getoption("--all"):
         return
-    also_slow = config.getoption("--slow")
+    is_named = any("::" in word for word in config.args)
+    is_named |= config.getoption("--harness-candidate", DEFAULT) != DEFAULT
+    also_slow = is_named or config.getoption("--slow")
     taken: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     seen = Counter[str]()

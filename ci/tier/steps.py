@@ -72,8 +72,9 @@ def _tests(name: str, path: str, shows: str, most: int) -> Step:
     # A runner's other plugins, and what its torch warns of, are not ours. `dev` draws anew every
     # time, and keeps what failed for the next.
     words = (
-        "-m pytest -q -p harness.plugin -p _hypothesis_pytestplugin --hypothesis-profile=dev "
-        "-o filterwarnings=default -o junit_family=xunit1 --harness-device {device} {require} "
+        "-m pytest -q --slow -p harness.plugin -p _hypothesis_pytestplugin "
+        "--hypothesis-profile=dev -o filterwarnings=default -o junit_family=xunit1 "
+        "--harness-device {device} {require} "
         f"--harness-deadline {{deadline}} --harness-report {{out}}/pages "
         f"--junitxml={{out}}/{name}.xml properties/{path}"
     )
