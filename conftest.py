@@ -10,6 +10,8 @@ from hypothesis import settings
 from harness.importing import without_a_search_for_garbage
 from harness.plugin import DEFAULT, profiles
 
+QUICK = "quick; --slow adds what CI runs for every change, --all also the long"
+
 profiles.register()
 settings.load_profile("pr" if os.environ.get("CI") else "dev")
 
@@ -26,16 +28,28 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    """Workers of xdist leave tests out as well, and say nothing of it."""
+    if config.getoption("--all"):
+        return "tests: all"
+    kinds = "quick and slow; --all adds the long" if _also_slow(config) else QUICK
+    return f"tests: {kinds} ones"
+
+
+def _also_slow(config: pytest.Config) -> bool:
+    is_named = any("::" in word for word in config.args)
+    is_named |= config.getoption("--harness-candidate", DEFAULT) != DEFAULT
+    return is_named or bool(config.getoption("--slow"))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that take their time are left out, and pytest says how many, unless asked for.
+    """Tests that take their time are left out unless they are asked for.
 
     Who names a candidate, or a test, asks for the slow ones.
     """
     if config.getoption("--all"):
         return
-    is_named = any("::" in word for word in config.args)
-    is_named |= config.getoption("--harness-candidate", DEFAULT) != DEFAULT
-    also_slow = is_named or config.getoption("--slow")
+    also_slow = _also_slow(config)
     taken: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     seen = Counter[str]()

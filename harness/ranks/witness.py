@@ -65,7 +65,8 @@ class Witness:
         self._library = torch.library.Library("c10d", "IMPL")
         for name, place in GIVEN.items():
             if packet := getattr(torch.ops.c10d, name, None):
-                noted = partial(self._note, name, _kind(name), packet.default, place)
+                # Nothing that is registered holds the witness, so that it ends with its keeper.
+                noted = partial(_note, self.passed, name, _kind(name), packet.default, place)
                 self._library.impl(name, noted, BEFORE, with_keyset=True)
 
     def order(self, *, shapes: bool) -> list[Row]:
@@ -83,19 +84,22 @@ class Witness:
                 order.append((called(group), kind, shape, dtype, len(list(run))))
         return order
 
-    def _note(
-        self, name: str, kind: str, operation: Any, place: int | None, keys: Any, *args: Any
-    ) -> Any:
-        given = (
-            []
-            if place is None
-            else [(tuple(t.shape), t.dtype) for t in tensors_in(args[place : place + 1])]
-        )
-        group = dist.ProcessGroup.unbox(args[2 if place == 1 else 1])
-        refuse_over_gloo(name, args)
-        to = ADDRESS.get(name)
-        self.passed.append(Passed(kind, group, given, None if to is None else args[to]))
-        return operation.redispatch(keys & BELOW, *args)
+
+def _note(
+    passed: list[Passed],
+    name: str,
+    kind: str,
+    operation: Any,
+    place: int | None,
+    keys: Any,
+    *args: Any,
+) -> Any:
+    given = [] if place is None else [(tuple(t.shape), t.dtype) for t in tensors_in([args[place]])]
+    group = dist.ProcessGroup.unbox(args[2 if place == 1 else 1])
+    refuse_over_gloo(name, args)
+    to = ADDRESS.get(name)
+    passed.append(Passed(kind, group, given, None if to is None else args[to]))
+    return operation.redispatch(keys & BELOW, *args)
 
 
 def called(group: dist.ProcessGroup) -> str:

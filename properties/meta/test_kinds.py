@@ -46,3 +46,6 @@ def test_what_takes_its_time_is_left_out_and_told(
     ours.pytest_collection_modifyitems(config, items)
     assert {each.nodeid for each in items} == taken
     assert {each.nodeid for each in told} == (QUICK | SLOW | LONG) - taken
+    # Under xdist nobody hears what was deselected.
+    assert ("--slow adds" in ours.pytest_report_header(config)) is (taken == QUICK)
+    assert ("--all" in ours.pytest_report_header(config)) is not (taken >= LONG)
