@@ -180,7 +180,7 @@ def _top(file: Path) -> str:
 
 def _run(case: Case, step: Step, meshes: "Meshes") -> list[Fragment]:
     """What this rank emits."""
-    from harness.ranks.recorder import Recorder
+    from harness.watch.recorder import Recorder
 
     # Nobody asks how far it has come.
     with Path(os.devnull).open("wb") as nowhere:

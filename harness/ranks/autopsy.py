@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import shorten
 
-from harness.ranks.collectives import GATE, Collective, first_disagreement
 from harness.ranks.launch import Launch
 from harness.ranks.link import Event
 from harness.ranks.messages import Doing, Probe
 from harness.trace import WAITS, Fault, Kind
+from harness.watch.collectives import GATE, Collective, first_disagreement
+from harness.watch.flight_recorder import BUFFER
 
 # One rank's trouble becomes its peers' within moments: wait for theirs, then name the first.
 GRACE, LONGEST_GRACE, POLL = 0.3, 2.0, 0.02
@@ -125,7 +126,8 @@ class Autopsy:
             doing = _doing(raised.get(rank), logs.get(rank))
             last = self._keys[rank] or "none"
             lines.append(f"rank {rank}: {doing}; last key reached: {last}")
-        parted = first_disagreement({rank: logs[rank] for rank in logs if rank < needed})
+        needed_logs = {rank: logs[rank] for rank in logs if rank < needed}
+        parted = first_disagreement(needed_logs, room=BUFFER)
         return [parted, *lines] if parted and root.kind in (Kind.HUNG, Kind.RAISED) else lines
 
     def _stacks(self) -> dict[int, str]:

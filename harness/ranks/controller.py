@@ -21,7 +21,7 @@ from harness.ranks.threads import being_imported, frames_of_threads, stacks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.ranks.collectives import Collective
+    from harness.watch.collectives import Collective
 
 # Which launch this rank is of.
 LAUNCH = "HARNESS_LAUNCH"

@@ -6,7 +6,7 @@ import torch
 from torch import distributed as dist
 
 from harness.candidates.protocol import Rank
-from harness.ranks.collectives import GATE, group_name
+from harness.watch.collectives import GATE, group_name
 
 
 @dataclass(frozen=True, slots=True)

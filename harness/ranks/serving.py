@@ -10,17 +10,17 @@ from torch import distributed as dist
 from harness.candidates import STOOD_IN
 from harness.candidates.beside import require_own
 from harness.case import parse
-from harness.ranks.activations import sent
-from harness.ranks.collectives import log
 from harness.ranks.hardware import allocations, described
 from harness.ranks.mesh import Meshes
 from harness.ranks.messages import Finished, Mesh, Raised, Ready, Run
 from harness.ranks.payload import pack
 from harness.ranks.placement import settle
-from harness.ranks.recorder import Recorder
 from harness.ranks.warm_up import warm_up
 from harness.ranks.willing import loaded, willing
-from harness.ranks.witness import Witness
+from harness.watch.activations import sent
+from harness.watch.flight_recorder import log
+from harness.watch.recorder import Recorder
+from harness.watch.witness import Witness
 
 if TYPE_CHECKING:
     from harness.ranks.controller import Controller

@@ -19,12 +19,12 @@ from pathlib import Path
 import harness
 from harness.importing import SAFE_PATH
 from harness.ranks import place, supervise
-from harness.ranks.collectives import ENVIRONMENT
 from harness.ranks.descendants import ADDRESS, kill_below, kill_group, sweep
 from harness.ranks.endings import ending_of
 from harness.ranks.messages import OfSupervisor, Start, Stop, Stopped, Up
 from harness.ranks.pipe import Pipe
 from harness.ranks.supervise import CONTROLLER
+from harness.watch.flight_recorder import ENVIRONMENT
 
 # How long one may take to end its ranks, and how many wait that have none.
 PATIENCE, MOST_IDLE = 2.0, 4

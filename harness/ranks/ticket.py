@@ -1,6 +1,5 @@
 """A case on its way through the ranks, and how their answers are taken in."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -8,12 +7,12 @@ from msgspec.structs import replace
 
 from harness.case import Case
 from harness.ranks.autopsy import Trouble
-from harness.ranks.collectives import first_disagreement, one_by_one
 from harness.ranks.frames import ProtocolError
 from harness.ranks.link import Event
 from harness.ranks.messages import Doing, Finished, Raised, Ready
 from harness.ranks.payload import unpack
 from harness.trace import Assembly, Fault, Fragment, Kind, Outcome, Unsupported, assemble
+from harness.watch.collectives import first_disagreement, one_by_one
 
 
 @dataclass(slots=True)
@@ -79,7 +78,7 @@ class Ticket:
             unemitted = (f"on rank {n} {e.unemitted}" for n, e in told.items() if e.unemitted)
             assembly.unemitted = next(unemitted, "")
             orders = one_by_one({rank: each.order for rank, each in told.items()})
-            assembly.out_of_step = first_disagreement(orders, math.inf)
+            assembly.out_of_step = first_disagreement(orders)
         return assembly
 
 

@@ -9,7 +9,7 @@ from harness.candidates.registry import UnknownCandidate
 from harness.case import Case
 from harness.case.stated import BadField, outside, require_readable
 from harness.importing import without_a_search_for_garbage
-from harness.ranks.recorder import RECEIVED, Recorder
+from harness.watch.recorder import RECEIVED, Recorder
 
 # Where a rank is while it asks; a run that ends here has shown nothing of a step.
 ASKING = "supports()"

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.case import Case
-from harness.ranks.collectives import kind_of, recorded
 from harness.reference import Decoder
+from harness.watch.flight_recorder import kind_of, recorded
 
 
 class SharesAveraged(LocalDialect):

@@ -15,8 +15,8 @@ from harness.candidates.own.native.exchange import gather_tokens, scatter_tokens
 from harness.candidates.own.native.rows import Batch
 from harness.candidates.own.native.ulysses import Shard, Stream, cut
 from harness.case import Case
-from harness.ranks.collectives import BUFFER
 from harness.reference.decoder import Decoder
+from harness.watch.flight_recorder import BUFFER
 
 
 class ComputesAll(LocalDialect):

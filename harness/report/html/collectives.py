@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.ranks.collectives import MESSAGES, UNEVEN
+from harness.watch.collectives import MESSAGES, UNEVEN
 
 COLUMN, ROW, MARGIN, TOP = 110, 26, 330, 30
 # Where ranks part, what each entered stands below its dot.

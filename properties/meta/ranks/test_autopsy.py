@@ -3,8 +3,8 @@
 import pytest
 
 from harness.ranks.autopsy import Trouble, told_by_crash, told_by_waiting
-from harness.ranks.collectives import Collective
 from harness.trace import Kind
+from harness.watch.collectives import Collective
 
 ROOT = Trouble(Kind.HUNG, "gave no answer within 4 s", late=True)
 WAITING = [Collective("sp", 3, "all_reduce", "[3]", done=False)]

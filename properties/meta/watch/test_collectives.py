@@ -1,11 +1,8 @@
 """Where ranks part is told from what each of them remembers of its collectives."""
 
-import math
-
 import pytest
 
-from harness.ranks.collectives import (
-    BUFFER,
+from harness.watch.collectives import (
     Collective,
     first_disagreement,
     group_name,
@@ -151,9 +148,9 @@ def test_a_tail_that_ends_before_the_other_begins_is_behind() -> None:
 def test_a_member_that_entered_nothing_at_all_never_came() -> None:
     assert first_disagreement({0: reduced(1, 1), 1: []}).endswith("rank 1 never came")
     # A full log may have forgotten; and of those that did not report nothing is known.
-    busy = reduced(1, BUFFER, group_name("dp of 2x1", [1]))
-    assert first_disagreement({0: reduced(1, 1), 1: busy}) == ""
-    assert first_disagreement({0: reduced(1, 1), 1: busy}, math.inf).endswith("rank 1 never came")
+    busy = reduced(1, 9, group_name("dp of 2x1", [1]))
+    assert first_disagreement({0: reduced(1, 1), 1: busy}, room=9) == ""
+    assert first_disagreement({0: reduced(1, 1), 1: busy}, room=10).endswith("rank 1 never came")
     assert first_disagreement({0: reduced(1, 1)}) == ""
 
 

@@ -1,23 +1,13 @@
-"""The log of collectives that torch keeps by itself, on every backend and from every caller.
+"""What ranks entered together, and where they part."""
 
-torch's flight recorder knows which of them are done. What a rank that hangs was doing is read from
-it, and so are those that something hands to a backend without torch's dispatcher.
-"""
-
-import pickle
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import inf
 from operator import itemgetter
-from typing import Any
 
 import msgspec
-
-# More than a small step starts; reading the log costs time in proportion.
-BUFFER = 256
-ENVIRONMENT = {"TORCH_FR_BUFFER_SIZE": str(BUFFER)}
-DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")
 
 # The harness's own group, in which ranks wait for each other before a case.
 GATE = "gate"
@@ -31,7 +21,7 @@ Row = tuple[str, str, str, str, int]
 
 
 class Collective(msgspec.Struct, frozen=True, array_like=True):
-    """One entry of the log."""
+    """One that a rank entered."""
 
     group: str
     sequence: int
@@ -45,20 +35,6 @@ class Collective(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.kind} #{self.sequence} on {self.group}{shape}"
 
 
-def recorded() -> list[dict[str, Any]]:
-    """Raw entries, oldest first."""
-    import torch._C._distributed_c10d as c10d
-
-    entries: list[dict[str, Any]] = []
-    for name in DUMPS:
-        dump = getattr(c10d, name, None)
-        if dump is not None:
-            # It is this process that wrote it; as JSON it takes longer.
-            written = dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
-            entries += pickle.loads(written).get("entries", [])  # noqa: S301
-    return sorted(entries, key=lambda entry: entry["time_created_ns"])
-
-
 def group_name(what: str, ranks: list[int]) -> str:
     """What a process group is called, so that its members can be told from the log."""
     return f"{what}, ranks {','.join(map(str, ranks))}"
@@ -70,32 +46,9 @@ def members(group: str) -> set[int]:
     return set(map(int, listed[1].split(","))) if listed else set()
 
 
-def group_of(entry: dict[str, Any]) -> str:
-    """What the group of a raw entry is called."""
-    name, description = entry["process_group"]
-    # A candidate's own groups often share one description; their names are unique.
-    return str(description) if members(description) else f"{description} ({name})"
-
-
-def kind_of(entry: dict[str, Any]) -> str:
-    """What was entered, such as all_reduce."""
-    return str(entry["profiling_name"]).partition(":")[2]
-
-
-def log() -> list[Collective]:
-    """What was entered as records, oldest first."""
-    return [
-        Collective(
-            group=group_of(entry),
-            sequence=entry["collective_seq_id"],
-            kind=kind_of(entry),
-            shape=", ".join(map(str, entry.get("input_sizes", []))),
-            # NCCL retires an entry some time after it was done.
-            done=bool(entry["retired"]) or entry.get("state") == "completed",
-            dtype=", ".join(entry.get("input_dtypes", [])),
-        )
-        for entry in recorded()
-    ]
+def called(name: str, description: str) -> str:
+    """What a group is called in records: those of a candidate often share one description."""
+    return description if members(description) else f"{description} ({name})"
 
 
 def one_by_one(orders: Mapping[int, Sequence[Row]]) -> dict[int, list[Collective]]:
@@ -117,7 +70,7 @@ def _each(order: Sequence[Row]) -> list[Collective]:
     return collectives
 
 
-def first_disagreement(logs: dict[int, list[Collective]], room: float = BUFFER) -> str:
+def first_disagreement(logs: dict[int, list[Collective]], room: float = inf) -> str:
     """Where ranks of one group part: who entered what, and who never came; or nothing.
 
     A log with as many entries as it has room for may have forgotten others.

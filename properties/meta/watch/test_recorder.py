@@ -8,7 +8,7 @@ import torch
 
 from harness.case import parse
 from harness.ranks.pool import RankPool, TooFewRanks
-from harness.ranks.recorder import BadFragment, Recorder
+from harness.watch.recorder import BadFragment, Recorder
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import distributed as dist
 
-from harness.ranks.collectives import GATE
-from harness.ranks.witness import Passed, Shape
+from harness.watch.collectives import GATE
+from harness.watch.witness import Passed, Shape
 
 # Kinds of numbers that activations are made of, quantized ones too.
 NUMBERS = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.uint8, torch.int8}

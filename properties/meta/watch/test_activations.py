@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from harness.ranks.activations import sent
-from harness.ranks.collectives import GATE
-from harness.ranks.witness import Passed
+from harness.watch.activations import sent
+from harness.watch.collectives import GATE
+from harness.watch.witness import Passed
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from functools import cache
 
 import torch
 
-from harness.ranks.learning import Learning
 from harness.trace import (
     GRADIENT,
     PAD_TOKEN,
@@ -19,6 +18,7 @@ from harness.trace import (
     to_numpy,
 )
 from harness.trace.trace import Tokens, Values
+from harness.watch.learning import Learning
 
 PROGRESS_BYTES = 128
 # The key under which a step says itself how many bytes it sent, where torch cannot know.

@@ -11,7 +11,7 @@ from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 from harness.pretend.over_gloo import NotOverGloo
-from harness.ranks.witness import ADDRESS, GIVEN, Witness
+from harness.watch.witness import ADDRESS, GIVEN, Witness
 from properties.helpers.groups import group_of_one
 
 

@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 from harness.pretend.over_gloo import refuse_over_gloo
 from harness.pretend.tensor import tensors_in
-from harness.ranks.collectives import GATE, MESSAGES, Row, members
+from harness.watch.collectives import GATE, MESSAGES, Row, called
 
 Shape = tuple[int, ...]
 
@@ -81,7 +81,8 @@ class Witness:
             if not group.group_desc.startswith(GATE):
                 shape = ", ".join(str(list(shape)) for shape, _ in given)
                 dtype = ", ".join(str(dtype).removeprefix("torch.") for _, dtype in given)
-                order.append((called(group), kind, shape, dtype, len(list(run))))
+                name = called(group.group_name, group.group_desc)
+                order.append((name, kind, shape, dtype, len(list(run))))
         return order
 
 
@@ -100,12 +101,6 @@ def _note(
     to = ADDRESS.get(name)
     passed.append(Passed(kind, group, given, None if to is None else args[to]))
     return operation.redispatch(keys & BELOW, *args)
-
-
-def called(group: dist.ProcessGroup) -> str:
-    """A group as the log calls it."""
-    description, name = group.group_desc, group.group_name
-    return description if members(description) else f"{description} ({name})"
 
 
 def _kind(name: str) -> str:
