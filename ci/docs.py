@@ -19,7 +19,7 @@ from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import libraries
 from harness.commands import conformance
 from harness.conformance import by_library, finding_record, read, write
-from harness.conformance.letters import FOLDER
+from harness.conformance.upstream_reports import FOLDER
 from harness.generation.situations import SITUATIONS
 from harness.golden import Store, examine
 from properties.metamorphic.content import CONTENT
@@ -30,7 +30,7 @@ Row = tuple[str, ...]
 
 def main() -> None:
     documented()
-    for page in (ROOT / "docs" / FOLDER).glob("*.md"):
+    for page in (ROOT / "docs" / FOLDER).glob("*/*.md"):
         page.unlink()
     for page, text in pages().items():
         page.parent.mkdir(exist_ok=True)
@@ -57,7 +57,7 @@ def pages() -> dict[Path, str]:
     for name, mark, heads, rows in tables():
         page = written.get(name) or (ROOT / name).read_text()
         written[name] = marked(page, mark, table(heads, rows))
-    measured = conformance.pages(read(ROOT / "docs"))
+    measured = conformance.pages(read(ROOT / "docs"), ROOT / "docs")
     written |= {f"docs/{name}": page for name, page in measured.items()}
     return {ROOT / name: page for name, page in written.items()}
 

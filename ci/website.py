@@ -38,10 +38,10 @@ def sources(folder: Path) -> None:
     save(folder / "pages", pages_of("docs", read_document(str(DOCS / "conformance.json"))))
     for page in folder.glob("*.md"):
         page.write_text(linked(page.read_text()))
-    for page in (folder / "findings").glob("*.md"):
-        picture = f"pages/{finding_file(page.stem)}"
+    for page in (folder / "findings").glob("*/*.md"):
+        picture = f"pages/{finding_file(f'{page.parent.name}-{page.stem}')}"
         if (folder / picture).exists():
-            page.write_text(f"{page.read_text()}\n[Where it is wrong](../{picture})\n")
+            page.write_text(f"{page.read_text()}\n[Where it is wrong](../../{picture})\n")
 
 
 def linked(text: str) -> str:

@@ -111,8 +111,8 @@ def run(options: argparse.Namespace) -> int:
             _enter({name: records[name] for name in names if name in records}, results, versions)
             write(out, results)
     records = {name: records[name] for name in names}
-    for file, text in pages(read(out)).items():
-        (out / file).parent.mkdir(exist_ok=True)
+    for file, text in pages(read(out), out).items():
+        (out / file).parent.mkdir(parents=True, exist_ok=True)
         (out / file).write_text(text)
     if before is not None:
         _tell_changes(before, records, out)
@@ -140,7 +140,7 @@ def so_far(out: Path) -> "Results":
 
     results = read(out)
     try:
-        pages(results)
+        pages(results, out)
     except BadInput:
         # Of a folder, not of the results: it says which.
         raise
@@ -170,14 +170,14 @@ def _tell_changes(before: "Results", records: dict[str, Any], out: Path) -> None
     print(text, end="", file=sys.stderr)  # noqa: T201
 
 
-def pages(results: "Results") -> dict[str, str]:
-    """By the name of its file."""
+def pages(results: "Results", docs: Path) -> dict[str, str]:
+    """By the name of its file in the folder `docs`."""
     from harness.candidates.published.library import libraries
-    from harness.conformance import findings, letters, page
+    from harness.conformance import findings, page, upstream_reports
 
     known = libraries().values()
     listed = {"conformance.md": page(results), "findings.md": findings(known)}
-    return {**listed, **dict(letters(known, results))}
+    return {**listed, **dict(upstream_reports(known, results, docs))}
 
 
 def _status(records: dict[str, Any], *, sweeping: bool) -> int:

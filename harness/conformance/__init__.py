@@ -11,11 +11,11 @@ from harness.conformance.document import (
 )
 from harness.conformance.examined import Examined, examine
 from harness.conformance.findings import findings
-from harness.conformance.letters import finding_record, letters, script_of
 from harness.conformance.page import by_library, page
 from harness.conformance.request import Request
 from harness.conformance.since import since
 from harness.conformance.sweep import sweep
+from harness.conformance.upstream_reports import finding_record, script_of, upstream_reports
 
 __all__ = [
     "BadResults",
@@ -27,7 +27,6 @@ __all__ = [
     "examined_record",
     "finding_record",
     "findings",
-    "letters",
     "page",
     "read",
     "read_results",
@@ -35,5 +34,6 @@ __all__ = [
     "script_of",
     "since",
     "sweep",
+    "upstream_reports",
     "write",
 ]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from harness.campaign.markdown import table
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Library
-from harness.conformance.letters import file_of
+from harness.conformance.upstream_reports import file_of
 
 HEAD = """# Upstream bugs in published releases
 

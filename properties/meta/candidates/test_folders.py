@@ -23,10 +23,10 @@ from harness.compare.differing import Differing
 from harness.conformance import (
     finding_record,
     findings,
-    letters,
     page,
     read,
     script_of,
+    upstream_reports,
     write,
 )
 from harness.failure.script import script
@@ -146,7 +146,7 @@ def test_a_finding_is_fit_to_be_sent(library: Library, bug: Bug) -> None:
     if not bug.is_in(library.pinned):
         return
     # Who has only the page has all that is needed.
-    source = script_of(library, bug).read_text()
+    source = script_of(library, bug, DOCS).read_text()
     assert len(source.splitlines()) <= 100
     assert not re.search(r"\bharness\b", source)
     assert bug.title in " ".join((ast.get_docstring(ast.parse(source)) or "").split())
@@ -159,7 +159,7 @@ def test_users_are_told_what_to_do(library: Library) -> None:
     told = about(library)
     assert told.stars > 0
     assert told.today.endswith(".")
-    scripts = {path.stem for path in library.folder.glob("scripts/*.py")}
+    scripts = {path.stem for path in (DOCS / "findings" / library.name).glob("*.py")}
     assert scripts | library.mends.keys() <= {bug.key for bug in bugs(library)}
 
 
@@ -189,9 +189,11 @@ def test_the_pages_are_made_from_what_was_measured() -> None:
     results = read(DOCS)
     assert (DOCS / "conformance.md").read_text() == page(results)
     assert (DOCS / "findings.md").read_text() == findings(LIBRARIES)
-    written = dict(letters(LIBRARIES, results))
+    written = dict(upstream_reports(LIBRARIES, results, DOCS))
     assert {name: (DOCS / name).read_text() for name in written} == written
-    assert {f"findings/{path.name}" for path in (DOCS / "findings").iterdir()} == set(written)
+    assert {f"{path.relative_to(DOCS)}" for path in (DOCS / "findings").glob("*/*.md")} == set(
+        written
+    )
     measured = {name.partition(".")[0] for name in results["candidates"]}
     assert measured >= {library.name for library in LIBRARIES}
 

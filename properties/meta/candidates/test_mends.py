@@ -14,6 +14,7 @@ from harness.conformance import Request, script_of
 from harness.conformance.pools import Pools
 from harness.judge import evaluate
 from harness.judge.known import listed, recognised
+from properties.helpers.places import ROOT
 from properties.planted import behind
 
 pytestmark = pytest.mark.long
@@ -79,7 +80,7 @@ def test_a_second_bug_behind_a_listed_one_is_no_known_one(
     ("library", "bug"), LISTED, ids=[f"{library.name}-{bug.key}" for library, bug in LISTED]
 )
 def test_a_script_shows_its_bug_with_nothing_but_the_library(library: Library, bug: Bug) -> None:
-    command = [installed(library).python, str(script_of(library, bug))]
+    command = [installed(library).python, str(script_of(library, bug, ROOT / "docs"))]
     shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert shown.returncode == 1, shown.stdout + shown.stderr
     assert "expected" in shown.stdout

@@ -37,7 +37,7 @@ def mutants(random: Random) -> Iterator[bytes]:
 def test_mutated_results_become_pages_or_are_refused(count: int, tmp_path: Path) -> None:
     def decode(data: bytes) -> None:
         (tmp_path / NAME).write_bytes(data)
-        for text in pages(so_far(tmp_path)).values():
+        for text in pages(so_far(tmp_path), tmp_path).values():
             text.encode()
 
     seen = fuzz(decode, mutants(Random(0)), BadResults, count)

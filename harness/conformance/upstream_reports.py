@@ -1,0 +1,137 @@
+"""A page for each listed bug, for the maintainers of the library; a script lies beside it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.candidates.published.bugs import Bug, bugs
+from harness.candidates.published.library import Library, libraries
+from harness.conformance.document import Results
+
+FOLDER = "findings"
+# Its pin is the torch that all of them were run with.
+TORCH = "torch_context_parallel"
+WORDS = (
+    "The harness compares the released step, on as many ranks as its case says, with plain "
+    "training in one process, on the same batch and weights. Below, a candidate is a step under "
+    "test, sp the number of ranks that share a sequence, and dp the number of replicas."
+)
+
+
+def upstream_reports(
+    libraries: Iterable[Library], results: Results, docs: Path
+) -> Iterator[tuple[str, str]]:
+    """Yield the file of each page, from the folder `docs`, and its text."""
+    for library in libraries:
+        for bug in bugs(library):
+            found = seen(library, bug, results)
+            has_script = script_of(library, bug, docs).is_file()
+            yield file_of(library, bug), upstream_report(library, bug, found, has_script)
+
+
+def file_of(library: Library, bug: Bug) -> str:
+    """Where its page is, from the folder of pages."""
+    return f"{FOLDER}/{library.name}/{bug.key}.md"
+
+
+def script_of(library: Library, bug: Bug, docs: Path) -> Path:
+    """Where its script is: it needs the library and nothing of ours."""
+    return (docs / file_of(library, bug)).with_suffix(".py")
+
+
+def upstream_report(
+    library: Library, bug: Bug, found: Mapping[str, Any] | None, has_script: bool
+) -> str:
+    """The whole page."""
+    parts = [f"# {bug.title}", f"{library.distribution} {_release(library, bug)}"]
+    parts += [bug.says, _listed(bug)]
+    parts += _script(library, bug) if has_script else []
+    parts += _mend(library, bug)
+    parts += ["## As the harness shows it", WORDS, *_shown(library, bug, found)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _release(library: Library, bug: Bug) -> str:
+    if bug.fixed:
+        return f"{f'{bug.since} and later' if bug.since else ''}, gone in {bug.fixed}".lstrip(", ")
+    since = f"; seen since {bug.since}" if bug.since not in ("", library.pinned) else ""
+    return f"{library.pinned}{since}"
+
+
+def _facts(bug: Bug) -> dict[str, str]:
+    return {
+        "where": bug.where,
+        "when": ", ".join(bug.when) or "always",
+        "main branch": bug.main,
+        "reported": bug.link or "no report was found",
+    }
+
+
+def _listed(bug: Bug) -> str:
+    facts = _facts(bug)
+    facts["where"] = f"`{facts['where']}`"
+    return "\n".join(f"- {name}: {fact}" for name, fact in facts.items())
+
+
+def _script(library: Library, bug: Bug) -> list[str]:
+    script = f"{bug.key}.py"
+    needs = (
+        f"[{script}]({script}) beside this page needs no GPU and nothing of the harness. We ran "
+        f"`python {script}` with torch {libraries()[TORCH].pinned} for a CPU and "
+        f"{' '.join(library.requirements)}."
+    )
+    return ["## Script", needs]
+
+
+def _mend(library: Library, bug: Bug) -> list[str]:
+    parts = ["## How it could be mended", bug.mend]
+    if bug.key in library.mends:
+        name = f"{library.name}.{bug.candidate[0]}+{bug.key}"
+        parts.append(
+            f"We tried a mend: `{name}`, with the mends of what else is listed of this step, is "
+            "right."
+        )
+    return parts
+
+
+def _shown(library: Library, bug: Bug, found: Mapping[str, Any] | None) -> Iterator[str]:
+    kept = f"kept in `golden/vectors/{bug.golden}.json`."
+    if found is None:
+        yield f"Not run here; its case is `{bug.line}`, {kept}"
+        return
+    yield f"```\n{found['explanation']}\n```"
+    if found["loss"]:
+        expected, got = found["loss"]
+        yield f"Loss expected {expected:.9g}, got {got:.9g}."
+    steps = ", ".join(f"`{library.name}.{key}`" for key in bug.candidate)
+    yield f"It shows in {steps}. Its batch is {kept}"
+
+
+def finding_record(key: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the picture page of a listed bug is made from: what it comes to, and what is known."""
+    library = libraries()[found["candidate"].partition(".")[0]]
+    (bug,) = (bug for bug in bugs(library) if bug.key == key)
+    known = {
+        "says": bug.says,
+        "in": ", ".join(f"{library.name}.{key}" for key in bug.candidate),
+        **_facts(bug),
+        "release": _release(library, bug),
+        "how it could be mended": bug.mend,
+        "golden": bug.golden,
+        "as a script": f"{found['replay']} --script report.py",
+    }
+    return {**found, "known": known}
+
+
+def seen(library: Library, bug: Bug, results: Results) -> Mapping[str, Any] | None:
+    """What it came to in the first of its entries where it was seen."""
+    candidates, releases = results["candidates"], results["releases"]
+    records: list[Mapping[str, Any]] = []
+    for name in (f"{library.name}.{key}" for key in bug.candidate):
+        records += [candidates[name]] if name in candidates else []
+        records += releases.get(name, {}).values()
+    for each in records:
+        listed: Mapping[str, Any] | None = each["listed"].get(bug.key)
+        if listed and listed["looks"] in bug.looks:
+            return listed
+    return None
