@@ -85,7 +85,7 @@ class Coverage:
         if comparison.verdict in (Verdict.UNSUPPORTED, Verdict.FAULT):
             return
         case, at_edge = comparison.case, comparison.at_edge
-        named = {what.partition("=")[0] for what in self.asked if "=" in what}
+        named = dict.fromkeys(what.partition("=")[0] for what in self.asked if "=" in what)
         self.judged.update(having(case, field) for field in named)
         if case.sp > 1:
             self.judged[sharing(case.sp)] += 1

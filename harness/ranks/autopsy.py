@@ -136,7 +136,7 @@ class Autopsy:
         raised = {t.rank: t.stack for t in reversed(self._troubles) if t.rank is not None}
         alive = {rank: doing.stack for rank, doing in self._doing.items()}
         found = [(rank, s) for told in (alive, crashed, raised) for rank, s in told.items() if s]
-        return dict(found)
+        return dict(sorted(dict(found).items()))
 
 
 def ask(launch: Launch, patience: float) -> tuple[dict[int, Doing], list[Event]]:

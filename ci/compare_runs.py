@@ -1,0 +1,190 @@
+#!/usr/bin/env -S .venv/bin/python
+"""Run the same commands in two checkouts, and show what a user sees that is not the same.
+
+Run it as `.venv/bin/python ci/compare_runs.py COMMIT`: it compares that commit with the working
+tree. It compares exit statuses, what is printed, and every file that is written, but for times,
+paths and names of temporary files. `--only WORD` takes the commands that contain this word.
+"""
+
+import argparse
+import difflib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from pathlib import Path
+
+from project import ROOT
+
+DEADLINE = 600
+CASE = "case/1 rows=3:111,4:1011 sp=2"
+SMALL = "--ranks 2 --sp 2 --dp 1 --dtype fp64 --cases 12"
+MINE = """
+from harness.candidates.own.native import LocalDialect
+from harness.candidates.own.mutants import BANK
+
+class Refuses(LocalDialect):
+    name = "refuses"
+    def supports(self, case):
+        return "it takes one row" if len(case.rows) > 1 else None
+
+class Crashes(LocalDialect):
+    name = "crashes"
+    def run(self, case, rank, emit):
+        if rank.index:
+            raise ValueError("it is tired")
+        super().run(case, rank, emit)
+
+REFUSES, CRASHES, WRONG = Refuses(), Crashes(), BANK["B14"]
+"""
+# One in the folder of the one before it.
+RUNS = [
+    "--help",
+    "--version",
+    "check --help",
+    "merge --help",
+    "repro --help",
+    "golden --help",
+    "golden verify --help",
+    "golden add --help",
+    "mutants --help",
+    "conformance --help",
+    "report --help",
+    f"check {SMALL}",
+    f"check {SMALL} --json",
+    f"check {SMALL} --candidate native-local --pools 2",
+    "check --ranks 2 --cases 30 --candidate native-local --json",
+    f"check {SMALL} --candidate mutants.B14",
+    f"check {SMALL} --candidate mutants.B14 --candidate native-local --json --report pages",
+    f"check {SMALL} --candidate mutants.B01 --no-diagnose --keep-going 2",
+    f"check {SMALL} --candidate mutants.B43 --against self",
+    f"check {SMALL} --candidate native-local --against self --json",
+    f"check {SMALL} --candidate mine.py:WRONG",
+    f"check {SMALL} --candidate mine.py:REFUSES",
+    f"check {SMALL} --candidate mine.py:CRASHES",
+    f"check {SMALL} --candidate mine.py:NOBODY",
+    "check --candidate nobody",
+    "check --cases none",
+    "check --sp 3 --ranks 2",
+    "check --set layers=1000",
+    "check --dtype fp12",
+    "check --shard 3/2",
+    f"check {SMALL} --candidate native-local --device pretend",
+    f"check {SMALL} --candidate native-local --shard 1/2 --json > first.json",
+    f"check {SMALL} --candidate native-local --shard 2/2 --json > second.json",
+    "merge first.json second.json",
+    "merge first.json second.json --json",
+    "merge first.json",
+    "merge first.json first.json",
+    "merge nothing.json",
+    f"check {SMALL} --candidate native-local --resume kept",
+    f"check {SMALL} --candidate native-local --resume kept --json",
+    "check --cases 12 --resume kept",
+    f"repro '{CASE}'",
+    f"repro '{CASE}' --candidate mutants.B14",
+    f"repro '{CASE}' --candidate mutants.B14 --json --script wrong.py --report shown",
+    f"repro '{CASE}' --candidate mutants.B01 --shrink --like",
+    f"repro '{CASE}' --candidate mutants.B43 --against self",
+    f"repro '{CASE}' --candidate mine.py:CRASHES",
+    "repro 'case/1 rows=3:111 sp=2 heads=3/2'",
+    "repro nothing",
+    "repro --seed 3 --cases 5 --ranks 2 --candidate mutants.B14",
+    "golden list",
+    "golden verify --ranks 2 --sp 1,2 --candidate native-local",
+    "golden verify --ranks 2 --sp 2 --candidate mutants.B14",
+    f"golden add mine '{CASE}' --purpose 'one that is ours' --store store",
+    "golden verify --store store --ranks 2 --sp 2 --json",
+    "golden diff --store store",
+    "mutants --only B14,B43 --cases 20 --ranks 2",
+    "mutants --only B14 --cases 20 --ranks 2 --json",
+    "candidates list",
+    "candidates install nobody",
+    "conformance nobody",
+    "report first.json pages --out again",
+    "report nothing",
+    "doctor",
+]
+# What may differ from run to run.
+VARIES = [
+    (re.compile(r'("(?:seconds|elapsed|started|took|finished|at|pid)": )[\d.]+'), r"\1#"),
+    (re.compile(r'"pace": \{.*?\}\s*\}', re.DOTALL), '"pace": #'),
+    (re.compile(r"\b\d+(?:\.\d+)? (?:s|ms|MiB|min)\b"), "# s"),
+    (re.compile(r"\d+ of \d+ cases in .*"), "cases in #"),
+    (re.compile(rf"{tempfile.gettempdir()}/[\w./-]+"), "TEMPORARY"),
+    (re.compile(r"0x[0-9a-f]+"), "0x#"),
+]
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("commit")
+    options.add_argument("--only", default="")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        before = Path(folder) / "checkout"
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--detach", str(before), given.commit], check=True)
+        try:
+            return compared(before, Path(folder), given.only)
+        finally:
+            subprocess.run([*git, "remove", "--force", str(before)], check=True)
+
+
+def compared(before: Path, folder: Path, only: str) -> int:
+    changed = 0
+    places = {before: folder / "before", ROOT: folder / "after"}
+    for place in places.values():
+        place.mkdir()
+        (place / "mine.py").write_text(MINE)
+    for words in RUNS:
+        if only not in words:
+            continue
+        with ThreadPoolExecutor() as threads:
+            seen = threads.map(seen_in, places, places.values(), repeat(words))
+        old, new = seen
+        lines = list(difflib.unified_diff(old, new, "before", "after", lineterm="", n=1))
+        print(f"{'differs' if lines else 'same   '}  {words}", flush=True)
+        print("\n".join(lines[:60]), flush=True) if lines else None
+        changed += bool(lines)
+    print(f"{changed} commands differ")
+    return int(changed > 0)
+
+
+def seen_in(checkout: Path, place: Path, words: str) -> list[str]:
+    """Its exit status, what it prints, and what it writes."""
+    known = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+    run = subprocess.run(
+        # Some of them redirect.
+        ["bash", "-c", f"{sys.executable} -m harness {words}"],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(checkout), "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    parts = [f"status {run.returncode}", "stdout", run.stdout, "stderr", run.stderr]
+    for path in sorted(place.rglob("*")):
+        if path.is_file() and known.get(path) != path.stat().st_mtime_ns:
+            parts += [f"file {path.relative_to(place)}", *written(path)]
+    text = "\n".join(parts)
+    for path, name in ((sys.prefix, "PYTHON"), (checkout, "CHECKOUT"), (place, "HERE")):
+        text = text.replace(str(path), name)
+    for varies, kept in VARIES:
+        text = varies.sub(kept, text)
+    return text.splitlines()
+
+
+def written(path: Path) -> Iterator[str]:
+    try:
+        yield path.read_text()
+    except UnicodeDecodeError:
+        yield f"{path.stat().st_size} bytes"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
