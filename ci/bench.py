@@ -26,13 +26,14 @@ from bare import BATCH
 from rich.console import Console
 from rich.table import Table
 
+from harness.candidates import locate
 from harness.case import Case
 from harness.generation.drawing import generate
 from harness.generation.strategies import cases
-from harness.judge import evaluate_all
 from harness.ranks.device import choose
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly
+from properties.helpers.judging import evaluate_all
 
 BARE = Path(__file__).resolve().parent / "bare.py"
 # As `check` runs them: each case once in either dialect, judged against the same references.
@@ -162,7 +163,7 @@ def judge(batch: list[Case], pool: RankPool) -> None:
 
 def bare_seconds(batch: list[Case], pool: RankPool) -> float:
     """The same steps in a loop on the same ranks, as the ranks themselves timed it."""
-    outcome = pool.run(batch[0], f"{BARE}:LOOP", traced=True)
+    outcome = pool.run(batch[0], locate(f"{BARE}:LOOP"), traced=True)
     assert isinstance(outcome, Assembly), outcome
     return float(outcome.trace["seconds"].values)
 

@@ -25,6 +25,7 @@ from subprocess import Popen
 from project import ROOT
 
 from harness.campaign.markdown import marked, table
+from harness.candidates import locate
 from harness.case import parse
 from harness.ranks.pool import START_DEADLINE, RankPool
 from harness.trace import Assembly, Fault, Kind
@@ -191,7 +192,7 @@ def suffered(
         pool.close()
         wrong = ""
     else:
-        outcome = pool.run(draw.choice(CASES), trouble.candidate)
+        outcome = pool.run(draw.choice(CASES), locate(trouble.candidate))
         wrong = wrongly_told(trouble, outcome)
     took = time.monotonic() - began
     if trouble.number:
@@ -202,7 +203,7 @@ def suffered(
             return None, ""
         if trouble.moment == STARTING and isinstance(outcome, Assembly):
             # Or it had answered before: then the next case tells of it.
-            wrong = wrongly_told(trouble, pool.run(CASES[0], trouble.candidate))
+            wrong = wrongly_told(trouble, pool.run(CASES[0], locate(trouble.candidate)))
             wrong = wrong or left_wrong(address, pool)
             pool.close()
             return (took, wrong) if wrong else (None, "")
@@ -221,7 +222,7 @@ def left_wrong(address: str, pool: RankPool) -> str:
     pool.deadlines.start = START_DEADLINE
     if left := left_behind(address):
         return f"it left {left[:3]}"
-    after = pool.run(CASES[0], RIGHT)
+    after = pool.run(CASES[0], locate(RIGHT))
     if not isinstance(after, Assembly) or after.misfits:
         return f"the next case came out as {after}"
     return ""

@@ -172,7 +172,7 @@ def seen_in(checkout: Path, place: Path, words: str) -> list[str]:
         if path.is_file() and known.get(path) != path.stat().st_mtime_ns:
             parts += [f"file {path.relative_to(place)}", *written(path)]
     text = "\n".join(parts)
-    for path, name in ((sys.prefix, "PYTHON"), (checkout, "CHECKOUT"), (place, "HERE")):
+    for path, name in ((Path(sys.prefix), "PYTHON"), (checkout, "CHECKOUT"), (place, "HERE")):
         text = text.replace(str(path), name)
     for varies, kept in VARIES:
         text = varies.sub(kept, text)

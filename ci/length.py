@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from harness.candidates import Emit, Rank
+from harness.candidates import Emit, Rank, locate
 from harness.candidates.own.native import LocalDialect
 from harness.case import Case, parse
 from harness.compare import compare
@@ -72,7 +72,7 @@ def measure(tokens: int, device: str) -> dict[str, Any]:
         os.environ[PEAKS] = peaks  # ranks inherit it
         moments = {"": time.perf_counter()}
         assert pool.wait_until_ready() is None
-        pool.submit(case, f"{Path(__file__).resolve()}:WEIGHED")
+        pool.submit(case, locate(f"{Path(__file__).resolve()}:WEIGHED"))
         moments["start of ranks"] = time.perf_counter()
         oracle = reference(case, torch.float64, device=device)
         moments["oracle"] = time.perf_counter()

@@ -15,11 +15,13 @@ from typing import Any
 
 from project import ROOT
 
+from harness.candidates import locate
 from harness.case import parse
 from harness.commands.report import read_document
 from harness.failure.bundle import write_bundle
 from harness.failure.confirm import unless_they_ran
 from harness.failure.replay import look
+from harness.judge import Job, Session
 from harness.ranks.device import choose
 from harness.ranks.pool import RankPool
 from harness.report.html import pages_of
@@ -65,12 +67,14 @@ def keep() -> None:
     for name, (candidate, lines) in SHOWN.items():
         cases = [parse(line) for line in lines]
         with RankPool(4, choose("cpu", "gloo", 4), deadline=5.0) as pool:
-            shown = look(cases, candidate, pool)
-            shown.diagnose(pool)
-            if len(cases) > 1:
-                with pool.fresh(4) as others:
-                    assert not look(cases[-1:], candidate, others).failed
-                why = unless_they_ran(cases[:-1])
+            *before, case = cases
+            session, job = Session(pool), Job(case, locate(candidate))
+            shown = look(job, session, before)
+            shown.diagnose(session)
+            if before:
+                with session.fresh(4) as others:
+                    assert not look(job, others).failed
+                why = unless_they_ran(before)
                 shown.comparison = shown.comparison.rooted("stale-state", why)
         with tempfile.TemporaryDirectory() as folder:
             bundle = write_bundle(shown.comparison, Path(folder))

@@ -17,12 +17,13 @@ from project import ROOT
 from harness.campaign.coverage import of_any_layer
 from harness.campaign.markdown import marked, table
 from harness.campaign.tally import Tally
+from harness.candidates import locate
 from harness.case import Case, Dtype
 from harness.compare import Comparison
 from harness.generation.drawing import generate
 from harness.generation.strategies import cases
-from harness.judge import blame
-from harness.judge.judge import reference_traces
+from harness.judge import second_opinion
+from harness.judge.stages import reference_traces
 from harness.ranks.pool import RankPool
 from harness.trace import GRADIENT, Assembly, Trace
 
@@ -53,7 +54,7 @@ class Ran:
             trace.put(key, entry)
         answer = replace(self.answer, trace=trace)
         told = self.case, "scaled", self.oracle, self.baseline, answer, "cpu"
-        return blame.judged(*told, source="the padded reference")
+        return second_opinion.judged(*told, source="the padded reference")
 
 
 def main() -> None:
@@ -71,7 +72,7 @@ def ran(dtype: Dtype, count: int, pool: RankPool) -> list[Ran]:
     """Every case on ranks, once."""
     found = []
     for case in generate(cases(max_ranks=4, dtypes=(dtype,)), count, 2):
-        answer = pool.run(case, "native-gather")
+        answer = pool.run(case, locate("native-gather"))
         assert isinstance(answer, Assembly)
         found.append(Ran(case, *reference_traces(case), answer))
     return found

@@ -18,10 +18,10 @@ from harness.case import Dtype
 from harness.compare.budget import ROUNDING, TIMES, TIMES_ON_THE_WHOLE, UNITS
 from harness.generation.drawing import generate
 from harness.generation.strategies import cases
-from harness.judge import evaluate_all
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import GRADIENT
+from properties.helpers.judging import evaluate_all
 
 PAGE = ROOT / "docs" / "tolerances.md"
 DIALECTS = ("native-gather", "native-local")

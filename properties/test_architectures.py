@@ -7,9 +7,9 @@ from harness.candidates.own.native import LocalDialect
 from harness.case import Model, parse
 from harness.compare import Verdict
 from harness.generation import cases, generate
-from harness.judge import evaluate, evaluate_all
 from harness.ranks.pool import RankPool
 from harness.reference.decoder import Decoder
+from properties.helpers.judging import evaluate, evaluate_all
 
 ADDED = {"qwen2": ("q_bias", "k_bias", "v_bias"), "qwen3": ("q_norm", "k_norm")}
 LINE = "case/1 rows=5:11111,6:011101 heads=4/2 layers=2 sp=2 dtype=fp64 seed=1"

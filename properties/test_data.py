@@ -111,7 +111,7 @@ def test_real_ranks_draw_what_the_arithmetic_says(
     harness_pool: RankPool, mesh: str, size: int
 ) -> None:
     case = parse(f"case/1 rows={','.join(['1:1'] * 12)} heads=4/4 {mesh}")
-    seen = harness_pool.run(case, locate(f"{PROBES}:DRAWS_{size}").full, traced=True)
+    seen = harness_pool.run(case, locate(locate(f"{PROBES}:DRAWS_{size}").full), traced=True)
     assert isinstance(seen, Assembly), seen
     for shuffle in (False, True):
         for drop_last in (False, True):

@@ -5,16 +5,17 @@ from itertools import cycle
 import pytest
 from hypothesis import given
 
+from harness.candidates import locate
 from harness.case import Case, Dtype, parse
 from harness.compare import Verdict
 from harness.generation import cases, generate
 from harness.generation.situations import SITUATIONS, situations_of
 from harness.generation.strategies import steer
-from harness.judge import evaluate_all
 from harness.plugin import Evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Assembly
+from properties.helpers.judging import evaluate_all
 from properties.helpers.places import ROOT
 
 DIALECTS = ("native-gather", "native-local")
@@ -75,7 +76,7 @@ def test_exchanging_q_k_and_v_takes_one_collective_and_the_way_back_another(
     harness_pool: RankPool, again: str, ways: int
 ) -> None:
     case = parse(f"case/1 rows=5:11111 heads=4/4 layers=3 sp=2 {again}")
-    outcome = harness_pool.run(case, WATCHED, traced=True)
+    outcome = harness_pool.run(case, locate(WATCHED), traced=True)
     assert isinstance(outcome, Assembly)
     exchanges = outcome.trace["all_to_all in Double"].values
     assert exchanges == 2 * case.layers * ways
@@ -88,7 +89,7 @@ def test_the_notebooks_batch_is_rolled_padded_and_cut_as_the_notebook_says(
     harness_pool: RankPool,
 ) -> None:
     case = parse("case/1 rows=4:1111,3:111 ids=[1,2,3,4],[5,6,7] heads=4/4 vocab=10 sp=4")
-    seen = harness_pool.run(case, "native-gather", traced=True)
+    seen = harness_pool.run(case, locate("native-gather"), traced=True)
     assert isinstance(seen, Assembly), seen
     assert seen.trace["ids"].values.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert seen.trace["labels"].values.tolist() == [2, 3, 4, 5, 6, 7, 1]

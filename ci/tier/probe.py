@@ -18,6 +18,7 @@ from harness.campaign.table import show
 from harness.cli import build_parser
 from harness.commands.options import print_json, read_request, status_of
 from harness.commands.ranks import open_pool
+from harness.judge import Session
 
 
 def main() -> int:
@@ -34,7 +35,7 @@ def main() -> int:
         # Kernels are loaded, and libraries begin, with the first of each dtype.
         first = [replace(request, count=1, dtypes=(dtype,)) for dtype in request.dtypes]
         for asked in (*first, request, request):
-            summary = check(Examiner(request=asked, pool=pool), silence)
+            summary = check(Examiner(request=asked, session=Session(pool)), silence)
             moments.append(time.monotonic())
             if summary.ended:
                 break

@@ -28,7 +28,7 @@ def check(examiner: Examiner, console: Console, journal: Journal | None = None) 
 
     A Ctrl-C ends it, and what was judged until then is told all the same.
     """
-    request, part, pool = examiner.request, examiner.part, examiner.pool
+    request, part, pool = examiner.request, examiner.part, examiner.session.pool
     pool.start()
     lots = part.lots(request.count)
     # What is wrong with the request is said before anything is shown.

@@ -16,6 +16,7 @@ from harness.campaign.summary import INTERRUPTED, LIMIT, Summary, versions
 from harness.campaign.supply import Supply
 from harness.campaign.tally import Tally
 from harness.campaign.undisturbed import undisturbed
+from harness.candidates import locate
 from harness.case import Case
 from harness.compare import Comparison, Verdict
 from harness.failure.bundle.keep import keep
@@ -23,10 +24,9 @@ from harness.failure.sameness import mark_of
 from harness.failure.shrink import SHRINK_SECONDS, worth_shrinking
 from harness.failure.smallest import smallest
 from harness.generation.situations import SITUATIONS, situations_of
-from harness.judge import diagnosed, evaluate_all
+from harness.judge import Job, Session, diagnosed
 from harness.judge.diagnosed import DIAGNOSE_SECONDS
 from harness.judge.known import recognised
-from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
 
 # What ran on ranks before may have left something there; so much of it is kept in mind.
@@ -60,7 +60,7 @@ class Examiner:
     """Ranks on which one lot after the other is judged."""
 
     request: Request
-    pool: RankPool
+    session: Session
     # No case is begun after this moment.
     until: float = math.inf
     diagnoses: bool = True
@@ -74,8 +74,8 @@ class Examiner:
         A Ctrl-C ends it, and what was judged until then is told all the same.
         """
         started = time.monotonic()
-        self.pool.start()
-        supply = Supply(self.request, self.pool.size, lot)
+        self.session.pool.start()
+        supply = Supply(self.request, self.session.pool.size, lot)
         summary = self._nothing_yet(supply, asked)
         try:
             self._judge(supply, summary, asked, watch)
@@ -85,13 +85,14 @@ class Examiner:
             summary.ended = INTERRUPTED
         self.earlier = [*self.earlier, *supply.given][-MOST_EARLIER:]
         summary.seconds = round(time.monotonic() - started, 3)
-        summary.placement = self.pool.place
+        summary.placement = self.session.pool.place
         self._keep(summary)
         return summary
 
     def _nothing_yet(self, supply: Supply, asked: Asked) -> Summary:
-        summary = nothing(self.request, self.pool.size, self.part, len(supply.share))
-        summary.unseen = self.pool.placement.unseen
+        pool = self.session.pool
+        summary = nothing(self.request, pool.size, self.part, len(supply.share))
+        summary.unseen = pool.placement.unseen
         summary.begun[supply.number] = Begun(supply.drawn)
         coverage = supply.asked()
         for ask in asked:
@@ -103,11 +104,11 @@ class Examiner:
     def _judge(self, supply: Supply, summary: Summary, asked: Asked, watch: Watch) -> None:
         case: Case | None = None
         counted, situations, last = set[bool](), list[str](), time.monotonic()
-        share, against = set(supply.share), self.request.against
+        share = set(supply.share)
         begun = summary.begun[supply.number]
         known = {ask.candidate: ask.marks for ask in asked}
         rounds = self._jobs(supply, summary, asked)
-        seen = (evaluate_all(jobs, self.pool, against=against) for jobs in rounds)
+        seen = map(self.session.judge, rounds)
         for comparison in map(recognised, chain.from_iterable(seen)):
             tally = summary.tallies[comparison.candidate]
             if tally.is_done:
@@ -133,13 +134,12 @@ class Examiner:
                     summary.cases += not refused
             watch.tell(summary)
 
-    def _jobs(
-        self, supply: Supply, summary: Summary, asked: Asked
-    ) -> Iterator[Iterator[tuple[Case, str]]]:
+    def _jobs(self, supply: Supply, summary: Summary, asked: Asked) -> Iterator[Iterator[Job]]:
         """One round after the other: how many there are shows in what became of those before."""
-        names = [ask.candidate for ask in asked]
-        for jobs in supply.rounds({name: summary.tallies[name] for name in names}):
-            yield self._while_it_is_time(jobs, supply, summary)
+        named = {ask.candidate: locate(ask.candidate) for ask in asked}
+        for jobs in supply.rounds({name: summary.tallies[name] for name in named}):
+            in_time = self._while_it_is_time(jobs, supply, summary)
+            yield (Job(case, named[name], self.request.against) for case, name in in_time)
             if summary.ended:
                 return
 
@@ -169,20 +169,20 @@ class Examiner:
         watch.tell(summary, f"shrinking {failure.candidate}")
         before = supply.given[: supply.given.index(failure.case)]
         seconds = min(SHRINK_SECONDS, self.until - time.monotonic())
-        smaller = smallest(failure, self.pool, [*self.earlier, *before], seconds).smallest
+        smaller = smallest(failure, self.session, [*self.earlier, *before], seconds).smallest
         if not self.diagnoses:
             return smaller
         watch.tell(summary, f"diagnosing {failure.candidate}")
         seconds = min(DIAGNOSE_SECONDS, self.until - time.monotonic())
-        return diagnosed(smaller, self.pool, seconds)
+        return diagnosed(smaller, self.session, seconds)
 
     def _keep(self, summary: Summary) -> None:
         """Write a bundle of each failure; one, where ranks could not even start."""
-        kept: dict[int, str] = {}
+        kept, campaign = dict[int, str](), origin(self.request, self.part)
         every = [(tally, f) for tally in summary.tallies.values() for f in tally.found.values()]
         for tally, failure in every:
             # Ranks that do not come up have one fault for everybody.
             same = id(failure.fault or failure)
             if same not in kept:
-                kept[same] = keep(failure, self.pool, campaign=origin(self.request, self.part))
+                kept[same] = keep(failure, self.session.pool, campaign=campaign)
             tally.failures.append({**comparison_record(failure), "bundle": kept[same]})

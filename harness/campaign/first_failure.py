@@ -7,13 +7,13 @@ from harness.campaign.lot import WHOLE
 from harness.campaign.request import Request
 from harness.campaign.supply import Supply
 from harness.campaign.tally import Tally, worst
+from harness.candidates import locate
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.replay import Shown
 from harness.failure.smallest import smallest
-from harness.judge import evaluate_all
+from harness.judge import Job, Session
 from harness.judge.known import recognised
-from harness.ranks.pool import RankPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +38,22 @@ class Passed:
         return asdict(self)
 
 
-def look_for(request: Request, pool: RankPool, *, shrink: bool) -> Shown | Passed:
+def look_for(request: Request, session: Session, *, shrink: bool) -> Shown | Passed:
     """The first failure of a campaign, drawn and shrunk as `check` does; kept."""
-    pool.start()
-    tallies = {name: Tally() for name in request.candidates}
+    session.pool.start()
+    named = {name: locate(name) for name in request.candidates}
+    tallies = {name: Tally() for name in named}
     earlier: list[Case] = []
     for lot in WHOLE.lots(request.count):
-        supply = Supply(request, pool.size, lot)
-        here = {name: Tally(coverage=supply.asked()) for name in request.candidates}
+        supply = Supply(request, session.pool.size, lot)
+        here = {name: Tally(coverage=supply.asked()) for name in named}
         for jobs in supply.rounds(here):
-            seen = evaluate_all(jobs, pool, against=request.against)
-            for comparison in map(recognised, seen):
+            asked = (Job(case, named[name], request.against) for case, name in jobs)
+            for comparison in map(recognised, session.judge(asked)):
                 here[comparison.candidate].add(comparison)
                 if comparison.verdict.failed:
                     earlier += supply.given[: supply.given.index(comparison.case)]
-                    return _shown(comparison, pool, earlier, shrink=shrink)
+                    return _shown(comparison, session, earlier, shrink=shrink)
         earlier += supply.given
         tallies = {name: tallies[name] + tally for name, tally in here.items()}
         if all(tally.lacking for tally in tallies.values()):
@@ -62,8 +63,8 @@ def look_for(request: Request, pool: RankPool, *, shrink: bool) -> Shown | Passe
     return Passed(worst(tally.verdict for tally in tallies.values()), judged, unexamined)
 
 
-def _shown(failure: Comparison, pool: RankPool, earlier: list[Case], *, shrink: bool) -> Shown:
+def _shown(failure: Comparison, session: Session, earlier: list[Case], *, shrink: bool) -> Shown:
     shown = Shown(failure)
     if shrink and shown.failed:
-        return Shown(smallest(failure, pool, earlier).smallest)
+        return Shown(smallest(failure, session, earlier).smallest)
     return shown

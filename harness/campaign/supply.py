@@ -16,6 +16,7 @@ from harness.campaign.digest import digest
 from harness.campaign.lot import SIZE, WHOLE, Lot
 from harness.campaign.request import Request
 from harness.campaign.tally import Tally
+from harness.candidates import locate
 from harness.case import Case, InvalidCase, Row
 from harness.case.stated import ALL_RANKS, ASKED, read_stated, spans_all_ranks
 from harness.generation import beyond, cases, drawn
@@ -119,7 +120,7 @@ def require_cases(request: Request, pool: "RankPool") -> None:
     """Raise why the limits of a candidate leave no case."""
     for candidate in request.candidates:
         try:
-            within(request, pool.limits(candidate))
+            within(request, pool.limits(locate(candidate)))
         except NothingToDraw as error:
             raise NothingToDraw(f"candidate={candidate}: {error}") from None
 

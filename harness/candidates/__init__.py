@@ -3,6 +3,7 @@
 from harness.candidates.protocol import STOOD_IN, Candidate, Emit, Rank
 from harness.candidates.registry import (
     BUILT_IN,
+    Named,
     UnknownCandidate,
     interpreter,
     locate,
@@ -13,6 +14,7 @@ __all__ = [
     "STOOD_IN",
     "Candidate",
     "Emit",
+    "Named",
     "Rank",
     "UnknownCandidate",
     "interpreter",

@@ -31,11 +31,16 @@ def open_examiner(
     with without_a_search_for_garbage():
         from harness.campaign.examine import Examiner
         from harness.campaign.supply import require_cases
+        from harness.judge import Session
 
     with open_pool(options, ranks, request.candidates, worker) as pool:
         require_cases(request, pool)
         yield Examiner(
-            request=request, pool=pool, until=until, part=part, diagnoses=options.diagnose
+            request=request,
+            session=Session(pool),
+            until=until,
+            part=part,
+            diagnoses=options.diagnose,
         )
 
 

@@ -109,12 +109,13 @@ def open_trials(
     from harness.campaign.supply import draw
     from harness.candidates.own import benign, mutants
     from harness.detection import Trier
+    from harness.judge import Session
 
     with open_pool(options, ranks, (), worker) as pool:
         pool.start()
         trier = Trier(
             cases=draw(request, ranks),
-            pool=pool,
+            session=Session(pool),
             shrinks=options.shrink,
             required_only=options.required_only,
             against=request.against,

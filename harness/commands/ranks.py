@@ -49,7 +49,8 @@ def open_pool(
     if not 0 < options.deadline < 1e6:
         raise UsageError(f"--deadline={options.deadline:g}: use a number of seconds above zero")
     _refuse_pretence(options)
-    homes = {each.home for each in map(locate, candidates)} - {""}
+    named = [locate(name) for name in candidates]
+    homes = {each.home for each in named} - {""}
     if len(homes) > 1:
         raise UsageError(
             f"--candidate={','.join(candidates)}: {' and '.join(sorted(homes))} each need an "
@@ -76,7 +77,7 @@ def open_pool(
             nodes=nodes,
             deadline=options.deadline,
         ) as pool:
-            for candidate in candidates:
+            for candidate in named:
                 pool.load(candidate)
             yield pool
     except CannotStart as error:

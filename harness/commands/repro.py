@@ -96,25 +96,30 @@ def _case(options: argparse.Namespace) -> int:
     if ranks < needed:
         raise UsageError(f"--ranks={ranks}: {mesh} needs {needed} ranks")
 
+    from harness.candidates import locate
     from harness.failure.replay import look
+    from harness.judge import Job, Session
 
     _may_write(options.script, [candidate])
     with open_pool(options, ranks, [candidate]) as pool:
         beside = ranks if ranks > needed else 0
-        shown = look(cases, candidate, pool, beside, against=against_of(options))
+        *before, case = cases
+        session = Session(pool)
+        job = Job(case, locate(candidate), against_of(options))
+        shown = look(job, session, before, beside)
         if bundle is not None:
             shown.beside(bundle, pool.device)
         if options.bisect_layer and shown.failed:
-            shown.bisect_layers(pool)
+            shown.bisect_layers(session)
         failed = shown.failed
         if options.shrink and failed:
-            shown.shrink(pool)
+            shown.shrink(session)
         if options.diagnose and failed:
-            shown.diagnose(pool)
+            shown.diagnose(session)
         if options.like and failed:
-            shown.compare_with_known(pool)
+            shown.compare_with_known(session)
         if options.shrink and failed:
-            shown.keep(pool)
+            shown.keep(session)
     return _answer(shown, options, pool)
 
 
@@ -128,18 +133,20 @@ def _campaign(options: argparse.Namespace) -> int:
     from harness.campaign.first_failure import look_for
     from harness.campaign.request import origin
     from harness.failure.replay import Shown
+    from harness.judge import Session
 
     _may_write(options.script, request.candidates)
     with open_pool(options, ranks, request.candidates) as pool:
-        shown = look_for(request, pool, shrink=options.shrink)
+        session = Session(pool)
+        shown = look_for(request, session, shrink=options.shrink)
         if isinstance(shown, Shown):
             if options.bisect_layer and shown.failed:
-                shown.bisect_layers(pool)
+                shown.bisect_layers(session)
             if options.diagnose and shown.failed:
-                shown.diagnose(pool)
+                shown.diagnose(session)
             if options.like and shown.failed:
-                shown.compare_with_known(pool)
-            shown.keep(pool, origin(request))
+                shown.compare_with_known(session)
+            shown.keep(session, origin(request))
     return _answer(shown, options, pool)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from harness.campaign.coverage import Coverage
 from harness.campaign.leaning import Leanings
-from harness.candidates import locate
+from harness.candidates import Named, locate
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Published
 from harness.case import Case
@@ -21,7 +21,7 @@ from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools
 from harness.conformance.request import Request
 from harness.conformance.stage import Stage, stage_of
-from harness.judge import evaluate
+from harness.judge import Job
 from harness.judge.known import recognised
 
 SMOKE = 25
@@ -110,7 +110,7 @@ def _go_on(
         examined.failures += smallest(stage, pools)
     for bug in bugs(candidate.library):
         if bug.is_in(examined.version) and can_show(candidate, bug):
-            examined.listed[bug.key] = seen = as_listed(bug, candidate.name, pools)
+            examined.listed[bug.key] = seen = as_listed(bug, locate(candidate.name), pools)
             # One may hide behind another that is listed too.
             if recognised(seen).verdict is not Verdict.KNOWN:
                 examined.stale.append(bug.key)
@@ -121,6 +121,6 @@ def can_show(candidate: Published, bug: Bug) -> bool:
     return candidate.key in bug.candidate and candidate.supports(bug.case) is None
 
 
-def as_listed(bug: Bug, name: str, pools: Pools) -> Comparison:
+def as_listed(bug: Bug, named: Named, pools: Pools) -> Comparison:
     """What the smallest case of a listed bug comes to now."""
-    return evaluate(bug.case, name, pools.of(bug.case.ranks))
+    return pools.of(bug.case.ranks).judge_one(Job(bug.case, named))

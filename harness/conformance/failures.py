@@ -1,11 +1,12 @@
 """The smallest case of a failure."""
 
+from harness.case import Case
 from harness.compare import Comparison, Verdict
 from harness.conformance.pools import Pools
 from harness.conformance.stage import Stage
 from harness.failure.confirm import confirmed
 from harness.failure.shrink import shrink
-from harness.judge import verdict_only
+from harness.judge import Job
 from harness.judge.known import recognised
 
 SHRINK_SECONDS = 20.0
@@ -19,11 +20,11 @@ def smallest(stage: Stage, pools: Pools) -> list[tuple[Comparison, int]]:
 def _shrunk(first: Comparison, pools: Pools) -> Comparison:
     if first.verdict is not Verdict.DIVERGED:
         return first
-    shrunk = shrink(
-        first,
-        lambda case: verdict_only(case, first.candidate, pools.of(case.ranks)),
-        seconds=SHRINK_SECONDS,
-    )
+
+    def judge(case: Case) -> Comparison:
+        return pools.of(case.ranks).judge_one(Job.again(first, case), closely=False)
+
+    shrunk = shrink(first, judge, seconds=SHRINK_SECONDS)
     case = shrunk.smallest.case
     small = confirmed(case, first, pools.of(case.ranks))
     if small is None:

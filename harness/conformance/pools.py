@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 
 from harness.conformance.request import Request
+from harness.judge import Session
 from harness.ranks.pool import RankPool
 
 
@@ -15,20 +16,20 @@ class Pools(ExitStack):
     def __init__(self, where: str, request: Request) -> None:
         super().__init__()
         self._where, self._request = where, request
-        self._pools: dict[int, RankPool] = {}
+        self._sessions: dict[int, Session] = {}
 
-    def of(self, ranks: int) -> RankPool:
-        if ranks not in self._pools:
+    def of(self, ranks: int) -> Session:
+        if ranks not in self._sessions:
             pool = RankPool(
                 ranks,
                 self._request.placement,
                 home=self._where,
                 deadline=self._request.deadline,
             )
-            self._pools[ranks] = self.enter_context(pool)
-        return self._pools[ranks]
+            self._sessions[ranks] = Session(self.enter_context(pool))
+        return self._sessions[ranks]
 
     @property
     def place(self) -> dict[str, str]:
         """Where the last of them runs; nowhere before there is one."""
-        return [{}, *(pool.place for pool in self._pools.values())][-1]
+        return [{}, *(each.pool.place for each in self._sessions.values())][-1]

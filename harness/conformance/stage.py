@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from harness.campaign.coverage import Coverage
 from harness.campaign.leaning import Leanings
+from harness.candidates import locate
 from harness.candidates.published.bugs import Bug
 from harness.candidates.published.library import Published
 from harness.case import Case
@@ -13,7 +14,7 @@ from harness.compare import Comparison, Verdict, unsupported
 from harness.conformance.pools import Pools
 from harness.generation.situations import situations_of
 from harness.generation.situations.needs import lacking
-from harness.judge import evaluate, evaluate_all
+from harness.judge import Job
 from harness.judge.known import listed, recognised
 from harness.trace import GRADIENT, Kind
 
@@ -103,18 +104,18 @@ def stage_of(asked: Iterable[Case], candidate: Published, pools: Pools) -> Stage
 def _on_ranks(
     ranks: int, batch: Sequence[Case], candidate: Published, pools: Pools, stage: Stage
 ) -> None:
-    name, faults, often = candidate.name, Counter[Bug | None](), list[Bug]()
+    named, faults, often = locate(candidate.name), Counter[Bug | None](), list[Bug]()
 
-    def worth_asking() -> Iterator[tuple[Case, str]]:
+    def worth_asking() -> Iterator[Job]:
         for case in batch:
             bug = next((bug for bug in often if not lacking(case, bug.when)), None)
             # What cannot be run says so itself.
             if bug is None or candidate.supports(case) is not None:
-                yield case, name
+                yield Job(case, named)
             else:
-                stage.add(unsupported(case, name, f"{bug.key}, listed: seen often enough"))
+                stage.add(unsupported(case, named.name, f"{bug.key}, listed: seen often enough"))
 
-    for comparison in evaluate_all(worth_asking(), pools.of(ranks)):
+    for comparison in pools.of(ranks).judge(worth_asking()):
         seen = blamed(recognised(comparison), pools)
         stage.add(seen)
         if seen.fault is None:
@@ -136,8 +137,8 @@ def blamed(seen: Comparison, pools: Pools) -> Comparison:
     """
     if seen.verdict is not Verdict.DIVERGED or seen.case.sp == 1:
         return seen
-    alone = replace(seen.case, sp=1)
-    there = evaluate(alone, seen.candidate, pools.of(alone.ranks))
+    alone = Job.again(seen, replace(seen.case, sp=1))
+    there = pools.of(alone.case.ranks).judge_one(alone)
     if there.called == "low-precision":
         return unsupported(seen.case, seen.candidate, WRONG_ALONE)
     return seen

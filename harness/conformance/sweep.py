@@ -39,6 +39,6 @@ def sweep(name: str, versions: Sequence[str], request: Request) -> list[Release]
             release = Release(name, version, stage_of(asked, candidate, pools))
             for bug in bugs(candidate.library):
                 if can_show(candidate, bug):
-                    release.listed[bug.key] = as_listed(bug, candidate.name, pools)
+                    release.listed[bug.key] = as_listed(bug, named, pools)
             releases.append(release)
     return releases

@@ -13,7 +13,7 @@ from harness.case import Case
 from harness.compare import Comparison
 from harness.detection.trial import Trial, try_benign, try_mutant
 from harness.failure.smallest import smallest
-from harness.ranks.pool import RankPool
+from harness.judge import Session
 
 # So much of what is found has to be called by its name.
 NAMED_RIGHT = 0.9
@@ -92,7 +92,7 @@ class Trier:
     """Who tries one after the other, on the same cases."""
 
     cases: Sequence[Case]
-    pool: RankPool
+    session: Session
     shrinks: bool = False
     required_only: bool = False
     against: Against = PLAIN
@@ -100,11 +100,11 @@ class Trier:
     def attempt(self, entry: Mutant | Benign) -> Trial:
         """What becomes of it."""
         if isinstance(entry, Benign):
-            return try_benign(entry, self.cases, self.pool, against=self.against)
+            return try_benign(entry, self.cases, self.session, against=self.against)
         return try_mutant(
             entry,
             self.cases,
-            self.pool,
+            self.session,
             self._smaller if self.shrinks else None,
             required_only=self.required_only,
             against=self.against,
@@ -112,7 +112,7 @@ class Trier:
 
     def _smaller(self, failure: Comparison) -> Comparison:
         before = self.cases[: self.cases.index(failure.case)]
-        return smallest(failure, self.pool, before).smallest
+        return smallest(failure, self.session, before).smallest
 
 
 def measure(

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.against import ITSELF, PLAIN, Against
+from harness.candidates import Named, locate
 from harness.candidates.bank import Benign, Mutant
 from harness.candidates.required import only_required
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.shrink import worth_shrinking
 from harness.generation.situations.needs import lacking
-from harness.judge import diagnosed, evaluate, evaluate_all
-from harness.ranks.pool import RankPool
+from harness.judge import Job, Session, diagnosed
 from harness.report import explain
 
 # The step that mutants and benign variants are made of.
@@ -59,7 +59,7 @@ class Trial:
 def try_mutant(
     mutant: Mutant,
     cases: Sequence[Case],
-    pool: RankPool,
+    session: Session,
     shrink: Shrink | None,
     *,
     required_only: bool = False,
@@ -68,16 +68,16 @@ def try_mutant(
     """Judge it until it was found, and name it."""
     started, verdicts = time.monotonic(), Counter[str]()
     whole = mutant.candidate.name
-    name = only_required(whole) if required_only else whole
+    named = locate(only_required(whole) if required_only else whole)
     trial: dict[str, Any] = {
         "key": mutant.key,
         "stage": mutant.stage,
         "sentence": mutant.sentence,
         "expected": mutant.anomaly,
     }
-    first = _first_of_its_own(name, cases, pool, against, verdicts)
+    first = _first_of_its_own(named, cases, session, against, verdicts)
     if first is None:
-        hidden = against == ITSELF and _is_wrong_at_sp_1(name, cases, pool)
+        hidden = against == ITSELF and _is_wrong_at_sp_1(named, cases, session)
         return Trial(
             cases=verdicts.total(),
             seconds=_since(started),
@@ -86,7 +86,7 @@ def try_mutant(
             **trial,
         )
     seconds = _since(started)
-    small = diagnosed(shrink(first) if shrink else first, pool)
+    small = diagnosed(shrink(first) if shrink else first, session)
     return Trial(
         cases=verdicts.total(),
         seconds=seconds,
@@ -100,11 +100,15 @@ def try_mutant(
 
 
 def _first_of_its_own(
-    name: str, cases: Sequence[Case], pool: RankPool, against: Against, verdicts: Counter[str]
+    named: Named,
+    cases: Sequence[Case],
+    session: Session,
+    against: Against,
+    verdicts: Counter[str],
 ) -> Comparison | None:
     """Its first failure that the right step does not have as well; each verdict is counted."""
     left = list(cases)
-    for seen in evaluate_all(((case, name) for case in cases), pool, against=against):
+    for seen in session.judge(Job(case, named, against) for case in cases):
         left.pop(0)
         verdicts[seen.verdict.name] += 1
         # Ranks that cannot even run have not found it.
@@ -112,24 +116,25 @@ def _first_of_its_own(
             break
     else:
         return None
-    if seen.fault is None or not evaluate(seen.case, RIGHT, pool, against=against).fault:
+    right = Job(seen.case, locate(RIGHT), against)
+    if seen.fault is None or not session.judge_one(right).fault:
         return seen
-    return _first_of_its_own(name, left, pool, against, verdicts)
+    return _first_of_its_own(named, left, session, against, verdicts)
 
 
-def _is_wrong_at_sp_1(candidate: str, cases: Sequence[Case], pool: RankPool) -> bool:
-    alone = ((replace(case, sp=1), candidate) for case in cases)
-    return any(seen.verdict.failed for seen in evaluate_all(alone, pool))
+def _is_wrong_at_sp_1(named: Named, cases: Sequence[Case], session: Session) -> bool:
+    alone = (Job(replace(case, sp=1), named) for case in cases)
+    return any(seen.verdict.failed for seen in session.judge(alone))
 
 
 def try_benign(
-    variant: Benign, cases: Iterable[Case], pool: RankPool, *, against: Against = PLAIN
+    variant: Benign, cases: Iterable[Case], session: Session, *, against: Against = PLAIN
 ) -> Trial:
     """Judge it until it was taken for a bug; it must not be."""
     started, verdicts = time.monotonic(), Counter[str]()
     failed: dict[str, Any] = {}
-    jobs = ((case, variant.candidate.name) for case in cases)
-    for comparison in evaluate_all(jobs, pool, against=against):
+    named = locate(variant.candidate.name)
+    for comparison in session.judge(Job(case, named, against) for case in cases):
         verdicts[comparison.verdict.name] += 1
         if comparison.verdict.failed:
             failed = {**_failure(comparison, comparison), "named": comparison.called}

@@ -3,64 +3,54 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from harness.against import ITSELF, PLAIN, Against
+from harness.against import ITSELF
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.sameness import mark_of
-from harness.judge import begin, evaluate
-from harness.ranks.pool import RankPool
+from harness.judge import Job, Session
+from harness.judge.stages import ask_ranks
 from harness.trace import Unsupported
 
 
 def on_fresh_ranks(
-    case: Case,
-    candidate: str,
-    pool: RankPool,
-    before: Sequence[Case] = (),
-    ranks: int = 0,
-    *,
-    against: Against = PLAIN,
+    job: Job, session: Session, before: Sequence[Case] = (), ranks: int = 0
 ) -> Comparison:
-    """Judge a case on ranks that ran nothing else, or nothing but these; on so many at least.
+    """Judge a job on ranks that ran nothing else, or nothing but these; on so many at least.
 
-    Of these, what the candidate refuses has not run before it.
+    What the candidate refuses of these has not run before it.
     """
-    needed = max(each.ranks for each in (*before, case))
-    with pool.fresh(max(needed, ranks)) as others:
-        ran = run_before(before, candidate, others, against)
-        seen = evaluate(case, candidate, others, against=against)
-        beside = others.size if others.size > needed else 0
+    needed = max(each.ranks for each in (*before, job.case))
+    with session.fresh(max(needed, ranks)) as others:
+        ran = run_before(before, job, others)
+        seen = others.judge_one(job)
+        beside = others.pool.size if others.pool.size > needed else 0
         return replace(seen, before=ran, ranks=beside)
 
 
-def run_before(
-    cases: Sequence[Case], candidate: str, pool: RankPool, against: Against
-) -> tuple[Case, ...]:
+def run_before(cases: Sequence[Case], job: Job, session: Session) -> tuple[Case, ...]:
     """Have the ranks run these, whatever comes of it, and all that they are compared with.
 
-    Those that the candidate does not refuse.
+    Return those that the candidate does not refuse.
     """
-    runs = [begin(case, candidate, pool, against=against) for case in cases]
-    return tuple(run.case for run in runs if not isinstance(run.outcome(), Unsupported))
+    runs = [ask_ranks(replace(job, case=case), session.pool) for case in cases]
+    return tuple(run.job.case for run in runs if not isinstance(run.outcome(), Unsupported))
 
 
-def rooted_in(before: Sequence[Case], seen: Comparison, pool: RankPool) -> Comparison:
+def rooted_in(before: Sequence[Case], seen: Comparison, session: Session) -> Comparison:
     """A failure after these cases, said to be of a stale state if it passes without them."""
     if not before or not seen.verdict.failed:
         return seen
-    told = seen.case, seen.candidate, pool
-    alone = on_fresh_ranks(*told, ranks=seen.ranks, against=seen.against)
+    alone = on_fresh_ranks(Job.again(seen), session, ranks=seen.ranks)
     if mark_of(alone).same_kind(mark_of(seen)):
         return seen
     return seen.rooted("stale-state", unless_they_ran(before))
 
 
 def confirmed(
-    small: Case, failure: Comparison, pool: RankPool, before: Sequence[Case] = ()
+    small: Case, failure: Comparison, session: Session, before: Sequence[Case] = ()
 ) -> Comparison | None:
     """What fresh ranks show of a failure on a smaller case, where it is still that failure."""
-    told = small, failure.candidate, pool, before, failure.ranks
-    again = on_fresh_ranks(*told, against=failure.against)
+    again = on_fresh_ranks(Job.again(failure, small), session, before, failure.ranks)
     if not mark_of(again).same_kind(mark_of(failure)):
         return None
     if again.seen_as == failure.seen_as or failure.against == ITSELF:
@@ -71,7 +61,7 @@ def confirmed(
 
 
 def with_what_it_needs(
-    failure: Comparison, earlier: Sequence[Case], pool: RankPool
+    failure: Comparison, earlier: Sequence[Case], session: Session
 ) -> Comparison | None:
     """A failure that fresh ranks do not show, and what they must have run to show it.
 
@@ -80,18 +70,18 @@ def with_what_it_needs(
     if failure.seen_as == "not-repeatable":
         # What comes and goes by chance needs nothing.
         return None
-    told = failure.case, failure.candidate, pool
-    alone = on_fresh_ranks(*told, against=failure.against)
+    job, size = Job.again(failure), session.pool.size
+    alone = on_fresh_ranks(job, session)
     if mark_of(alone).same_kind(mark_of(failure)):
         return None
     own = failure.case.ranks
-    if not alone.ranks and own < pool.size:
-        again = on_fresh_ranks(*told, ranks=pool.size, against=failure.against)
+    if not alone.ranks and own < size:
+        again = on_fresh_ranks(job, session, ranks=size)
         if mark_of(again).same_kind(mark_of(failure)):
-            why = f"it passes where there are {own}, and not where there are {pool.size}"
+            why = f"it passes where there are {own}, and not where there are {size}"
             return again.rooted("ranks-beside", why)
     for before in _suspects(earlier):
-        again = on_fresh_ranks(*told, before, against=failure.against)
+        again = on_fresh_ranks(job, session, before)
         if mark_of(again).same_kind(mark_of(failure)):
             return again.rooted("stale-state", unless_they_ran(again.before))
     why = "on fresh ranks it passes, also after what ran before it"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from harness.against import ITSELF
+from harness.candidates import locate
 from harness.candidates.bank import Mutant
 from harness.candidates.own.mutants import BANK
 from harness.candidates.required import only_required
@@ -12,8 +13,8 @@ from harness.compare import Comparison, Verdict
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.experiments import neighbours
 from harness.diagnosis.readout import unlike
+from harness.judge import Session
 from harness.judge.diagnosed import Asked
-from harness.ranks.pool import RankPool
 
 LIKE_SECONDS = 60.0
 # Cases near the failing one, and on how many it has to go wrong: one alone fits many.
@@ -22,12 +23,12 @@ NEAR, ENOUGH = 9, 2
 WITHOUT_NUMBERS = ("crashed", "collective-mismatch")
 
 
-def known_alike(failure: Comparison, pool: RankPool) -> tuple[list[Mutant], str]:
+def known_alike(failure: Comparison, session: Session) -> tuple[list[Mutant], str]:
     """Mutants, other than the candidate itself, that give its numbers; and what was compared."""
     if failure.against == ITSELF:
         return [], "known bugs are of our own model, and the step is compared with itself"
     until = time.monotonic() + LIKE_SECONDS
-    ask = Asked(failure.candidate, pool, until)
+    ask = Asked(locate(failure.candidate), session, until)
     cases = [failure.case, *islice(neighbours(failure.case, {}), NEAR)]
     seen = [evidence for evidence in map(ask, cases) if evidence is not None]
     wrong = sum(each.comparison.verdict is Verdict.DIVERGED for each in seen)
@@ -36,7 +37,7 @@ def known_alike(failure: Comparison, pool: RankPool) -> tuple[list[Mutant], str]
     others, compared = list(_others(failure.candidate)), 0
     found = []
     for mutant in others:
-        gives = _gives(mutant, seen, pool, until)
+        gives = _gives(mutant, seen, session, until)
         if time.monotonic() > until:
             # What it said last may be no answer.
             break
@@ -54,8 +55,8 @@ def _others(candidate: str) -> Iterator[Mutant]:
             yield mutant
 
 
-def _gives(mutant: Mutant, seen: list[Evidence], pool: RankPool, until: float) -> bool:
-    ask = Asked(mutant.candidate.name, pool, until)
+def _gives(mutant: Mutant, seen: list[Evidence], session: Session, until: float) -> bool:
+    ask = Asked(locate(mutant.candidate.name), session, until)
     return all(_same(evidence, ask(evidence.case)) for evidence in seen)
 
 

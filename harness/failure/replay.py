@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from harness.against import PLAIN, Against
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.bundle import Bundle
@@ -14,9 +13,8 @@ from harness.failure.like import known_alike
 from harness.failure.sameness import Mark, mark_of
 from harness.failure.shrink import worth_shrinking
 from harness.failure.smallest import fewest_layers, smallest
-from harness.judge import diagnosed, evaluate_traced
+from harness.judge import Job, Session, diagnosed
 from harness.judge.known import recognised
-from harness.ranks.pool import RankPool
 from harness.report import comparison_record, explain
 
 
@@ -52,10 +50,10 @@ class Shown:
         seen = again(bundle, self.comparison, device)
         self._add("again", seen.outcome, seen.says, asdict(seen))
 
-    def bisect_layers(self, pool: RankPool) -> None:
+    def bisect_layers(self, session: Session) -> None:
         """Say with how few layers it still fails."""
         case = self.comparison.case
-        fewest = fewest_layers(self.comparison, pool).case
+        fewest = fewest_layers(self.comparison, session).case
         says = (
             f"{fewest.layers} of {case.layers} still fail: {fewest}"
             if fewest.layers < case.layers
@@ -64,13 +62,13 @@ class Shown:
         value = {"fewest": fewest.layers, "of": case.layers, "case": str(fewest)}
         self._add("layers", "layers", says, value)
 
-    def diagnose(self, pool: RankPool) -> None:
+    def diagnose(self, session: Session) -> None:
         """Name it by experiments."""
-        self.comparison = diagnosed(self.comparison, pool)
+        self.comparison = diagnosed(self.comparison, session)
 
-    def compare_with_known(self, pool: RankPool) -> None:
+    def compare_with_known(self, session: Session) -> None:
         """Cite the mutants that give the same wrong numbers."""
-        found, compared = known_alike(self.comparison, pool)
+        found, compared = known_alike(self.comparison, session)
         said = [
             f"the same numbers as {each.key}: {each.sentence} ({', '.join(each.threads)})"
             for each in found
@@ -82,9 +80,9 @@ class Shown:
             for mutant in found
         ]
 
-    def shrink(self, pool: RankPool) -> None:
+    def shrink(self, session: Session) -> None:
         """Show a smaller case instead."""
-        was, shrunk = self.comparison.case, smallest(self.comparison, pool)
+        was, shrunk = self.comparison.case, smallest(self.comparison, session)
         self.comparison = shrunk.smallest
         end = "" if shrunk.finished else "; time ran out before everything was tried"
         self._add(
@@ -94,9 +92,9 @@ class Shown:
             {"from": str(was), "tried": shrunk.tried, "finished": shrunk.finished},
         )
 
-    def keep(self, pool: RankPool, campaign: dict[str, Any] | None = None) -> None:
+    def keep(self, session: Session, campaign: dict[str, Any] | None = None) -> None:
         """Write a bundle of it; the path stands last."""
-        place = keep(self.comparison, pool, campaign=campaign)
+        place = keep(self.comparison, session.pool, campaign=campaign)
         self._add("bundle", "bundle", place, place)
 
     def _add(self, name: str, head: str, says: str, value: object) -> None:
@@ -110,19 +108,11 @@ class Shown:
         return {**comparison_record(recognised(self.comparison)), **self.fields}
 
 
-def look(
-    cases: Sequence[Case],
-    candidate: str,
-    pool: RankPool,
-    ranks: int = 0,
-    *,
-    against: Against = PLAIN,
-) -> Shown:
-    """The last of these, fully traced, on ranks that ran the others; as many as were asked for."""
-    *before, case = cases
-    ran = run_before(before, candidate, pool, against)
-    seen = evaluate_traced(case, candidate, pool, against=against)
-    return Shown(rooted_in(ran, replace(seen, before=ran, ranks=ranks), pool))
+def look(job: Job, session: Session, before: Sequence[Case] = (), ranks: int = 0) -> Shown:
+    """Trace a job fully on ranks that ran these before it; as many as were asked for."""
+    ran = run_before(before, job, session)
+    seen = session.trace(job)
+    return Shown(rooted_in(ran, replace(seen, before=ran, ranks=ranks), session))
 
 
 def again(bundle: Bundle, seen: Comparison, device: str) -> Again:

@@ -15,7 +15,7 @@ from harness.compare import Comparison
 from harness.failure.confirm import on_fresh_ranks, unless_they_ran
 from harness.failure.sameness import mark_of
 from harness.failure.shrink import PLAIN, Shrunk
-from harness.ranks.pool import RankPool
+from harness.judge import Job, Session
 
 # Judges a case after others on ranks of its own; nothing where it is not the failure any more.
 Shows = Callable[[Sequence[Case], Case], Comparison | None]
@@ -31,7 +31,7 @@ SIMPLER: tuple[Change, ...] = (
 )
 
 
-def shrink_sequence(failure: Comparison, pool: RankPool, seconds: float) -> Shrunk:
+def shrink_sequence(failure: Comparison, session: Session, seconds: float) -> Shrunk:
     """Fewer cases before it; and where one is enough, a small pair."""
     until, mark, tried = time.monotonic() + seconds, mark_of(failure), 0
 
@@ -40,8 +40,7 @@ def shrink_sequence(failure: Comparison, pool: RankPool, seconds: float) -> Shru
         if time.monotonic() > until:
             return None
         tried += 1
-        told = case, failure.candidate, pool, before
-        seen = on_fresh_ranks(*told, against=failure.against)
+        seen = on_fresh_ranks(Job.again(failure, case), session, before)
         return seen if mark_of(seen).same_kind(mark) else None
 
     small = _fewest(failure, shows)

@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from harness.case import Case
 from harness.compare import Comparison
@@ -12,13 +10,12 @@ from harness.failure.confirm import confirmed, on_fresh_ranks, with_what_it_need
 from harness.failure.sameness import mark_of
 from harness.failure.sequence import shrink_sequence
 from harness.failure.shrink import SHRINK_SECONDS, Shrunk, shrink
-from harness.judge import verdict_only
-from harness.ranks.pool import RankPool
+from harness.judge import Job, Session
 
 
 def smallest(
     failure: Comparison,
-    pool: RankPool,
+    session: Session,
     earlier: Sequence[Case] | None = None,
     seconds: float = SHRINK_SECONDS,
 ) -> Shrunk:
@@ -28,40 +25,40 @@ def smallest(
     that. This is asked first: a case that needs others is not made smaller without them.
     """
     until = time.monotonic() + seconds
-    needs = None if earlier is None else with_what_it_needs(failure, earlier, pool)
+    needs = None if earlier is None else with_what_it_needs(failure, earlier, session)
     if needs is not None:
         shrunk = Shrunk(needs, 0, finished=True)
         if needs.before:
-            shrunk = shrink_sequence(needs, pool, until - time.monotonic())
+            shrunk = shrink_sequence(needs, session, until - time.monotonic())
     else:
         left = until - time.monotonic()
-        shrunk = shrink(failure, _judge(failure, pool), seconds=left)
-        small = confirmed(shrunk.smallest.case, failure, pool, failure.before)
+        shrunk = shrink(failure, _judge(failure, session), seconds=left)
+        small = confirmed(shrunk.smallest.case, failure, session, failure.before)
         shrunk = replace(shrunk, smallest=failure if small is None else small)
     if shrunk.smallest.case == failure.case:
         return shrunk
     return replace(shrunk, smallest=replace(shrunk.smallest, larger=failure))
 
 
-def fewest_layers(failure: Comparison, pool: RankPool) -> Comparison:
+def fewest_layers(failure: Comparison, session: Session) -> Comparison:
     """The same case with the fewest layers that still fail; itself where all are needed."""
-    judge, mark = _judge(failure, pool), mark_of(failure)
+    judge, mark = _judge(failure, session), mark_of(failure)
     for layers in range(1, failure.case.layers):
         case = replace(failure.case, layers=layers)
         if mark_of(judge(case)).same_kind(mark):
-            small = confirmed(case, failure, pool, failure.before)
+            small = confirmed(case, failure, session, failure.before)
             if small is not None:
                 return small
     return failure
 
 
-def _judge(failure: Comparison, pool: RankPool) -> Callable[[Case], Comparison]:
+def _judge(failure: Comparison, session: Session) -> Callable[[Case], Comparison]:
     """As it was seen: after the cases that its ranks must have run before."""
-    told: dict[str, Any] = {
-        "candidate": failure.candidate,
-        "pool": pool,
-        "against": failure.against,
-    }
-    if failure.before:
-        return partial(on_fresh_ranks, before=failure.before, **told)
-    return partial(verdict_only, **told)
+
+    def judge(case: Case) -> Comparison:
+        job = Job.again(failure, case)
+        if failure.before:
+            return on_fresh_ranks(job, session, failure.before)
+        return session.judge_one(job, closely=False)
+
+    return judge

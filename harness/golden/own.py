@@ -8,14 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from harness.against import ITSELF, PLAIN, Against
+from harness.candidates import locate
 from harness.case import parse
 from harness.compare import Change, drift
 from harness.golden.contents import Golden
 from harness.golden.manifest import Listed
 from harness.golden.tensors import Stored
 from harness.golden.vector import Vector
-from harness.judge.judge import at_sp_1
-from harness.ranks.pool import RankPool
+from harness.judge import Job, Session
+from harness.judge.stages import reference_at_sp_1
 from harness.trace import Fault, Trace
 
 # Fields of what is known of how tensors were made.
@@ -63,13 +64,14 @@ def make(
     return Golden(vector, stored, Listed("", "", commit, reason))
 
 
-def unconfirmed(goldens: Mapping[str, Golden], pool: RankPool) -> Iterator[tuple[str, str]]:
+def unconfirmed(goldens: Mapping[str, Golden], session: Session) -> Iterator[tuple[str, str]]:
     """Which goldens their candidate's step at sp 1 does not confirm, and how it differs.
 
     A step that gives no numbers there is not what the golden was made of.
     """
     for name, golden in goldens.items():
-        now = at_sp_1(golden.vector.case, candidate_of(golden), pool)
+        job = Job(golden.vector.case, locate(candidate_of(golden)))
+        now = reference_at_sp_1(job, session.pool)
         if isinstance(now, Trace):
             moved = drift(golden.stored.trace, now)
             if moved.change is Change.SEMANTIC:

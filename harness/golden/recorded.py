@@ -10,19 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from harness.against import PLAIN, Against
-from harness.case import Case, Dtype, parse
+from harness.candidates import Named, locate
+from harness.case import Dtype, parse
 from harness.compare import Change, Comparison, Verdict, identical
 from harness.golden.contents import Golden
 from harness.golden.damage import BadGolden
 from harness.golden.manifest import Listed
 from harness.golden.own import AGAINST, CANDIDATE, against_of, candidate_of, is_own
 from harness.golden.tensors import Stored
-from harness.judge.judge import begin, judge
-from harness.ranks.pool import RankPool
+from harness.judge import Job, Session
+from harness.judge.stages import ask_ranks, measure
 from harness.trace import Assembly, Trace, is_required
 
-# Of which case, whose step, where, and compared with what.
-Told = tuple[Case, str, RankPool, Against]
 # How often a step is run again before its bits are said to have changed.
 MORE_RUNS = 3
 
@@ -34,11 +33,11 @@ def is_recorded(golden: Golden) -> bool:
 
 def record(
     goldens: Mapping[str, Golden],
-    candidate: str,
+    candidate: Named,
     dtype: Dtype,
     made: Mapping[str, str],
     commit: str,
-    pool: RankPool,
+    session: Session,
     *,
     against: Against = PLAIN,
 ) -> tuple[dict[str, Golden], dict[str, str]]:
@@ -47,21 +46,23 @@ def record(
     left_out: dict[str, str] = {}
     for name, golden in goldens.items():
         case = replace(golden.vector.case, dtype=dtype)
-        if case.ranks > pool.size:
+        if case.ranks > session.pool.size:
             left_out[name] = f"needs {case.ranks} ranks"
             continue
-        comparison, trace = _run(case, candidate, pool, against)
+        comparison, trace = _run(Job(case, candidate, against), session)
         why = _cannot_be_judged(comparison)
         if why:
             left_out[name] = why
             continue
         if not comparison.verdict.passed:
-            raise BadGolden(f"{name}: {candidate} is {comparison.verdict.name} on {case}")
-        told = {**made, CANDIDATE: candidate, AGAINST: against}
+            raise BadGolden(f"{name}: {candidate.name} is {comparison.verdict.name} on {case}")
+        told = {**made, CANDIDATE: candidate.name, AGAINST: against}
         stored = Stored(name, str(case), trace, told)
         recorded[name] = Golden(golden.vector, stored, Listed("", "", commit))
     if not recorded:
-        raise BadGolden(f"{candidate} can run none of the goldens on {pool.size} ranks")
+        raise BadGolden(
+            f"{candidate.name} can run none of the goldens on {session.pool.size} ranks"
+        )
     return recorded, left_out
 
 
@@ -71,35 +72,35 @@ def _cannot_be_judged(comparison: Comparison) -> str:
 
 
 def compared(
-    goldens: Mapping[str, Golden], made: Mapping[str, str], pool: RankPool
+    goldens: Mapping[str, Golden], made: Mapping[str, str], session: Session
 ) -> Iterator[tuple[str, Change, str, Comparison]]:
     """For each golden, what changed since it was recorded, and how that is known."""
     for name, golden in goldens.items():
         stored = golden.stored
-        told = parse(stored.case), candidate_of(golden), pool, against_of(golden)
+        job = Job(parse(stored.case), locate(candidate_of(golden)), against_of(golden))
         elsewhere = [
             f"{field} {was} -> {made.get(field, 'none')}"
             for field, was in stored.made.items()
             if field not in (CANDIDATE, AGAINST) and made.get(field, "none") != was
         ]
-        comparison, trace = _run(*told)
+        comparison, trace = _run(job, session)
         if not comparison.verdict.passed:
             yield name, Change.SEMANTIC, ", ".join(elsewhere), comparison
         elif elsewhere:
             yield name, Change.DRIFT, ", ".join(elsewhere), comparison
         elif why := identical(stored.trace, trace):
-            yield name, *_run_again(told, trace, why), comparison
+            yield name, *_run_again(job, session, trace, why), comparison
         else:
             yield name, Change.NONE, "", comparison
 
 
-def _run_again(told: Told, trace: Trace, why: str) -> tuple[Change, str]:
+def _run_again(job: Job, session: Session, trace: Trace, why: str) -> tuple[Change, str]:
     """Whether a step has changed that gives other bits than are stored, or gives others each time.
 
     On some devices sums are made in any order; nobody is blamed for that.
     """
     for _ in range(MORE_RUNS):
-        _, once_more = _run(*told)
+        _, once_more = _run(job, session)
         unlike = identical(trace, once_more)
         if unlike:
             return Change.UNREPEATABLE, f"two runs here differ, so no bits are compared: {unlike}"
@@ -109,13 +110,13 @@ def _run_again(told: Told, trace: Trace, why: str) -> tuple[Change, str]:
     )
 
 
-def _run(case: Case, candidate: str, pool: RankPool, against: Against) -> tuple[Comparison, Trace]:
+def _run(job: Job, session: Session) -> tuple[Comparison, Trace]:
     """How a run is judged, and what it came to."""
-    run = begin(case, candidate, pool, against=against)
+    run = ask_ranks(job, session.pool)
     outcome = run.outcome()
     trace = Trace()
     if isinstance(outcome, Assembly):
         for key in filter(is_required, outcome.trace):
             # Which rank held a row is not for keeping.
             trace.put(key, replace(outcome.trace[key], owners=None))
-    return judge(run), trace
+    return measure(run), trace

@@ -1,56 +1,42 @@
 """Candidates against what is stored, on every mesh that it is valid for."""
 
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
+from itertools import product
 from typing import Any, NamedTuple
 
 from harness.against import ITSELF, PLAIN, Against
 from harness.campaign.coverage import Coverage
 from harness.campaign.leaning import Leanings
 from harness.campaign.together import together
-from harness.candidates import locate
+from harness.candidates import Named, locate
 from harness.case import Case, Dtype
 from harness.compare import Comparison, Verdict
 from harness.golden.contents import Golden
 from harness.golden.own import candidate_of, is_own
-from harness.judge.judge import (
-    AHEAD,
-    Run,
-    asked_again,
-    begin,
-    evaluate_traced,
-    held_to_mends,
-    judge,
-)
+from harness.judge import Job, Session
 from harness.judge.known import recognised
-from harness.ranks.pool import RankPool
 from harness.report.record import comparison_record
-from harness.trace import Trace
 
 
-class Job(NamedTuple):
-    """One run, of the golden of this name."""
+class Asked(NamedTuple):
+    """A job, and the name of the golden that it is about."""
 
     name: str
-    case: Case
-    candidate: str
-    # What is right; nothing where that is to be computed.
-    stored: Trace | None
-    against: Against = PLAIN
+    job: Job
 
 
 def jobs(
     goldens: Mapping[str, Golden],
-    candidates: Sequence[str],
+    candidates: Sequence[Named],
     sps: Sequence[int],
     ranks: int,
     dtypes: Sequence[Dtype] = ("fp64",),
     *,
     against: Against = PLAIN,
     doubted: Collection[str] = (),
-) -> Iterator[Job]:
+) -> Iterator[Asked]:
     """Each golden with each candidate in each dtype on each mesh that the ranks can form.
 
     A golden that is of somebody's own step is for that candidate alone. What is `doubted` of these
@@ -58,7 +44,8 @@ def jobs(
     """
     for name, golden in goldens.items():
         own = is_own(golden)
-        whose, reference = ([candidate_of(golden)], ITSELF) if own else (candidates, against)
+        whose = [locate(candidate_of(golden))] if own else candidates
+        reference = ITSELF if own else against
         trusted = name not in doubted if own else against == PLAIN
         for case in golden.vector.meshes(sps):
             if case.ranks > ranks or (reference == ITSELF and case.sp == 1):
@@ -67,17 +54,21 @@ def jobs(
                 # A shorter format has weights of its own, rounded to it. What is stored shows
                 # there that the references are right, and they say what should be computed.
                 stored = golden.stored.trace if trusted and dtype == "fp64" else None
-                yield Job(name, replace(case, dtype=dtype), candidate, stored, reference)
+                yield Asked(name, Job(replace(case, dtype=dtype), candidate, reference, stored))
 
 
-def verify(asked: Iterable[Job], goldens: int, pool: RankPool) -> "Verified":
+def verify(asked: Sequence[Asked], goldens: int, session: Session) -> "Verified":
     """Run all; then what failed again, fully traced, to say what it looks like.
 
     Of each golden until one failure is nobody's; all of a package of which bugs are listed.
     """
     verified = Verified(goldens=goldens)
     failing = []
-    for name, comparison in judged(map(verified.ask, asked), pool):
+    for _, job in asked:
+        verified.ask(job.candidate.name, job.case)
+    # In fp64 the controller computes nothing unless a candidate fails.
+    seen = session.judge((job for _, job in asked), closely=False)
+    for (name, _), comparison in zip(asked, seen, strict=True):
         if comparison.verdict.failed:
             failing.append((name, comparison))
         else:
@@ -85,38 +76,17 @@ def verify(asked: Iterable[Job], goldens: int, pool: RankPool) -> "Verified":
     for name, failure in failing:
         may_be_listed = locate(failure.candidate).environment is not None
         if may_be_listed or name not in verified.failures:
-            verified.add(name, recognised(_closer(failure, pool)))
+            verified.add(name, recognised(_closer(failure, session)))
         else:
             verified.add(name, failure)
     return verified
 
 
-def _closer(failure: Comparison, pool: RankPool) -> Comparison:
+def _closer(failure: Comparison, session: Session) -> Comparison:
     if failure.verdict is not Verdict.DIVERGED:
-        return held_to_mends(failure, pool)
-    told = failure.case, failure.candidate, pool
-    traced = evaluate_traced(*told, against=failure.against)
+        return session.hold_to_listed(failure)
+    traced = session.trace(Job.again(failure))
     return failure if traced.verdict.passed else traced
-
-
-def judged(asked: Iterable[Job], pool: RankPool) -> Iterator[tuple[str, Comparison]]:
-    """Run and compare, in order; in fp64 nothing is computed here unless somebody is blamed."""
-    coming = iter(asked)
-    under_way: deque[tuple[str, Run]] = deque()
-    while True:
-        for job in islice(coming, AHEAD - len(under_way)):
-            run = begin(job.case, job.candidate, pool, against=job.against, stored=job.stored)
-            under_way.append((job.name, run))
-        if not under_way:
-            return
-        name, run = under_way.popleft()
-        comparison = judge(run)
-        if comparison.verdict.failed:
-            # What is under way must be in before the ranks can be asked again about this one.
-            for _, later in under_way:
-                later.outcome()
-            comparison = asked_again(run, comparison)
-        yield name, comparison
 
 
 @dataclass(kw_only=True)
@@ -150,14 +120,13 @@ class Verified:
         """Runs that were recorded, one of each golden: none was asked for at sp 1 alone."""
         verified = cls(goldens=len(runs), shared=True)
         for name, run in runs.items():
-            verified.ask(Job(name, run.case, run.candidate, None, run.against))
+            verified.ask(run.candidate, run.case)
             verified.add(name, run)
         return verified
 
-    def ask(self, job: Job) -> Job:
-        """The same, counted as asked for."""
-        self.coverage.setdefault(job.candidate, Coverage()).ask(job.case, ("dtype",))
-        return job
+    def ask(self, candidate: str, case: Case) -> None:
+        """Count what a candidate is asked for."""
+        self.coverage.setdefault(candidate, Coverage()).ask(case, ("dtype",))
 
     def add(self, name: str, comparison: Comparison) -> None:
         self.verdicts[comparison.verdict.name] += 1

@@ -1,21 +1,7 @@
-"""From a case and a candidate to a comparison."""
+"""From a case and a candidate to a comparison: jobs, the session that judges them, its stages."""
 
 from harness.judge.diagnosed import diagnosed
-from harness.judge.judge import (
-    begin,
-    evaluate,
-    evaluate_all,
-    evaluate_traced,
-    held_to_mends,
-    verdict_only,
-)
+from harness.judge.job import Job
+from harness.judge.session import Session
 
-__all__ = [
-    "begin",
-    "diagnosed",
-    "evaluate",
-    "evaluate_all",
-    "evaluate_traced",
-    "held_to_mends",
-    "verdict_only",
-]
+__all__ = ["Job", "Session", "diagnosed"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from harness.against import ITSELF
 from harness.anomalies import OF_RUNS
+from harness.candidates import Named, locate
 from harness.case import Case
 from harness.compare import Comparison, Verdict, compare
 from harness.compare.picture import Picture
@@ -17,8 +18,9 @@ from harness.diagnosis import (
     with_shares,
     with_what_gradients_tell,
 )
-from harness.judge.judge import begin, reference_traces
-from harness.ranks.pool import RankPool
+from harness.judge.job import Job
+from harness.judge.session import Session
+from harness.judge.stages import ask_ranks, reference_traces
 from harness.reference.threads import one_thread
 from harness.trace import Assembly, Fault, Kind
 
@@ -36,7 +38,7 @@ Clock = Callable[[], float]
 @one_thread
 def diagnosed(
     failure: Comparison,
-    pool: RankPool,
+    session: Session,
     seconds: float = DIAGNOSE_SECONDS,
     clock: Clock = time.monotonic,
 ) -> Comparison:
@@ -49,7 +51,7 @@ def diagnosed(
     if failure.against == ITSELF:
         # Hypotheses are of our own model.
         return failure
-    asked = Asked(failure.candidate, pool, clock() + seconds, clock)
+    asked = Asked(locate(failure.candidate), session, clock() + seconds, clock)
     named = replace(failure, diagnosis=diagnose(failure, asked))
     return replace(named, picture=_with_what_was_found(named, asked))
 
@@ -71,8 +73,8 @@ def _with_what_was_found(failure: Comparison, asked: "Asked") -> Picture | None:
 class Asked:
     """What ranks make of a case, as long as there are runs left and they do not fail."""
 
-    candidate: str
-    pool: RankPool
+    candidate: Named
+    session: Session
     until: float
     clock: Clock = field(default=time.monotonic, repr=False)
     runs: int = 0
@@ -80,13 +82,13 @@ class Asked:
 
     def __call__(self, case: Case) -> Evidence | None:
         over = self.runs >= MOST_RUNS or self.faults >= MOST_FAULTS or self.clock() > self.until
-        if over or case.ranks > self.pool.size:
+        if over or case.ranks > self.session.pool.size:
             return None
         self.runs += 1
-        outcome = begin(case, self.candidate, self.pool, traced=True).outcome()
+        outcome = ask_ranks(Job(case, self.candidate), self.session.pool, traced=True).outcome()
         self.faults += isinstance(outcome, Fault)
         if not isinstance(outcome, Assembly):
             return None
         oracle, baseline = reference_traces(case, traced=True)
-        seen = compare(case, self.candidate, oracle, [baseline], outcome)
+        seen = compare(case, self.candidate.name, oracle, [baseline], outcome)
         return Evidence(seen, oracle, outcome.trace, outcome.local_rows)

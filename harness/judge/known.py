@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from harness.candidates import locate
+from harness.candidates import Named, locate
 from harness.candidates.published.bugs import Bug, bugs
 from harness.compare import Comparison, Verdict
 from harness.generation.situations.needs import lacking
@@ -37,18 +37,17 @@ def _all_listed(comparison: Comparison, there: list[Bug]) -> bool:
     return all(any(fnmatchcase(key, pattern) for pattern in patterns) for key in wrong)
 
 
-def without_what_is_listed(comparison: Comparison) -> str:
-    """The name of the same candidate with every bug mended that its case may show.
+def without_what_is_listed(comparison: Comparison) -> Named | None:
+    """The same candidate with every bug mended that its case may show.
 
-    Empty where it shows none that is listed, or where the release has no mends: those are of the
-    pinned one.
+    None if it shows none that is listed, or if the release has no mends: only the pinned one has.
     """
     bug = listed(comparison)
     mended = [other.key for other in _there(comparison) if _has_mend(comparison, other)]
     if bug is None or bug.key not in mended:
-        return ""
+        return None
     name, at, version = comparison.candidate.partition("@")
-    return "+".join((name, *mended)) + at + version
+    return locate("+".join((name, *mended)) + at + version)
 
 
 def recognised(comparison: Comparison) -> Comparison:

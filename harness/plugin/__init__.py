@@ -163,10 +163,11 @@ def harness_evaluate(
     pytestconfig: pytest.Config,
 ) -> Evaluate:
     """Judge a case: `harness_evaluate(case)`, or of another candidate, against something else."""
-    from harness.judge import evaluate
+    from harness.candidates import locate
+    from harness.judge import Job, Session
     from harness.judge.known import recognised
 
-    stash = pytestconfig.stash
+    stash, session = pytestconfig.stash, Session(harness_pool)
 
     def judge(
         case: "Case", candidate: str = harness_candidate, *, against: Against = harness_against
@@ -175,7 +176,7 @@ def harness_evaluate(
             raise ValueError(f"against={against!r}: use one of {', '.join(get_args(Against))}")
         if candidate != harness_candidate:
             candidate = stash[RUNNING].beside(candidate)
-        seen = evaluate(case, candidate, harness_pool, against=against)
+        seen = session.judge_one(Job(case, locate(candidate), against))
         comparison = recognised(seen)
         stash[JUDGED].add(comparison)
         stash[RUNNING].add(seen, comparison, harness_pool)
@@ -225,6 +226,7 @@ def harness_cases(
 
     They fit the pool, and the limits that the candidate states; ranks are asked for these once.
     """
+    from harness.candidates import locate
     from harness.outside import BadInput
     from harness.plugin.cases import fields_named, never_drawn, of
     from harness.ranks.pool import CannotStart
@@ -238,7 +240,7 @@ def harness_cases(
             candidate = pytestconfig.stash[RUNNING].beside(candidate)
         try:
             if candidate not in limits:
-                limits[candidate] = harness_pool.limits(candidate)
+                limits[candidate] = harness_pool.limits(locate(candidate))
             told = {"against": harness_against, **options}
             # It is to be judged, whoever is named where that is done.
             coverage = pytestconfig.stash[RUNNING].of(candidate)

@@ -86,7 +86,7 @@ def _told(
     """The name of a failure, and the block that explains it and says where it is kept."""
     from harness.failure.bundle import DEFAULT_FOLDER
     from harness.failure.bundle.keep import keep
-    from harness.judge import diagnosed
+    from harness.judge import Session, diagnosed
     from harness.plugin.examples import blob_of
     from harness.report import brief, headline
     from harness.report.brief import MOST_LINES
@@ -96,7 +96,7 @@ def _told(
         return headline(seen), headline(seen) + hint * bool(seen.limits)
     if not item.config.stash.get(DIAGNOSED, False):
         item.config.stash[DIAGNOSED] = True
-        seen = diagnosed(seen, pool)
+        seen = diagnosed(seen, Session(pool))
     folder = item.config.invocation_params.dir / DEFAULT_FOLDER
     place = keep(seen, pool, test=item.nodeid, blob=blob_of(error), folder=folder)
     after = [f"  bundle  {place}"]

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from harness.candidates import locate
+from harness.candidates import Named
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case, parse
 from harness.outside import BadInput
@@ -130,7 +130,7 @@ class RankPool:
     def submit(
         self,
         case: Case,
-        candidate: str,
+        candidate: Named,
         *,
         traced: bool = False,
         oracle: bool = False,
@@ -142,32 +142,30 @@ class RankPool:
                 f"sp*dp={case.sp}*{case.dp}: needs {case.ranks} ranks and the pool has "
                 f"{self.size}; use a smaller mesh or more ranks"
             )
-        named = locate(candidate)
-        needed = named.home
+        needed = candidate.home
         if needed not in ("", self.home):
             raise NotAtHome(
-                f"candidate={candidate}: needs ranks that run in {needed}, and these run in "
+                f"candidate={candidate.full}: needs ranks that run in {needed}, and these run in "
                 f"{self.home or 'the environment of the harness'}; use a pool of its own"
             )
-        self._queue(Ticket(case, candidate, named.folder, traced, oracle, learns))
+        self._queue(Ticket(case, candidate.full, candidate.folder, traced, oracle, learns))
 
-    def load(self, candidate: str) -> None:
+    def load(self, candidate: Named) -> None:
         """Load its code, to say early what is wrong with it.
 
         That of a stranger only a rank loads. Nobody waits for it here: `collect` raises what is
         wrong in the place of the first outcome.
         """
-        named = locate(candidate)
-        if not named.is_foreign:
-            named.load()
+        if not candidate.is_foreign:
+            candidate.load()
             return
-        self._queue(Ticket(ANY, named.full, named.folder, traced=False, loads=True, alone=True))
+        name, folder = candidate.full, candidate.folder
+        self._queue(Ticket(ANY, name, folder, traced=False, loads=True, alone=True))
 
-    def limits(self, candidate: str) -> str:
+    def limits(self, candidate: Named) -> str:
         """What it supports of single fields, as it says itself; no case may be under way."""
-        named = locate(candidate)
-        if not named.is_foreign:
-            return getattr(named.load(), "limits", "")
+        if not candidate.is_foreign:
+            return getattr(candidate.load(), "limits", "")
         self.load(candidate)
         while self._order:
             ticket, _ = self._oldest()
@@ -196,7 +194,7 @@ class RankPool:
             return self.collect()
         return fault or ticket.outcome()
 
-    def run(self, case: Case, candidate: str, **asked: bool) -> Outcome:
+    def run(self, case: Case, candidate: Named, **asked: bool) -> Outcome:
         """Submit one case and wait for it; nothing else may be under way."""
         if any(not ticket.loads for _, ticket in self._order):
             raise RuntimeError("other cases are under way; use submit and collect")

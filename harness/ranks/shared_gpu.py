@@ -1,5 +1,6 @@
 """Whether ranks can share a GPU over NCCL, which older ones refuse and newer ones may hang in."""
 
+from harness.candidates import locate
 from harness.case import parse
 from harness.ranks.hardware import loaded_nccl
 from harness.ranks.placement import Placement
@@ -21,7 +22,7 @@ def why_not(placement: Placement, ranks: int) -> str:
     # Attention exchanges by all-to-all, and every rank takes part in the reduction of gradients.
     case = parse(f"case/1 rows={','.join(['3:111'] * (ranks // 2))} sp=2 dp={ranks // 2}")
     with RankPool(ranks, placement, deadline=DEADLINE, start_deadline=START_DEADLINE) as pool:
-        outcome = pool.run(case, CANDIDATE)
+        outcome = pool.run(case, locate(CANDIDATE))
     if not isinstance(outcome, Fault):
         return ""
     # NCCL gives its reason in the last line.

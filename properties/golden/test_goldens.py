@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.candidates import locate
 from harness.candidates.bank import STAGES
 from harness.candidates.own.mutants import BANK
 from harness.cli import main
@@ -14,9 +15,11 @@ from harness.generation.situations import SITUATIONS
 from harness.golden import Golden, Store, examine
 from harness.golden.generate import make, unconfirmed
 from harness.golden.tensors import tensor_bytes
-from harness.golden.verify import Job, jobs, judged, verify
+from harness.golden.verify import jobs, verify
+from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.report import explain
+from properties.helpers.asking import DIALECTS
 from properties.helpers.stores import PLACE
 from properties.helpers.traces import scaled
 
@@ -42,9 +45,11 @@ def test_there_are_many_and_they_are_small(goldens: dict[str, Golden]) -> None:
 def test_both_dialects_agree_with_them_on_their_own_mesh_and_elsewhere(
     elsewhere: bool, goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:
-    everywhere = jobs(goldens, ("native-gather", "native-local"), (1, 2, 4), harness_pool.size)
-    asked = [job for job in everywhere if elsewhere or job.case == goldens[job.name].vector.case]
-    verified = verify(asked, len(goldens), harness_pool)
+    everywhere = jobs(goldens, [*map(locate, DIALECTS)], (1, 2, 4), harness_pool.size)
+    asked = [
+        each for each in everywhere if elsewhere or each.job.case == goldens[each.name].vector.case
+    ]
+    verified = verify(asked, len(goldens), Session(harness_pool))
     assert [f"{name}\n{each['explanation']}" for name, each in verified.failures.items()] == []
     assert set(verified.verdicts) <= {"EQUAL", "WITHIN"}
     # One golden needs more ranks; the others were there for both, mostly on several meshes.
@@ -56,14 +61,14 @@ def test_each_tells_apart_what_it_hunts(
     goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:
     hunts = [
-        Job(name, golden.vector.case, f"mutants.{key}", golden.stored.trace)
-        for name, golden in goldens.items()
+        Job(golden.vector.case, locate(f"mutants.{key}"), stored=golden.stored.trace)
+        for golden in goldens.values()
         for key in golden.vector.hunts
         if golden.vector.case.ranks <= harness_pool.size
     ]
     missed = [
-        f"{name}: {comparison.candidate}"
-        for name, comparison in judged(hunts, harness_pool)
+        f"{comparison.candidate}: {comparison.case}"
+        for comparison in Session(harness_pool).judge(hunts, closely=False)
         if comparison.verdict not in (Verdict.DIVERGED, Verdict.FAULT)
     ]
     assert missed == []
@@ -132,8 +137,8 @@ def test_a_golden_whose_tensors_are_off_is_noticed_and_no_candidate_blamed(
     off = scaled(golden.stored.trace, 1 + share)
     changed = replace(golden, stored=replace(golden.stored, trace=off))
     assert "the padded reference differs" in dict(unconfirmed({"one": changed}))["one"]
-    asked = [Job("one", golden.vector.case, "native-local", off)]
-    ((_, comparison),) = judged(asked, harness_pool)
+    job = Job(golden.vector.case, locate("native-local"), stored=off)
+    comparison = Session(harness_pool).judge_one(job, closely=False)
     assert comparison.verdict is verdict, explain(comparison)
     said = "what is stored and the row-wise oracle disagree: "
     assert (said in explain(comparison)) == (verdict is Verdict.FAULT)

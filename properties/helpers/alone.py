@@ -65,7 +65,7 @@ class Alone:
 
 
 def _unfit(pool: RankPool, candidate: str, case: Case) -> bool:
-    pool.submit(case, locate(candidate).full, traced=True)
+    pool.submit(case, locate(locate(candidate).full), traced=True)
     outcome = pool.collect()
     if isinstance(outcome, Fault):
         return True

@@ -33,7 +33,7 @@ def ask(
     """What candidates left behind, each on its case, all under way at once."""
     jobs = list(jobs)
     for case, name in jobs:
-        pool.submit(case, locate(name).full, traced=traced)
+        pool.submit(case, locate(locate(name).full), traced=traced)
     outcomes = [pool.collect() for _ in jobs]
     assemblies = [outcome for outcome in outcomes if isinstance(outcome, Assembly)]
     assert len(assemblies) == len(outcomes), outcomes

@@ -3,6 +3,7 @@
 import signal
 import sys
 
+from harness.candidates import locate
 from harness.case import parse
 from harness.ranks.pool import RankPool
 
@@ -12,7 +13,7 @@ CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 def main(stage: str, candidate: str) -> None:
     if stage == "again":
         with RankPool(2) as earlier:
-            earlier.run(CASE, "native-gather")
+            earlier.run(CASE, locate("native-gather"))
     # A shell that starts us in the background would have us ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with RankPool(2, deadline=600) as pool:
@@ -20,7 +21,7 @@ def main(stage: str, candidate: str) -> None:
         if stage != "starting":
             pool.wait_until_ready()
         print(pool.pids()[0], flush=True)  # noqa: T201
-        pool.run(CASE, candidate)
+        pool.run(CASE, locate(candidate))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.campaign.lot import WHOLE, Part
+from harness.candidates import locate
 from harness.commands.ranks import NoRanks
 from harness.ranks.pool import CannotStart, RankPool
 from harness.report import explain_no_start
@@ -24,7 +25,7 @@ def own_pool(harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyP
         options: Any, _ranks: int, candidates: Iterable[str] = (), _part: Part = WHOLE
     ) -> Iterator[RankPool]:
         for candidate in candidates:
-            harness_pool.load(candidate)
+            harness_pool.load(locate(candidate))
         usual = harness_pool.deadlines.case
         try:
             harness_pool.deadlines.case = options.deadline

@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 
 from harness.case import parse
-from harness.judge import evaluate
 from harness.ranks.pool import RankPool
+from properties.helpers.judging import evaluate
 
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 SERVER = ("127.0.0.1", 53)

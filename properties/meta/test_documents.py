@@ -15,6 +15,7 @@ from harness.campaign.request import Request
 from harness.campaign.tally import PASSING, Tally
 from harness.cli import build_parser, main
 from harness.commands.options import read_part
+from harness.judge import Session
 from harness.ranks.pool import RankPool
 from properties.helpers.places import ROOT
 from properties.helpers.shown import shown
@@ -72,7 +73,9 @@ def run_check(pool: RankPool, code: str) -> tuple[str, Tally, str]:
         seed=0,
     )
     output = io.StringIO()
-    summary = check(Examiner(request=request, pool=pool), Console(file=output, width=100))
+    summary = check(
+        Examiner(request=request, session=Session(pool)), Console(file=output, width=100)
+    )
     (tally,) = summary.tallies.values()
     return summary.verdict, tally, output.getvalue()
 

@@ -15,10 +15,10 @@ from harness import huggingface
 from harness.case import Case, Model, parse
 from harness.cli import main
 from harness.compare import Comparison, Verdict
-from harness.judge import evaluate_all
 from harness.ranks.pool import RankPool
 from harness.reference import seeded_weights
 from harness.report import explain
+from properties.helpers.judging import evaluate_all
 from properties.helpers.places import ROOT
 from properties.helpers.shown import shown
 

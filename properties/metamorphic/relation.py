@@ -90,7 +90,7 @@ def runner(pool: RankPool, candidate: str, refused: Counter[str]) -> Run:
 
     def run(*cases: Case) -> list[Trace]:
         for case in cases:
-            pool.submit(case, locate(candidate).full)
+            pool.submit(case, locate(locate(candidate).full))
         outcomes = [pool.collect() for _ in cases]
         reasons = [outcome.reason for outcome in outcomes if isinstance(outcome, Unsupported)]
         if reasons:

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 
 from harness.case import Dtype
 from harness.generation import cases, generate
-from harness.judge import evaluate_all
 from harness.plugin.needs import WANT
 from harness.plugin.place import place
 from harness.ranks.device import NoPlace
 from harness.ranks.pool import RankPool
 from harness.report import explain
+from properties.helpers.judging import evaluate_all
 from properties.metamorphic.layout import RESHARDED
 from properties.metamorphic.relation import Twins
 from properties.metamorphic.trial import check, check_it_kills, patient

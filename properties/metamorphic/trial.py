@@ -47,7 +47,7 @@ def unless_all_is_refused(pool: RankPool, subject: str, refused: Counter[str]) -
             raise
         ((reason, _),) = refused.most_common(1)
         drawn = generate(batches(), PROBES, 0)
-        asked = (pool.run(case, locate(subject).full) for case in drawn)
+        asked = (pool.run(case, locate(locate(subject).full)) for case in drawn)
         if all(isinstance(outcome, Unsupported) for outcome in asked):
             pytest.fail(
                 f"{subject} supports none of {PROBES} cases, and nothing is examined: {reason}",

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from harness.candidates import locate
 from harness.candidates.bank import Mutant
 from harness.case import Case
 from harness.compare import Verdict
-from harness.judge.judge import evaluate_traced, reference_traces
+from harness.judge.stages import reference_traces
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault
+from properties.helpers.judging import evaluate_traced
 from properties.rivals.rule import Rival
 from properties.rivals.table import RIVALS
 
@@ -77,7 +79,7 @@ def _rejecting(candidate: str, asked: Mapping[Case, list[Rival]], pool: RankPool
         left = [rival for rival in rivals if rival.name not in rejected]
         if not left or case.ranks > pool.size:
             continue
-        outcome = pool.run(case, candidate, traced=True)
+        outcome = pool.run(case, locate(candidate), traced=True)
         if isinstance(outcome, Fault):
             # Whoever runs it sees it crash or hang, whatever is compared.
             rejected += [rival.name for rival in left]

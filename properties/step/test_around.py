@@ -12,12 +12,12 @@ import torch
 
 from harness.case import Case, Sync, Wrapper, parse
 from harness.compare import Verdict
-from harness.judge import evaluate, evaluate_all, verdict_only
 from harness.plugin import Evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Trace
 from properties.helpers.asking import DIALECTS, ask
+from properties.helpers.judging import evaluate, evaluate_all, verdict_only
 from properties.helpers.places import PLANTED
 
 Switches = dict[str, Any]

@@ -8,10 +8,10 @@ from hypothesis import given
 from harness.case import Case, parse
 from harness.compare import Verdict
 from harness.generation import cases
-from harness.judge import evaluate, evaluate_traced
 from harness.ranks.pool import RankPool
 from harness.trace import Kind
 from properties.helpers.asking import DIALECTS, ask, few, mutant
+from properties.helpers.judging import evaluate, evaluate_traced
 
 CASE = parse("case/1 rows=5:11111,3:101 heads=4/2 vocab=16 sp=2 dp=2")
 

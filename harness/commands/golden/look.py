@@ -51,6 +51,7 @@ def show(options: argparse.Namespace) -> int:
 def verify(options: argparse.Namespace) -> int:
     import time
 
+    from harness.candidates import locate
     from harness.golden.own import is_own
     from harness.golden.recorded import is_recorded
     from harness.golden.table import show_verified
@@ -100,9 +101,10 @@ def verify(options: argparse.Namespace) -> int:
     doubted = {name: whys[name] for name in goldens if name in whys}
     place = found[parts[0]].placement
     shared = [sp for sp in sps if sp > 1]
-    unformed = [
-        sp for sp in shared if sp not in {job.case.sp for job in jobs(*asked, against=against)}
-    ]
+    named = [locate(name) for name in candidates]
+    every = jobs(goldens, named, sps, options.ranks, dtypes, against=against)
+    formed = {asked.job.case.sp for asked in every}
+    unformed = [sp for sp in shared if sp not in formed]
     if options.sp or unformed == shared:
         verified.unformed = unformed
     verified.seconds = round(time.monotonic() - started, 3)
@@ -146,15 +148,19 @@ def open_verifying(
     worker: Part = WHOLE,
 ) -> "Iterator[Callable[[str], dict[str, Any]]]":
     """Ranks, ready to verify one part of the goldens after the other."""
+    from harness.candidates import locate
     from harness.golden.generate import unconfirmed
     from harness.golden.own import is_own
     from harness.golden.own import unconfirmed as changed_at_sp_1
     from harness.golden.verify import jobs, verify
+    from harness.judge import Session
 
-    goldens, *how = asked
+    goldens, names, *how = asked
+    named = [locate(name) for name in names]
     parts = {str(each): each for each in pieces(options, goldens)}
     with open_pool(options, options.ranks, candidates, worker) as pool:
         pool.start()
+        session = Session(pool)
 
         def verified(part: str) -> dict[str, Any]:
             there = {name: goldens[name] for name in parts[part].piece([*goldens])}
@@ -162,9 +168,9 @@ def open_verifying(
             # While the ranks are coming up.
             doubted = dict(unconfirmed({n: g for n, g in there.items() if n not in own}))
             pool.require_ready()
-            doubted |= changed_at_sp_1(own, pool)
-            runs = list(jobs(there, *how, against=against, doubted=doubted))
-            found = verify(runs, len(there), pool)
+            doubted |= changed_at_sp_1(own, session)
+            runs = list(jobs(there, named, *how, against=against, doubted=doubted))
+            found = verify(runs, len(there), session)
             return {"verified": found.part(), "doubted": doubted, "placement": pool.place}
 
         yield verified

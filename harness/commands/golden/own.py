@@ -73,14 +73,16 @@ def own_golden(
     vector: "Vector", candidate: str, pool: "RankPool", options: argparse.Namespace
 ) -> "Golden":
     """A golden of what a candidate's own step computes at sp 1 in fp64."""
+    from harness.candidates import locate
     from harness.compare import faulted
     from harness.golden.own import make
     from harness.golden.provenance import commit, fingerprint
-    from harness.judge.judge import at_sp_1
+    from harness.judge import Job
+    from harness.judge.stages import reference_at_sp_1
     from harness.report import explain
     from harness.trace import Fault, Unsupported
 
-    found = at_sp_1(vector.case, candidate, pool)
+    found = reference_at_sp_1(Job(vector.case, locate(candidate)), pool)
     if isinstance(found, Unsupported):
         raise UsageError(f"case={vector.case}: {candidate} does not support it: {found.reason}")
     if isinstance(found, Fault):

@@ -27,9 +27,11 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     from rich.console import Console
 
     from harness.campaign.table import say
+    from harness.candidates import locate
     from harness.golden import Store, as_files
     from harness.golden.provenance import commit, fingerprint
     from harness.golden.recorded import record
+    from harness.judge import Session
 
     folder = Path(options.out)
     if folder.is_dir() and any(folder.iterdir()):
@@ -44,11 +46,11 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
         checked_out = commit(Path(options.store))
         recorded, left_out = record(
             goldens,
-            candidate,
+            locate(candidate),
             options.dtype,
             made,
             checked_out,
-            pool,
+            Session(pool),
             against=against_of(options),
         )
     Store(folder).write(as_files(recorded))
@@ -73,6 +75,7 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
     from harness.golden.recorded import compared, is_recorded
     from harness.golden.table import show_compared, show_together
     from harness.golden.verify import Verified
+    from harness.judge import Session
     from harness.report import comparison_record
 
     for name, golden in goldens.items():
@@ -82,7 +85,7 @@ def verify(options: argparse.Namespace, goldens: Goldens) -> int:
     with open_pool(options, options.ranks) as pool:
         pool.require_ready()
         place = pool.place
-        moved = list(compared(goldens, fingerprint(place), pool))
+        moved = list(compared(goldens, fingerprint(place), Session(pool)))
     runs = Verified.of({name: comparison for name, _, _, comparison in moved})
     if not options.json:
         show_compared(moved, Console())

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from harness.against import Against
 from harness.campaign.check import check
 from harness.campaign.examine import Examiner
 from harness.campaign.lot import MANY, SIZE, Lot, Part
@@ -23,12 +21,14 @@ from harness.campaign.merge import merge
 from harness.campaign.request import Request
 from harness.campaign.summary import Summary
 from harness.campaign.tally import Tally
-from harness.case import Case, parse
+from harness.case import parse
 from harness.cli import main
 from harness.compare import Comparison, Verdict
 from harness.failure.shrink import Shrunk
+from harness.judge import Job, Session
 from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
+from properties.helpers.judging import Answering, comparison_of
 
 REQUEST = Request(
     candidates=("native-gather", "native-local"),
@@ -77,9 +77,9 @@ def places(lot: Lot) -> list[tuple[int, int]]:
 @pytest.mark.slow
 def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: RankPool) -> None:
     console = Console(file=io.StringIO())
-    whole = check(Examiner(request=REQUEST, pool=harness_pool), console)
+    whole = check(Examiner(request=REQUEST, session=Session(harness_pool)), console)
     parts = [
-        check(Examiner(request=REQUEST, pool=harness_pool, part=Part(k, 3)), console)
+        check(Examiner(request=REQUEST, session=Session(harness_pool), part=Part(k, 3)), console)
         for k in (1, 2, 3)
     ]
     union = merge([(f"shard {k}", part) for k, part in enumerate(parts)])
@@ -100,16 +100,19 @@ def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: Ran
         assert Summary.from_record(json.loads(json.dumps(summary.record()))) == summary
 
 
+def answering(verdict: Verdict) -> Session:
+    """A session without ranks in which every case has the same verdict."""
+
+    def answer(job: Job) -> Comparison:
+        assert job.against == REQUEST.against
+        return comparison_of(job, verdict)
+
+    return Answering(NO_POOL, answer)
+
+
 def test_a_case_is_counted_whole_or_not_at_all_whenever_somebody_stops_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def passes(
-        jobs: Iterator[tuple[Case, str]], _: RankPool, *, against: Against
-    ) -> Iterator[Comparison]:
-        assert against == REQUEST.against
-        for case, candidate in jobs:
-            yield Comparison(case=case, candidate=candidate, verdict=Verdict.EQUAL)
-
     add = Tally.add
 
     def stopped(tally: Tally, comparison: Comparison, *more: Any) -> None:
@@ -117,13 +120,15 @@ def test_a_case_is_counted_whole_or_not_at_all_whenever_somebody_stops_it(
             os.kill(os.getpid(), signal.SIGINT)
         add(tally, comparison, *more)
 
-    monkeypatch.setattr("harness.campaign.examine.evaluate_all", passes)
     monkeypatch.setattr(Tally, "add", stopped)
     # Whoever was started in the background ignores it.
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         before = signal.getsignal(signal.SIGINT)
-        found = check(Examiner(request=REQUEST, pool=NO_POOL), Console(file=io.StringIO()))
+        found = check(
+            Examiner(request=REQUEST, session=answering(Verdict.EQUAL)),
+            Console(file=io.StringIO()),
+        )
         assert signal.getsignal(signal.SIGINT) is before
     finally:
         signal.signal(signal.SIGINT, inherited)
@@ -134,23 +139,15 @@ def test_a_case_is_counted_whole_or_not_at_all_whenever_somebody_stops_it(
 @pytest.fixture
 def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What `check --json` prints of three shards, each of which diverges in its first case."""
-
-    def diverges(
-        jobs: Iterator[tuple[Case, str]], _: RankPool, *, against: Against
-    ) -> Iterator[Comparison]:
-        assert against == REQUEST.against
-        for case, candidate in jobs:
-            yield Comparison(case=case, candidate=candidate, verdict=Verdict.DIVERGED)
-
     for name, fake in (
-        ("evaluate_all", diverges),
         ("smallest", lambda failure, *_: Shrunk(failure, tried=0, finished=True)),
         ("keep", lambda *_, **__: "nowhere"),
     ):
         monkeypatch.setattr(f"harness.campaign.examine.{name}", fake)
     names = [str(tmp_path / f"{k}.json") for k in (1, 2, 3)]
     for k, name in enumerate(names, 1):
-        examiner = Examiner(request=REQUEST, pool=NO_POOL, part=Part(k, 3), diagnoses=False)
+        session, part = answering(Verdict.DIVERGED), Part(k, 3)
+        examiner = Examiner(request=REQUEST, session=session, part=part, diagnoses=False)
         found = check(examiner, Console(file=io.StringIO()))
         Path(name).write_text(json.dumps(found.record()))
     return names

@@ -20,6 +20,7 @@ from harness.campaign.supply import (
     within,
 )
 from harness.campaign.tally import Tally
+from harness.candidates import Named
 from harness.case import Case, LossContract, parse
 from harness.case.stated import BadField, outside
 from harness.compare import Comparison, Verdict
@@ -197,16 +198,18 @@ def test_limits_narrow_what_is_asked_for_or_leave_nothing(
 )
 def test_limits_that_leave_no_case_are_told_before_any_is_drawn(limits: str, told: str) -> None:
     class Pool:
-        def limits(self, candidate: str) -> str:
-            assert candidate == "a"
+        def limits(self, candidate: Named) -> str:
+            assert candidate.name == "native-local"
             return limits
 
     pool: Any = Pool()
-    asked = replace(REQUEST, candidates=("a",), losses=("token-mean",), stated=("steps=1,2",))
+    asked = replace(
+        REQUEST, candidates=("native-local",), losses=("token-mean",), stated=("steps=1,2",)
+    )
     if not told:
         require_cases(asked, pool)
         return
-    with pytest.raises(NothingToDraw, match=rf"^candidate=a: .*{told}"):
+    with pytest.raises(NothingToDraw, match=rf"^candidate=native-local: .*{told}"):
         require_cases(asked, pool)
 
 

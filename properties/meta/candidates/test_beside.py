@@ -18,7 +18,6 @@ from harness.candidates.registry import UnknownCandidate
 from harness.case import parse
 from harness.cli import main
 from harness.commands.options import DIVERGED
-from harness.judge import evaluate_all
 from harness.plugin import Prove
 from harness.plugin.failures import NotProven
 from harness.ranks import pool as pools
@@ -27,6 +26,7 @@ from harness.ranks.pool import CannotStart, NotAtHome, RankPool
 from harness.ranks.ticket import Ticket
 from harness.trace import Assembly
 from harness.verdict import Verdict
+from properties.helpers.judging import evaluate_all
 from properties.helpers.stores import stored_in
 
 if TYPE_CHECKING:
@@ -201,9 +201,9 @@ def test_candidates_of_one_folder_and_those_that_come_with_the_harness_share_ran
     right, wrong = two
     with RankPool(1) as pool:
         for candidate in ("native-local", f"{right}:STEP", f"{right}:LATE", "mutants.B14"):
-            assert isinstance(pool.run(ALONE, candidate), Assembly)
+            assert isinstance(pool.run(ALONE, locate(candidate)), Assembly)
         assert pool.launches == 1
-        assert isinstance(pool.run(ALONE, f"{wrong}:STEP"), Assembly)
+        assert isinstance(pool.run(ALONE, locate(f"{wrong}:STEP")), Assembly)
         assert pool.launches == 2
         assert len(pool.pids()) == 4
     assert pool.pids() == []
@@ -237,11 +237,11 @@ def test_what_does_not_load_leaves_the_ranks_of_another_folder_ready(
 ) -> None:
     (tmp_path / "empty.py").touch()
     with RankPool(1) as pool:
-        pool.load(f"{tmp_path}/empty.py:STEP")
-        pool.load(f"{two[0]}:STEP")
+        pool.load(locate(f"{tmp_path}/empty.py:STEP"))
+        pool.load(locate(f"{two[0]}:STEP"))
         with pytest.raises(UnknownCandidate, match=r"empty.py has no attribute 'STEP'"):
-            pool.run(ALONE, f"{two[0]}:STEP")
-        assert isinstance(pool.run(ALONE, f"{two[0]}:STEP"), Assembly)
+            pool.run(ALONE, locate(f"{two[0]}:STEP"))
+        assert isinstance(pool.run(ALONE, locate(f"{two[0]}:STEP")), Assembly)
 
 
 def test_ctrl_c_ends_the_ranks_of_every_folder(
@@ -255,18 +255,18 @@ def test_ctrl_c_ends_the_ranks_of_every_folder(
 
     with RankPool(1) as pool:
         for file in two:
-            pool.run(ALONE, f"{file}:STEP")
+            pool.run(ALONE, locate(f"{file}:STEP"))
         # Of each, its supervisor and one rank.
         addresses = {address_of(pid) for pid in pool.pids()}
         assert len(addresses) == 2
         for file in two:
-            pool.submit(ALONE, f"{file}:STEP")
+            pool.submit(ALONE, locate(f"{file}:STEP"))
         with monkeypatch.context() as patch:
             patch.setattr(Crew, "troubles", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 pool.collect()
         assert [left_behind(address) for address in addresses] == [[], []]
-        assert isinstance(pool.run(ALONE, "native-local"), Assembly)
+        assert isinstance(pool.run(ALONE, locate("native-local")), Assembly)
 
 
 def test_a_module_that_was_imported_from_elsewhere_is_a_fault_that_names_both_files(
@@ -275,9 +275,9 @@ def test_a_module_that_was_imported_from_elsewhere_is_a_fault_that_names_both_fi
     mine = lay(tmp_path, RIGHT)
     (tmp_path / "numpy.py").write_text("raise AssertionError")
     with RankPool(1) as pool:
-        pool.load(f"{mine}:STEP")
+        pool.load(locate(f"{mine}:STEP"))
         with pytest.raises(CannotStart) as raised:
-            pool.run(ALONE, f"{mine}:STEP")
+            pool.run(ALONE, locate(f"{mine}:STEP"))
     said = f"{tmp_path}/numpy.py lies beside the candidate, and `import numpy` gives {np.__file__}"
     assert said in str(raised.value)
 
@@ -325,4 +325,4 @@ def test_a_package_that_lies_in_the_current_folder_is_imported_from_there(
     for name in ("step.py", "parts"):
         (tmp_path / "package" / name).rename(tmp_path / name)
     with RankPool(1) as pool:
-        assert isinstance(pool.run(ALONE, "package.mine:STEP"), Assembly)
+        assert isinstance(pool.run(ALONE, locate("package.mine:STEP")), Assembly)

@@ -12,7 +12,7 @@ from harness.candidates.published.library import Library, libraries
 from harness.compare import Comparison, Verdict
 from harness.conformance import Request, script_of
 from harness.conformance.pools import Pools
-from harness.judge import evaluate
+from harness.judge import Job
 from harness.judge.known import listed, recognised
 from properties.helpers.places import ROOT
 from properties.planted import behind
@@ -58,8 +58,8 @@ def test_a_second_bug_behind_a_listed_one_is_no_known_one(
             home = locate(f"{name}.{there[0].candidate[0]}").home
             with Pools(home, Request(deadline=120.0)) as pools:
                 for bug in there:
-                    candidate, pool = f"{name}.{bug.candidate[0]}", pools.of(bug.case.ranks)
-                    found[bug.key] = recognised(evaluate(bug.case, candidate, pool))
+                    job = Job(bug.case, locate(f"{name}.{bug.candidate[0]}"))
+                    found[bug.key] = recognised(pools.of(bug.case.ranks).judge_one(job))
     finally:
         libraries.cache_clear()
         behind.forget()

@@ -9,7 +9,7 @@ from harness.candidates.published.library import Library, libraries
 from harness.candidates.required import only_required
 from harness.conformance import Request
 from harness.conformance.pools import Pools
-from harness.judge import diagnosed, evaluate
+from harness.judge import Job, diagnosed
 
 # On a busy machine fewer experiments fit in the usual time, and a name may be another.
 SECONDS = 60.0
@@ -27,7 +27,8 @@ def test_each_listed_bug_is_named_as_written(library: Library) -> None:
     with Pools(locate(f"{library.name}.{there[0].candidate[0]}").home, Request()) as pools:
         for bug in there:
             candidate = only_required(f"{library.name}.{bug.candidate[0]}")
-            pool = pools.of(bug.case.ranks)
-            seen = diagnosed(evaluate(bug.case, candidate, pool), pool, SECONDS)
+            session = pools.of(bug.case.ranks)
+            seen = session.judge_one(Job(bug.case, locate(candidate)))
+            seen = diagnosed(seen, session, SECONDS)
             named[bug.key] = seen.called
     assert named == {bug.key: bug.named for bug in there}

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,18 @@ from harness.candidates import locate
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.environment import FOLDER, Environment, NotInstalled
 from harness.candidates.published.library import BadFolder, Library, Published, libraries
-from harness.case import Case, parse
+from harness.case import parse
 from harness.cli import main
 from harness.compare import Comparison, Verdict, faulted
 from harness.compare.comparison import KeyResult
 from harness.conformance import Request, page, read
 from harness.conformance.pools import Pools
 from harness.conformance.stage import MOST_FAULTS, MOST_HANGS, stage_of
+from harness.judge import Job
 from harness.judge.known import listed
 from harness.ranks.pool import NotAtHome, RankPool
 from harness.trace import Fault, Kind
+from properties.helpers.judging import Answering
 from properties.helpers.places import ROOT
 from properties.helpers.stores import stored_in
 from properties.helpers.toy import KNOWN, make
@@ -148,7 +150,7 @@ def test_the_list_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.usefixtures("installed")
 def test_ranks_of_another_environment_refuse_a_library(harness_pool: RankPool) -> None:
     with pytest.raises(NotAtHome, match="needs ranks that run in toy@1\\.0, and these"):
-        harness_pool.submit(parse(SMALL), "toy.step")
+        harness_pool.submit(parse(SMALL), locate("toy.step"))
 
 
 @pytest.mark.slow
@@ -235,7 +237,7 @@ def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage
 ) -> None:
     monkeypatch.setattr("harness.conformance.stage.MOST_FAULTS", 1)
     # Nothing else is under way when the first one comes back.
-    monkeypatch.setattr("harness.judge.judge.AHEAD", 1)
+    monkeypatch.setattr("harness.judge.session.AHEAD", 1)
     fussy, right = parse(SMALL.replace("heads=2/2", "heads=2/1")), parse(SMALL)
     refused = replace(fussy, loss="row-mean")
     fussy_step = locate("toy.fussy").load()
@@ -256,16 +258,14 @@ def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage
 def test_no_fault_is_asked_for_again_and_again_least_of_all_one_that_costs_a_deadline(
     kind: Kind, most: int, monkeypatch: pytest.MonkeyPatch, *, is_listed: bool
 ) -> None:
-    def all_faulted(asked: Iterable[tuple[Case, str]], _pool: None) -> Iterator[Comparison]:
-        for case, name in asked:
-            yield faulted(case, name, Fault(kind=kind, summary="as always"))
+    def faults(job: Job) -> Comparison:
+        return faulted(job.case, job.candidate.name, Fault(kind=kind, summary="as always"))
 
     step, pools = locate("toy.fussy").load(), Pools("", Request())
     assert isinstance(step, Published)
     (bug,) = (each for each in bugs(step.library) if each.key == "heads")
-    monkeypatch.setattr("harness.conformance.stage.evaluate_all", all_faulted)
     monkeypatch.setattr("harness.conformance.stage.listed", lambda _: bug if is_listed else None)
-    monkeypatch.setattr(pools, "of", lambda _ranks: None)
+    monkeypatch.setattr(pools, "of", lambda ranks: Answering(RankPool(ranks), faults))
     tally = stage_of([parse(SMALL.replace("heads=2/2", "heads=2/1"))] * 20, step, pools)
     left = {"UNSUPPORTED": 20 - most} if is_listed else {}
     assert tally.verdicts == {"FAULT": most, **left}

@@ -9,11 +9,12 @@ import bench
 import length
 import pytest
 
+from harness.candidates import locate
 from harness.case import parse
-from harness.judge import evaluate
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly
 from properties.helpers.commands import ran
+from properties.helpers.judging import evaluate
 from properties.helpers.places import ROOT
 
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
@@ -31,7 +32,7 @@ def test_the_bare_loop_runs_its_cases_on_the_ranks_of_a_pool(
     (tmp_path / "cases").write_text(f"{CASE}\n{CASE}")
     loop, cases = tmp_path / "loop.py", str(tmp_path / "cases")
     loop.write_text(LOOP.format(variable=bare.BATCH, cases=cases, ci=str(ROOT / "ci")))
-    outcome = harness_pool.run(CASE, f"{loop}:LOOP", traced=True)
+    outcome = harness_pool.run(CASE, locate(f"{loop}:LOOP"), traced=True)
     assert isinstance(outcome, Assembly), outcome
     assert float(outcome.trace["seconds"].values) > 0
 

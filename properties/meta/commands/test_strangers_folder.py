@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.candidates import locate
 from harness.case import parse
 from harness.failure.bundle import write_bundle
 from harness.ranks.pool import RankPool
@@ -55,5 +56,5 @@ def test_nor_by_ranks_that_are_processes_of_their_own(
     # An empty entry is the current folder as well.
     monkeypatch.setenv("PYTHONPATH", ":/nowhere")
     with RankPool(1) as pool:
-        assert isinstance(pool.run(parse(LINE), "native-local"), Assembly)
+        assert isinstance(pool.run(parse(LINE), locate("native-local")), Assembly)
     assert not (strange.parent / "run").exists()

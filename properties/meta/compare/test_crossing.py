@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from harness.candidates import locate
 from harness.case import Case, parse
 from harness.compare import compare
 from harness.compare.crossing import holder_of_all, least_sent
-from harness.judge import evaluate
 from harness.ranks.pool import RankPool
 from harness.reference import reference
 from harness.trace import Assembly, Entry, Kind, Trace
 from harness.verdict import Verdict
+from properties.helpers.judging import evaluate
 from properties.helpers.places import ROOT
 from properties.meta.compare.test_layouts import BENIGN
 
@@ -197,6 +198,6 @@ def test_whatever_the_layout_and_the_collective_what_is_shared_is_seen(
     candidate: str, sp: int, harness_pool: RankPool
 ) -> None:
     case = parse(f"case/1 rows=9:111111111,4:0111 sp={sp} heads=12/12 layers=2")
-    outcome = harness_pool.run(case, candidate)
+    outcome = harness_pool.run(case, locate(candidate))
     assert isinstance(outcome, Assembly)
     assert sum(outcome.sent) >= least_sent(case, 0, outcome.trace["nll"]) > 0

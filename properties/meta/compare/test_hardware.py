@@ -15,13 +15,14 @@ import torch
 from harness.case import Case, parse
 from harness.compare import Verdict
 from harness.generation import cases, generate
-from harness.judge import blame, evaluate_all, verdict_only
+from harness.judge import second_opinion
 from harness.ranks.pool import RankPool
 from harness.ranks.precision import SHORTCUTS, kept
 from harness.reference import padded, reference
 from harness.report import explain
 from harness.trace import Kind, Trace
 from properties.helpers import tf32
+from properties.helpers.judging import evaluate_all, verdict_only
 from properties.helpers.traces import scaled
 
 # No machine has so many; the second fails.
@@ -53,7 +54,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ):
             return reference(case, dtype)
 
-    monkeypatch.setattr(blame, "reference", there)
+    monkeypatch.setattr(second_opinion, "reference", there)
     return devices
 
 
@@ -141,7 +142,9 @@ def test_a_device_on_which_fp64_comes_out_otherwise_is_at_fault_itself(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        blame, "reference", lambda case, dtype, **_: scaled(reference(case, dtype), 1 + 1e-6)
+        second_opinion,
+        "reference",
+        lambda case, dtype, **_: scaled(reference(case, dtype), 1 + 1e-6),
     )
     fault = verdict_only(CASE, "mutants.B14", pool).fault
     assert fault is not None
@@ -158,7 +161,7 @@ def test_a_device_that_strays_far_excuses_nobody(
         trace = reference(case, dtype)
         return trace if device == "cpu" else scaled(trace, factor)
 
-    monkeypatch.setattr(blame, "reference", there)
+    monkeypatch.setattr(second_opinion, "reference", there)
     # Nothing may be remembered of what this device says.
     monkeypatch.setattr(pool, "computes_on", f"cuda:{factor}")
     fault = verdict_only(replace(CASE, dtype="fp32"), "mutants.B14", pool).fault
@@ -176,11 +179,11 @@ def test_plain_training_takes_no_shortcut_on_a_device_and_leaves_switches_as_the
         seen.append([getattr(*shortcut) for shortcut in SHORTCUTS])
         return Trace()
 
-    monkeypatch.setattr(blame, "reference", noted)
+    monkeypatch.setattr(second_opinion, "reference", noted)
     with kept():
         for shortcut in SHORTCUTS:
             setattr(*shortcut, True)
-        _, missing = blame.on_device(CASE, "cuda:97")
+        _, missing = second_opinion.on_device(CASE, "cuda:97")
         assert missing == ""
         assert seen == [[False] * len(SHORTCUTS)]
         assert all(getattr(*shortcut) for shortcut in SHORTCUTS)

@@ -6,9 +6,9 @@ from harness.candidates.own.benign import BANK
 from harness.case import parse
 from harness.compare import Verdict
 from harness.generation import cases, generate
-from harness.judge import evaluate, evaluate_all
 from harness.ranks.pool import RankPool
 from harness.report import explain
+from properties.helpers.judging import evaluate, evaluate_all
 from properties.helpers.places import ROOT
 from properties.planted.layouts import FAULTS, LAYOUTS
 

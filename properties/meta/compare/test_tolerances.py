@@ -5,9 +5,9 @@ import pytest
 from harness.case import Dtype
 from harness.compare import Verdict
 from harness.generation import cases, generate
-from harness.judge import verdict_only
 from harness.ranks.pool import RankPool
 from harness.report import explain
+from properties.helpers.judging import verdict_only
 from properties.helpers.places import PLANTED
 
 GRADIENTS = PLANTED / "gradients.py"

@@ -11,8 +11,8 @@ from harness.conformance import Request
 from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools
 from harness.conformance.stage import WRONG_ALONE, Stage, blamed
-from harness.judge import evaluate
 from harness.ranks.pool import RankPool
+from properties.helpers.judging import evaluate
 
 SMALL = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
 

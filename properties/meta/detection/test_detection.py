@@ -3,10 +3,8 @@
 import contextlib
 import io
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -20,12 +18,13 @@ from harness.candidates.own.mutants import BANK
 from harness.case import Case, parse
 from harness.cli import main
 from harness.commands.options import read_keys
-from harness.compare import faulted
-from harness.detection import Power, Trial, Trier, measure, show, trial
-from harness.judge import evaluate_all
+from harness.compare import Comparison, faulted
+from harness.detection import Power, Trial, Trier, measure, show
+from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
 from properties.helpers.commands import HARNESS, ran
+from properties.helpers.judging import Answering
 
 REQUEST = Request(
     candidates=("native-gather",),
@@ -54,7 +53,9 @@ def printed(power: Power) -> str:
 
 
 def test_a_mutant_is_found_named_and_scored(harness_pool: RankPool, batch: list[Case]) -> None:
-    power = measure([BANK["B14"], BANK["B101"]], [], Trier(cases=batch, pool=harness_pool))
+    power = measure(
+        [BANK["B14"], BANK["B101"]], [], Trier(cases=batch, session=Session(harness_pool))
+    )
     assert power.passed
     assert [trial.key for trial in power.mutants] == ["B14", "B101"]
     assert [trial.named for trial in power.mutants] == [
@@ -67,7 +68,7 @@ def test_a_mutant_is_found_named_and_scored(harness_pool: RankPool, batch: list[
 
 def test_a_survivor_is_said_and_fails_the_score(harness_pool: RankPool) -> None:
     aligned = [parse("case/1 rows=4:1111 sp=2"), parse("case/1 rows=2:11,2:11 sp=2")]
-    power = measure([BANK["B01"]], [], Trier(cases=aligned, pool=harness_pool))
+    power = measure([BANK["B01"]], [], Trier(cases=aligned, session=Session(harness_pool)))
     assert not power.passed
     assert "mutants.B01 survives 2 cases: Every rank takes" in printed(power)
 
@@ -82,7 +83,9 @@ def test_ranks_that_cannot_start_find_no_bug_and_spare_nobody(
     cases = [parse("case/1 rows=4:1111 sp=2")] * 3
     with RankPool(2) as pool:
         power = measure(
-            [BANK["B14"]], [next(iter(VARIANTS.values()))], Trier(cases=cases, pool=pool)
+            [BANK["B14"]],
+            [next(iter(VARIANTS.values()))],
+            Trier(cases=cases, session=Session(pool)),
         )
     assert (power.killed, len(power.flagged)) == ([], 1)
     assert not power.passed
@@ -102,7 +105,9 @@ def test_a_fault_that_the_right_step_has_as_well_finds_no_bug(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     cases = [parse("case/1 rows=4:1111 sp=2")]
     with RankPool(2) as pool:
-        power = measure([BANK["B14"]], [], Trier(cases=cases, pool=pool, against=against))
+        power = measure(
+            [BANK["B14"]], [], Trier(cases=cases, session=Session(pool), against=against)
+        )
     assert power.killed == []
     assert power.mutants[0].verdicts == {"FAULT": 1}
     assert not power.passed
@@ -110,23 +115,21 @@ def test_a_fault_that_the_right_step_has_as_well_finds_no_bug(
 
 @pytest.mark.slow
 def test_after_a_fault_that_finds_nothing_it_is_judged_on(
-    harness_pool: RankPool, batch: list[Case], monkeypatch: pytest.MonkeyPatch
+    harness_pool: RankPool, batch: list[Case]
 ) -> None:
     first, *others = batch
 
-    def faults_first(jobs: Iterable[tuple[Case, str]], *given: Any, **more: Any) -> Any:
-        """Whoever runs the first case."""
-        for case, name in jobs:
-            if case == first:
-                yield faulted(case, name, Fault(kind=Kind.RAISED, summary="as always"))
-            else:
-                yield from evaluate_all([(case, name)], *given, **more)
+    session = Session(harness_pool)
 
-    monkeypatch.setattr(trial, "evaluate_all", faults_first)
-    monkeypatch.setattr(
-        trial, "evaluate", lambda case, name, *_, **__: next(faults_first([(case, name)]))
-    )
-    power = measure([BANK["B14"]], [], Trier(cases=[first, *others], pool=harness_pool))
+    def faults_first(job: Job) -> Comparison:
+        """Whoever runs the first case."""
+        if job.case == first:
+            fault = Fault(kind=Kind.RAISED, summary="as always")
+            return faulted(job.case, job.candidate.name, fault)
+        return session.judge_one(job)
+
+    trier = Trier(cases=[first, *others], session=Answering(harness_pool, faults_first))
+    power = measure([BANK["B14"]], [], trier)
     (told,) = power.mutants
     assert (told.verdict, told.verdicts["FAULT"]) == ("DIVERGED", 1)
     assert told.cases > 1
@@ -137,7 +140,7 @@ def test_a_wrong_name_is_said_and_fails_the_score_and_an_unmet_need_is_kept(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
     told = replace(BANK["B14"], anomaly="kv-repeat", needs=("dp>7", "sp>1"))
-    power = measure([told], [], Trier(cases=batch, pool=harness_pool))
+    power = measure([told], [], Trier(cases=batch, session=Session(harness_pool)))
     assert len(power.killed) == 1
     assert not power.passed
     assert "label-rolled-locally, not kv-repeat" in printed(power)
@@ -148,7 +151,7 @@ def test_what_is_flagged_is_explained_and_fails_the_score(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
     wrong = Benign("wrong", BANK["B14"].candidate, "Rolls its shard.", "nothing")
-    power = measure([], [wrong], Trier(cases=batch, pool=harness_pool))
+    power = measure([], [wrong], Trier(cases=batch, session=Session(harness_pool)))
     assert not power.passed
     assert "benign.wrong was flagged: Rolls its shard.\nDIVERGED" in printed(power)
 
@@ -164,7 +167,7 @@ def test_a_failing_case_is_shrunk_where_that_is_asked_for(
     power = measure(
         [BANK["B14"]],
         [],
-        Trier(cases=batch, pool=harness_pool, shrinks=True),
+        Trier(cases=batch, session=Session(harness_pool), shrinks=True),
     )
     case = parse(power.mutants[0].case)
     assert case.tokens <= case.sp + 2
@@ -175,7 +178,9 @@ def test_a_failing_case_is_shrunk_where_that_is_asked_for(
 def test_a_crash_does_not_spoil_what_comes_after_it(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
-    power = measure([BANK["B94"], BANK["B83"]], [], Trier(cases=batch, pool=harness_pool))
+    power = measure(
+        [BANK["B94"], BANK["B83"]], [], Trier(cases=batch, session=Session(harness_pool))
+    )
     assert [trial.named for trial in power.mutants] == ["crashed", "denominator-wrong-count"]
 
 

@@ -16,6 +16,7 @@ from harness.candidates.own.mutants.called import CALLED
 from harness.case import Case, parse
 from harness.detection import Trier, measure
 from harness.generation.situations.needs import UnknownNeed, lacking
+from harness.judge import Session
 from harness.ranks.pool import RankPool
 from properties.helpers.alone import PROPERTIES
 
@@ -84,7 +85,7 @@ def test_the_check_finds_every_mutant_and_names_nine_of_ten(
 ) -> None:
     keys = some(list(BANK), request.config)
     chosen = [BANK[key] for key in keys if shows_on(BANK[key], harness_pool.size)]
-    power = measure(chosen, [], Trier(cases=batch, pool=harness_pool))
+    power = measure(chosen, [], Trier(cases=batch, session=Session(harness_pool)))
     assert [trial.key for trial in power.survivors] == []
     # No case kills that lacks what a mutant is said to need.
     assert {t.key: t.unmet for t in power.mutants if t.unmet} == {}
@@ -98,7 +99,9 @@ def test_so_it_does_from_required_keys_alone(
 ) -> None:
     keys = some(list(BANK), request.config, first=8)
     chosen = [BANK[key] for key in keys if shows_on(BANK[key], harness_pool.size)]
-    trials = measure(chosen, [], Trier(cases=batch, pool=harness_pool, required_only=True)).mutants
+    trials = measure(
+        chosen, [], Trier(cases=batch, session=Session(harness_pool), required_only=True)
+    ).mutants
     wrong = [f"{t.key}: {t.named}, not {t.expected}" for t in trials if not t.named_right]
     assert len(wrong) <= 0.1 * len(trials), wrong
 
@@ -115,7 +118,7 @@ def test_what_is_benign_is_left_alone(
     harness_pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
 ) -> None:
     cases = batch[:200] if request.config.getoption("--all") else batch[:2]
-    tried = measure([], list(BENIGN.values()), Trier(cases=cases, pool=harness_pool))
+    tried = measure([], list(BENIGN.values()), Trier(cases=cases, session=Session(harness_pool)))
     assert [f"{t.key}\n{t.explanation}" for t in tried.flagged] == []
     refused = {t.key: t.verdicts for t in tried.benign if t.verdicts.get("UNSUPPORTED")}
     assert refused == {}

@@ -8,6 +8,7 @@ from itertools import count, islice
 import numpy as np
 import pytest
 
+from harness.candidates import locate
 from harness.candidates.own.mutants import BANK
 from harness.candidates.own.native import LocalDialect
 from harness.candidates.own.native.attention import Segments
@@ -20,11 +21,12 @@ from harness.diagnosis import Evidence, diagnose
 from harness.diagnosis.experiments import neighbours, plainer
 from harness.diagnosis.forward import Forward, passes
 from harness.diagnosis.readout import read_loss
-from harness.judge import diagnosed, evaluate
+from harness.judge import Session, diagnosed
 from harness.judge.diagnosed import MOST_RUNS, Asked
-from harness.judge.judge import reference_traces
+from harness.judge.stages import reference_traces
 from harness.ranks.pool import RankPool
 from harness.report import explain
+from properties.helpers.judging import evaluate
 from properties.planted import order, scratch
 
 PLACE = f"{scratch.__file__}:"
@@ -47,7 +49,7 @@ def test_what_is_wrong_with_it_is_named(
     kind: type[scratch.Scratch], harness_pool: RankPool
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}{kind.__name__.upper()}", harness_pool)
-    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    (root, *_) = diagnosed(seen, Session(harness_pool)).diagnosis
     assert root.name == scratch.WRONG[kind], root
 
 
@@ -55,13 +57,16 @@ def test_what_is_wrong_with_it_is_named(
 def test_a_machine_that_is_too_busy_loses_no_name(harness_pool: RankPool) -> None:
     """By a clock on which each run takes two seconds, and all of them more than ten."""
     seen, times = evaluate(CASES[0], f"{PLACE}NOWINDOW", harness_pool), count(0, 2)
-    usual = diagnosed(seen, harness_pool)
+    usual = diagnosed(seen, Session(harness_pool))
     assert usual.called == "window-ignored"
-    assert diagnosed(seen, harness_pool, clock=lambda: next(times)).diagnosis == usual.diagnosis
+    assert (
+        diagnosed(seen, Session(harness_pool), clock=lambda: next(times)).diagnosis
+        == usual.diagnosis
+    )
 
 
 def test_a_candidate_is_run_no_more_than_so_often(harness_pool: RankPool) -> None:
-    asked = Asked(f"{PLACE}SCRATCH", harness_pool, math.inf, runs=MOST_RUNS - 1)
+    asked = Asked(locate(f"{PLACE}SCRATCH"), Session(harness_pool), math.inf, runs=MOST_RUNS - 1)
     assert asked(CASES[0]) is not None
     assert asked(CASES[0]) is None
 
@@ -72,7 +77,9 @@ def test_of_what_holds_on_all_cases_others_tell_as_long_as_anything_holds_there(
     kind: str, told_apart: bool, harness_pool: RankPool
 ) -> None:
     case = parse(f"case/1 {ROWS} sp=4 dp=1 seed=5")
-    (root, *_) = diagnosed(evaluate(case, f"{PLACE}{kind}", harness_pool), harness_pool).diagnosis
+    (root, *_) = diagnosed(
+        evaluate(case, f"{PLACE}{kind}", harness_pool), Session(harness_pool)
+    ).diagnosis
     assert root.name == "kv-repeat"
     assert (
         bool(re.search(r"and the losses of \d more, which others do not", root.why)) == told_apart
@@ -92,7 +99,7 @@ def test_a_mask_of_tokens_in_another_order_is_named(
     candidate: str, said: str, case: Case, harness_pool: RankPool
 ) -> None:
     seen = evaluate(case, f"{order.__file__}:{candidate}", harness_pool)
-    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    (root, *_) = diagnosed(seen, Session(harness_pool)).diagnosis
     assert root.name == "future-leak"
     assert root.why.startswith(said)
 
@@ -102,7 +109,7 @@ def test_of_what_nothing_fits_is_told_what_it_is_not_and_when_it_is_gone(
     harness_pool: RankPool,
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}ODD", harness_pool)
-    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    (root, *_) = diagnosed(seen, Session(harness_pool)).diagnosis
     assert root.name == "unclassified"
     assert "it is none of attention-cut, exchange-incomplete, future-leak, head-order" in root.why
     pair = re.search(r"(case/1 \S.*) goes wrong, and is right without a window$", root.why)
@@ -121,7 +128,7 @@ def test_of_two_bugs_the_one_that_the_case_shows_is_named(
 ) -> None:
     case = parse(f"case/1 rows={rows} heads=4/2 layers=1 vocab=32 sp=2 dp=1 window=3 seed=5")
     seen = evaluate(case, f"{PLACE}NOTHINGSEENBESIDEPADDING", harness_pool)
-    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    (root, *_) = diagnosed(seen, Session(harness_pool)).diagnosis
     assert root.name == name, root
 
 
@@ -130,7 +137,7 @@ def test_two_bugs_are_both_named_where_one_alone_does_not_predict_all(
     harness_pool: RankPool,
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}BOTH", harness_pool)
-    root, other = diagnosed(seen, harness_pool).diagnosis
+    root, other = diagnosed(seen, Session(harness_pool)).diagnosis
     assert (root.name, other.name) == ("window-ignored", "denominator-per-rank")
     assert "predicts all losses of" in root.why
 
@@ -173,7 +180,7 @@ def test_small_errors_that_stay_when_weights_move_are_no_rounding(
     kind: str, name: str, harness_pool: RankPool
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}{kind}", harness_pool)
-    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    (root, *_) = diagnosed(seen, Session(harness_pool)).diagnosis
     assert root.name == name
     assert "errors are small, but the same when weights move a little: no rounding" in root.why
 
@@ -183,7 +190,7 @@ def test_small_errors_that_stay_when_weights_move_are_no_rounding(
 def test_errors_that_do_not_are_rounding(key: str, harness_pool: RankPool) -> None:
     candidate = only_required(BANK[key].candidate.name)
     seen = evaluate(CASES[0], candidate, harness_pool)
-    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    (root, *_) = diagnosed(seen, Session(harness_pool)).diagnosis
     assert root.name == "low-precision"
     assert "errors are others when weights move a little, as after rounding" in root.why
 
@@ -205,7 +212,7 @@ def test_where_backward_is_wrong_it_is_told_what_comes_back(
 ) -> None:
     name = candidate if "." in candidate else f"{PLACE}{candidate}"
     seen = evaluate(parse(line), name, harness_pool)
-    (root, *_) = diagnosed(seen, harness_pool).diagnosis
+    (root, *_) = diagnosed(seen, Session(harness_pool)).diagnosis
     assert root.name == "gradient-partial"
     assert said in root.why
 

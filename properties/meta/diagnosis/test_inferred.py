@@ -4,8 +4,9 @@ import pytest
 
 from harness.candidates.required import only_required
 from harness.case import parse
-from harness.judge import diagnosed, evaluate
+from harness.judge import Session, diagnosed
 from harness.ranks.pool import RankPool
+from properties.helpers.judging import evaluate
 
 CASE = parse("case/1 rows=7:1101111,4:0011:left,6:111111 heads=4/2 sp=2 dim=8 seed=3")
 # The last token of rank 0.
@@ -19,7 +20,7 @@ def test_the_token_that_does_not_count_is_drawn_though_nobody_shows_weights(
     failure = evaluate(CASE, only_required("mutants.B21"), harness_pool)
     assert failure.picture is not None
     assert failure.picture.maps == ()
-    picture = diagnosed(failure, harness_pool).picture
+    picture = diagnosed(failure, Session(harness_pool)).picture
     assert picture is not None
     (drawn,) = picture.maps
     assert drawn.key == "weight"
@@ -33,14 +34,14 @@ def test_the_token_that_does_not_count_is_drawn_though_nobody_shows_weights(
 @pytest.mark.slow
 def test_who_shows_them_is_believed(harness_pool: RankPool) -> None:
     failure = evaluate(CASE, "mutants.B21", harness_pool)
-    assert diagnosed(failure, harness_pool).picture == failure.picture
+    assert diagnosed(failure, Session(harness_pool)).picture == failure.picture
 
 
 @pytest.mark.slow
 def test_the_picture_tells_how_often_each_share_of_a_gradient_counts(
     harness_pool: RankPool,
 ) -> None:
-    failure = diagnosed(evaluate(CASE, "mutants.B105", harness_pool), harness_pool)
+    failure = diagnosed(evaluate(CASE, "mutants.B105", harness_pool), Session(harness_pool))
     assert failure.picture is not None
     shares = failure.picture.shares
     assert shares.pop("embed") == {0: 0.5, 1: 0.5}

@@ -12,10 +12,11 @@ from harness.case import Row, parse
 from harness.compare import Comparison, Look, Verdict, compare
 from harness.diagnosis import name_divergence
 from harness.failure.confirm import confirmed
-from harness.judge import evaluate
+from harness.judge import Session
 from harness.ranks.pool import RankPool
 from harness.reference import reference
 from harness.report import explain
+from properties.helpers.judging import evaluate
 from properties.helpers.places import PLANTED
 from properties.meta.diagnosis.test_anomalies import GRADIENTS, shown, times
 
@@ -128,6 +129,6 @@ def test_against_itself_a_smaller_case_has_the_name_that_its_replay_gives(
     harness_pool: RankPool,
 ) -> None:
     failure = judged(f"{METRICS}BALANCE", harness_pool)
-    small = confirmed(CASE, failure.named(Look("replica-split", "")), harness_pool)
+    small = confirmed(CASE, failure.named(Look("replica-split", "")), Session(harness_pool))
     assert small is not None
     assert [look.name for look in small.looks] == ["gradient-partial"]

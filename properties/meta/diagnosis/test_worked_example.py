@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from harness.candidates import locate
 from harness.case import parse
 from harness.cli import main
 from harness.commands.options import DIVERGED
@@ -13,6 +14,7 @@ from harness.diagnosis import Evidence
 from harness.diagnosis.elimination import hypotheses_left
 from harness.diagnosis.forward import Forward, passes
 from harness.diagnosis.readout import read_loss
+from harness.judge import Session
 from harness.judge.diagnosed import DIAGNOSE_SECONDS, Asked
 from harness.ranks.pool import RankPool
 from properties.helpers.places import ROOT
@@ -27,7 +29,7 @@ CANDIDATES = [str(ROOT / shlex.split(words)[-1]) for words in SHOWN]
 
 
 def evidence(number: int, pool: RankPool) -> Evidence:
-    asked = Asked(CANDIDATES[number], pool, time.monotonic() + DIAGNOSE_SECONDS)
+    asked = Asked(locate(CANDIDATES[number]), Session(pool), time.monotonic() + DIAGNOSE_SECONDS)
     found = asked(CASES[number])
     assert found is not None
     return found

@@ -18,11 +18,11 @@ from harness.failure.bundle import read_bundle, write_bundle
 from harness.failure.bundle.keep import keep
 from harness.failure.bundle.read import MOST_BYTES, RECORD, TENSORS
 from harness.failure.sameness import mark_of
-from harness.judge import evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Fault, Kind, Misfit, MisfitKind
 from properties.helpers.bundles import CASE, FILES, LINE, made_by_hand, wrong
+from properties.helpers.judging import evaluate
 
 REQUEST = Request(
     candidates=("mutants.B14",), sps=(2, 1), dps=(1,), dtypes=("fp64",), losses=("row-mean",),

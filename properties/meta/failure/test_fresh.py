@@ -11,7 +11,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from harness.against import ITSELF
-from harness.candidates import Emit, Rank
+from harness.candidates import Emit, Rank, locate
 from harness.candidates.own.mutants.exchange import HeadsOfTheFirstModel
 from harness.candidates.own.native import LocalDialect
 from harness.candidates.own.native.rows import Batch
@@ -23,9 +23,10 @@ from harness.failure.bundle import read_bundle, write_bundle
 from harness.failure.confirm import on_fresh_ranks, with_what_it_needs
 from harness.failure.shrink import Shrunk
 from harness.failure.smallest import smallest
-from harness.judge import evaluate, evaluate_all
+from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.report import explain
+from properties.helpers.judging import evaluate, evaluate_all
 
 # Remembers from the first model of its process how many query heads share one kv head.
 REMEMBERS = "mutants.B48"
@@ -55,7 +56,9 @@ def one_rank() -> Iterator[RankPool]:
 
 @pytest.fixture(scope="module")
 def seen(one_rank: RankPool) -> Comparison:
-    failure = on_fresh_ranks(TWO_OF_EACH, REMEMBERS, one_rank, [EACH_OF_ITS_OWN])
+    failure = on_fresh_ranks(
+        Job(TWO_OF_EACH, locate(REMEMBERS)), Session(one_rank), [EACH_OF_ITS_OWN]
+    )
     assert failure.verdict is Verdict.DIVERGED
     return failure
 
@@ -63,7 +66,7 @@ def seen(one_rank: RankPool) -> Comparison:
 @pytest.mark.slow
 def test_what_the_first_case_left_behind_is_found(one_rank: RankPool, seen: Comparison) -> None:
     earlier = [EACH_OF_ITS_OWN, TWO_OF_EACH]
-    said = with_what_it_needs(seen, earlier, one_rank)
+    said = with_what_it_needs(seen, earlier, Session(one_rank))
     assert said is not None
     assert said.looks[0].name == "stale-state"
     assert "unless its ranks ran another case before it" in explain(said)
@@ -72,7 +75,7 @@ def test_what_the_first_case_left_behind_is_found(one_rank: RankPool, seen: Comp
 
 
 def test_what_nothing_brings_back_is_not_repeatable(one_rank: RankPool, seen: Comparison) -> None:
-    said = with_what_it_needs(seen, [], one_rank)
+    said = with_what_it_needs(seen, [], Session(one_rank))
     assert said is not None
     assert said.looks[0].name == "not-repeatable"
 
@@ -85,7 +88,9 @@ def test_ranks_that_have_no_part_in_a_case_are_told_of_and_replayed(
     with RankPool(2) as pool:
         failure = evaluate(TWO_OF_EACH, candidate, pool)
         # What ran before is not to blame, though the ranks that it needed were those two.
-        said = smallest(failure, pool, [parse("case/1 rows=2:11 sp=2"), TWO_OF_EACH]).smallest
+        said = smallest(
+            failure, Session(pool), [parse("case/1 rows=2:11 sp=2"), TWO_OF_EACH]
+        ).smallest
     assert (said.called, said.before, said.ranks) == ("ranks-beside", (), 2)
     assert "it passes where there are 1, and not where there are 2" in explain(said)
     place = write_bundle(said, tmp_path)
@@ -101,11 +106,11 @@ def test_a_failure_of_which_only_a_smaller_case_was_not_one_is_shown_as_it_was(
     one_rank: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failure = evaluate(TWO_OF_EACH, "mutants.B17", one_rank)
-    assert with_what_it_needs(failure, [EACH_OF_ITS_OWN], one_rank) is None
+    assert with_what_it_needs(failure, [EACH_OF_ITS_OWN], Session(one_rank)) is None
     small = Shrunk(replace(failure, case=EACH_OF_ITS_OWN), 1, finished=True)
     monkeypatch.setattr("harness.failure.smallest.shrink", lambda *_, **__: small)
     monkeypatch.setattr("harness.failure.smallest.confirmed", lambda *_: None)
-    said = smallest(failure, one_rank, [EACH_OF_ITS_OWN]).smallest
+    said = smallest(failure, Session(one_rank), [EACH_OF_ITS_OWN]).smallest
     assert (said.case, said.called, said.before) == (failure.case, failure.called, ())
 
 
@@ -116,7 +121,7 @@ def test_what_comes_by_chance_is_not_blamed_on_what_ran_before(one_rank: RankPoo
         verdict=Verdict.DIVERGED,
         seen=(Look("not-repeatable", "each time another loss"),),
     )
-    assert with_what_it_needs(chance, [EACH_OF_ITS_OWN], one_rank) is None
+    assert with_what_it_needs(chance, [EACH_OF_ITS_OWN], Session(one_rank)) is None
 
 
 class Fussy(HeadsOfTheFirstModel):
@@ -136,9 +141,9 @@ def test_what_a_candidate_refused_did_not_run_before(one_rank: RankPool) -> None
     refused = replace(EACH_OF_ITS_OWN, rows=(*EACH_OF_ITS_OWN.rows, Row("1")))
     candidate = f"{__file__}:FUSSY"
     earlier = [refused, EACH_OF_ITS_OWN, refused]
-    failure = on_fresh_ranks(TWO_OF_EACH, candidate, one_rank, earlier)
+    failure = on_fresh_ranks(Job(TWO_OF_EACH, locate(candidate)), Session(one_rank), earlier)
     assert failure.before == (EACH_OF_ITS_OWN,)
-    said = with_what_it_needs(failure, earlier, one_rank)
+    said = with_what_it_needs(failure, earlier, Session(one_rank))
     assert said is not None
     assert said.called == "stale-state"
     assert said.before == (EACH_OF_ITS_OWN,)
@@ -188,7 +193,7 @@ def test_what_its_own_step_at_sp_1_left_behind_is_found_and_shown_again() -> Non
             [(each, candidate) for each in (*earlier, case)], pool, against=ITSELF
         )
         assert seen.verdict is Verdict.FAULT
-        said = with_what_it_needs(seen, earlier, pool)
+        said = with_what_it_needs(seen, earlier, Session(pool))
     assert said is not None
     assert (said.called, said.before) == ("stale-state", tuple(earlier[:1]))
     words = [str(earlier[0]), str(case), "--candidate", candidate, "--against", "self"]

@@ -13,8 +13,9 @@ from harness.cli import main
 from harness.commands.options import DIVERGED
 from harness.failure import like
 from harness.failure.like import known_alike
-from harness.judge import evaluate
+from harness.judge import Session
 from harness.ranks.pool import RankPool
+from properties.helpers.judging import evaluate
 from properties.planted import scratch
 
 pytest_plugins = ["properties.helpers.own_pool"]
@@ -31,7 +32,7 @@ def few_mutants(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keys(candidate: str, pool: RankPool) -> list[str]:
-    found, where = known_alike(evaluate(CASE, candidate, pool), pool)
+    found, where = known_alike(evaluate(CASE, candidate, pool), Session(pool))
     said = r"on 10 cases, of which \d+ go wrong; (\d+) of \1 known bugs with numbers compared"
     assert re.fullmatch(said, where)
     return [mutant.key for mutant in found]
@@ -54,7 +55,9 @@ def test_a_mutant_is_not_cited_for_itself(harness_pool: RankPool) -> None:
 
 @pytest.mark.usefixtures("few_mutants")
 def test_of_a_right_step_no_known_bug_is_cited(harness_pool: RankPool) -> None:
-    found, where = known_alike(evaluate(CASE, "native-gather", harness_pool), harness_pool)
+    found, where = known_alike(
+        evaluate(CASE, "native-gather", harness_pool), Session(harness_pool)
+    )
     assert (found, where) == ([], "on 0 of 10 cases it goes wrong, which is too few to compare")
 
 
@@ -63,7 +66,7 @@ def test_no_known_bug_is_cited_of_a_step_that_is_compared_with_itself(
 ) -> None:
     failure = evaluate(CASE, "mutants.B14", harness_pool, against="self")
     assert failure.verdict.failed
-    found, where = known_alike(failure, harness_pool)
+    found, where = known_alike(failure, Session(harness_pool))
     assert found == []
     assert where.startswith("known bugs are of our own model")
 
@@ -83,7 +86,7 @@ def test_who_was_not_compared_in_time_is_not_said_to_differ(
         return calls[-1]
 
     monkeypatch.setattr(like, "_gives", slow)
-    _, compared = known_alike(failure, harness_pool)
+    _, compared = known_alike(failure, Session(harness_pool))
     monkeypatch.undo()
     assert compared.endswith(
         "1 of 5 known bugs with numbers compared; time ran out before all were compared"

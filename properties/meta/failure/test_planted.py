@@ -5,8 +5,8 @@ import pytest
 from harness.case import Dtype
 from harness.compare import Verdict
 from harness.generation import cases, generate
-from harness.judge import evaluate_all
 from harness.ranks.pool import RankPool
+from properties.helpers.judging import evaluate_all
 
 
 @pytest.mark.slow(but=2)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.against import ITSELF, Against
+from harness.against import ITSELF
 from harness.campaign.request import Request
 from harness.campaign.supply import draw
+from harness.candidates import locate
 from harness.case import Case, parse
 from harness.cli import main
 from harness.commands.options import DIVERGED, FAULT, PASSED, USAGE
@@ -18,10 +19,11 @@ from harness.compare import Comparison, Look, Verdict, faulted
 from harness.failure.bundle import Origin, read_bundle, write_bundle
 from harness.failure.replay import again
 from harness.failure.smallest import smallest
-from harness.judge import evaluate, verdict_only
+from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
 from properties.helpers.full import full_disk
+from properties.helpers.judging import evaluate, verdict_only
 from properties.helpers.places import PLANTED
 
 pytest_plugins = ["properties.helpers.own_pool"]
@@ -241,26 +243,24 @@ def test_what_shrinks_after_another_case_still_needs_it(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fresh(
-        case: Case,
-        candidate: str,
-        pool: RankPool,
-        before: tuple[Case, ...] = (),
-        ranks: int = 0,
-        *,
-        against: Against,
+        job: Job, session: Session, before: tuple[Case, ...] = (), ranks: int = 0
     ) -> Comparison:
-        assert pool is harness_pool
+        assert session.pool is harness_pool
         assert not ranks
-        verdict = Verdict.DIVERGED if before == (CASE,) else Verdict.EQUAL
         return Comparison(
-            case=case, candidate=candidate, verdict=verdict, against=against, before=before
+            case=job.case,
+            candidate=job.candidate.name,
+            verdict=Verdict.DIVERGED if before == (CASE,) else Verdict.EQUAL,
+            against=job.against,
+            before=before,
         )
 
     for module in ("confirm", "smallest"):
         monkeypatch.setattr(f"harness.failure.{module}.on_fresh_ranks", fresh)
 
-    seen = fresh(LARGER, "native-local", harness_pool, (CASE,), against=ITSELF)
-    found = smallest(seen, harness_pool)
+    job = Job(LARGER, locate("native-local"), ITSELF)
+    seen = fresh(job, Session(harness_pool), (CASE,))
+    found = smallest(seen, Session(harness_pool))
     assert found.finished
     assert found.smallest.against == ITSELF
     assert found.smallest.case.tokens == 1

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from harness.candidates import locate
 from harness.case import parse
 from harness.compare import Comparison, Verdict, faulted, unsupported
 from harness.failure import scripted
 from harness.failure.reached import reached
 from harness.failure.replay import look
 from harness.failure.script import MOST_ELEMENTS, NoScript, script, source_of
+from harness.judge import Job, Session
 from harness.ranks.messages import Order
 from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
@@ -140,7 +142,10 @@ def seen(mine: Path) -> Iterator[dict[str, Comparison]]:
     with RankPool(2, deadline=3) as pool:
         yield {
             name: look(
-                [*map(parse, form.before), parse(form.line)], f"{mine}:{name}", pool, form.ranks
+                Job(parse(form.line), locate(f"{mine}:{name}")),
+                Session(pool),
+                [*map(parse, form.before)],
+                form.ranks,
             ).comparison
             for name, form in FORMS.items()
         }

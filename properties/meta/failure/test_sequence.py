@@ -17,8 +17,9 @@ from harness.failure import sequence
 from harness.failure.shrink import MUCH, shrink
 from harness.failure.smallest import smallest
 from harness.generation import cases, generate
-from harness.judge import evaluate_all
+from harness.judge import Session
 from harness.ranks.pool import RankPool
+from properties.helpers.judging import evaluate_all
 
 
 class CachesItsMask(LocalDialect):
@@ -60,7 +61,7 @@ def test_two_small_cases_are_left_of_many(candidate: str) -> None:
                 break
         assert seen.verdict.failed
         started = time.monotonic()
-        found = smallest(seen, pool, drawn[: drawn.index(seen.case)]).smallest
+        found = smallest(seen, Session(pool), drawn[: drawn.index(seen.case)]).smallest
         assert time.monotonic() - started < 70
     assert found.called == "stale-state"
     (before,) = found.before
@@ -101,7 +102,7 @@ def test_of_what_ran_before_as_little_is_left_as_may_be(
     monkeypatch.setattr(sequence, "on_fresh_ranks", on_fresh_ranks)
     seen = on_fresh_ranks(last, "planted", pool := RankPool(2), before, against=ITSELF)
     rooted = seen.rooted("stale-state", "it remembers")
-    found = sequence.shrink_sequence(rooted, pool, 60).smallest
+    found = sequence.shrink_sequence(rooted, Session(pool), 60).smallest
     assert found.against == ITSELF
     (first,) = found.before
     assert REMEMBERED[what](first, found.case)
@@ -109,7 +110,7 @@ def test_of_what_ran_before_as_little_is_left_as_may_be(
     assert found.case.layers == 1
     assert found.case.window is None
     assert found.looks[0].why == "it passes unless its ranks ran another case before it"
-    rushed = sequence.shrink_sequence(rooted, pool, 0)
+    rushed = sequence.shrink_sequence(rooted, Session(pool), 0)
     assert not rushed.finished
     assert rushed.smallest.before == tuple(before)
     assert rushed.smallest.looks[0].why == (

@@ -11,6 +11,7 @@ from harness.case import parse
 from harness.cli import main
 from harness.golden import Store, Vector, examine, own
 from harness.golden.own import CANDIDATE
+from harness.judge import Session
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind, Trace, Unsupported
 from properties.helpers.places import PLANTED
@@ -230,9 +231,9 @@ def test_what_no_golden_can_be_asked_for_is_refused(
 def test_a_step_that_gives_no_numbers_at_sp_1_does_not_confirm_its_golden(
     now: Unsupported | Fault, harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own, "at_sp_1", lambda *_: now)
+    monkeypatch.setattr(own, "reference_at_sp_1", lambda *_: now)
     vector = Vector(NAME, parse("case/1 rows=3:111 sp=2"), "any", (), (), "")
     golden = own.make(vector, Trace(), MINE, {}, "")
-    ((name, why),) = own.unconfirmed({NAME: golden}, harness_pool)
+    ((name, why),) = own.unconfirmed({NAME: golden}, Session(harness_pool))
     assert name == NAME
     assert why.startswith(f"{MINE} gives no numbers at sp 1: ")

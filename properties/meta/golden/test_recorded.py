@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from harness.candidates import locate
 from harness.candidates.registry import vouched_for
 from harness.case import parse
 from harness.cli import main
 from harness.golden import BadGolden, Store, as_files, examine
 from harness.golden.own import CANDIDATE
 from harness.golden.recorded import record
+from harness.judge import Session
 from harness.ranks.pool import RankPool
 from properties.helpers.places import PLANTED
 from properties.helpers.stores import PLACE, made_otherwise, on_disk, stored_in
@@ -159,7 +161,7 @@ def test_what_a_short_format_cannot_judge_is_left_out_by_name(
     golden = goldens["one-target"]
     chosen["far-off"] = replace(golden, vector=replace(golden.vector, case=case))
     recorded, left_out = record(
-        chosen, "native-local", "bf16", {"device": "cpu"}, "none", harness_pool
+        chosen, locate("native-local"), "bf16", {"device": "cpu"}, "none", Session(harness_pool)
     )
     assert set(recorded) == {"one-target"}
     assert left_out["far-off"].startswith("not judgeable in bf16: the rounding of plain training ")
@@ -170,4 +172,6 @@ def test_a_candidate_that_is_wrong_is_not_recorded(harness_pool: RankPool) -> No
     goldens, _ = examine(Store(PLACE).files())
     wrong = {"one-target": goldens["one-target"]}
     with pytest.raises(BadGolden, match=r"one-target: mutants\.B16 is DIVERGED on case/1"):
-        record(wrong, "mutants.B16", "bf16", {"device": "cpu"}, "none", harness_pool)
+        record(
+            wrong, locate("mutants.B16"), "bf16", {"device": "cpu"}, "none", Session(harness_pool)
+        )

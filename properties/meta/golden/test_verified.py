@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from harness.against import ITSELF
+from harness.candidates import locate
 from harness.case import parse
 from harness.cli import main
 from harness.commands.options import DIVERGED, FAULT, PASSED, USAGE
@@ -17,7 +18,8 @@ from harness.compare import Comparison, KeyResult, unsupported
 from harness.compare.budget import LEAN_LEAST
 from harness.golden.own import CANDIDATE
 from harness.golden.table import show_verified
-from harness.golden.verify import Job, Verified, verify
+from harness.golden.verify import Asked, Verified, verify
+from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
 from properties.helpers.places import PLANTED, ROOT
@@ -89,7 +91,7 @@ def test_parts_of_a_verification_add_up_to_the_whole() -> None:
     whole, parts = Verified(goldens=len(runs)), [Verified(goldens=1) for _ in runs]
     for number, (run, part) in enumerate(zip(runs, parts, strict=True)):
         for each in (whole, part):
-            each.ask(Job(str(number), run.case, run.candidate, None))
+            each.ask(run.candidate, run.case)
             each.add(str(number), run)
     assert len(whole.leans) == 1
     added = sum(map(as_read, parts), Verified(goldens=0))
@@ -131,7 +133,7 @@ def test_a_step_that_is_right_when_it_is_asked_again_was_wrong_all_the_same(
     harness_pool: RankPool,
 ) -> None:
     case, name = replace(CASE, dtype="fp32", seed=78), f"{PLANTED / 'alone.py'}:NOW_AND_THEN"
-    verified = verify([Job("one", case, name, None, ITSELF)], 1, harness_pool)
+    verified = verify([Asked("one", Job(case, locate(name), ITSELF))], 1, Session(harness_pool))
     assert verified.verdict is Verdict.DIVERGED
 
 

@@ -9,9 +9,10 @@ from harness.case import Dtype
 from harness.compare import Comparison, Verdict
 from harness.failure.smallest import smallest
 from harness.generation import cases, generate
-from harness.judge import evaluate_all
+from harness.judge import Session
 from harness.ranks.pool import RankPool
 from harness.report import explain
+from properties.helpers.judging import evaluate_all
 from properties.helpers.places import PLANTED
 
 RIGHT = (f"{PLANTED / 'mixtral.py'}:MIXTRAL", f"{PLANTED / 'mla.py'}:MLA")
@@ -94,7 +95,7 @@ def test_what_is_wrong_in_it_is_found(candidate: str, pool: RankPool) -> None:
 def test_and_shrinks_to_two_rows_of_a_token_or_two_for_each_rank(
     candidate: str, pool: RankPool
 ) -> None:
-    small = smallest(first_failure(candidate, pool), pool).smallest
+    small = smallest(first_failure(candidate, pool), Session(pool)).smallest
     assert small.verdict is Verdict.DIVERGED
     assert len(small.case.rows) <= 2
     assert small.case.tokens <= small.case.sp + 2

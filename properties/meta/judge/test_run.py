@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from harness.candidates import locate
 from harness.case import Case, Dtype, parse
 from harness.compare import Verdict, doubt
 from harness.compare.elementwise import measure_noise
-from harness.judge import blame
-from harness.judge.judge import begin, evaluate, evaluate_all, evaluate_traced, judge
+from harness.judge import Job, second_opinion
+from harness.judge.stages import ask_ranks, measure
 from harness.ranks.pool import RankPool
 from harness.reference import reference, rowwise
 from harness.trace import Entry, Kind, Trace, is_required
+from properties.helpers.judging import evaluate, evaluate_all, evaluate_traced
 from properties.helpers.places import PLANTED
 
 CASE = parse("case/1 rows=5:11111,3:111 sp=2")
@@ -39,7 +41,7 @@ def strays_by(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def witness(case: Case, dtype: torch.dtype = torch.float64) -> Trace:
         return strayed(rowwise(case, dtype), share)
 
-    monkeypatch.setattr(blame, "row_by_row", witness)
+    monkeypatch.setattr(second_opinion, "row_by_row", witness)
 
 
 def test_a_candidate_is_blamed_only_after_plain_training_was_asked_again(
@@ -72,7 +74,7 @@ def test_fused_attention_is_not_held_against_a_library(
     for line in lines:
         found = evaluate(parse(line), candidate, harness_pool)
         assert found.verdict is Verdict.WITHIN
-    monkeypatch.setattr(blame, "otherwise_rounded", lambda _case: ())
+    monkeypatch.setattr(second_opinion, "otherwise_rounded", lambda _case: ())
     blamed = [evaluate(parse(line), candidate, harness_pool).verdict for line in lines]
     # Which of them would be, each kind of processor decides.
     assert Verdict.DIVERGED in blamed
@@ -84,8 +86,8 @@ def test_whether_a_run_is_traced_changes_no_verdict(sp: int, harness_pool: RankP
     case = parse(f"case/1 rows=4:0110 heads=4/2 layers=1 vocab=8 sp={sp} dim=2 dtype=bf16 seed=97")
     found = {}
     for traced in (False, True):
-        run = begin(case, "mutants.B134", harness_pool, traced=traced)
-        comparison = judge(run, traced=traced)
+        job = Job(case, locate("mutants.B134"))
+        comparison = measure(ask_ranks(job, harness_pool, traced=traced))
         found[traced] = {
             (result.key, result.wrong, result.used)
             for result in comparison.keys

@@ -13,11 +13,11 @@ from harness.against import ITSELF
 from harness.case import Dtype, LossContract, parse
 from harness.cli import main
 from harness.compare import Verdict
-from harness.judge import evaluate, evaluate_traced, verdict_only
 from harness.ranks.pool import RankPool
 from harness.reference import reference, with_what_is_given
 from harness.report import explain
 from harness.trace import Kind, MisfitKind, is_of_plain_training, is_required
+from properties.helpers.judging import evaluate, evaluate_traced, verdict_only
 from properties.helpers.places import PLANTED
 
 pytest_plugins = ["properties.helpers.own_pool"]

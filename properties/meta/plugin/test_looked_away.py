@@ -2,27 +2,28 @@
 
 import pytest
 
-from harness import judge
-from harness.case import Case
 from harness.compare import Comparison, KeyResult, Verdict, unsupported
+from harness.judge import Job, Session
 
 pytest_plugins = ["pytester"]
 
 OPTIONS = ("--harness-ranks", "2", "-p", "no:cacheprovider")
 
 
-def right_unless_in_bf16(case: Case, candidate: str, _: object, *, against: str) -> Comparison:
-    assert against == "plain"
-    if case.dtype == "bf16":
-        return unsupported(case, candidate, "fp64 only")
-    verdict = Verdict.DIVERGED if candidate == "wrong.py:MINE" else Verdict.WITHIN
+def right_unless_in_bf16(_: Session, job: Job) -> Comparison:
+    assert job.against == "plain"
+    if job.case.dtype == "bf16":
+        return unsupported(job.case, job.candidate.name, "fp64 only")
+    verdict = Verdict.DIVERGED if job.candidate.name == "wrong.py:MINE" else Verdict.WITHIN
     keys = (KeyResult("grad.head", 4, 0, 0.5, 0.1),)
-    return Comparison(case=case, candidate=candidate, verdict=verdict, keys=keys, at_edge=1)
+    return Comparison(
+        case=job.case, candidate=job.candidate.name, verdict=verdict, keys=keys, at_edge=1
+    )
 
 
 @pytest.fixture(autouse=True)
 def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "evaluate", right_unless_in_bf16)
+    monkeypatch.setattr(Session, "judge_one", right_unless_in_bf16)
     monkeypatch.setattr("harness.ranks.pool.RankPool.limits", lambda *_: "loss=token-mean dp=1")
 
 
@@ -92,7 +93,7 @@ def test_it(harness_prove, seed): harness_prove(CASE)
 def test_a_session_that_looked_away_is_no_pass(
     pytester: pytest.Pytester, suite: str, options: tuple[str, ...], told: str
 ) -> None:
-    pytester.makepyfile(wrong="")
+    pytester.makepyfile(mine="", other="", wrong="")
     pytester.makepyfile(HEAD + suite)
     result = pytester.runpytest_inprocess(*OPTIONS, *options)
     assert "failed" not in result.parseoutcomes()
@@ -102,6 +103,7 @@ def test_a_session_that_looked_away_is_no_pass(
 
 def test_a_session_that_looks_at_what_it_asked_for_passes(pytester: pytest.Pytester) -> None:
     draws = DRAWS.format(asks="dtypes=('fp64', 'fp32'), dps=(1,)", whose="mine.py")
+    pytester.makepyfile(mine="")
     pytester.makepyfile(HEAD + draws)
     result = pytester.runpytest_inprocess(*OPTIONS, "--harness-candidate", "./mine.py:MINE")
     assert result.ret == pytest.ExitCode.OK

@@ -5,15 +5,17 @@ from pathlib import Path
 
 import pytest
 
-# With torch, which loads only once: what an inner session loads is forgotten.
-from harness import judge
-from harness.case import Case, parse
+from harness.case import parse
 from harness.compare import Comparison, KeyResult, Verdict, faulted, unsupported
 from harness.compare.budget import LEAN_LEAST
 from harness.failure.bundle import read_bundle
+
+# With torch, which loads only once: what an inner session loads is forgotten.
+from harness.judge import Job, Session
 from harness.plugin.running import ON_PURPOSE
 from harness.report.brief import COLUMNS
 from harness.trace import Fault, Kind
+from properties.helpers.judging import comparison_of
 
 pytest_plugins = ["pytester"]
 
@@ -217,12 +219,14 @@ def test_a_failure_that_no_test_failed_on_fails_the_session_unless_it_is_only_to
 ) -> None:
     asked = []
 
-    def failed(case: Case, candidate: str, _: object, *, against: str) -> Comparison:
-        asked.append(against)
-        return faulted(case, candidate, Fault(kind=Kind.RAISED, summary="rank 1 raised"))
+    def failed(_: Session, job: Job) -> Comparison:
+        asked.append(job.against)
+        return faulted(
+            job.case, job.candidate.name, Fault(kind=Kind.RAISED, summary="rank 1 raised")
+        )
 
     # No rank has to run for it.
-    monkeypatch.setattr(judge, "evaluate", failed)
+    monkeypatch.setattr(Session, "judge_one", failed)
     pytester.makepyfile(UNSEEN)
     options = ("--harness-unseen", unseen, "--harness-against", "self")
     result = pytester.runpytest_inprocess(*OPTIONS, *options)
@@ -287,14 +291,14 @@ def test_a_session_in_which_too_little_was_examined_is_no_pass(
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def all_but_sp_2(case: Case, candidate: str, _: object, *, against: str) -> Comparison:
-        assert against == "plain"
-        if case.sp == 2:
-            return unsupported(case, candidate, "not over two")
-        return Comparison(case=case, candidate=candidate, verdict=Verdict.EQUAL)
+    def all_but_sp_2(_: Session, job: Job) -> Comparison:
+        assert job.against == "plain"
+        if job.case.sp == 2:
+            return unsupported(job.case, job.candidate.name, "not over two")
+        return comparison_of(job, Verdict.EQUAL)
 
     # No rank has to run for it.
-    monkeypatch.setattr(judge, "evaluate", all_but_sp_2)
+    monkeypatch.setattr(Session, "judge_one", all_but_sp_2)
     pytester.makepyfile(PROVEN.format(sps=sps))
     result = pytester.runpytest_inprocess(*OPTIONS, "--harness-unseen", unseen)
     assert result.ret == (told != "" and unseen == "fail")
@@ -318,13 +322,15 @@ def test_a_session_in_which_a_gradient_is_off_by_the_same_in_every_case_is_no_pa
 ) -> None:
     key = KeyResult("grad.head", 4, 0, 0.2, slack=0.1, lean=0.01)
 
-    def off(case: Case, candidate: str, _: object, *, against: str) -> Comparison:
-        assert against == "plain"
+    def off(_: Session, job: Job) -> Comparison:
+        assert job.against == "plain"
         verdict = Verdict.WITHIN
-        return Comparison(case=case, candidate=candidate, verdict=verdict, keys=(key,), at_edge=1)
+        return Comparison(
+            case=job.case, candidate=job.candidate.name, verdict=verdict, keys=(key,), at_edge=1
+        )
 
     # No rank has to run for it.
-    monkeypatch.setattr(judge, "evaluate", off)
+    monkeypatch.setattr(Session, "judge_one", off)
     pytester.makepyfile(LEANS.format(count=LEAN_LEAST))
     result = pytester.runpytest_inprocess(*OPTIONS)
     result.assert_outcomes(passed=LEAN_LEAST)
@@ -418,13 +424,15 @@ def test_a_file_beside_the_test_is_judged_and_each_candidate_has_bounds_of_its_o
 ) -> None:
     asked = set()
 
-    def right(case: Case, candidate: str, _: object, *, against: str) -> Comparison:
-        assert against == "plain"
-        asked.add(candidate)
+    def right(_: Session, job: Job) -> Comparison:
+        assert job.against == "plain"
+        asked.add(job.candidate.name)
         keys = (KeyResult("grad.head", 4, 0, 0.5, 0.1),)
-        return Comparison(case=case, candidate=candidate, verdict=Verdict.WITHIN, keys=keys)
+        return Comparison(
+            case=job.case, candidate=job.candidate.name, verdict=Verdict.WITHIN, keys=keys
+        )
 
-    monkeypatch.setattr(judge, "evaluate", right)
+    monkeypatch.setattr(Session, "judge_one", right)
     monkeypatch.setattr("harness.ranks.pool.RankPool.limits", lambda *_: "")
     folder = pytester.mkdir("inner")
     # Another of that name lies where pytest is started.

@@ -2,9 +2,8 @@
 
 import pytest
 
-from harness import judge
-from harness.case import Case
 from harness.compare import Comparison, KeyResult, Verdict, faulted
+from harness.judge import Job, Session
 from harness.plugin.running import ON_PURPOSE
 from harness.trace import Fault, Kind
 
@@ -40,13 +39,15 @@ def test_that_asks_for_one_that_asks(request):
 """
 
 
-def failed(case: Case, candidate: str, _: object, **__: object) -> Comparison:
-    return faulted(case, candidate, Fault(kind=Kind.RAISED, summary="rank 1 raised"))
+def failed(_: Session, job: Job) -> Comparison:
+    return faulted(job.case, job.candidate.name, Fault(kind=Kind.RAISED, summary="rank 1 raised"))
 
 
-def right(case: Case, candidate: str, _: object, **__: object) -> Comparison:
+def right(_: Session, job: Job) -> Comparison:
     keys = (KeyResult("grad.head", 4, 0, 0.5, 0.1),)
-    return Comparison(case=case, candidate=candidate, verdict=Verdict.WITHIN, keys=keys)
+    return Comparison(
+        case=job.case, candidate=job.candidate.name, verdict=Verdict.WITHIN, keys=keys
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def right(case: Case, candidate: str, _: object, **__: object) -> Comparison:
 def test_a_failure_in_a_shared_fixture_is_told_by_the_first_test_that_is_not_wrong_on_purpose(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tests: str, told: str | None
 ) -> None:
-    monkeypatch.setattr(judge, "evaluate", failed)
+    monkeypatch.setattr(Session, "judge_one", failed)
     pytester.makepyfile(test_suite=SUITE.format(on_purpose=ON_PURPOSE))
     result = pytester.runpytest_inprocess("--harness-ranks", "2", "-k", tests)
     assert "failed" not in result.parseoutcomes()
@@ -78,7 +79,7 @@ def test_a_failure_in_a_shared_fixture_is_told_by_the_first_test_that_is_not_wro
 def test_a_test_that_fails_on_it_explains_it(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge, "evaluate", failed)
+    monkeypatch.setattr(Session, "judge_one", failed)
     pytester.makepyfile(test_suite=SUITE.format(on_purpose=ON_PURPOSE))
     result = pytester.runpytest_inprocess("--harness-ranks", "2", "-k", "wrong or fails")
     result.assert_outcomes(passed=1, failed=1)
@@ -89,7 +90,7 @@ def test_a_test_that_fails_on_it_explains_it(
 def test_a_fixture_of_another_folder_is_not_taken_for_one_of_the_same_name(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge, "evaluate", failed)
+    monkeypatch.setattr(Session, "judge_one", failed)
     own = "import pytest\n@pytest.fixture\ndef seen(): pass\ndef test_of_its_own(seen): pass\n"
     for folder, text in (("a", SUITE.format(on_purpose=ON_PURPOSE)), ("ab", own)):
         pytester.mkdir(folder)
@@ -103,7 +104,7 @@ def test_a_fixture_of_another_folder_is_not_taken_for_one_of_the_same_name(
 def test_every_test_that_takes_it_has_judged_something(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge, "evaluate", right)
+    monkeypatch.setattr(Session, "judge_one", right)
     pytester.makepyfile(test_suite=SUITE.format(on_purpose=ON_PURPOSE))
     result = pytester.runpytest_inprocess("--harness-ranks", "2", "-k", "looks or either")
     result.stdout.no_fnmatch_line("*judged no case and passed*")

@@ -16,7 +16,6 @@ from harness.candidates.own.mutants import BANK
 from harness.case import Case, Dtype, Wrapper, parse
 from harness.cli import main
 from harness.compare import Verdict
-from harness.judge import evaluate, evaluate_all
 from harness.pretend import pretended
 from harness.pretend.rules import NotOnTheDevice
 from harness.ranks.device import choose
@@ -25,6 +24,7 @@ from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.conftest import DIALECTS
 from properties.helpers.groups import group_of_one
+from properties.helpers.judging import evaluate, evaluate_all
 from properties.helpers.shown import shown
 from properties.planted.mistakes import MISTAKES, tutorial
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.candidates import locate
 from harness.case import parse
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
@@ -119,7 +120,7 @@ def test_not_even_a_daemon_is_left(
 ) -> None:
     if ends == "pool":
         with RankPool(2) as pool:
-            pool.submit(CASE, f"{PLANTED / 'faulty.py'}:LEAVES_A_DAEMON")
+            pool.submit(CASE, locate(f"{PLANTED / 'faulty.py'}:LEAVES_A_DAEMON"))
             assert pool.wait_until_ready() is None
             address = address_of(pool.pids()[0])
             wait_for_rank_1(address, "daemon")
@@ -194,7 +195,7 @@ def test_a_rank_that_cannot_start_is_named_with_the_end_of_its_output(
             pool.start()
         address = address_of(pool.pids()[0])
         started, begun = time.time(), tmp_path / "begun"
-        fault = pool.run(CASE, "native-local")
+        fault = pool.run(CASE, locate("native-local"))
         since = begun.stat().st_mtime if begun.exists() else started
         assert time.time() - since < 2 * MARGIN
         assert isinstance(fault, Fault)
@@ -203,7 +204,7 @@ def test_a_rank_that_cannot_start_is_named_with_the_end_of_its_output(
         assert left_behind(address) == []
         # Told once: the next case does not wait for it again.
         started = time.monotonic()
-        assert pool.run(CASE, "native-local") is fault
+        assert pool.run(CASE, locate("native-local")) is fault
         assert time.monotonic() - started < 1
         assert pool.launches == 1
 
@@ -214,14 +215,14 @@ def test_ranks_that_came_up_before_may_fail_to_start_once(
     code, summary, _ = TROUBLE_AT_START["no supervisor"]
     (tmp_path / "sitecustomize.py").write_text(TROUBLE + code)
     with RankPool(2) as pool:
-        assert isinstance(pool.run(CASE, "native-local"), Assembly)
+        assert isinstance(pool.run(CASE, locate("native-local")), Assembly)
         pool.kill()
         with monkeypatch.context() as patch:
             patch.setenv("PYTHONPATH", str(tmp_path))
-            fault = pool.run(CASE, "native-local")
+            fault = pool.run(CASE, locate("native-local"))
         assert isinstance(fault, Fault)
         assert fault.summary == summary
-        assert isinstance(pool.run(CASE, "native-local"), Assembly)
+        assert isinstance(pool.run(CASE, locate("native-local")), Assembly)
 
 
 STARTS_WRONG = """
@@ -265,7 +266,7 @@ def test_of_two_that_end_while_they_start_the_first_is_named(
     (tmp_path / "sitecustomize.py").write_text(ENDS_AFTER_IT)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with RankPool(2) as pool:
-        fault = pool.run(CASE, "native-local")
+        fault = pool.run(CASE, locate("native-local"))
     assert isinstance(fault, Fault)
     assert (fault.kind, fault.summary) == (
         Kind.START,
@@ -287,7 +288,7 @@ def test_a_forked_rank_that_cannot_start_is_named_with_the_end_of_its_output(
     (tmp_path / "sitecustomize.py").write_text(STARTS_WRONG.format(trouble=trouble))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with RankPool(2) as pool:
-        fault = pool.run(CASE, "native-local")
+        fault = pool.run(CASE, locate("native-local"))
     assert isinstance(fault, Fault)
     assert (fault.kind, fault.rank) == (Kind.START, 1)
     assert how in fault.summary

@@ -17,10 +17,10 @@ from typing import Any, cast
 
 import pytest
 
+from harness.candidates import locate
 from harness.case import parse
 from harness.cli import build_parser, main
 from harness.commands.options import fit_to_launcher
-from harness.judge import evaluate
 from harness.ranks import channel
 from harness.ranks.frames import Reader
 from harness.ranks.launched import Launched, NotTogether
@@ -30,6 +30,7 @@ from harness.trace import Fault, Kind
 from harness.verdict import Verdict
 from properties.helpers.another_host import children, free_port, pool_with_another_host, told
 from properties.helpers.commands import HARNESS, campaign_of, ran, running
+from properties.helpers.judging import evaluate
 from properties.helpers.places import PLANTED
 from properties.helpers.wait import PATIENCE, eventually
 
@@ -65,7 +66,7 @@ def test_a_death_on_another_host_is_named_and_the_host_serves_the_next_launch(
 ) -> None:
     with pool_with_another_host() as (pool, other, nodes):
         assert pool.wait_until_ready() is None
-        pool.submit(CASE, SLEEPS)
+        pool.submit(CASE, locate(SLEEPS))
         address = sleeping(other, address_of)
         os.kill(pool.pids()[2], signal.SIGKILL)
         fault = pool.collect()
@@ -82,7 +83,7 @@ def test_a_death_on_another_host_is_named_and_the_host_serves_the_next_launch(
 @pytest.mark.slow
 def test_who_ends_on_another_host_is_named_though_its_children_hold_its_socket() -> None:
     with pool_with_another_host() as (pool, *_):
-        fault = pool.run(CASE, f"{PLANTED / 'faulty.py'}:LEAVES_CHILDREN")
+        fault = pool.run(CASE, locate(f"{PLANTED / 'faulty.py'}:LEAVES_CHILDREN"))
         assert isinstance(fault, Fault)
         assert (fault.kind, fault.summary) == (Kind.DIED, "rank 1 died, exit status 7")
 
@@ -117,13 +118,13 @@ def test_a_host_that_is_gone_is_named_at_once_from_then_on(
     monkeypatch.setattr(channel, "SILENCE", 2 * channel.BEAT)
     with pool_with_another_host() as (pool, other, _):
         assert pool.wait_until_ready() is None
-        pool.submit(CASE, SLEEPS)
+        pool.submit(CASE, locate(SLEEPS))
         sleeping(other, address_of)
         other.kill()
         fault = pool.collect()
         assert isinstance(fault, Fault)
         assert fault.ranks[1].endswith("last key reached: unknown, its host did not tell")
-        fault = pool.run(CASE, "native-local")
+        fault = pool.run(CASE, locate("native-local"))
         assert isinstance(fault, Fault)
         assert (fault.kind, fault.summary) == (Kind.START, "node 1 is gone")
 

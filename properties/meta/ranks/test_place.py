@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from harness.case import parse
-from harness.judge import evaluate
 from harness.ranks import place
 from harness.ranks.place import LONGEST_PLACE, PREFIX, NoRoom
 from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
 from properties.helpers.commands import ran
+from properties.helpers.judging import evaluate
 
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 

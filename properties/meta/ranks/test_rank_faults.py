@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.candidates import locate
 from harness.case import Case, parse
 from harness.outside import LONGEST
 from harness.ranks import busy, crew, supervisor
@@ -68,7 +69,7 @@ def fault_of(pool: RankPool, left_behind: Leftovers, address_of: AddressOf) -> I
 
     def run(candidate: str, case: Case = CASE) -> Fault:
         started = time.monotonic()
-        outcome = pool.run(case, candidate)
+        outcome = pool.run(case, locate(candidate))
         assert isinstance(outcome, Fault)
         assert time.monotonic() - started < DEADLINE + MARGIN
         return outcome
@@ -77,7 +78,7 @@ def fault_of(pool: RankPool, left_behind: Leftovers, address_of: AddressOf) -> I
     # Other cases may have had a launch of their own.
     pool.kill()
     assert left_behind(address) == []
-    assert is_right(CASE, pool.run(CASE, "native-local"))
+    assert is_right(CASE, pool.run(CASE, locate("native-local")))
     assert pool.launches > launches
 
 
@@ -112,7 +113,7 @@ def test_a_thread_that_is_not_pythons_own_is_told_last_as_the_one_that_is_waited
 @pytest.mark.parametrize("name", ["IMPORTS_SLOWLY", "IMPORTS_ELSEWHERE"])
 def test_a_rank_that_imports_a_library_is_not_called_stuck(pool: RankPool, name: str) -> None:
     started = time.monotonic()
-    assert is_right(CASE, pool.run(CASE, faulty(name)))
+    assert is_right(CASE, pool.run(CASE, locate(faulty(name))))
     assert time.monotonic() - started > DEADLINE, "nobody had to wait for it"
 
 
@@ -131,11 +132,11 @@ def test_an_import_that_never_ends_is_no_collective_that_waits(
 def test_what_a_busy_machine_keeps_from_ranks_is_not_held_against_them(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert is_right(CASE, pool.run(CASE, "native-local"))
+    assert is_right(CASE, pool.run(CASE, locate("native-local")))
     monkeypatch.setattr(pool.deadlines, "case", 0.5)
     # Ready to run all the time, and nine times of ten without a processor.
     monkeypatch.setattr(busy, "waited", lambda _: {"a thread": 0.9 * time.monotonic()})
-    assert is_right(CASE, pool.run(CASE, faulty("LATE")))
+    assert is_right(CASE, pool.run(CASE, locate(faulty("LATE"))))
 
 
 @pytest.mark.slow
@@ -266,7 +267,7 @@ def test_a_supervisor_killed_under_a_case_is_named(fault_of: Expect) -> None:
 def test_a_rank_killed_while_idle_is_a_fault_of_the_next_case(
     fault_of: Expect, pool: RankPool, address_of: AddressOf
 ) -> None:
-    assert is_right(CASE, pool.run(CASE, "native-local"))
+    assert is_right(CASE, pool.run(CASE, locate("native-local")))
     progress = Path(address_of(pool.pids()[0])).parent / "progress.1"
     assert eventually(lambda: b"between cases" in progress.read_bytes())
     with ended(pool.pids()[2]):
@@ -311,10 +312,10 @@ def test_a_death_is_told_alike_where_the_kernel_has_no_handles_and_where_nobody_
     else:
         monkeypatch.setattr(os, "pidfd_open", refuses)
     with RankPool(2) as pool:
-        assert is_right(CASE, pool.run(CASE, "native-local"))
+        assert is_right(CASE, pool.run(CASE, locate("native-local")))
         address = address_of(pool.pids()[0])
         os.kill(pool.pids()[2], signal.SIGKILL)
-        fault = pool.run(CASE, "native-local")
+        fault = pool.run(CASE, locate("native-local"))
     assert isinstance(fault, Fault)
     assert (fault.kind, fault.summary) == (Kind.DIED, "rank 1 died, killed by SIGKILL")
     assert left_behind(address) == []
@@ -323,7 +324,7 @@ def test_a_death_is_told_alike_where_the_kernel_has_no_handles_and_where_nobody_
 def test_of_what_happens_at_once_nothing_is_missed(fault_of: Expect, pool: RankPool) -> None:
     del fault_of
     with ended(pool.pids()[2]):
-        pool.submit(CASE, faulty("RAISES_THEN_DIES"))
+        pool.submit(CASE, locate(faulty("RAISES_THEN_DIES")))
     fault = pool.collect()
     assert isinstance(fault, Fault)
     assert fault.summary == "rank 1 died, killed by SIGKILL"
@@ -336,7 +337,7 @@ def test_cases_behind_a_faulty_one_come_out_right_and_in_order(
     del fault_of  # for what it asserts afterwards
     cases = [CASE, parse("case/1 rows=5:11111 sp=2"), parse("case/1 rows=2:11,2:11,2:11 sp=2")]
     for case, name in zip(cases, [faulty("DIES"), *["native-local"] * 2], strict=True):
-        pool.submit(case, name)
+        pool.submit(case, locate(name))
     first, *others = [pool.collect() for _ in cases]
     assert isinstance(first, Fault)
     assert first.summary == "rank 1 died, killed by SIGKILL"
@@ -347,8 +348,8 @@ def test_cases_behind_a_faulty_one_come_out_right_and_in_order(
 def test_a_case_is_not_blamed_for_what_a_later_one_does(fault_of: Expect, pool: RankPool) -> None:
     del fault_of
     # Rank 0 is done with the first case, and fails in the second, before rank 1 is done.
-    pool.submit(CASE, faulty("LATE"))
-    pool.submit(ALONE, faulty("RANK_0_RAISES"))
+    pool.submit(CASE, locate(faulty("LATE")))
+    pool.submit(ALONE, locate(faulty("RANK_0_RAISES")))
     assert is_right(CASE, pool.collect())
     fault = pool.collect()
     assert isinstance(fault, Fault)
@@ -362,7 +363,7 @@ def test_time_in_which_nobody_listened_is_not_held_against_the_ranks(
     # More than a socket takes at once: the ranks cannot finish before they are heard.
     case = parse("case/1 rows=3:111,4:1011 heads=4/2 dim=64 layers=2 sp=2")
     assert pool.wait_until_ready() is None
-    pool.submit(case, "native-local")
+    pool.submit(case, locate("native-local"))
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * DEADLINE)
     monkeypatch.setattr(crew, "time", later)
     assert is_right(case, pool.collect())

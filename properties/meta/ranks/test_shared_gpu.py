@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.candidates import Named
 from harness.case import Case
 from harness.ranks import shared_gpu
 from harness.ranks.placement import Placement
@@ -32,7 +33,7 @@ def launched(
     addresses = []
 
     class Watched(RankPool):
-        def submit(self, case: Case, candidate: str, **asked: bool) -> None:
+        def submit(self, case: Case, candidate: Named, **asked: bool) -> None:
             launches = self.launches
             super().submit(case, candidate, **asked)
             if self.launches > launches:

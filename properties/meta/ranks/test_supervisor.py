@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.candidates import locate
 from harness.case import parse
 from harness.ranks import host, supervise, supervisor
 from harness.ranks.controller import LAUNCH
@@ -45,7 +46,7 @@ def ready() -> Iterator[Ready]:
 
     def of_a_pool() -> RankPool:
         pools.append(RankPool(2))
-        assert isinstance(pools[-1].run(CASE, "native-gather"), Assembly)
+        assert isinstance(pools[-1].run(CASE, locate("native-gather")), Assembly)
         return pools[-1]
 
     yield of_a_pool
@@ -106,7 +107,7 @@ def test_how_one_ended_is_told_in_its_first_launch_and_in_a_later_one(ready: Rea
     ready().close()
     for _ in range(2):
         pool = ready()
-        pool.submit(CASE, SLEEPS)
+        pool.submit(CASE, locate(SLEEPS))
         os.kill(pool.pids()[0], signal.SIGKILL)
         outcome = pool.collect()
         assert isinstance(outcome, Fault)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from harness.candidates import locate
 from harness.case import parse
 from harness.ranks.pool import RankPool, TooFewRanks
 from harness.watch.recorder import BadFragment, Recorder
@@ -80,5 +81,5 @@ def test_tensors_of_a_device_are_waited_for_once_a_case(
 def test_a_case_that_needs_more_ranks_is_refused_before_any_starts() -> None:
     with RankPool(1) as pool:
         with pytest.raises(TooFewRanks, match=r"sp\*dp=2\*1: needs 2 ranks and the pool has 1"):
-            pool.run(parse("case/1 rows=3:111 sp=2"), "native-local")
+            pool.run(parse("case/1 rows=3:111 sp=2"), locate("native-local"))
         assert pool.launches == 0

@@ -18,12 +18,13 @@ from harness.cli import main
 from harness.compare import Verdict
 from harness.failure.bundle import read_bundle
 from harness.generation import cases, generate
-from harness.judge import evaluate, own
-from harness.judge.judge import AHEAD
+from harness.judge import self_reference
+from harness.judge.session import AHEAD
 from harness.ranks.pool import RankPool
 from harness.reference import reference
 from harness.report import explain
 from harness.trace import Kind
+from properties.helpers.judging import evaluate
 from properties.helpers.places import PLANTED
 from properties.meta.compare.test_crossing import VACUOUS
 
@@ -42,7 +43,9 @@ def pool() -> Iterator[RankPool]:
 @given(cases(losses=("token-mean", "micro-mean", "row-mean"), max_steps=1))
 def test_the_loss_is_what_the_contract_makes_of_the_losses_of_tokens(case: Case) -> None:
     oracle = reference(case, torch.float64)
-    assert own.loss_of(case, oracle["nll"]) == pytest.approx(float(oracle["loss"].values))
+    assert self_reference.loss_of(case, oracle["nll"]) == pytest.approx(
+        float(oracle["loss"].values)
+    )
 
 
 @pytest.mark.slow(but=1)

@@ -1,0 +1,57 @@
+"""Candidates judged by their names, as a command line has them."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from harness.against import PLAIN, Against
+from harness.candidates import locate
+from harness.case import Case
+from harness.compare import Comparison
+from harness.judge import Job, Session
+from harness.ranks.pool import RankPool
+from harness.verdict import Verdict
+
+
+def evaluate(
+    case: Case, candidate: str, pool: RankPool, *, against: Against = PLAIN
+) -> Comparison:
+    """Judge one case; if it diverges, also find the first place."""
+    return Session(pool).judge_one(Job(case, locate(candidate), against))
+
+
+def evaluate_all(
+    jobs: Iterable[tuple[Case, str]], pool: RankPool, *, against: Against = PLAIN
+) -> Iterator[Comparison]:
+    """Judge in order, while ranks stay busy."""
+    return Session(pool).judge(Job(case, locate(name), against) for case, name in jobs)
+
+
+def evaluate_traced(
+    case: Case, candidate: str, pool: RankPool, *, against: Against = PLAIN
+) -> Comparison:
+    """Judge one case on everything that the candidate emits."""
+    return Session(pool).trace(Job(case, locate(candidate), against))
+
+
+def verdict_only(
+    case: Case, candidate: str, pool: RankPool, *, against: Against = PLAIN
+) -> Comparison:
+    """Judge one case on the required keys alone, as shrinking does."""
+    return Session(pool).judge_one(Job(case, locate(candidate), against), closely=False)
+
+
+def comparison_of(job: Job, verdict: Verdict, **fields: Any) -> Comparison:
+    """What a session may say of a job."""
+    return Comparison(case=job.case, candidate=job.candidate.name, verdict=verdict, **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Answering(Session):
+    """A session that asks a function, and no ranks."""
+
+    answer: Callable[[Job], Comparison]
+
+    def judge(self, jobs: Iterable[Job], *, closely: bool = True) -> Iterator[Comparison]:
+        del closely
+        return map(self.answer, jobs)
