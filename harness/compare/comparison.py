@@ -61,7 +61,7 @@ class Look:
     why: str
     # It was seen in the larger case that this one was made of.
     larger: bool = False
-    # Of several things that have this name, which: the same text on every case.
+    # Which of several things that have this name; the text does not depend on the case.
     how: str = ""
     # Whether this case speaks for it, or only not against it.
     shown: bool = True
@@ -90,7 +90,7 @@ class Comparison:
     # What its own tensors look like, the root first; empty where nothing failed, or nobody has
     # looked yet.
     seen: tuple[Look, ...] = ()
-    # The same by experiments on other cases; empty where there were none, or they told nothing.
+    # What experiments on other cases show; empty if there were none, or they showed nothing.
     diagnosis: tuple[Look, ...] = ()
     # Keys that were emitted, and that there is nothing to compare with.
     uncompared: tuple[str, ...] = ()
@@ -110,15 +110,15 @@ class Comparison:
     loss: tuple[float, float] | None = None
     # In execution order, as many as there was room for.
     differing: tuple[Differing, ...] = field(default=(), repr=False, compare=False)
-    # Of a divergence, for a reader as well.
+    # A picture of a divergence, for a reader as well.
     picture: Picture | None = field(default=None, repr=False, compare=False)
     # The failure that this one was made of by shrinking its case.
     larger: "Comparison | None" = field(default=None, repr=False, compare=False)
-    # The same case where all bugs that are listed of the candidate are mended.
+    # What the case comes to without any of the bugs that are listed of the candidate.
     mended: "Comparison | None" = field(default=None, repr=False, compare=False)
     # The end of what each rank printed, of a run that was looked at closely.
     logs: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
-    # Those of the command that runs it again, where ranks would not run so by themselves.
+    # Options of the command that runs it again, if ranks would not run so by themselves.
     options: tuple[str, ...] = field(default=(), compare=False)
     # What the same ranks must have run before, for it to come out like this.
     before: tuple[Case, ...] = ()
@@ -137,7 +137,7 @@ class Comparison:
 
     @property
     def gradients(self) -> tuple[KeyResult, ...]:
-        """Those that were compared; in what could not be judged at all there are none."""
+        """Gradients that were compared; there are none if nothing could be judged."""
         judged = () if self.verdict is Verdict.UNSUPPORTED else self.keys
         return tuple(result for result in judged if result.key.startswith(GRADIENT))
 
@@ -165,11 +165,11 @@ class Comparison:
         return self.seen[0].name if self.seen else ""
 
     def named(self, *seen: Look) -> "Comparison":
-        """The same, seen as these, the root first: all naming by its tensors goes through here."""
+        """Return it with these names, the root first: all naming by tensors goes through here."""
         return replace(self, seen=seen)
 
     def rooted(self, name: str, why: str) -> "Comparison":
-        """The same with a name in front of what it is seen as."""
+        """Return it with one more name in front of the others."""
         return self.named(Look(name, why), *self.seen)
 
     def __bool__(self) -> bool:

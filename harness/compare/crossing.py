@@ -16,7 +16,7 @@ BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 def least_sent(case: Case, replica: int, nll: Entry, *, of_our_model: bool = True) -> int:
     """How many bytes the ranks of a replica must send, given who reported which token.
 
-    Of another model only so much is known that at least a number goes with each token.
+    A candidate with another model sends at least one number for each token.
     """
     if nll.owners is None or len(nll.owners) < case.tokens:
         return 0
@@ -30,7 +30,7 @@ def least_sent(case: Case, replica: int, nll: Entry, *, of_our_model: bool = Tru
         length = len(owner_L)
         window = case.window or length
         index = np.arange(length)
-        # Of every token, where the piece of a row begins and ends that its rank holds around it.
+        # Where the piece of a row begins and ends that the token's rank holds around it.
         cuts = np.flatnonzero(np.diff(owner_L)) + 1
         piece = np.searchsorted(cuts, index, side="right")
         begin, end = np.array([0, *cuts])[piece], np.array([*cuts, length])[piece]

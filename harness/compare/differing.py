@@ -17,7 +17,7 @@ class Differing:
     """What was expected and what came, whole or the rows with wrong elements."""
 
     key: str
-    # Of the whole tensor.
+    # The whole tensor's.
     shape: tuple[int, ...]
     expected: Values
     got: Values

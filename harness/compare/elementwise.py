@@ -38,7 +38,7 @@ class Noise:
     of: dict[str, float]
     # The median of it over the tensors of one kind.
     usual: dict[str, float]
-    # The same of root mean squares.
+    # The same median, of root mean squares.
     usual_on_the_whole: dict[str, float]
     # The largest oracle value over the tensors of one kind.
     largest: dict[str, float]
@@ -57,7 +57,7 @@ class Judged:
     slack: float
     bitwise: bool
     error: Floats
-    # Of the same shape, or one for each slice.
+    # One number for each element, or one for each slice.
     allowed: Floats
 
 
@@ -86,7 +86,7 @@ def moved(one: Values, other: Values, noise: Noise, key: str) -> tuple[int, floa
 
 
 def shares_of_budget(judged: Judged) -> Floats:
-    """Of every element, its error over what it may be; for a reader."""
+    """Divide the error of every element by what it may be; for a reader."""
     shares: Floats = judged.error / np.maximum(judged.allowed, SMALLEST)
     return shares
 

@@ -11,7 +11,7 @@ from harness.compare.elementwise import Judged, shares_of_budget
 from harness.trace import GRADIENT, Assembly, Entry, Trace
 from harness.trace.trace import Tokens, Values
 
-# Of a tensor's tokens, one sign for each: its largest error in powers of a hundred budgets.
+# One sign for each token of a tensor: its largest error in powers of a hundred budgets.
 WITHIN, FARTHEST, NO_NUMBER, ABSENT = "0", 8, "9", "-"
 # How many signs and owned pieces a picture has at most, and of how many tokens it has numbers.
 MOST_SIGNS, MOST_NUMBERS, MOST_PIECES = 1 << 17, 1 << 11, 1 << 12
@@ -28,7 +28,7 @@ class TokenMap:
 
     key: str
     signs: str
-    # The same of each head, where there are heads.
+    # Signs of each head, if there are heads.
     heads: tuple[str, ...] = ()
 
 
@@ -52,11 +52,11 @@ class Picture:
     owners: tuple[tuple[int, int], ...]
     # By rank, how many tokens it computed, padding included.
     computed: tuple[int, ...]
-    # Of tensors that are wrong somewhere, in execution order.
+    # One for each tensor that is wrong somewhere, in execution order.
     maps: tuple[TokenMap, ...]
     numbers: tuple[Numbers, ...]
-    # Of each gradient, the factor that brings the expected one nearest to it; nothing where that
-    # is zero.
+    # For each gradient the factor that brings the expected one nearest to it; none if that is
+    # zero.
     ratios: dict[str, float | None]
     # How often each rank's share of a gradient counts, where a diagnosis found that.
     shares: dict[str, dict[int, float]] = field(default_factory=dict)

@@ -51,7 +51,7 @@ def is_cut_evenly(case: Case, replica: int, nll: Entry, held: int) -> bool:
         for batch in batches
     ]
     by_pieces = {1: [*range(case.sp)]}
-    # Who has places for all of a stream could else be taken for one whose late piece is padding.
+    # Otherwise a rank with places for the whole stream looks like one whose late piece is padding.
     if each % 2 == 0 and each < max(map(len, streams)):
         by_pieces[2] = [*range(case.sp), *reversed(range(case.sp))]
     return any(

@@ -72,7 +72,7 @@ def name_attention(evidence: Evidence, heads: Heads) -> Look:
 
 
 def _name_order(evidence: Evidence, heads: Heads, right_nN: Mask, said: str) -> Look | None:
-    """The same numbers in another order: within a token, or over a stream."""
+    """Find right numbers in another order: within a token, or over a stream."""
     wrong = np.flatnonzero(~right_nN.all(-1))
     flat = heads.out_nNH.shape[0], -1
     expected, got = (np.sort(x.reshape(flat), -1) for x in (heads.out_nNH, heads.got_nNH))

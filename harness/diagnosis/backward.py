@@ -49,7 +49,7 @@ def told_by_backward(wrong: Sequence[Evidence]) -> str:
 def _meanings(case: Case) -> Meanings:
     one_N1, keys_and_values = torch.ones(case.heads, 1), PARTS["keys and values"]
     meanings: Meanings = {}
-    # Of one kv head for several ranks each has a copy.
+    # If several ranks need one kv head, each has a copy.
     copies = case.sp // case.kv_heads
     if copies > 1:
         copy_N1 = torch.arange(case.heads)[:, None] // (case.heads // case.sp) % copies

@@ -34,7 +34,7 @@ Ask = Callable[[Case], Evidence | None]
 EXPERIMENTS, MOST_EXPERIMENTS, ENOUGH = 20, 60, 6
 # After so many that all pass, the next ones have more of what the failing case has.
 PATIENCE = 20
-# Of so many for each number of heads, one is chosen that tells hypotheses apart.
+# From so many for each number of heads, one is chosen that tells hypotheses apart.
 CHOICE = 4
 # What a tensor alone says where it says nothing of a cause.
 UNTOLD = ("unclassified", "low-precision")
@@ -168,12 +168,12 @@ def conclude(experiments: Sequence[Evidence], decide: Decide) -> tuple[Look, ...
 
 
 def _in_common(told: Sequence[Sequence[Look]], right: Sequence[Evidence]) -> tuple[Look, ...]:
-    """Of what each case may be called, the name that all may have."""
+    """Choose the name that all cases may have."""
     counts = Counter(key for looks in told for key in {_same(look) for look in looks})
     kept = [look for looks in told for look in looks if look.shown]
     if not kept:
         return ()
-    # Of those that hold everywhere; else the one that holds most often.
+    # Take one that holds everywhere, or else the one that holds most often.
     everywhere = [look for look in kept if counts[_same(look)] == len(told)]
     if everywhere:
         root = min(everywhere, key=lambda x: (x.name in GENERAL, _is_doubtful(x.name, right)))

@@ -57,9 +57,9 @@ def name_forward(
 
 
 def hypotheses_left(wrong: Sequence[Evidence], right: Sequence[Evidence]) -> Left:
-    """Those that predict all wrong losses."""
+    """Keep the hypotheses that predict all wrong losses."""
     left: Left | None = None
-    # Those with the most wrong losses first: they say the most.
+    # Cases with the most wrong losses come first: they say the most.
     for evidence in (*sorted(wrong, key=_wrong_losses, reverse=True), *right):
         if left == {}:
             break
@@ -68,7 +68,7 @@ def hypotheses_left(wrong: Sequence[Evidence], right: Sequence[Evidence]) -> Lef
 
 
 def _decided(case: Case, left: Left, decide: Decide) -> tuple[Left, int]:
-    """Those that hold as well where they predict different losses, and on how many such cases."""
+    """Keep those that also hold where they predict different losses; count such cases."""
     held = 0
     while len(best := [key for key in left if left[key] == min(left.values())]) > 1:
         evidence = decide(best)
@@ -104,7 +104,7 @@ def tells_apart(case: Case, keys: Collection[Key]) -> bool:
 
 
 def _left_after(evidence: Evidence, left: Left | None) -> Left | None:
-    """Of these, or of all; of all nothing is known as long as every stream comes out right."""
+    """Keep the hypotheses that predict this case; None means no wrong case yet."""
     model = Forward(evidence.case, []).model
     for each in passes(evidence.case, evidence.owner_n):
         changed = {(name, how): other for name, how, other in variants(each)}
@@ -133,7 +133,7 @@ def _besides(wrong: Sequence[Evidence], key: Key) -> tuple[tuple[Look, ...], boo
         if reading is None or not reading.is_of_labels or reading.unexplained:
             return (), False
         looks = looks_of_loss(evidence, reading)
-        # Of one name what comes first says the most.
+        # If a name comes several times, the first says the most.
         told.append({look.name: look for look in reversed(looks)})
         whole = whole and not told[-1] and _gives_the_loss(evidence, forward)
     # On some cases a second bug changes nothing.

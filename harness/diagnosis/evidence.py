@@ -35,12 +35,12 @@ class Evidence:
     comparison: Comparison
     oracle: Trace
     got: Trace
-    # Of each rank, how many tokens it computed, padding included, where that is known.
+    # How many tokens each rank computed, padding included, if that is known.
     computed: tuple[int, ...] = ()
 
     @property
     def of_required(self) -> "Evidence":
-        """The same without what a candidate need not show."""
+        """Leave out what a candidate need not show."""
         keys = tuple(result for result in self.comparison.keys if is_required(result.key))
         got = self.got.only({key for key in self.got if is_required(key)})
         return replace(self, comparison=replace(self.comparison, keys=keys), got=got)

@@ -68,7 +68,7 @@ def neighbours(case: Case, changed: dict[str, Any]) -> Iterator[Case]:
 
 
 def _mask(length: int, random: Random) -> str:
-    """Of a prompt and its answer, or of any tokens."""
+    """Mask a prompt and not its answer, or mask any tokens."""
     prompt = random.randrange(length)
     of_answer = "0" * prompt + "1" * (length - prompt)
     share = random.choice((0.5, 0.8, 1.0))

@@ -67,7 +67,7 @@ class Pass:
         scores_NTT = torch.einsum("qnh,knh->nqk", q_TNH, k_TNH) * self.scale
         bias_TT = self.times_T.log().expand(len(self.ids_T), -1)
         bias_TT = bias_TT.masked_fill(~self.seen_TT, -math.inf)
-        # Who sees nothing gets nothing.
+        # A token that sees nothing gets nothing.
         weights_NTT = (scores_NTT + bias_TT).softmax(-1).nan_to_num()
         return self.after(torch.einsum("nqk,knh->qnh", weights_NTT, v_TNH))
 
@@ -77,7 +77,7 @@ class Pass:
         return x_TD
 
 
-# Of a hypothesis: a name, what exactly is wrong, and the pass with it.
+# What a hypothesis gives: a name, what exactly is wrong, and the pass with it.
 Variants = Iterator[tuple[str, str, Pass]]
 
 
@@ -160,9 +160,9 @@ class Forward:
         return surprise_nV
 
     def gradients(self, of_logits_nV: Tensor) -> dict[str, Values]:
-        """Of all parameters, from those of the logits."""
+        """Compute gradients of all parameters from those of the logits."""
         names, parameters = zip(*self.model.named_parameters(), strict=True)
-        # Of a scalar: for anything else torch imports an algebra system, in half a second.
+        # From a scalar: for anything else torch imports an algebra system, in half a second.
         through = (self.logits * of_logits_nV).sum()
         found = torch.autograd.grad(through, parameters, retain_graph=True, materialize_grads=True)
         return {

@@ -61,7 +61,7 @@ def _factor_of(evidence: Evidence, pairs: Sequence[tuple[Values, Values]]) -> fl
 
 
 def name_uncut(evidence: Evidence) -> Look | None:
-    """Of what each head has of its own, all ranks use what the first rank's heads have."""
+    """Every rank uses the per-head parameters of the first rank's heads."""
     case = evidence.case
     for key in evidence.wrong:
         expected, got = evidence.oracle[key].values, evidence.got[key].values

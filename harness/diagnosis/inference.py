@@ -18,7 +18,8 @@ from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.forward import Forward, Pass
 from harness.reference.decoder import Decoder, Layer, linear, rms_norm, rope_rotation
 
-# Of what is seen beside or instead of the right tokens; the first that is found is the name.
+# Sets of tokens that may be seen beside or instead of the right ones; the first found gives the
+# name.
 KINDS = {
     "future-leak": "later tokens",
     "pad-leak": "padding",
@@ -87,7 +88,7 @@ class _OneLayer:
 
     @torch.no_grad()
     def losses(self, t: int, seen_ST: Tensor, label: int) -> np.ndarray:
-        """Of token t, for each set that it may see, with itself or without."""
+        """Compute the output of token t for each set that it may see, with itself or without."""
         scores_NST = self._scores_NTT[:, t, None, :].masked_fill(~seen_ST, float("-inf"))
         weights_NST = scores_NST.softmax(-1).nan_to_num()
         out_SNH = torch.einsum("nst,tnh->snh", weights_NST, self._v_TNH)

@@ -13,7 +13,7 @@ DIGITS = 6
 
 
 def with_what_gradients_tell(picture: Picture, evidence: Evidence, reading: Reading) -> Picture:
-    """The same with the label and the weight that each token was trained on."""
+    """Add the label and the weight that each token was trained on."""
     shown = {each.key for each in picture.numbers if each.got}
     if {"labels", "weight"} & shown:
         return picture

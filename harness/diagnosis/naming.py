@@ -48,7 +48,7 @@ def name_fault(fault: Fault) -> Look:
 
 
 def name_divergence(comparison: Comparison, oracle: Trace, got: Trace) -> tuple[Look, ...]:
-    """Of a traced run that diverged: the root first, then what it does not explain."""
+    """Name a traced run that diverged: the root first, then what it does not explain."""
     evidence = Evidence(comparison, oracle, got)
     found = [
         *_whole(evidence),
@@ -177,7 +177,7 @@ def _weights(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
 
 
 def _unknown(evidence: Evidence, tensor: Tensor) -> Iterator[Look]:
-    # Of our own model experiments know more.
+    # For our own model, experiments know more.
     if evidence.comparison.against == ITSELF:
         at_ends = name_at_ends(evidence, tensor)
         if at_ends:
@@ -200,7 +200,7 @@ def _before(evidence: Evidence, key: str) -> str:
     last, *_ = [*reversed(shown[: shown.index(key)]), ""]
     keys = list(evidence.oracle)
     between = keys[keys.index(last) + 1 if last else 0 : keys.index(key)]
-    # Of a model that is not ours nobody knows what there is.
+    # A model that is not ours may have other tensors.
     missing = between if last or between else list(WORTH_SHOWING)
     told = f"{last} before it is right" if last else "nothing before it was emitted"
     if not missing:

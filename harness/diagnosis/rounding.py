@@ -15,14 +15,14 @@ from harness.diagnosis.evidence import Evidence
 from harness.trace.trace import Values
 
 NUDGE = 2.0**-7
-# Of errors here and beside. Those of a formula had a cosine of 0.995 or more; of rounding, 0.89 at
-# the most, and much less on one case of three.
+# Cosine between errors here and on a neighbouring case. A wrong formula gave 0.995 or more;
+# rounding gave 0.89 at the most, and much less on one case of three.
 SMOOTH = 0.95
 ENOUGH = 3
 
 
 def is_rounding(wrong: Sequence[Evidence], ask: Callable[[Case], Evidence | None]) -> bool | None:
-    """Of cases that go wrong; nothing where nobody can say."""
+    """Decide for the cases that go wrong; None if they cannot say."""
     known = (_in_common(evidence, ask) for evidence in wrong)
     shares = list(islice((share for share in known if share is not None), ENOUGH))
     return min(shares) < SMOOTH if shares else None
@@ -43,7 +43,7 @@ def _in_common(evidence: Evidence, ask: Callable[[Case], Evidence | None]) -> fl
 
 
 def _errors(evidence: Evidence) -> dict[str, Values]:
-    """Of what every candidate shows, but for the loss: each tensor's by its largest element."""
+    """Errors of what every candidate shows but the loss, each over the largest element."""
     return {
         key: ((evidence.got[key].values - wide) / max(float(np.abs(wide).max()), 1e-300)).ravel()
         for key in evidence.of_required.wrong

@@ -48,7 +48,7 @@ def told_by_shares(wrong: Sequence[Evidence]) -> str:
 
 
 def with_shares(picture: Picture, evidence: Evidence) -> Picture:
-    """The same with the shares of which each gradient is the sum, where it is one."""
+    """Add the shares that each gradient is the sum of, if it is such a sum."""
     shares: dict[str, dict[int, float]] = {}
     for (name, rank), count in (counts_of_shares(evidence) or {}).items():
         shares.setdefault(name, {})[rank] = float(f"{count:.{DIGITS}f}") + 0.0
@@ -56,7 +56,7 @@ def with_shares(picture: Picture, evidence: Evidence) -> Picture:
 
 
 def counts_of_shares(evidence: Evidence) -> Counts | None:
-    """Of every gradient and each rank that adds to it; nothing where one is no sum of shares."""
+    """Count each rank's share in every gradient; None if one is no sum of shares."""
     forward = Forward(evidence.case, passes(evidence.case, evidence.owner_n))
     ranks = [rank for rank in np.unique(evidence.owner_n) if rank >= 0]
     shares = [_share(forward, evidence, evidence.owner_n == rank) for rank in ranks]

@@ -10,7 +10,7 @@ from harness.diagnosis.hypotheses import variants
 
 
 def excluded(wrong: Sequence[Evidence]) -> str:
-    """Of cases that no hypothesis explains, which names these would have given."""
+    """Name the cases that no hypothesis explains."""
     smallest = _smallest(wrong)
     streams = passes(smallest.case, smallest.owner_n)
     names = {name for stream in streams for name, _, _ in variants(stream)}
@@ -33,7 +33,7 @@ def _is_right(evidence: Evidence | None) -> bool:
 
 
 def _without(case: Case) -> Iterator[tuple[str, Case]]:
-    """The same case with one feature less."""
+    """Yield the case with one feature less."""
     whole = tuple(Row("1" * len(row), row.side) for row in case.rows)
     right = tuple(Row(row.mask, "right") for row in case.rows)
     for how, change in (

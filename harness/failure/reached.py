@@ -1,4 +1,4 @@
-"""Of a module what some names need, as it stands there."""
+"""The part of a module's source that some names need."""
 
 import ast
 from collections.abc import Set as AbstractSet
@@ -6,10 +6,10 @@ from itertools import pairwise
 
 
 def reached(text: str, names: set[str], asked: AbstractSet[object]) -> str:
-    """Of a module all that these names need, as it stands there.
+    """Return the source of all that these names need in a module.
 
-    Of a table with an entry that is `asked` for, that entry alone; whatever is called for what it
-    does stays.
+    A table with an entry that is `asked` for keeps that entry alone; calls that are made for what
+    they do stay.
     """
     body = [_chosen(node, asked) for node in ast.parse(text).body if not _is_docstring(node)]
     kept: list[ast.stmt] = []

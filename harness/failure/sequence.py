@@ -75,7 +75,7 @@ def _fewest(failure: Comparison, shows: Shows) -> Comparison:
 
 
 def _smallest_pair(failure: Comparison, shows: Shows) -> Comparison:
-    """Of the fewest tokens: with other rows before, or with the same of another kind."""
+    """Try pairs of the fewest tokens: other rows before, or the same rows of another kind."""
     (before,), case = failure.before, failure.case
     pairs = [*_pairs(case, case), *_pairs(before, case)]
     seen = _first(shows((first,), last) for first, last in pairs)

@@ -37,7 +37,7 @@ PLAIN: dict[str, Any] = {
 }
 
 Change = dict[str, Any]
-# Of some rows, the number of each and the positions in it that stay.
+# Rows that stay: the number of each, and the positions in it that stay.
 Kept = Sequence[tuple[int, Sequence[int]]]
 
 
@@ -85,7 +85,7 @@ def _another(was: Comparison, now: Comparison) -> bool:
 
 
 def _used(comparison: Comparison) -> float:
-    """Of the budgets of what is always judged."""
+    """The largest share of a budget, in what is always judged."""
     return max((each.used for each in comparison.keys if is_required(each.key)), default=0.0)
 
 
@@ -127,7 +127,7 @@ def _unrest(mask: str) -> int:
 
 
 def _strangeness(case: Case) -> int:
-    """Of stated ids; the pad id as a real token is the strangest."""
+    """How strange the stated ids are; the pad id as a real token is the strangest."""
     every = [token for row in case.ids or () for token in row]
     return 0 if case.ids is None else 1 + sum(case.vocab if i == case.pad_id else i for i in every)
 

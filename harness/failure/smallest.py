@@ -41,7 +41,7 @@ def smallest(
 
 
 def fewest_layers(failure: Comparison, session: Session) -> Comparison:
-    """The same case with the fewest layers that still fail; itself where all are needed."""
+    """Find the fewest layers that still fail; return the failure itself if all are needed."""
     judge, mark = _judge(failure, session), mark_of(failure)
     for layers in range(1, failure.case.layers):
         case = replace(failure.case, layers=layers)

@@ -22,7 +22,7 @@ _WHOLE_BLOCKS = (256, 384)
 _OTHERWISE = (191, 193, 255, 257, 319, 321, 383, 385, *range(130, 401, 15))
 _ROWS = 24
 _HEADS = 16
-# Of heads, their dims and layers.
+# The product of heads, their dims and layers.
 _WIDEST = 768
 _LAYERS = 4
 _STEPS = 3
@@ -131,7 +131,7 @@ def _steps(case: Case, steps: int) -> Fields:
     return {"steps": steps, "tied": case.tied and steps == 1}
 
 
-# Those of which two may be had at once, the smaller change last.
+# A case may have two of these at once; the smaller change comes last.
 _EACH = (long_rows, many_rows, in_between, wide_heads(64), many_layers, several_steps)
 
 

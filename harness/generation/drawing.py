@@ -11,7 +11,7 @@ from hypothesis.strategies import SearchStrategy
 from harness.case import Case
 from harness.generation.situations import situations_of
 
-# Of so many, the one in the rarest situations becomes the next case of a campaign.
+# From so many, the one in the rarest situations becomes the next case of a campaign.
 CHOICE = 3
 # Enough for the largest batch that a strategy of ours describes.
 BYTES = 1 << 12

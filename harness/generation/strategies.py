@@ -146,7 +146,7 @@ def steer(case: Case) -> None:
 
 
 def with_twins(case: Case) -> Case:
-    """The same case, in its first stream the last row a copy of the first."""
+    """Make the last row of the first stream a copy of the first."""
     spans = plan(case).streams[0].spans
     first, last = spans[0].row, spans[-1].row
     origins = [first if row == last else row for row in range(len(case.rows))]
@@ -159,7 +159,7 @@ def with_twins(case: Case) -> Case:
 
 @st.composite
 def with_stated(draw: st.DrawFn, case: Case, stated: tuple[str, ...]) -> Case:
-    """The same with one of the stated values of each field, where there is such a case."""
+    """Set each stated field to one of its values, if there is such a case."""
     # Not cached: one is as good as true to a cache, and not to a case.
     fields = {name: draw(st.sampled_from(values)) for name, values in map(read_stated, stated)}
     try:
@@ -255,7 +255,7 @@ def _extras(max_steps: int) -> st.SearchStrategy[tuple[bool, dict[str, Any]]]:
 
 @cache
 def _around(wrappers: tuple[Wrapper, ...], half: bool) -> st.SearchStrategy[dict[str, Any]]:
-    """Who reduces gradients, and when, and whether parameters are held in fp32."""
+    """Draw the wrapper that reduces gradients, when it does, and whether parameters are fp32."""
     choices = product(wrappers, get_args(Sync), (False, True) if half else (False,))
     return st.sampled_from(
         [{"wrapper": wrapper, "sync": sync, "mixed": mixed} for wrapper, sync, mixed in choices]

@@ -42,7 +42,7 @@ def diagnosed(
     seconds: float = DIAGNOSE_SECONDS,
     clock: Clock = time.monotonic,
 ) -> Comparison:
-    """The same with what experiments say of it, where they may say anything."""
+    """Add what experiments say of a failure, if they can say anything."""
     vacuous = failure.fault is not None and failure.fault.kind is Kind.VACUOUS
     # What depends on what ran before, or beside, shows nothing on a case alone.
     by_itself = not failure.before and not failure.ranks and failure.seen_as not in OF_RUNS

@@ -38,7 +38,7 @@ def _all_listed(comparison: Comparison, there: list[Bug]) -> bool:
 
 
 def without_what_is_listed(comparison: Comparison) -> Named | None:
-    """The same candidate with every bug mended that its case may show.
+    """Return the candidate with every bug mended that its case may show.
 
     None if it shows none that is listed, or if the release has no mends: only the pinned one has.
     """
@@ -51,12 +51,12 @@ def without_what_is_listed(comparison: Comparison) -> Named | None:
 
 
 def recognised(comparison: Comparison) -> Comparison:
-    """The same, or KNOWN with the reason where it is listed and nothing else is wrong."""
+    """Make it KNOWN, with the reason, if it is listed and nothing else is wrong."""
     if not comparison.verdict.failed:
         return comparison
     bug, mended = listed(comparison), comparison.mended
     is_right_without = mended is not None and mended.verdict.passed
-    # Who has not asked does not know: it is no news only where there is nothing to ask.
+    # If the mended step was not asked, another bug may hide behind the listed one.
     if bug is None or (without_what_is_listed(comparison) and not is_right_without):
         return comparison
     return replace(

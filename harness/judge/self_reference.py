@@ -37,7 +37,7 @@ class Alone:
 
     case: Case
     origins: Mapping[int, int]
-    # Of which reference it is a part: the oracle is 0, and then come others.
+    # The number of the reference that it is a part of: the oracle is 0.
     reference: int
 
     @property
@@ -143,7 +143,7 @@ def _another_step(exact: Sequence[Trace]) -> str:
     """Why what should come to the same as the oracle does not, or nothing."""
     oracle, *others = (trace.only(list(filter(is_required, trace))) for trace in exact)
     for other in others:
-        # Of a model that computes parts in fp32, as much as that leaves.
+        # A model may compute parts in fp32.
         why = doubt(oracle, other, "fp32")
         if why:
             return (
@@ -198,7 +198,7 @@ def reference_of(case: Case, trace: Trace) -> Trace:
     for key in sorted(trace, key=lambda key: _place(key, trace[key])):
         entry = trace[key]
         if entry.tokens is not None:
-            # Of a metric nobody knows whether it looks at a neighbour.
+            # A metric of a token may look at its neighbour.
             is_metric = entry.is_light and not is_required(key) and not is_of_plain_training(key)
             compared = kept.get(key, inner if is_metric else entry.tokens)
             rows = np.isin(entry.tokens, compared)

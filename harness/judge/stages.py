@@ -41,7 +41,7 @@ class Run:
     job: Job
     pool: RankPool
     traced: bool = False
-    # The same step at sp 1, if that is the reference.
+    # Runs of the step at sp 1, if that is the reference.
     alone: tuple[self_reference.Alone, ...] = ()
     # None as long as the ranks have it.
     _outcome: Outcome | None = None
@@ -60,7 +60,7 @@ class Run:
         return self_reference.references(self.job.case, self.alone, outcomes)
 
     def again_at_sp_1(self, alone: Iterable[self_reference.Alone], *, traced: bool) -> "Run":
-        """The same outcome beside other runs at sp 1, which the ranks do now."""
+        """Keep the outcome, and have the ranks do other runs at sp 1 now."""
         alone = tuple(alone)
         _submit(alone, self.job, self.pool, traced=traced)
         return replace(self, alone=alone, _alone=tuple(self.pool.collect() for _ in alone))

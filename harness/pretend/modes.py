@@ -16,7 +16,7 @@ NOTHING = (Tensor.pin_memory, Tensor.record_stream)
 
 
 class Operations(TorchDispatchMode):
-    """Those that make a tensor, and those that copy one to the GPU."""
+    """Calls that make a tensor, and calls that copy one to the GPU."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -32,7 +32,7 @@ class Operations(TorchDispatchMode):
 
 
 class Calls(TorchFunctionMode):
-    """The same calls of torch in words for which it asks no driver."""
+    """Reword calls of torch so that it asks no driver."""
 
     def __torch_function__(
         self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
@@ -72,7 +72,7 @@ def brought(tensor: Tensor, *where: Any, **options: Any) -> Tensor:
 
 
 def with_tensors(index: Any) -> Any:
-    """The same index: torch would put lists of numbers where it finds the tensor."""
+    """Make tensors of lists in an index: torch would put them where it finds the tensor."""
     if isinstance(index, tuple):
         return tuple(map(with_tensors, index))
     return torch.tensor(index) if isinstance(index, list | range | np.ndarray) else index

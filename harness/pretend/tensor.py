@@ -1,7 +1,7 @@
 """A tensor that says it is on a GPU, and is computed on the CPU.
 
-To torch it is on `meta`, since autograd asks a driver about every tensor on `cuda`. Whoever asks
-in Python is told `cuda:0`.
+To torch it is on `meta`, since autograd asks a driver about every tensor on `cuda`. In
+Python its device is `cuda:0`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -125,7 +125,7 @@ def like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def move(tensor: Tensor, other: Tensor) -> None:
-    """The same object on the device of another, with its numbers."""
+    """Move a tensor to the device of another, and give it its numbers."""
     torch.utils.swap_tensors(tensor, like(tensor, other))
 
 
@@ -178,7 +178,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """The same nest with every leaf changed."""
+    """Change every leaf of a nest."""
     if isinstance(value, NEST):
         return type(value)([mapped(change, each) for each in value])
     return change(value)

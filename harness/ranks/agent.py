@@ -109,7 +109,7 @@ class Agent(SimpleElasticAgent):
         """Until the next order; of each that ends meanwhile it is told how."""
         del worker_group
         handles = {ending_of(pid): (local, pid) for local, pid in self._ranks.pids().items()}
-        # Of several that are ready it tells in which order they came to be.
+        # Epoll reports several that are ready in the order in which they became so.
         with selectors.EpollSelector() as selector, ExitStack() as stack:
             selector.register(self._pipe, selectors.EVENT_READ)
             for handle, rank in handles.items():

@@ -85,7 +85,7 @@ class Autopsy:
         return LONGEST_GRACE if ending else GRACE
 
     def fault(self, needed: int, finished: Sequence[int]) -> Fault:
-        """Of a case that needs so many ranks, of which these have finished it."""
+        """Make the fault of a case that needs so many ranks, and that these have finished."""
         launch = self._launch
         self._doing, _ = ask(launch, PATIENCE)
         # Other hosts have been asked only now.
@@ -196,8 +196,8 @@ def _with_its_end(launch: Launch, root: Trouble, rank: int) -> Trouble:
 def _crash(launch: Launch, rank: int) -> str:
     """Where this rank's process was when it crashed, innermost call last.
 
-    Of the main thread, and behind it of the one that crashed if that was another: backward on a
-    GPU runs in threads of its own.
+    The main thread's comes first, then that of the one that crashed if it was another: backward
+    on a GPU runs in threads of its own.
     """
     return told_by_crash(launch.read(f"crash.{rank}"))
 

@@ -20,7 +20,7 @@ def waited(pid: int) -> dict[str, float]:
 
 
 def share_waited(pids: Iterable[int]) -> float:
-    """Of the next moment, the part that the worst off of all their threads waits."""
+    """Measure which part of the next moment the worst off of their threads waits."""
     pids = list(pids)
     before, began = [waited(pid) for pid in pids], time.monotonic()
     time.sleep(SAMPLE)

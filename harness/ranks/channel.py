@@ -1,7 +1,7 @@
 """Messages between the controller and a node, through the store of their launcher.
 
-Each side has a count of what it sent; the other waits for the next one. Whoever has nothing to say
-says so now and then: a host that is cut off closes no socket.
+Each side counts what it sent; the other waits for the next one. A side with nothing to say sends a
+beat now and then, because a host that is cut off closes no socket.
 """
 
 import itertools
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-# Who has said nothing for so long is gone, and how often there is something to be heard.
+# A host that is silent for so long is gone; each end sends something so often.
 SILENCE, BEAT = 60.0, 5.0
 # How long a thread waits for a message before it waits again.
 TURN = timedelta(seconds=20)
@@ -31,7 +31,7 @@ class Channel:
         self._heard = time.monotonic()
         self.socket, self._into = socket.socketpair()
         self._ours, self._theirs = ours, theirs
-        # Who waits for a message has the store for itself.
+        # Waiting for a message blocks a connection, so there is one more for writing.
         self._writing, self._reading = connect(), connect()
         self._lock, self._closed = threading.Lock(), threading.Event()
         self._sent, self._read = itertools.count(), 0
@@ -85,7 +85,7 @@ class Channel:
         with suppress(OSError):
             while not self._closed.wait(BEAT):
                 if time.monotonic() - self._heard > SILENCE:
-                    # Whoever reads here is told that there is no more.
+                    # The reader of our socket sees its end.
                     self._into.shutdown(socket.SHUT_WR)
                     return
                 self.send(ALIVE)

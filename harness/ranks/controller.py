@@ -45,7 +45,7 @@ class Controller:
         threading.Thread(target=self._read, name="controller", daemon=True).start()
 
     def send(self, message: Message) -> None:
-        """Whoever has something to say."""
+        """Send a message; several threads do."""
         frame = encode(message)
         with self._lock:
             self._socket.sendall(frame)

@@ -55,7 +55,7 @@ class Crew:
         Not when the case was submitted: while nobody listened, no rank could be heard.
         """
         self._since = time.monotonic()
-        # The same, but for what is added because something is still on its way up.
+        # Unlike `_since`, never moved because something is still importing.
         self._begun = self._since
 
     def feed(self) -> None:
@@ -84,7 +84,7 @@ class Crew:
         return self._late()
 
     def autopsy(self, noticed: list[Trouble]) -> Autopsy:
-        """Of what was noticed, with what comes of it."""
+        """Start a report of what was noticed, and gather what comes of it."""
         autopsy = Autopsy(self.launch, noticed)
         autopsy.gather(lambda seconds: self._take_in(self.launch.events(seconds)))
         return autopsy
@@ -131,7 +131,7 @@ class Crew:
             self.launch.send(rank, message)
 
     def _late(self) -> list[Trouble]:
-        """Whoever still imports is on its way up, and has the time for that; others are stuck."""
+        """Give a rank that still imports the time of a start; any other rank is stuck."""
         doing, events = ask(self.launch, ASKING)
         troubles, ticket = self._take_in(events), self._waiting[0]
         if troubles or ticket.complete:
@@ -142,7 +142,7 @@ class Crew:
             if rank in doing and doing[rank].importing
         }
         if ticket.refusals:
-            # Who does not refuse waits for those who do.
+            # Ranks that do not refuse wait for those that do.
             return [disagreed(ticket.refusals)]
         if not importing:
             return self._stuck(ticket)

@@ -71,7 +71,7 @@ def choose(
 
 @cache
 def options_for(placement: Placement, ranks: int, deadline: float) -> tuple[str, ...]:
-    """Those with which a command has its ranks run so, where it would not by itself."""
+    """Options with which a command has its ranks run so, if it would not by itself."""
     device, transport = placement.device, placement.transport
     words: list[str] = []
     if device != choose("auto", "auto", ranks).device:

@@ -14,7 +14,7 @@ from harness.ranks.messages import Message
 MAGIC = b"UHP2"
 PREFIX = struct.Struct(">4sQ")
 MAX_FRAME = 1 << 36
-# Of those who have not said yet who they are.
+# The limit for a process that has not said yet which rank it is.
 MAX_HELLO = 1 << 12
 
 

@@ -15,7 +15,7 @@ from harness.ranks.placement import MEETING, PLACEMENT, PRETEND, Placement
 
 # A fork may start CUDA, because the supervisor never does. Other drivers were not tried.
 FORKED = ("cpu", PRETEND, "cuda")
-# Of a file, the end is enough: what is read here, and what goes to another host.
+# The end of a file is enough: bytes that are read here, and that go to another host.
 READ, TAIL = 1 << 16, 1 << 14
 LOOPBACK, ASYNC_ERRORS = "127.0.0.1", "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 # Where it is not said, a transport asks for the host's own name for every new group.

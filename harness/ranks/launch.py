@@ -26,7 +26,7 @@ class Launch:
         self.links: dict[int, Link] = {}
         # The (dp, sp) whose process groups these ranks have.
         self.meshes: set[tuple[int, int]] = set()
-        # Of ranks that went with their host: what became of it.
+        # Ranks that went with their host, and what became of it.
         self.lost: dict[int, str] = {}
         # By its number there, each connection on another host.
         self._there: dict[int, Link] = {}
@@ -113,7 +113,7 @@ class Launch:
         """What a node tells of its ranks, and what it passes on from them."""
         assert self.nodes
         if message.launch != self.order.launch:
-            # Of one before.
+            # It belongs to an earlier launch.
             return []
         if isinstance(message, Opened):
             self._there[message.connection] = self.nodes.opened(link, message)
@@ -175,7 +175,7 @@ class Launch:
     def _drop(self, link: Link) -> None:
         """Hear no more of this rank. It must not notice: it would go, and its traces with it."""
         link.heard = False
-        # Those of other hosts come through the one socket of their node.
+        # Ranks of other hosts come through the one socket of their node.
         if link.node is not None or not link.host:
             self._selector.unregister(link.socket)
         if self.nodes and link.node is not None:

@@ -117,5 +117,5 @@ class Launched:
 
 
 def _this_host() -> str:
-    # Of one host there may be several groups of torchrun, each with its part of the devices.
+    # A host may have several groups of torchrun, each with its part of the devices.
     return " ".join((socket.gethostname(), BOOT.read_text(), os.environ.get("GROUP_RANK", "")))

@@ -78,7 +78,7 @@ class Doing(Message, frozen=True):
 
     texts = ("stack", "importing")
 
-    # Of every thread.
+    # The stacks of all threads.
     stack: str
     # The module whose import it is in, if it is in one.
     importing: str
@@ -112,7 +112,7 @@ class Finished(Message, frozen=True):
 
     run: Whole
     pieces: list[Piece]
-    # Of the pieces, as safetensors.
+    # The tensors of the pieces, as safetensors.
     tensors: bytes
     # Keys of what was emitted and is not sent.
     skipped: list[str]
@@ -178,7 +178,7 @@ class Order(Message, frozen=True, kw_only=True):
     node: Whole = 0
     # Where the ranks of several hosts meet.
     rendezvous: str = ""
-    # Of the launch; ranks say whose they are.
+    # The name of the launch; ranks say which one they belong to.
     launch: str
 
     def ranks_of(self, node: int) -> range:

@@ -43,7 +43,7 @@ class Keeper:
         self._reader = Reader[ToNode](ToNode)
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel.socket, selectors.EVENT_READ)
-        # Of one launch after the other; no connection has the number of another.
+        # Launches come one after the other; no connection has the number of another.
         self._launch = ""
         self._host: Host | None = None
         self._listener: socket.socket | None = None
@@ -75,7 +75,7 @@ class Keeper:
             case Tell():
                 self._tell()
             case To() if message.launch == self._launch:
-                # Who does not take it is about to be gone.
+                # A rank that does not take it is about to be gone.
                 with contextlib.suppress(OSError, KeyError):
                     self._connections[message.connection].sendall(message.data)
 

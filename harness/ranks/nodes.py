@@ -49,7 +49,7 @@ class Through:
 
 
 class Nodes:
-    """Those that are here; node 0 is our own host and none of them."""
+    """Hosts that are connected; node 0 is our own and not among them."""
 
     def __init__(self, launched: Launched) -> None:
         self._launched = launched
@@ -58,7 +58,7 @@ class Nodes:
         self.count = len(launched.hosts(launched.connect()))
         self.links: dict[int, Link] = {}
         self._channels: dict[int, Channel] = {}
-        # Those that are gone, in words.
+        # Hosts that are gone, in words.
         self.gone: list[str] = []
         for node in range(1, self.count):
             channel = Channel(launched.connect, *named(node))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from harness.outside import BadInput
 
-# Of a socket's path, in bytes; most of them are for what lies in the folder.
+# Bytes of a socket's path; most of them are for what lies in the folder.
 LONGEST_ADDRESS, LONGEST_PLACE = 107, 70
 PREFIX = "harness-ranks-"
-# Whoever makes a folder has it held by then.
+# A process that makes a folder holds it by then.
 SOON = 60.0
 
 
@@ -46,7 +46,7 @@ def hold(folder: Path) -> int:
 def sweep(where: Path) -> None:
     """Remove what was left by launches whose both ends were killed."""
     for folder in where.glob(f"{PREFIX}*"):
-        # Those of other users are none of ours, and others may sweep at the same time.
+        # Folders of other users are not ours, and other processes may sweep at the same time.
         with contextlib.suppress(OSError):
             status = folder.lstat()
             if status.st_uid != os.getuid() or time.time() - status.st_mtime < SOON:

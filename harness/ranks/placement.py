@@ -19,7 +19,7 @@ UNSEEN = (
     "pretended GPU: this run shows on which device each tensor is, and nothing else of CUDA: no "
     "numerics, kernels, streams, memory, autocast, NCCL, inductor or FSDP"
 )
-# Of a case, what comes to nothing without a real one.
+# Values of a case that mean nothing without a real GPU.
 REAL = {"wrapper": ("fsdp",), "kernel": ("varlen", "flash"), "compiled": (True,)}
 # NCCL takes several ranks on one GPU only when told to, and then without NVLS. Each collective
 # must leave room for those of the other ranks, or all of them wait for ever.
@@ -103,7 +103,7 @@ def settle(local: int) -> "torch.device":
         torch.backends.mkldnn.set_flags(_enabled=False)
     else:
         torch.accelerator.set_device_index(device.index)
-        # Who takes more than a fair part runs out of memory itself, and not a peer in its place.
+        # A rank that takes more than its part runs out of memory itself, and not its peer.
         module = torch.get_device_module(device)
         module.set_per_process_memory_fraction(1 / placement.sharing, device)
     # Told its device, a transport connects at once, and a barrier knows what to wait on. That of

@@ -32,7 +32,7 @@ from harness.ranks.station import Station
 from harness.ranks.ticket import Ticket
 from harness.trace import Fault, Outcome
 
-# Of one rank, whatever the mesh.
+# A case of one rank.
 ANY = parse("case/1 rows=1:1 sp=1")
 START_DEADLINE = 180.0
 # Folders of which ranks stay up while nobody asks for them; each has as many as the pool.
@@ -99,7 +99,7 @@ class RankPool:
         return self._wait(self._stations[0], lambda: self.is_ready)
 
     def require_ready(self) -> None:
-        """The same, for those who can say nothing without ranks: `CannotStart` if one is not."""
+        """Block until every rank is up; raise `CannotStart` if one is not."""
         fault = self.wait_until_ready()
         if fault:
             raise CannotStart(fault)

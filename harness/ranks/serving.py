@@ -25,7 +25,7 @@ from harness.watch.witness import Witness
 if TYPE_CHECKING:
     from harness.ranks.controller import Controller
 
-# Of what a candidate says in one piece.
+# Characters of what a candidate says in one piece.
 LONG = 1 << 14
 
 

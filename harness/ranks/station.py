@@ -1,7 +1,7 @@
 """Ranks for the candidates of one folder: one launch, and after a fault the next.
 
-What two candidates import, register and patch is a matter of their processes. Those that lie in
-one folder share it as two scripts of a project do; those of two folders never do.
+What two candidates import, register and patch is a matter of their processes. Two candidates
+of one folder share it as two scripts of a project do; candidates of two folders never do.
 """
 
 from collections import deque
@@ -42,7 +42,7 @@ class Station:
 
     @property
     def hardware(self) -> dict[str, str]:
-        """Of its ranks, as far as one was ever up."""
+        """What its ranks run on, as far as one was ever up."""
         return self._hardware | (self.crew.launch.hardware if self.crew else {})
 
     def start(self) -> None:
@@ -60,7 +60,7 @@ class Station:
         while not until():
             noticed = crew.troubles()
             if crew.is_ready:
-                # Who came up before may fail once: that may be a busy machine.
+                # Ranks that came up before may fail once: the machine may be busy.
                 self._failures_left = 2
             if not noticed:
                 continue

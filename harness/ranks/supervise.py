@@ -81,7 +81,7 @@ def main() -> None:
         # Ranks are forked from here. A search would copy the memory that all these objects lie in.
         gc.freeze()
     try:
-        # Whoever does not take it is about to be gone.
+        # A controller that does not take it is about to be gone.
         with contextlib.suppress(BrokenPipeError):
             pipe.send(Up())
             _serve(pipe)

@@ -139,7 +139,7 @@ class Supervisor:
             # What ranks left behind has come to it.
             kill_below([self.process.pid])
             kill_group(self.process.pid)
-        # Those that left their session as well.
+        # Processes that left their session as well.
         sweep(self.address)
         self.process.wait()
         os.close(self.handle)
@@ -152,10 +152,10 @@ class Supervisor:
         os.close(self._held)
 
 
-# Of which process, interpreter, temporary folder and environment one is.
+# The process, interpreter, temporary folder and environment that a supervisor is for.
 Kind = tuple[int, str, str, dict[str, str]]
 _LOCK = threading.Lock()
-# Those that wait, the latest last.
+# Supervisors that wait for work, the latest last.
 _IDLE: list[tuple[Kind, Supervisor]] = []
 
 

@@ -9,7 +9,7 @@ from types import FrameType
 def frames_of_threads() -> dict[str, FrameType]:
     """Where each thread is but the one that asks; the main one, and torch's own, come last.
 
-    Those run backward on a GPU, and then the main one only waits for them.
+    Torch's threads run backward on a GPU, and then the main one only waits for them.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread()

@@ -56,7 +56,7 @@ class Ticket:
 
     @property
     def limits(self) -> str:
-        """Those of the candidate, where the case is outside them or nothing is run."""
+        """The limits of the candidate, if the case is outside them or nothing is run."""
         return next((each.limits for each in self.finished.values()), "")
 
     def outcome(self) -> Outcome:

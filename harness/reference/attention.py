@@ -130,7 +130,7 @@ def attention(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, allowed_BSS: Tenso
 
 
 def fused(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, allowed_BSS: Tensor) -> Tensor:
-    """The same by PyTorch's fused kernel."""
+    """Attend by PyTorch's fused kernel."""
     q_BNSH, k_BKSH, v_BKSH = (x.transpose(1, 2) for x in (q_BSNH, k_BSKH, v_BSKH))
     grouped = q_BNSH.shape[1] != k_BKSH.shape[1]
     out_BNSH = F.scaled_dot_product_attention(

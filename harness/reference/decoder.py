@@ -102,7 +102,7 @@ class Layer(nn.Module):
         self.head_dim = case.head_dim
         self.attn_norm = weights[f"{name}.attn_norm"]
         self.q, self.k, self.v, self.o = (weights[f"{name}.{part}"] for part in "qkvo")
-        # Of a qwen2 and of a qwen3.
+        # A qwen2 has biases, a qwen3 norms of queries and keys.
         self.q_bias, self.k_bias, self.v_bias = (
             weights.get(f"{name}.{part}_bias") for part in "qkv"
         )

@@ -8,7 +8,7 @@ from harness.trace import Entry, Trace
 
 
 def with_what_is_given(case: Case, trace: Trace) -> Trace:
-    """The same with ids, labels, and what the loss contract makes each loss weigh."""
+    """Add ids, labels, and what the loss contract makes each loss weigh."""
     lengths, every = [len(row) for row in case.rows], np.arange(case.tokens)
     row_n = np.repeat(np.arange(len(lengths)), lengths)
     ids_n = np.concatenate([case.ids_of(row) for row in range(len(lengths))])

@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def one_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """The same bits on every machine, and no pool of threads fighting with ranks for cores.
+    """Compute with one thread: equal bits on every machine, and cores are left to the ranks.
 
     Cases are small: a second thread would cost a reference ten times what it saves. And for half
     precisions oneDNN would compile, and keep, a kernel for every shape that it meets.

@@ -44,6 +44,6 @@ class Fault:
     ranks: tuple[str, ...] = ()
     stacks: dict[int, str] = field(default_factory=dict)
     log: str = ""
-    # Of each rank: the end of what it printed, and the last collectives that it entered.
+    # By rank: the end of what it printed, and the last collectives that it entered.
     logs: dict[int, str] = field(default_factory=dict, repr=False)
     collectives: dict[int, tuple[str, ...]] = field(default_factory=dict, repr=False)

@@ -15,7 +15,7 @@ PAD_TOKEN = -1
 class Fragment:
     """A key and a tensor: rows for `tokens`, or without tokens a replica of the whole.
 
-    Of a replica only rank 0 sends the values unless a full trace is wanted; the others send a
+    Only rank 0 sends the values of a replica unless a full trace is wanted; the others send a
     digest, which is all that agreement needs.
     """
 
@@ -27,7 +27,7 @@ class Fragment:
 
 
 def bits(values: Values) -> Values:
-    """The same in one piece of memory, its zeros without a sign: nothing that learns has one."""
+    """Copy it into one piece of memory, with zeros that have no sign."""
     return np.ascontiguousarray(values + values.dtype.type(0))
 
 

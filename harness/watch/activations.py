@@ -80,7 +80,7 @@ def _to(others: set[int], passed: Passed, everyone: Sequence[int] | None) -> Ite
 
 
 def _share(kind: str, everyone: Sequence[int] | None, others: set[int]) -> float:
-    """Of what a rank gives to a collective, how much goes to other peers."""
+    """How much of what a rank gives to a collective goes to other peers."""
     if everyone is None:
         return 1
     if not others.intersection(everyone):
@@ -99,7 +99,7 @@ def _besides(parameters: Counter[Shape], ways: set[int], seen: Counter[Shape]) -
         for (rows, *width), number in shares.items():
             often = math.ceil(seen[rows, *width] / number)
             rounds[tuple(width)] = max(rounds[tuple(width)], often)
-        # Of the width that activations have, more may have come.
+        # More may have come of the width that activations have.
         times = sorted([0, 0, *rounds.values()])[-2]
         # What is left of a count is never below zero.
         seen = seen - Counter({shape: times * number for shape, number in shares.items()})

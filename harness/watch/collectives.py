@@ -16,7 +16,7 @@ UNEVEN = ("all_to_all", "gather", "scatter")
 # To these, only the root need give anything.
 ROOTED = ("gather", "scatter")
 MESSAGES = ("send", "recv")
-# Of a group, one kind, one shape and dtype where they are told, so many in a row.
+# A group, a kind, a shape and a dtype if they are noted, and how many came in a row.
 Row = tuple[str, str, str, str, int]
 
 

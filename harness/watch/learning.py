@@ -28,11 +28,11 @@ class Learning:
 
     def __init__(self) -> None:
         self._kept = WeakSet[nn.Module]()
-        # Those of the run under way: its candidate may let go of them before they are looked at.
+        # Modules of this run: its candidate may let go of them before they are looked at.
         self._made: dict[int, nn.Module] = {}
         # Gradients of models that a candidate kept from an earlier run.
         self._before: dict[int, Tensor] = {}
-        # Of each gradient that reached a parameter in this run, whether it was not zero.
+        # For each gradient that reached a parameter in this run, whether it was not zero.
         self._reached = WeakIdKeyDictionary()
         self._is_on = False
         register_module_parameter_registration_hook(self._note)
@@ -80,7 +80,7 @@ class Learning:
         learned = {id(each): each for each in self._parameters() if self._has_learned(each)}
         left = {n: _gradient(each) for n, each in learned.items() if each.grad is not None}
         shown = {number: gradient for number, gradient in left.items() if gradient.any()}
-        # Of the others nobody knows the numbers any more.
+        # The numbers of the others are lost.
         cleared = [each.numel() for number, each in learned.items() if number not in shown]
         mine, theirs = _distinct(shown.values()), _distinct(emitted.values())
         elements, told = sum(cleared) + sum(map(len, mine)), sum(map(len, theirs))

@@ -20,6 +20,6 @@ HYPOTHESES: tuple[Callable[[Pass], Variants], ...] = (
 
 
 def variants(plain: Pass) -> Variants:
-    """Of one stream."""
+    """Yield the variants of one stream."""
     for hypothesis in HYPOTHESES:
         yield from hypothesis(plain)

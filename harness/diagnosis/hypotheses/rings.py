@@ -109,7 +109,7 @@ def _blocks(whole: Pass, ranks: int, zigzag: bool) -> tuple[Tensor, Tensor, Tens
         return met_TT & (ahead_TT >= 0), local_T[:, None] - local_T, holder_T
     is_back_T = piece_T >= ranks
     local_T = local_T + is_back_T * size_T
-    # Of who comes before, only the piece in front is met; of who comes after, all, from behind.
+    # A rank meets only the front piece of ranks before it, and all of ranks behind it.
     met_TT &= (ahead_TT == 0) | torch.where(ahead_TT > 0, ~is_back_T, is_back_T[:, None])
     # The last query stands at the last key, of which there are half as many.
     return met_TT, local_T[:, None] - local_T - (ahead_TT > 0) * size_T[:, None], holder_T

@@ -23,7 +23,7 @@ def label_on_next_rank(case: Case, layout: Plan) -> bool:
 
 @situation("boundary just before a row's last token")
 def boundary_before_last_token(case: Case, layout: Plan) -> bool:
-    """Of a row's last loss term and its label each is on another rank; one more hides it."""
+    """A row's last loss term and its label are on two ranks; one more term hides it."""
     return any(
         cut == length(span) - 1 and cut in targets for span, cut, targets in cuts(case, layout)
     )
