@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # All is said, and Python ends by itself.
             _on_signals(signal.SIG_IGN)
     except OSError as error:
-        # Whoever reads what we print has gone, or its disk is full.
+        # The reader of what we print has gone, or its disk is full.
         if isinstance(error, BrokenPipeError):
             with contextlib.suppress(OSError):
                 print(f"harness: {NOT_READ}", file=sys.stderr)  # noqa: T201 - a command speaks

@@ -50,7 +50,7 @@ def examine() -> dict[str, Any]:
 
 
 def show(facts: dict[str, Any]) -> None:
-    """The same as a table."""
+    """Show the facts as a table."""
     table = Table(show_header=False)
     for part, items in facts.items():
         table.add_section()

@@ -70,14 +70,14 @@ def config(case: Case, attn_implementation: str = "sdpa") -> Any:
 
 
 def load(model: Any, case: Case, device: torch.device) -> Any:
-    """The same model with the case's weights, in its dtype, on the device."""
+    """Give a model the case's weights and dtype, on the device."""
     model.to(device).train()
     named = parameters(model, case)
     # Not `model.to(dtype)`, which in half precision rounds the frequencies of the rotation too.
     for ours, weight in seeded_weights(case, TORCH_DTYPES[case.dtype]).items():
         named[ours].data = weight.to(device)
     if case.checkpoint:
-        # Of the two older releases have only the second, of which newer ones warn.
+        # Older releases have only the second; newer ones warn of it.
         names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
         enable = next(getattr(model, name) for name in names if hasattr(model, name))
         enable({"use_reentrant": False})

@@ -8,7 +8,7 @@ LONGEST_FILE_NAME = 100
 
 
 def short_names(candidates: Collection[str]) -> dict[str, str]:
-    """Of each as many folders as tell it from all others here, and no more."""
+    """Shorten each to as many folders as tell it from all others here."""
     return {name: _short(name, set(candidates) - {name}) for name in candidates}
 
 

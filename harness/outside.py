@@ -93,5 +93,5 @@ def harmless(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The same, and no more of it than a person reads."""
+    """Make it printable, and no longer than a person reads."""
     return harmless(text if len(text) <= LONGEST else f"{text[:LONGEST]} … cut")

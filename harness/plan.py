@@ -1,4 +1,4 @@
-"""Who holds what under contiguous sequence sharding: pure integers, no tensor, no process.
+"""Which rank holds what under contiguous sequence sharding: integers, no tensor, no process.
 
 For one micro-batch of one replica: T real tokens in one stream, P pad tokens at its end so that
 sp divides T + P, and rank r of the sequence-parallel group takes L = (T + P) / sp of them.

@@ -40,7 +40,7 @@ class Named:
     inside: Literal["bank", "library", "file", "module"]
     place: str
     attribute: str
-    # Of a library, the pinned release unless the name has another.
+    # A library's: the pinned release unless the name has another.
     environment: Environment | None = None
 
     @property

@@ -35,7 +35,7 @@ class Case:
     norms over the head dim to queries and keys. `pad_id` is also an ordinary vocabulary entry: a
     row may contain it as a real token.
 
-    Of `steps` training steps on the same rows the last is judged; each one before it ends in
+    The last of `steps` training steps on the same rows is judged; each one before it ends in
     plain SGD with LEARNING_RATE. `nudge` moves the seeded weights that far along a seeded
     direction before the first.
 
@@ -247,7 +247,7 @@ class Case:
 
 
 USUAL = {name: field.default for name, field in Case.__dataclass_fields__.items()}
-# Of the fields that have one of a few values, which those are.
+# The values of fields that have one of a few.
 CHOICES: dict[str, tuple[Any, ...]] = {
     name: get_args(kind) or (False, True)
     for name, kind in get_type_hints(Case).items()

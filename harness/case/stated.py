@@ -22,7 +22,7 @@ ASKED = {
     "kernel": "kernels",
     "wrapper": "wrappers",
 }
-# Of a step with groups of its own over all ranks: a case must leave none of them idle.
+# A step with groups of its own over all ranks: a case must leave none of them idle.
 ALL_RANKS = "ranks=all"
 # Most of a case has them in its own way.
 BY_CASE = ("rows", "ids", "heads", "seed")
@@ -40,7 +40,7 @@ def read_stated(text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def divided(stated: Iterable[str]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
-    """Of what is stated, what has an option of its own, by its name there; and the others."""
+    """Split what is stated: fields with an option of their own, by its name, and the others."""
     asked, others = dict[str, tuple[Any, ...]](), list[str]()
     for text in stated:
         name = text.partition("=")[0]

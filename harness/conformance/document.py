@@ -27,8 +27,8 @@ Results = dict[str, dict[str, Any]]
 UNKEPT = {"takes", "placement", "seconds", "unexamined", "leans"}
 UNKEPT_OF_A_STAGE = {"known", "names", "elements"}
 UNKEPT_OF_A_FAILURE = {"case", "verdict", "replay", "record"}
-# Of the record of a listed bug, of which a page is made: what tells of the machine, and what its
-# names say as well, since no experiments are made here.
+# Fields of a listed bug's record that its page leaves out: they depend on the machine, or its
+# names say the same, since no experiments are made here.
 UNKEPT_OF_A_RECORD = {"printed", "larger", "mark", "seen"}
 SECTIONS = ("candidates", "releases", "findings")
 

@@ -15,7 +15,7 @@ DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "bf16")
 SPS = (2, 4)
 MOST_RANKS = 4
 ARGUMENTS = {**ASKED, "model": "architectures"}
-# Who asks says these, whatever a candidate states of them.
+# The examination says these, whatever a candidate states of them.
 ASKED_FOR = {"sp", "dp", "ranks"}
 # Enough to tell what a candidate takes.
 PROBED = 400

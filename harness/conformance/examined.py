@@ -42,7 +42,7 @@ class Examined:
     failures: list[tuple[Comparison, int]] = field(default_factory=list)
     # What the smallest case of each listed bug came to.
     listed: dict[str, Comparison] = field(default_factory=dict)
-    # Those that are listed and were not seen.
+    # Bugs that are listed and were not seen.
     stale: list[str] = field(default_factory=list)
     version: str = ""
     packages: dict[str, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Examined:
 
     @property
     def verdicts(self) -> Counter[str]:
-        """Of all stages together."""
+        """Counts of all stages together."""
         return sum((stage.verdicts for stage in self.stages.values()), Counter[str]())
 
 

@@ -36,16 +36,16 @@ class Stage:
     situations: dict[str, Counter[str]] = field(default_factory=dict)
     # What was wrong in how many cases.
     wrong: Counter[str] = field(default_factory=Counter)
-    # Of the cases in which something was wrong, those whose loss was right within a hundredth.
+    # Cases in which something was wrong and the loss right within a hundredth.
     unseen_by_loss: int = 0
     known: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     # The largest error as a share of its budget, of what passed.
     used: float = 0.0
     elements: int = 0
-    # Of the cases that the candidate supports.
+    # What was examined, in cases that the candidate supports.
     coverage: Coverage = field(default_factory=Coverage)
-    # Of what passed.
+    # In what passed.
     leanings: Leanings = field(default_factory=Leanings)
     stood_in: set[str] = field(default_factory=set)
     # By verdict and name, the smallest case and how many there were.
@@ -130,7 +130,7 @@ def _on_ranks(
 
 
 def blamed(seen: Comparison, pools: Pools) -> Comparison:
-    """The same, unless its batch is wrong by rounding at sp 1 as well.
+    """Make it unsupported if its batch is wrong by rounding at sp 1 as well.
 
     Nothing shared is to blame then. What is wrong there by more than rounding is kept: it may be
     the library's.

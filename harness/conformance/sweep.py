@@ -27,7 +27,7 @@ class Release:
 
 
 def sweep(name: str, versions: Sequence[str], request: Request) -> list[Release]:
-    """The same questions to every release, whatever is listed of it."""
+    """Ask every release the same questions, whatever is listed of it."""
     releases = []
     for version in versions:
         named = locate(f"{name}@{version}")

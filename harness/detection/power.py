@@ -34,7 +34,7 @@ class Power:
 
     @property
     def hidden(self) -> list[Trial]:
-        """Those that are wrong at sp 1 too, where that is what they are compared with."""
+        """Mutants that are wrong at sp 1 too, if that is what they are compared with."""
         return [trial for trial in self.mutants if trial.hidden]
 
     @property
@@ -89,7 +89,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trier:
-    """Who tries one after the other, on the same cases."""
+    """Tries one after the other, on the same cases."""
 
     cases: Sequence[Case]
     session: Session

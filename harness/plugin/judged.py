@@ -33,7 +33,7 @@ class Judged:
     refused: Counter[str] = field(default_factory=Counter)
     elements: int = 0
     launches: int = 0
-    # Of tests that did not fail though a comparison in them did: how often, and that comparison.
+    # Tests that did not fail though a comparison in them did: how often, and that comparison.
     unseen: dict[str, str] = field(default_factory=dict)
     # Tests that passed, took a fixture that judges, and judged nothing with it.
     idle: list[str] = field(default_factory=list)

@@ -48,7 +48,7 @@ class Running:
     shared: "list[Running]" = field(default_factory=list)
 
     def beside(self, candidate: str) -> str:
-        """The same; a file that lies beside the test is meant, wherever pytest was started."""
+        """Name the file that lies beside the test, wherever pytest was started."""
         name, colon, attribute = candidate.rpartition(":")
         if self.folder is None or not name.endswith(".py"):
             return candidate

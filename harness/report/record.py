@@ -9,7 +9,7 @@ from harness.compare import Comparison
 from harness.report.text import explain, replay
 from harness.trace import Fault, Misfit
 
-# Of what each rank entered, and of what it printed, the end.
+# How much is kept of what each rank entered last, and of the end of what it printed.
 MOST_ENTERED, MOST_PRINTED = 24, 2000
 
 

@@ -19,18 +19,18 @@ from harness.trace import (
 from harness.uncompared import told_of
 
 INDENT = "\n          "
-# Of tokens that do not fit together, so many stretches are told.
+# So many stretches are named of tokens that do not fit together.
 MOST_STRETCHES = 4
-# Of what differs and is neither a loss nor a gradient, so much is named.
+# So many keys are named that differ and are neither a loss nor a gradient.
 MOST_BESIDES = 4
-# Of gradients that are zero, so many are named.
+# So many gradients are named that are zero.
 MOST_ZERO = 4
 # So torch begins what CUDA reports, often at a later call than the one that went wrong.
 CUDA_ERROR = "CUDA error"
 
 
 def explain(comparison: Comparison) -> str:
-    """Who, doing what, where, expected, got, and what to do next."""
+    """Say who did what, where, what was expected, what came, and what to do next."""
     return "\n".join(told(comparison))
 
 

@@ -62,7 +62,7 @@ def _card(record: Mapping[str, Any], page: str) -> dict[str, Any]:
 
 
 def _bars(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, int, float]]:
-    """Of each bucket its bound, its count and the height of its bar."""
+    """The bound, the count and the height of the bar of each bucket."""
     most = max(counts, default=0) or 1
     pairs = zip(bounds, counts, strict=True)
     return [(f"≤ {bound:g}", count, BAR * count / most) for bound, count in pairs]

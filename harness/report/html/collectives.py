@@ -64,7 +64,7 @@ class Diagram:
 
 
 def diagram(collectives: Mapping[str, Sequence[str]]) -> Diagram | None:
-    """Of the last that each rank entered; nothing where nobody knows."""
+    """Draw the last that each rank entered; None if that is not known."""
     ranks = tuple(sorted(collectives, key=_number))
     read = {rank: dict(filter(None, map(_read, collectives[rank]))) for rank in ranks}
     order: list[str] = []

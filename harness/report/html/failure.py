@@ -23,7 +23,7 @@ VERDICTS = {
 }
 IN_PLACES_OF_THEIR_OWN = ("case", "looks", "cause", "replay", "ranks", "stack", "log")
 MOST_ROWS = 16
-# Of what goes on on the next line.
+# Columns before a text that goes on on the next line.
 INDENT = 10
 LABEL = re.compile(r"  (\S.{0,6}?)\s+(\S.*)")
 
@@ -85,7 +85,7 @@ def told_in_pairs(explanation: str) -> list[tuple[str, str]]:
 
 
 def _tensors(record: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Those of tokens that are wrong somewhere, as signs."""
+    """Maps of tensors that are wrong somewhere, as signs."""
     maps: Sequence[Mapping[str, Any]] = record["picture"]["maps"] if record["picture"] else []
     return maps
 

@@ -57,7 +57,7 @@ def _all(wrong: set[int], such: set[int]) -> str:
 
 
 def _rows(case: Case, cells: Sequence[Cell], wrong: set[int]) -> Iterator[str]:
-    """Of which rows they are, where those have something in common that others have not."""
+    """What their rows have in common and others have not, if anything."""
     rows = {cell.row for cell in cells if cell.token in wrong}
     others = set(range(len(case.rows))) - rows
     if not others:

@@ -127,7 +127,7 @@ def layout(
                 )
             line.pieces = _pieces(line, size)
     if not stray:
-        # Of tokens that two ranks hold nobody knows which rows of theirs are padding.
+        # If two ranks hold a token, it is not known which of their rows are padding.
         lines += _padding(picture["computed"], owner_n, len(lines), size, per_line)
     ranks = sorted({cell.rank for line in lines for cell in line.cells} - {-1})
     width = MARGIN + size * max(len(line.cells) for line in lines) + 4

@@ -110,7 +110,7 @@ class TorchsOwnExchange(LocalDialect):
 
 @benign("head-by-head", looks_like="B41, pieces interleaved in the wrong order")
 class HeadByHead(GatherDialect):
-    """Of the heads that each rank is to have, one at a time is exchanged, back as well."""
+    """Each rank's heads are exchanged one at a time, and back as well."""
 
     def gather_tokens(self, tensors: tuple[Tensor, ...], rank: Rank) -> tuple[Tensor, ...]:
         return tuple(

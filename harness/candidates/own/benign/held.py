@@ -32,7 +32,7 @@ class Held(LocalDialect):
     """Each rank holds some tokens of the stream, in an order of its own."""
 
     def places(self, total: int, sp: int) -> list[Tensor]:
-        """Of a stream, the places that each rank holds; unless said otherwise, its piece."""
+        """The places of a stream that each rank holds; by default a piece in one."""
         return list(torch.arange(total).tensor_split(sp))
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:  # noqa: ARG002 - no pad id

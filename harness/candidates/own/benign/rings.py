@@ -93,7 +93,7 @@ class Ring(Held):
 
 @benign("ring-zigzag", looks_like="a ring in which keys meet queries out of order")
 class RingZigzag(Ring):
-    """The same, where each rank holds a piece of the front and its mirror at the back."""
+    """Each rank holds a piece of the front and its mirror at the back."""
 
     def places(self, total: int, sp: int) -> list[Tensor]:
         return zigzag(total, sp)

@@ -147,7 +147,7 @@ class FewerHeadsThanRanks(LocalDialect):
     named="gradient-partial",
 )
 class GradientOfOneCopy(GatherDialect):
-    """Of a kv head that several ranks share, only the first copy's gradient is kept."""
+    """Only the first copy's gradient of a kv head that several ranks share is kept."""
 
     def repeat(self, x_LKH: Tensor, rank: Rank) -> Tensor:
         copies = super().repeat(x_LKH, rank).detach()

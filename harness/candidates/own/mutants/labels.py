@@ -370,5 +370,5 @@ def ends(stream: Stream) -> Tensor:
 
 
 def rolled_mask(batch: Batch, stream: Stream) -> Tensor:
-    """Of each token of the stream whether the next one is masked in, over row ends and around."""
+    """Whether each token's next one in the stream is masked in, over row ends and around."""
     return batch.loss_mask_BS.flatten()[stream.indices_T].roll(-1)

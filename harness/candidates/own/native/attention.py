@@ -21,7 +21,7 @@ class Segments:
     cu_seqlens: Tensor
     # How many tokens each sees at most, itself included.
     window: int | None
-    # Who sees whom instead, where that cannot be said in rows.
+    # Which token sees which, if rows do not say so.
     mask_TT: Tensor | None = None
 
     @classmethod
@@ -56,14 +56,14 @@ class Segments:
 
     @cached_property
     def allowed_TT(self) -> Tensor:  # noqa: N802 - it is a tensor, and called like one
-        """The same as a mask, which grows with the square of the stream."""
+        """All rows as one mask, which grows with the square of the stream."""
         if self.mask_TT is not None:
             return self.mask_TT
         blocks_TT: Tensor = torch.block_diag(*map(self.allowed_in, self.lengths))
         return blocks_TT
 
     def allowed_in(self, length: int) -> Tensor:
-        """Who sees whom in a row of so many tokens -> allowed_SS."""
+        """Which token sees which in a row of so many -> allowed_SS."""
         every_SS = torch.ones(length, length, dtype=torch.bool, device=self.cu_seqlens.device)
         causal_SS = every_SS.tril()
         return causal_SS if self.window is None else causal_SS.triu(1 - self.window)

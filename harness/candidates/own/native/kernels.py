@@ -87,7 +87,7 @@ def varlen(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> T
 
 
 def flash(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
-    """The same by the package flash-attn."""
+    """Attend by the package flash-attn."""
     only_rows_on_cuda("flash", q_TMH, segments)
     from flash_attn import flash_attn_varlen_func
 

@@ -135,7 +135,7 @@ class Training(ABC):
         return torch.cat([checkpoint(in_chunk, *chunk, use_reentrant=False) for chunk in chunks])
 
     def cross_entropy(self, logits_LV: Tensor, labels_L: Tensor) -> Tensor:
-        """Of each token with its label, never in half precision."""
+        """The loss of each token with its label, never in half precision."""
         return F.cross_entropy(at_least_fp32(logits_LV), labels_L, reduction="none")
 
     def scale(self, case: Case, rank: Rank) -> float:
