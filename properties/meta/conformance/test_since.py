@@ -103,7 +103,7 @@ def test_a_sweep_is_compared_with_nothing(
 def test_a_folder_that_cannot_be_read_is_named_and_no_results_are_blamed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise BadFolder("toy/known.toml: is half written")
 
     monkeypatch.setattr("harness.commands.conformance.pages", broken)
@@ -132,7 +132,7 @@ def test_a_bug_that_two_candidates_show_is_told_as_of_the_last_whoever_is_done_f
         "open_places": opened,
         "each": each,
         "wanted": lambda *_, **__: ["a.one", "a.two"],
-        "pages": lambda _: {},
+        "pages": lambda *_: {},
         "_status": lambda *_, **__: 0,
     }.items():
         monkeypatch.setattr(conformance, name, stands_in)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.against import ITSELF, Against
+from harness.against import ITSELF
+from harness.candidates import locate
 from harness.candidates.own.native import LocalDialect
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.ulysses import Shard
@@ -17,9 +18,9 @@ from harness.failure import sequence
 from harness.failure.shrink import MUCH, shrink
 from harness.failure.smallest import smallest
 from harness.generation import cases, generate
-from harness.judge import Session
+from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
-from properties.helpers.judging import evaluate_all
+from properties.helpers.judging import comparison_of, evaluate_all
 
 
 class CachesItsMask(LocalDialect):
@@ -86,23 +87,16 @@ def test_of_what_ran_before_as_little_is_left_as_may_be(
     last = parse("case/1 rows=3:111,4:0111 heads=4/1 layers=2 sp=2 window=3")
     before = [*seven[:5], parse("case/1 rows=7:1111111 heads=4/4 sp=2"), *seven[5:]]
 
-    def on_fresh_ranks(
-        case: Case, candidate: str, _pool: RankPool, before: Sequence[Case], *, against: Against
-    ) -> Comparison:
-        fails = any(REMEMBERED[what](each, case) for each in before)
+    def on_fresh_ranks(job: Job, _: Session, before: Sequence[Case]) -> Comparison:
+        fails = any(REMEMBERED[what](each, job.case) for each in before)
         verdict = Verdict.DIVERGED if fails else Verdict.EQUAL
-        return Comparison(
-            case=case,
-            candidate=candidate,
-            verdict=verdict,
-            against=against,
-            before=tuple(before),
-        )
+        return comparison_of(job, verdict, against=job.against, before=tuple(before))
 
     monkeypatch.setattr(sequence, "on_fresh_ranks", on_fresh_ranks)
-    seen = on_fresh_ranks(last, "planted", pool := RankPool(2), before, against=ITSELF)
+    session = Session(RankPool(2))
+    seen = on_fresh_ranks(Job(last, locate("native-local"), ITSELF), session, before)
     rooted = seen.rooted("stale-state", "it remembers")
-    found = sequence.shrink_sequence(rooted, Session(pool), 60).smallest
+    found = sequence.shrink_sequence(rooted, session, 60).smallest
     assert found.against == ITSELF
     (first,) = found.before
     assert REMEMBERED[what](first, found.case)
@@ -110,7 +104,7 @@ def test_of_what_ran_before_as_little_is_left_as_may_be(
     assert found.case.layers == 1
     assert found.case.window is None
     assert found.looks[0].why == "it passes unless its ranks ran another case before it"
-    rushed = sequence.shrink_sequence(rooted, Session(pool), 0)
+    rushed = sequence.shrink_sequence(rooted, session, 0)
     assert not rushed.finished
     assert rushed.smallest.before == tuple(before)
     assert rushed.smallest.looks[0].why == (
