@@ -11,13 +11,11 @@ from harness.trace.trace import Tokens, Values
 NO_LABEL = -1
 
 
-def name_labels(evidence: Evidence, tokens: Tokens, got: Values) -> Look:
-    """What labels `got` of the predicting `tokens` have to do with the ids."""
-    return next(look for look in looks_of_labels(evidence, tokens, got) if look.shown)
-
-
 def looks_of_labels(evidence: Evidence, tokens: Tokens, got: Values) -> Iterator[Look]:
-    """All that may be said of them on this case, what says the most first."""
+    """What labels `got` of the predicting `tokens` may have to do with the ids on this case.
+
+    What says the most comes first.
+    """
     expected = evidence.moved(evidence.ids_n, 1, fill=-1)[tokens]
     wrong, edge = got != expected, evidence.edge_n[tokens]
     count = f"{int(wrong.sum())} of {len(tokens)} labels are wrong"

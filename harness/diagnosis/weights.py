@@ -15,13 +15,11 @@ from harness.trace.trace import Tokens, Values
 NOTHING = 1e-9
 
 
-def name_weights(evidence: Evidence, expected_n: Values, got_n: Values) -> Look:
-    """How the weights that were used differ from the mask over the count."""
-    return next(look for look in looks_of_weights(evidence, expected_n, got_n) if look.shown)
-
-
 def looks_of_weights(evidence: Evidence, expected_n: Values, got_n: Values) -> Iterator[Look]:
-    """All that may be said of them on this case, what says the most first."""
+    """How the weights that were used may differ from the mask over the count on this case.
+
+    What says the most comes first.
+    """
     if not np.isfinite(got_n).all():
         yield Look("non-finite", "a token's weight in the loss is not a number")
         return
