@@ -12,7 +12,7 @@ from harness.trace import GRADIENT, Assembly, Entry, Trace
 from harness.trace.trace import Tokens, Values
 
 # One sign for each token of a tensor: its largest error in powers of a hundred budgets.
-WITHIN, FARTHEST, NO_NUMBER, ABSENT = "0", 8, "9", "-"
+WITHIN, FARTHEST, NO_NUMBER, ABSENT = "0", 8, 9, "-"
 # How many signs and owned pieces a picture has at most, and of how many tokens it has numbers.
 MOST_SIGNS, MOST_NUMBERS, MOST_PIECES = 1 << 17, 1 << 11, 1 << 12
 DIGITS = 6
@@ -117,7 +117,7 @@ def _signs(case: Case, tokens: Tokens, share: Values) -> str:
         hundreds_t = 1 + np.floor(np.log10(most_t) / 2)
     level_t = np.where(most_t <= 1, 0, np.clip(hundreds_t, 1, FARTHEST))
     sign_n = np.full(case.tokens, ABSENT)
-    sign_n[tokens] = np.where(np.isfinite(level_t), level_t, 9).astype(int).astype(str)
+    sign_n[tokens] = np.where(np.isfinite(level_t), level_t, NO_NUMBER).astype(int).astype(str)
     return "".join(sign_n.tolist())
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from harness.outside import BadInput
 
-# Bytes of a socket's path; most of them are for what lies in the folder.
-LONGEST_ADDRESS, LONGEST_PLACE = 107, 70
+# In bytes; a socket's path has 107, and what lies in the folder needs the rest.
+LONGEST_PLACE = 70
 PREFIX = "harness-ranks-"
 # A process that makes a folder holds it by then.
 SOON = 60.0
