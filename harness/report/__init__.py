@@ -2,7 +2,7 @@
 
 from harness.report.brief import brief, headline
 from harness.report.record import comparison_record
-from harness.report.text import explain, explain_no_start, look_lines, replay
+from harness.report.text import explain, explain_no_start, replay
 
 __all__ = [
     "brief",
@@ -10,6 +10,5 @@ __all__ = [
     "explain",
     "explain_no_start",
     "headline",
-    "look_lines",
     "replay",
 ]
