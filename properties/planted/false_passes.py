@@ -49,10 +49,6 @@ class Altered:
         GATHER.run(case, rank, altered)
 
 
-def in_fp32(key: str, tensor: Tensor, _case: Case) -> Tensor:
-    return tensor.float().double() if key.startswith("grad.") else tensor
-
-
 def scaled(share: float, *only: str) -> Change:
     """Gradients that are off by a factor, all or some of them."""
 
@@ -79,8 +75,6 @@ def longest(case: Case) -> int:
 ONLYSP1 = Altered("onlysp1", refuses=shares, wrong=shares)
 LIMSP1 = Altered("limsp1", limits="sp=1", wrong=shares)
 NOTARGET = Altered("notarget", refuses=has_a_target)
-FP32 = Altered("fp32", change=in_fp32)
-SPBAD = Altered("spbad", wrong=shares)
 
 # It is wrong beyond the usual sizes.
 LONG = Altered("long", lambda case: longest(case) > 12)
