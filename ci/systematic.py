@@ -26,6 +26,7 @@ from harness.judge import second_opinion
 from harness.judge.stages import reference_traces
 from harness.ranks.pool import RankPool
 from harness.trace import GRADIENT, Assembly, Trace
+from harness.verdict import PASSED
 
 PAGE = ROOT / "docs" / "tolerances.md"
 EVERY = "every gradient"
@@ -89,7 +90,7 @@ def column(found: Sequence[Ran]) -> dict[str, str]:
         tally = Tally()
         for each in found:
             tally.add(each.judged(name, error))
-        return not tally.leans and tally.verdict in ("EQUAL", "WITHIN")
+        return not tally.leans and tally.verdict in PASSED
 
     return {
         name: f"{largest(each_passes, name):.2g}, over all {largest(all_pass, name):.2g}"

@@ -27,3 +27,7 @@ class Verdict(IntEnum):
     def worst(cls, verdicts: Iterable["Verdict"]) -> "Verdict":
         """A run is as good as its worst case; a run of nothing is a fault."""
         return max(verdicts, default=cls.FAULT)
+
+
+# The names of those that are a pass, as documents have them.
+PASSED = tuple(verdict.name for verdict in Verdict if verdict.passed)

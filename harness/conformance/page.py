@@ -9,8 +9,8 @@ from harness.campaign.markdown import table
 from harness.candidates.published.bugs import about
 from harness.candidates.published.library import libraries
 from harness.conformance.document import Results
+from harness.verdict import PASSED
 
-PASSED = ("EQUAL", "WITHIN")
 WRONG = ("loss", "losses of tokens", "gradients", "every token once", "no fault")
 
 HEAD = """# Conformance of published packages

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.conformance.document import Results
-from harness.conformance.page import PASSED
+from harness.verdict import PASSED
 
 HEAD = "# Since the last results\n\n"
 SAME = "Nothing is new, mended or newly refused.\n"

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.report.html.failure import failure_page, told_in_pairs
-from harness.report.html.heat import PASSED, Square, heat
+from harness.report.html.heat import Square, heat
 from harness.report.html.render import render
+from harness.verdict import PASSED
 
 
 def conformance_pages(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-PASSED = ("EQUAL", "WITHIN")
+from harness.verdict import PASSED
+
 Counts = Mapping[str, int]
 
 
