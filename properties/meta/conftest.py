@@ -1,20 +1,6 @@
 """What tests of the ranks share."""
 
-from collections.abc import Callable
-
 import pytest
-
-from properties.helpers import alive
-
-
-@pytest.fixture(scope="session")
-def address_of() -> Callable[[int], str]:
-    return alive.address_of
-
-
-@pytest.fixture(scope="session")
-def left_behind() -> Callable[[str], list[str]]:
-    return alive.left_behind
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from harness.ranks.pool import CannotStart, NotAtHome, RankPool
 from harness.ranks.ticket import Ticket
 from harness.trace import Assembly
 from harness.verdict import Verdict
+from properties.helpers.alive import address_of, left_behind
 from properties.helpers.judging import evaluate_all
 from properties.helpers.stores import stored_in
 
@@ -246,8 +247,6 @@ def test_what_does_not_load_leaves_the_ranks_of_another_folder_ready(
 
 def test_ctrl_c_ends_the_ranks_of_every_folder(
     two: tuple[str, str],
-    address_of: Callable[[int], str],
-    left_behind: Callable[[str], list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(_: Crew) -> None:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,15 +15,13 @@ from harness.candidates import locate
 from harness.case import parse
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
+from properties.helpers.alive import address_of, left_behind
 from properties.helpers.places import PLANTED, ROOT
 from properties.helpers.wait import eventually
 
 HELPERS = ROOT / "properties" / "helpers"
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 MARGIN = 5.0
-
-Leftovers = Callable[[str], list[str]]
-AddressOf = Callable[[int], str]
 
 
 @contextmanager
@@ -51,9 +49,7 @@ def wait_for_rank_1(address: str, key: str = "case received") -> None:
 
 # What a controller is at.
 @pytest.mark.parametrize("stage", ["running", "again"])
-def test_nothing_outlives_a_controller_that_is_killed_in_the_middle_of_a_case(
-    stage: str, address_of: AddressOf, left_behind: Leftovers
-) -> None:
+def test_nothing_outlives_a_controller_that_is_killed_in_the_middle_of_a_case(stage: str) -> None:
     # A deaf rank cannot notice anything, and has to be ended by somebody else.
     with controller(stage, "DEAF") as (process, supervisor):
         address = address_of(supervisor)
@@ -79,8 +75,6 @@ def test_nothing_outlives_a_controller_that_is_killed_while_its_supervisor_start
     file: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    address_of: AddressOf,
-    left_behind: Leftovers,
 ) -> None:
     (tmp_path / file).write_text(HELD)
     os.mkfifo(tmp_path / "go")
@@ -98,9 +92,7 @@ def test_nothing_outlives_a_controller_that_is_killed_while_its_supervisor_start
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("stage", "whole_group"), [("starting", False), ("running", True)])
-def test_ctrl_c_ends_everything_at_once(
-    stage: str, whole_group: bool, address_of: AddressOf, left_behind: Leftovers
-) -> None:
+def test_ctrl_c_ends_everything_at_once(stage: str, whole_group: bool) -> None:
     with controller(stage, "SLEEPS") as (process, supervisor):
         address = address_of(supervisor)
         if stage == "running":
@@ -115,9 +107,7 @@ def test_ctrl_c_ends_everything_at_once(
 
 
 @pytest.mark.parametrize("ends", ["pool", "controller"])
-def test_not_even_a_daemon_is_left(
-    ends: str, address_of: AddressOf, left_behind: Leftovers
-) -> None:
+def test_not_even_a_daemon_is_left(ends: str) -> None:
     if ends == "pool":
         with RankPool(2) as pool:
             pool.submit(CASE, locate(f"{PLANTED / 'faulty.py'}:LEAVES_A_DAEMON"))
@@ -137,7 +127,7 @@ def test_not_even_a_daemon_is_left(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_ranks_and_a_supervisor_that_is_struck_go_with_a_controller_that_is_killed(
-    number: signal.Signals, address_of: AddressOf, left_behind: Leftovers
+    number: signal.Signals,
 ) -> None:
     with controller("running", "SLEEPS") as (process, supervisor):
         address = address_of(supervisor)
@@ -183,8 +173,6 @@ def test_a_rank_that_cannot_start_is_named_with_the_end_of_its_output(
     why: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    address_of: AddressOf,
-    left_behind: Leftovers,
 ) -> None:
     code, summary, log = TROUBLE_AT_START[why]
     (tmp_path / "sitecustomize.py").write_text(TROUBLE + code)

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +28,7 @@ from harness.ranks.messages import From, Left
 from harness.ranks.node import Keeper
 from harness.trace import Fault, Kind
 from harness.verdict import Verdict
+from properties.helpers.alive import address_of, left_behind
 from properties.helpers.another_host import children, free_port, pool_with_another_host, told
 from properties.helpers.commands import HARNESS, campaign_of, ran, running
 from properties.helpers.judging import evaluate
@@ -39,13 +40,8 @@ pytest_plugins = ["pytester"]
 CASE = parse("case/1 rows=5:11111,4:1011 sp=2")
 SLEEPS = f"{PLANTED / 'faulty.py'}:SLEEPS"
 
-Leftovers = Callable[[str], list[str]]
-AddressOf = Callable[[int], str]
 
-
-def sleeping(
-    other: subprocess.Popen[str], address_of: AddressOf, *, launched: bool = False
-) -> str:
+def sleeping(other: subprocess.Popen[str], *, launched: bool = False) -> str:
     """Where the other host's ranks belong to, as soon as rank 1 is in the middle of a case."""
     pid = other.pid
     if launched:
@@ -61,13 +57,11 @@ def sleeping(
 
 
 @pytest.mark.slow
-def test_a_death_on_another_host_is_named_and_the_host_serves_the_next_launch(
-    address_of: AddressOf, left_behind: Leftovers
-) -> None:
+def test_a_death_on_another_host_is_named_and_the_host_serves_the_next_launch() -> None:
     with pool_with_another_host() as (pool, other, nodes):
         assert pool.wait_until_ready() is None
         pool.submit(CASE, locate(SLEEPS))
-        address = sleeping(other, address_of)
+        address = sleeping(other)
         os.kill(pool.pids()[2], signal.SIGKILL)
         fault = pool.collect()
         assert isinstance(fault, Fault)
@@ -112,14 +106,14 @@ def heard(frame: bytes) -> Iterator[From | Left]:
 
 @pytest.mark.slow
 def test_a_host_that_is_gone_is_named_at_once_from_then_on(
-    monkeypatch: pytest.MonkeyPatch, address_of: AddressOf
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Twice as long as the other says something.
     monkeypatch.setattr(channel, "SILENCE", 2 * channel.BEAT)
     with pool_with_another_host() as (pool, other, _):
         assert pool.wait_until_ready() is None
         pool.submit(CASE, locate(SLEEPS))
-        sleeping(other, address_of)
+        sleeping(other)
         other.kill()
         fault = pool.collect()
         assert isinstance(fault, Fault)
@@ -130,16 +124,14 @@ def test_a_host_that_is_gone_is_named_at_once_from_then_on(
 
 
 @pytest.mark.slow
-def test_nothing_on_another_host_outlives_the_controller(
-    address_of: AddressOf, left_behind: Leftovers
-) -> None:
+def test_nothing_on_another_host_outlives_the_controller() -> None:
     port = free_port()
     command = (*HARNESS, "repro", str(CASE), "--candidate", SLEEPS, "--deadline", "600")
     with (
         running(*command, **told(0, 2, port)) as controller,
         running(*command, **told(1, 2, port)) as other,
     ):
-        address = sleeping(other, address_of)
+        address = sleeping(other)
         controller.kill()
         assert other.wait(PATIENCE) == 3
         assert left_behind(address) == []
@@ -304,12 +296,10 @@ def test_a_rank_that_crashes_and_one_that_hangs_are_booked_and_the_campaign_goes
 
 
 @pytest.mark.long
-def test_a_host_that_is_cut_off_in_the_middle_of_a_case_is_named_and_all_ends(
-    address_of: AddressOf, left_behind: Leftovers
-) -> None:
+def test_a_host_that_is_cut_off_in_the_middle_of_a_case_is_named_and_all_ends() -> None:
     words = f"-m harness check --candidate {SLEEPS} --sp 2 --dp 1 --cases 4 --deadline 600 --json"
     with two_hosts() as hosts, under_torchrun(hosts, 1, *words.split()) as (first, second):
-        address = sleeping(second, address_of, launched=True)
+        address = sleeping(second, launched=True)
         ip(f"-n {hosts.namespaces[1]} link set cable down")
         said, _ = first.communicate(timeout=4 * channel.SILENCE)
         (tally,) = json.loads(said)["candidates"].values()

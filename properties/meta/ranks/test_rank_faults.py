@@ -18,6 +18,7 @@ from harness.outside import LONGEST
 from harness.ranks import busy, crew, supervisor
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind, Outcome
+from properties.helpers.alive import address_of, left_behind
 from properties.helpers.places import PLANTED
 from properties.helpers.wait import eventually
 
@@ -28,8 +29,6 @@ DEADLINE = 4.0
 MARGIN = 5.0
 
 Expect = Callable[..., Fault]
-Leftovers = Callable[[str], list[str]]
-AddressOf = Callable[[int], str]
 
 
 def faulty(name: str) -> str:
@@ -54,7 +53,7 @@ def ended(pid: int) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def pool(left_behind: Leftovers, address_of: AddressOf) -> Iterator[RankPool]:
+def pool() -> Iterator[RankPool]:
     with RankPool(2, deadline=DEADLINE) as pool:
         yield pool
         address = address_of(pool.pids()[0])
@@ -62,7 +61,7 @@ def pool(left_behind: Leftovers, address_of: AddressOf) -> Iterator[RankPool]:
 
 
 @pytest.fixture
-def fault_of(pool: RankPool, left_behind: Leftovers, address_of: AddressOf) -> Iterator[Expect]:
+def fault_of(pool: RankPool) -> Iterator[Expect]:
     """Runs a case that ends in a fault; afterwards the same pool has to be as good as new."""
     assert pool.wait_until_ready() is None
     address, launches = address_of(pool.pids()[0]), pool.launches
@@ -265,7 +264,7 @@ def test_a_supervisor_killed_under_a_case_is_named(fault_of: Expect) -> None:
 
 
 def test_a_rank_killed_while_idle_is_a_fault_of_the_next_case(
-    fault_of: Expect, pool: RankPool, address_of: AddressOf
+    fault_of: Expect, pool: RankPool
 ) -> None:
     assert is_right(CASE, pool.run(CASE, locate("native-local")))
     progress = Path(address_of(pool.pids()[0])).parent / "progress.1"
@@ -301,8 +300,6 @@ def test_a_supervisor_that_cannot_be_watched_is_not_left_behind(
 def test_a_death_is_told_alike_where_the_kernel_has_no_handles_and_where_nobody_forks(
     lacking: str,
     monkeypatch: pytest.MonkeyPatch,
-    address_of: AddressOf,
-    left_behind: Leftovers,
 ) -> None:
     def refuses(_pid: int) -> int:
         raise OSError(errno.ENOSYS, "no such call")

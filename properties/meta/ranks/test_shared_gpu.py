@@ -4,7 +4,7 @@ That NCCL of 2.30 or newer does it has not been tried.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from harness.ranks import shared_gpu
 from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
 from harness.ranks.shared_gpu import why_not
+from properties.helpers.alive import address_of, left_behind
 from properties.helpers.places import PLANTED
 
 FAULTY = PLANTED / "faulty.py"
@@ -26,8 +27,6 @@ MARGIN = 10.0
 @pytest.fixture
 def launched(
     monkeypatch: pytest.MonkeyPatch,
-    address_of: Callable[[int], str],
-    left_behind: Callable[[str], list[str]],
 ) -> Iterator[list[str]]:
     """The addresses of all launches, of which nothing may be left afterwards."""
     addresses = []

@@ -20,6 +20,7 @@ from harness.ranks.pipe import CHUNK, Pipe
 from harness.ranks.placement import PLACEMENT, Placement
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
+from properties.helpers.alive import address_of, left_behind
 from properties.helpers.places import PLANTED
 
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
@@ -27,8 +28,6 @@ CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 NOT_CONNECTED = {LAUNCH: "none", PLACEMENT: "cpu gloo 1"}
 SLEEPS = f"{PLANTED / 'faulty.py'}:SLEEPS"
 
-AddressOf = Callable[[int], str]
-Leftovers = Callable[[str], list[str]]
 Ready = Callable[[], RankPool]
 
 
@@ -56,7 +55,7 @@ def ready() -> Iterator[Ready]:
 
 @pytest.mark.slow
 def test_who_has_nothing_to_do_serves_the_next_launch_and_nothing_is_left_of_the_one_before(
-    ready: Ready, address_of: AddressOf, left_behind: Leftovers
+    ready: Ready,
 ) -> None:
     pool = ready()
     number, *ranks = pool.pids()
@@ -90,7 +89,7 @@ def _is_socket(handle: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_one_that_does_not_end_its_ranks_is_ended_with_them(
-    number: signal.Signals, ready: Ready, address_of: AddressOf, left_behind: Leftovers
+    number: signal.Signals, ready: Ready
 ) -> None:
     pool = ready()
     pids = pool.pids()
