@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Any, TypeVar
 
@@ -75,6 +75,14 @@ def one_value_else(text: str, random: Random) -> str:
             inside[place] = random.choice(OTHERS)
         break
     return json.dumps(document)
+
+
+def mutants(document: str, random: Random) -> Iterator[bytes]:
+    """A document in JSON, changed without end; most often it is still one."""
+    while True:
+        alike = random.random() < 0.7
+        changed = one_value_else(document, random) if alike else mutate(document, document, random)
+        yield changed.encode("utf-8", "surrogatepass")
 
 
 def fuzz(

@@ -8,9 +8,9 @@ from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LocalDialect
 from harness.candidates.own.native.attention import Kernel, Segments
 from harness.candidates.own.native.kernels import for_each_query
+from harness.candidates.required import OnlyRequired
 from harness.case import Case
 from harness.reference import TORCH_DTYPES
-from harness.trace import is_required
 
 
 class Sinks(LocalDialect):
@@ -19,16 +19,13 @@ class Sinks(LocalDialect):
     sinks: Tensor
     mine: slice
 
-    def __init__(self, *, shows_all: bool = True) -> None:
-        self.shows_all = shows_all
-
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         dtype = TORCH_DTYPES[case.dtype]
         self.sinks = torch.linspace(-0.02, 0.02, case.heads, dtype=dtype).requires_grad_()
         here = case.heads // case.sp
         first = self.first(rank.sp_index * here)
         self.mine = slice(first, first + here)
-        super().run(case, rank, emit if self.shows_all else required_of(emit))
+        super().run(case, rank, emit)
         gradient = self.sinks.grad
         assert gradient is not None
         dist.all_reduce(gradient, group=rank.world)
@@ -50,16 +47,6 @@ class Sinks(LocalDialect):
         return attend
 
 
-def required_of(emit: Emit) -> Emit:
-    """Emits what must be shown, and nothing else."""
-
-    def emit_required(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
-        if is_required(key):
-            emit(key, tensor, tokens)
-
-    return emit_required
-
-
 class NotCut(Sinks):
     """Every rank has the first rank's."""
 
@@ -77,4 +64,4 @@ class AttentionOff(Sinks):
 
 
 SINKS, NOT_CUT, ATTENTION_OFF = Sinks(), NotCut(), AttentionOff()
-NOT_CUT_QUIET, ATTENTION_OFF_QUIET = NotCut(shows_all=False), AttentionOff(shows_all=False)
+NOT_CUT_QUIET, ATTENTION_OFF_QUIET = OnlyRequired(NOT_CUT), OnlyRequired(ATTENTION_OFF)

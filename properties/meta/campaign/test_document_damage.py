@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,7 +11,7 @@ from rich.console import Console
 
 from harness.campaign.merge import BadDocument, merge, read_document
 from harness.campaign.table import show, show_failures
-from properties.helpers.fuzzing import fuzz, mutate, one_value_else
+from properties.helpers.fuzzing import fuzz, mutants
 from properties.meta.campaign.test_merge import CASE, summary
 
 COUNTS = [300, pytest.param(100_000, marks=pytest.mark.long)]
@@ -32,14 +31,6 @@ def document() -> str:
     return json.dumps(found.record())
 
 
-def mutants(random: Random) -> Iterator[bytes]:
-    whole = document()
-    while True:
-        alike = random.random() < 0.7
-        changed = one_value_else(whole, random) if alike else mutate(whole, whole, random)
-        yield changed.encode("utf-8", "surrogatepass")
-
-
 @pytest.mark.parametrize("count", COUNTS)
 def test_mutated_documents_are_added_up_and_shown_or_refused(count: int, tmp_path: Path) -> None:
     (tmp_path / "2.json").write_text(json.dumps(summary(2, 2).record()))
@@ -57,6 +48,6 @@ def test_mutated_documents_are_added_up_and_shown_or_refused(count: int, tmp_pat
         assert "\x1b" not in output.getvalue()
         output.getvalue().encode()
 
-    seen = fuzz(decode, mutants(Random(0)), BadDocument, count)
+    seen = fuzz(decode, mutants(document(), Random(0)), BadDocument, count)
     assert seen["accepted"] > count // 50
     assert seen["refused"] > count // 2

@@ -1,7 +1,6 @@
 """What earlier runs of `conformance` found is read, or refused before hours of work begin."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -10,7 +9,7 @@ import pytest
 from harness.cli import main
 from harness.commands.conformance import pages, so_far
 from harness.conformance.document import FORMAT, NAME, BadResults
-from properties.helpers.fuzzing import fuzz, mutate, one_value_else
+from properties.helpers.fuzzing import fuzz, mutants
 from properties.helpers.places import ROOT
 
 
@@ -24,14 +23,6 @@ def document() -> str:
     return json.dumps({"format": FORMAT, **some})
 
 
-def mutants(random: Random) -> Iterator[bytes]:
-    whole = document()
-    while True:
-        alike = random.random() < 0.7
-        changed = one_value_else(whole, random) if alike else mutate(whole, whole, random)
-        yield changed.encode("utf-8", "surrogatepass")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [300, pytest.param(100_000, marks=pytest.mark.long)])
 def test_mutated_results_become_pages_or_are_refused(count: int, tmp_path: Path) -> None:
@@ -40,7 +31,7 @@ def test_mutated_results_become_pages_or_are_refused(count: int, tmp_path: Path)
         for text in pages(so_far(tmp_path), tmp_path).values():
             text.encode()
 
-    seen = fuzz(decode, mutants(Random(0)), BadResults, count)
+    seen = fuzz(decode, mutants(document(), Random(0)), BadResults, count)
     assert seen["accepted"] > count // 20
     assert seen["refused"] > count // 5
 

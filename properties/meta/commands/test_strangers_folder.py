@@ -1,7 +1,6 @@
 """In a folder that somebody sent, what is named is read, and no file of it is run."""
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +12,11 @@ from harness.failure.bundle import write_bundle
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly
 from properties.helpers.bundles import made_by_hand
-from properties.helpers.commands import ran
+from properties.helpers.commands import HARNESS, ran
 
 LINE = "case/1 rows=3:111 sp=1"
 # What controller, supervisor or ranks import; `queue` and `pickle` are first imported by a part.
 NAMES = ("torch", "numpy", "json", "queue", "pickle", "multiprocessing", "rich", "msgspec")
-HARNESS = (sys.executable, "-m", "harness")
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from harness.case import parse
 from harness.pretend import made, pretended
 from harness.reference import TORCH_DTYPES, reference
 from properties.helpers.groups import group_of_one
+from properties.planted.mistakes import TWO
 
-TWO = "expected all tensors to be on the same device, but got cuda:0 and cpu"
 CASE = parse("case/1 rows=5:11011,4:1111:left,1:1 heads=4/2 layers=2 vocab=11 window=3 steps=2")
 
 
