@@ -42,13 +42,14 @@ SIZES = (2, 4)
 # A loop over all cases is one of them.
 DEADLINE = 120.0
 HARNESS = "harness, cases/s"
+# Cases that are drawn to see how long one takes.
+DRAWS = 1000
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=40, help="per round, default: 40")
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
-    parser.add_argument("--draws", type=int, default=1000, help="cases drawn, default: 1000")
     parser.add_argument("--rate", action="store_true")
     parser.add_argument("--pools", help="whole campaigns on so many pools", metavar="LIST")
     sizes = "of so many tokens, or of ever more"
@@ -68,10 +69,10 @@ def main() -> None:
         results = {sp: rates(of, options.rounds, options.device) for sp, of in batches.items()}
     else:
         results = {f"sp {sp}": measure(sp, options.cases, options.rounds) for sp in SIZES}
-        draw = partial(generate, cases(), options.draws, 0)
+        draw = partial(generate, cases(), DRAWS, 0)
         results["without ranks"] = {
             "--help, seconds": median(seconds_of(show_help) for _ in range(5)),
-            "drawing a case, ms": 1e3 * seconds_of(draw) / options.draws,
+            "drawing a case, ms": 1e3 * seconds_of(draw) / DRAWS,
         }
     if options.json:
         print(json.dumps(results, indent=1))

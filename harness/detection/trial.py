@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.against import ITSELF, PLAIN, Against
+from harness.against import ITSELF, Against
 from harness.candidates import Named, locate
 from harness.candidates.bank import Benign, Mutant
 from harness.candidates.required import only_required
@@ -62,8 +62,8 @@ def try_mutant(
     session: Session,
     shrink: Shrink | None,
     *,
-    required_only: bool = False,
-    against: Against = PLAIN,
+    required_only: bool,
+    against: Against,
 ) -> Trial:
     """Judge it until it was found, and name it."""
     started, verdicts = time.monotonic(), Counter[str]()
@@ -128,7 +128,7 @@ def _is_wrong_at_sp_1(named: Named, cases: Sequence[Case], session: Session) -> 
 
 
 def try_benign(
-    variant: Benign, cases: Iterable[Case], session: Session, *, against: Against = PLAIN
+    variant: Benign, cases: Iterable[Case], session: Session, *, against: Against
 ) -> Trial:
     """Judge it until it was taken for a bug; it must not be."""
     started, verdicts = time.monotonic(), Counter[str]()
