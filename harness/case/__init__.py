@@ -12,7 +12,6 @@ from harness.case.case import (
 )
 from harness.case.invalid import InvalidCase
 from harness.case.padded import from_padded
-from harness.case.record import from_record, to_record
 from harness.case.row import Row, Side
 from harness.case.text import parse
 
@@ -29,7 +28,5 @@ __all__ = [
     "Sync",
     "Wrapper",
     "from_padded",
-    "from_record",
     "parse",
-    "to_record",
 ]
