@@ -11,6 +11,7 @@ from harness.case.case import (
     Wrapper,
 )
 from harness.case.invalid import InvalidCase
+from harness.case.padded import from_padded
 from harness.case.row import Row, Side
 from harness.case.text import parse
 
@@ -26,5 +27,6 @@ __all__ = [
     "Side",
     "Sync",
     "Wrapper",
+    "from_padded",
     "parse",
 ]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.case import Case, InvalidCase, Row, parse
+from harness.case import Case, InvalidCase, Row, from_padded, parse
 from harness.generation import cases
 
 
@@ -182,3 +182,53 @@ def test_a_value_too_long_to_read_is_cut_short() -> None:
     with pytest.raises(InvalidCase) as refusal:
         parse("case/1 rows=3:111 dtype=" + "x" * 10_000)
     assert len(str(refusal.value)) < 200
+
+
+# The seed notebook's own tensors: float32, with ids far outside its ten logits.
+NOTEBOOK_IDS = [[20.0, 42.0, 1.0, 19.0, 85.0], [25.0, 33.0, 7.0, 68.0, 9.0]]
+NOTEBOOK_MASK = [[1.0, 1.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0, 1.0]]
+ALL = [[1] * 5] * 2
+
+
+def refusal_of(*tables: list[list[Any]], vocab: int) -> str:
+    with pytest.raises(InvalidCase) as refusal:
+        from_padded(*tables, vocab=vocab)
+    return str(refusal.value)
+
+
+def test_the_notebooks_batch_is_refused_until_its_mistakes_are_mended() -> None:
+    whole = [[int(value) for value in row] for row in NOTEBOOK_IDS]
+    assert refusal_of(NOTEBOOK_IDS, ALL, NOTEBOOK_MASK, vocab=10).startswith("ids[0][0]=20.0: ")
+    assert refusal_of(whole, ALL, NOTEBOOK_MASK, vocab=10).startswith(
+        "ids[0][0]=20: outside the vocabulary 0..9"
+    )
+    assert refusal_of(whole, ALL, NOTEBOOK_MASK, vocab=69).startswith("ids[0][4]=85: outside")
+    case = from_padded(whole, ALL, NOTEBOOK_MASK, vocab=100)
+    assert [row.mask for row in case.rows] == ["11011", "01011"]
+    assert case.ids == ((20, 42, 1, 19, 85), (25, 33, 7, 68, 9))
+
+
+@pytest.mark.parametrize(
+    ("attention", "loss", "start"),
+    [
+        ([[1, 1, 0], [1, 1, 1]], [[1, 1, 1], [1, 1, 1]], "loss_mask[0][2]=1: supervises padding"),
+        ([[1, 1, 1], [1, 0, 1]], None, "attention_mask[1]=[1, 0, 1]: real tokens must be one run"),
+        ([[0, 1, 0], [1, 1, 1]], None, "attention_mask[0]=[0, 1, 0]: real tokens must be one run"),
+        ([[0, 0, 0], [1, 1, 1]], None, "attention_mask[0]=[0, 0, 0]: an empty row"),
+        ([[1, 1, 2], [1, 1, 1]], None, "attention_mask[0][2]=2: use 0 or 1"),
+        ([[1, 1, 1], [1, 1, 1]], [[1, 1, 0.5], [1, 1, 1]], "loss_mask[0][2]=0.5: use 0 or 1"),
+        ([[1, 1], [1, 1]], None, "attention_mask=[2, 2]: input_ids has rows of [3, 3]"),
+    ],
+)
+def test_a_padded_batch_that_trains_on_something_else_is_refused(
+    attention: list[list[Any]], loss: list[list[Any]] | None, start: str
+) -> None:
+    with pytest.raises(InvalidCase) as refusal:
+        from_padded([[1, 2, 3], [4, 5, 6]], attention, loss)
+    assert str(refusal.value)[: len(start)] == start
+
+
+def test_padding_is_dropped_and_its_side_kept() -> None:
+    case = from_padded([[0, 0, 1, 2], [3, 4, 5, 0]], [[0, 0, 1, 1], [1, 1, 1, 0]])
+    assert case.rows == (Row("11", "left"), Row("111", "right"))
+    assert case.ids == ((1, 2), (3, 4, 5))
