@@ -19,15 +19,15 @@ class Bug:
     """One fault of released code, told as one would to its maintainers."""
 
     key: str
-    # In which entries of the folder it shows.
+    # The folder's entries in which the bug shows.
     candidate: tuple[str, ...]
     # What the harness calls it.
     looks: tuple[str, ...]
     # What experiments call it with its first candidate, from required keys alone; empty where the
-    # pinned release is without it. And what that says otherwise, or leaves out, judged by hand.
+    # pinned release is without it. And what that name gets wrong or leaves out, judged by hand.
     named: str
     differs: str
-    # Without these a case cannot show it: situations by name, or a field as in "sp>1".
+    # Without these a case cannot show the bug: situations by name, or a field as in "sp>1".
     when: tuple[str, ...]
     # The smallest case that shows it, and the golden of the same batch.
     line: str
@@ -37,12 +37,12 @@ class Bug:
     fixed: str
     # Where it was reported; empty where no report was found.
     link: str
-    # In the library's own source.
+    # The place in the library's own source.
     where: str
     says: str
     # Every tensor that it can make wrong, as shell patterns.
     tensors: tuple[str, ...]
-    # For its maintainers: a heading, how it could be mended, and what their main branch has.
+    # For the library's maintainers: a heading, a possible mend, and what their main branch has.
     title: str
     mend: str
     main: str
@@ -52,7 +52,7 @@ class Bug:
         return parse(self.line)
 
     def is_in(self, version: str) -> bool:
-        """Whether a release has it, as far as is known."""
+        """Whether a release has the bug, as far as is known."""
         begun = not self.since or _number(self.since) <= _number(version)
         return begun and not (self.fixed and _number(self.fixed) <= _number(version))
 
@@ -61,7 +61,7 @@ class Bug:
 class About:
     """What a library's users are told at once."""
 
-    # On GitHub, in thousands and roughly: tables have the most used first.
+    # Stars on GitHub in thousands, roughly: tables list the most used library first.
     stars: float = 0.0
     # What to do today, in a sentence.
     today: str = ""
@@ -114,5 +114,5 @@ def _read(table: dict[str, object]) -> Bug:
 
 
 def _number(version: str) -> list[int]:
-    """Releases in order; what follows the numbers, as in 0.19.8.post1, counts too."""
+    """The numbers by which releases sort; a suffix, as in 0.19.8.post1, counts too."""
     return [int(part) for part in re.findall(r"\d+", version)]

@@ -2,7 +2,7 @@
 
 It holds what the candidate pins and nothing else; torch, and whatever else is missing, comes from
 the environment that the harness itself runs in. An environment of other pins, another Python or
-another torch is another one: none is ever changed, and one that was not finished is not used.
+another torch is a different one: none is ever changed, and an unfinished one is not used.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ class Environment:
 
     @property
     def installed(self) -> dict[str, str]:
-        """Version by distribution; nothing where it is not there or not finished."""
+        """Version by distribution; empty if the environment is missing or not finished."""
         try:
             found: dict[str, str] = json.loads((self.folder / DONE).read_text())
         except FileNotFoundError:
@@ -88,14 +88,14 @@ class Environment:
         return str(self.folder / "bin" / "python")
 
     def install(self) -> dict[str, str]:
-        """Make it, unless it is there; what is installed then."""
+        """Make the environment unless it is there -> version by distribution."""
         # What is newest today may be another one than yesterday.
         if self.installed and self.version != NEWEST:
             return self.installed
         shutil.rmtree(self.folder, ignore_errors=True)
         venv.create(self.folder, symlinks=True, with_pip=False)
         packages = next(self.folder.glob("lib/python*/site-packages"))
-        # Behind the candidate's own packages. As a site folder, for links to sources lead on.
+        # Our packages come behind the candidate's own; addsitedir follows their links to sources.
         ours = {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}
         lines = [f"import site; site.addsitedir({path!r})\n" for path in sorted(ours)]
         (packages / "harness.pth").write_text("".join(lines))

@@ -48,7 +48,7 @@ class Library:
     """One published package under test."""
 
     name: str
-    # Where its wiring is imported from.
+    # The package from which its wiring is imported.
     module: str
     folder: Path
 
@@ -67,7 +67,7 @@ class Library:
 
     @property
     def distribution(self) -> str:
-        """As the package index has it."""
+        """The library's name on the package index."""
         return self.requirements[0].partition("==")[0]
 
     @property
@@ -82,14 +82,14 @@ class Library:
 
     @property
     def stated(self) -> Mapping[str, str]:
-        """Of the limits what can be stated of single fields."""
+        """By key, the limits that can be stated as values of single fields."""
         module = importlib.import_module(f"{self.module}.limits")
         stated: Mapping[str, str] = getattr(module, "STATED", {})
         return stated
 
     @property
     def mends(self) -> Mapping[str, Mend]:
-        """What makes the pinned release right, by the bug that it takes away."""
+        """By the bug's key, how to run the pinned release without it."""
         if not (self.folder / "mends.py").is_file():
             return {}
         mends: Mapping[str, Mend] = importlib.import_module(f"{self.module}.mends").MENDS
@@ -97,7 +97,7 @@ class Library:
 
     @property
     def steps(self) -> Mapping[str, Step]:
-        """What only its ranks can import."""
+        """The library's steps by key; only its ranks can import them."""
         with without_a_search_for_garbage():
             module = importlib.import_module(f"{self.module}.candidate")
         steps: Mapping[str, Step] = module.STEPS
@@ -132,7 +132,7 @@ class Published:
     name: str
     library: Library
     key: str
-    # Of its listed bugs those that are mended.
+    # The keys of the listed bugs that are mended.
     mended: tuple[str, ...] = ()
 
     @property

@@ -20,7 +20,7 @@ from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.wiring.gradients import silent
 from harness.case import LEARNING_RATE, Case
 
-# The key under which numbers travel with the rows: one more than they are, for padding is zero.
+# The key under which token numbers travel with rows: from one, for padding is zero.
 NUMBERS = "token_numbers"
 NO_CLIPPING = 1e30
 
@@ -33,7 +33,7 @@ class Options:
 
 
 class Engine(library.fsdp_engine.FSDPEngine):  # type: ignore[misc]
-    """The published one, with the case's model and somebody who watches."""
+    """The published engine on the case's model; it emits what is computed."""
 
     def __init__(self, options: Options, case: Case, rank: Rank) -> None:
         self.case, self.say = case, silent
@@ -115,7 +115,7 @@ def train(options: Options, case: Case, rank: Rank, emit: Emit) -> None:
 
 
 def _rows(case: Case, rank: Rank) -> list[dict[str, Tensor]]:
-    """As a data loader hands them over: one dict a row, all padding to come."""
+    """A replica's rows as a data loader hands them over: one dict for each, not yet padded."""
     rows = []
     for row in range(rank.dp_index, len(case.rows), case.dp):
         mask = [bit == "1" for bit in case.rows[row].mask]
@@ -134,7 +134,7 @@ def _rows(case: Case, rank: Rank) -> list[dict[str, Tensor]]:
 
 @cache
 def _groups(dp: int, sp: int) -> dict[str, Any]:
-    """What the engine makes of all ranks, once: each case would leave its groups behind."""
+    """The engine's groups over all ranks, made once: each case would leave its own behind."""
     engine = object.__new__(library.fsdp_engine.FSDPEngine)
     engine.config = SimpleNamespace(backend=f"fsdp:d{dp}c{sp}")
     engine.create_process_group()

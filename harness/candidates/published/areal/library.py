@@ -12,12 +12,12 @@ from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.wiring.gathering import all_gather
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
 
-# Rows per page of a GPU are 256 tokens, so that small rows would all be on the first rank.
+# Tokens per page; with the released 256 all rows of a case would be on the first rank.
 PAGE = 4
 
 
 def _only_to_be_imported() -> None:
-    """A cluster that nothing here starts, and a compiler of loops that are as right without it."""
+    """Stand in for ray, as no cluster is started, and numba, whose loops run uncompiled."""
     ray: Any = ModuleType("ray")
     ray.remote = lambda of: of
     numba: Any = ModuleType("numba")
@@ -28,7 +28,7 @@ def _only_to_be_imported() -> None:
 def _prepare() -> None:
     flash.give_to_transformers()
     _only_to_be_imported()
-    # Its log-probabilities are compiled, which takes longer here than all of a case.
+    # areal compiles its log-probabilities, which takes longer here than a whole case.
     torch._dynamo.config.disable = True
     bare_packages("areal", "areal.infra", "areal.engine")
 
@@ -57,14 +57,14 @@ _compute_packed_sft_loss = lifted(
 def compute_packed_sft_loss(
     logprobs: Tensor, entropy: Tensor, input_: dict[str, Any], **named: Any
 ) -> Tensor:
-    """The published one, which divides by 1e-5 more than there are targets, without that."""
+    """The published loss without the 1e-5 that it adds to the number of targets."""
     count = input_["loss_mask"].bool().count_nonzero()
     loss: Tensor = _compute_packed_sft_loss(logprobs, entropy, input_, **named)
     exact: Tensor = loss * ((1e-5 + count) / count)
     return exact
 
 
-# LMEngine.train_lm joins the rows, and hands them to this.
+# LMEngine.train_lm joins the rows, and hands them to this function.
 train_lm = lifted(
     _LM,
     "LMEngine._train_lm",

@@ -4,13 +4,13 @@ from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring import limits
 from harness.case import Case
 
-# Its engine names one loss; the log-probabilities of its tokens are in fp32.
+# The engine has one loss, and computes log-probabilities in fp32.
 _ENGINE = "dtype=fp32 loss=token-mean model=qwen2,qwen3 ranks=all"
 _FULL = f"{_ENGINE} window=none"
 
 
 def engine(case: Case) -> str | None:
-    """What goes wrong loudly before anything is trained."""
+    """What the engine fails on, loudly, before it trains."""
     rows = min(len(case.rows[replica :: case.dp]) for replica in range(case.dp))
     return limits.around(case) or limits.first(
         case.dtype != "fp32" and f"dtype={case.dtype}: it computes log-probabilities in fp32",
@@ -28,7 +28,7 @@ def engine(case: Case) -> str | None:
 
 
 def full(case: Case) -> str | None:
-    """Without a window."""
+    """What the engine refuses, and windows."""
     return engine(case) or limits.first(case.window is not None and "window: not with this kernel")
 
 

@@ -10,7 +10,7 @@ from harness.candidates.published.library import Mend
 
 
 def attention_that_exchanges() -> AbstractContextManager[Any]:
-    """Where ranks share a sequence, the model gets the attention that is replaced for it."""
+    """Where ranks share a sequence, the model has the attention that the library patches."""
     from harness.candidates.published.areal.library import fsdp_engine
 
     released = fsdp_engine.apply_monkey_patch
@@ -24,7 +24,7 @@ def attention_that_exchanges() -> AbstractContextManager[Any]:
 
 
 def mask_of_packed_rows() -> AbstractContextManager[Any]:
-    """No dict of masks: transformers then makes a causal one of each row from the positions."""
+    """Without a dict of masks transformers makes a causal mask of each row from positions."""
     from harness.candidates.published.areal.library import fsdp_engine
 
     released = fsdp_engine.FSDPEngine._prepare_mb_list

@@ -16,7 +16,7 @@ from harness.case import Case
 
 Collate = Callable[[Case, Padded], sft.Batch]
 LLAMA3, RING = RingAttnFunc.VARLEN_LLAMA3, RingAttnFunc.BATCH_RING
-# Positions of rows that are padded on the left begin before them, which turns nothing by more.
+# Positions of a table count padding on the left too; attention sees only their differences.
 OF_TABLES = ("positions", ".attn.q", ".attn.k")
 
 
@@ -46,7 +46,7 @@ def supervised(
 
 def rewarded(case: Case, rank: Rank, emit: Emit, *, loss_type: str) -> None:
     """The trainer of GRPO."""
-    # Logits are those of some tokens.
+    # The model computes logits of completions only.
     seen = Seen(case, rank, (*OF_TABLES, "logits"))
     made = grpo.Trainer(case, rank, seen, loss_type)
     batches = [grpo.batch_of(case, padded) for padded in micro_batches(case, rank)]

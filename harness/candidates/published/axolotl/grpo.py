@@ -28,7 +28,7 @@ def batch_of(case: Case, padded: Padded) -> Batch:
     parts: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for row, real in enumerate(padded.attended_BS.bool()):
         targets = padded.targets_BS[row][real]
-        # Without a target it is the first token.
+        # Without a target the prompt is the first token.
         first = int(targets.int().argmax()) if targets.any() else 1
         columns = {
             "ids": padded.ids_BS[row][real],
@@ -46,7 +46,7 @@ def batch_of(case: Case, padded: Padded) -> Batch:
         batch[f"completion_{name}"] = table(after, filling, "right")
     return {
         **{key: value for key, value in batch.items() if not key.endswith("tool_mask")},
-        # As of what tools have said, which is not learnt.
+        # TRL learns nothing from tokens of tools; here these are all that are no targets.
         "tool_mask": batch["completion_tool_mask"],
         "advantages": torch.ones(len(padded.ids_BS)),
     }
@@ -57,7 +57,7 @@ def table(rows: tuple[Tensor, ...], filling: int, side: str) -> Tensor:
 
 
 class Trainer:
-    """What the released methods of `GRPOTrainer` read."""
+    """A trainer with only what the released methods of `GRPOTrainer` read."""
 
     aux_loss_enabled = use_vllm = _entropy_bonus_enabled = False
     top_entropy_quantile = temperature = 1.0
@@ -80,7 +80,7 @@ class Trainer:
         return found
 
     def step(self, batches: list[Batch]) -> Tensor:
-        """Up to its gradients; the mean loss of what was generated, of which it logs none."""
+        """One step up to its gradients -> the mean loss of completions, which TRL does not log."""
         logged = torch.zeros(())
         for batch in batches:
             self.seen.tokens_BS = torch.cat(
@@ -95,7 +95,7 @@ class Trainer:
         return logged / self.case.ranks
 
     def mean(self, batch: Batch) -> Tensor:
-        """Of the losses, as `loss_type` has it of what it makes of them."""
+        """This batch's part of the mean loss: of rows' means with `grpo`, else over all tokens."""
         nll_BC, mask_BC = self.nll_BC.detach(), batch["tool_mask"]
         dims = -1 if self.loss_type == "grpo" else (0, 1)
         means: Tensor = (nll_BC * mask_BC).sum(dims) / mask_BC.sum(dims).clamp(min=1)
@@ -103,7 +103,7 @@ class Trainer:
         return mean
 
     def tell(self, batch: Batch) -> None:
-        """Emit what every rank has of all tokens for its own: those whose logits it computed."""
+        """Emit losses and labels of this rank's tokens; every rank has gathered those of all."""
         start = batch["prompt_ids"].shape[1] - 1
         of_BC, targets_BC = self.seen.tokens_BS[:, start:-1], batch["tool_mask"].bool()
         where, numbers = targets_BC.nonzero(as_tuple=True), self.seen.tokens_L

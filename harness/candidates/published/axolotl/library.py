@@ -16,7 +16,7 @@ from harness.candidates.published.wiring.packages import bare_packages, folder, 
 
 
 class CpuTorch:
-    """torch without a GPU, where cumulative lengths are sent to one."""
+    """torch whose current CUDA device is the CPU; axolotl sends cumulative lengths there."""
 
     cuda = SimpleNamespace(current_device=lambda: "cpu")
 
@@ -25,9 +25,9 @@ class CpuTorch:
 
 
 class WiderTorch:
-    """torch one size wider, for a ring that takes its operands for half precision.
+    """torch with fp64 for fp32 and fp32 for bf16, for a ring that expects half precision.
 
-    In fp32 its accumulators would be its buffers, and the gradient of the queries is always bf16.
+    In fp32 the ring's accumulators would be its buffers; it turns gradients of queries to bf16.
     """
 
     float32, bfloat16 = torch.float64, torch.float32
@@ -46,7 +46,7 @@ class OverGloo:
     def all_reduce(tensor: Tensor, op: Any, group: dist.ProcessGroup) -> None:
         dist.all_reduce(tensor, group=group)
         if op == dist.ReduceOp.AVG:
-            # NCCL cuts off what remains of an integer.
+            # NCCL drops the remainder of a mean of integers.
             whole = not tensor.is_floating_point()
             tensor.copy_(tensor.div(group.size(), rounding_mode="floor" if whole else None))
 
@@ -67,7 +67,7 @@ _SCHEMAS = folder("axolotl.utils.schemas") / "validation.py"
 
 
 def _validated() -> None:
-    """What the released check of a config gives to transformers, so that the rings can be had."""
+    """Run the released check of a config: it gives transformers the names that rings import."""
     check = lifted(
         _SCHEMAS,
         "ComplexValidationMixin.check_context_parallel_size",
@@ -103,7 +103,7 @@ vars(sys.modules["ring_flash_attn.ring_flash_attn"])["torch"] = WiderTorch()
 
 
 def grpo_methods() -> tuple[Any, Any]:
-    """Of TRL: `_get_per_token_logps_and_entropies` and `_compute_loss`."""
+    """TRL's `_get_per_token_logps_and_entropies` and `_compute_loss`."""
     place = folder("trl.trainer")
     helpers = {
         name: lifted(place / "utils.py", name, {"torch": torch, "F": F})
@@ -113,7 +113,7 @@ def grpo_methods() -> tuple[Any, Any]:
         **helpers,
         "torch": torch,
         "profiling_decorator": lambda method: method,
-        # Of metrics only.
+        # The methods use these for metrics only.
         **dict.fromkeys(("nanmin", "nanmax"), torch.mean),
     }
     file = place / "grpo_trainer.py"

@@ -8,7 +8,7 @@ from harness.case import Case
 
 
 def supervised(case: Case) -> str | None:
-    """Of all that have a loss of transformers."""
+    """What entries with a loss of transformers refuse."""
     return limits.transformers(case) or limits.first(
         not limits.all_have_targets(case)
         and "a micro-batch without targets: its mean is of nothing, on one rank as on many",
@@ -16,7 +16,7 @@ def supervised(case: Case) -> str | None:
 
 
 def means(case: Case, *, refused: Limit = supervised) -> str | None:
-    """Means of micro-batches are averaged."""
+    """The trainer averages means of micro-batches."""
     computes = {
         "micro-mean": True,
         "token-mean": case.micro_batches == 1 and case.dp == 1,
@@ -46,7 +46,7 @@ def strided(case: Case) -> str | None:
 
 
 def rewarded(case: Case) -> str | None:
-    """What follows a prompt is generated."""
+    """In every micro-batch some row has tokens behind its prompt."""
     return limits.transformers(case) or limits.first(
         any(max(map(len, rows)) == 1 for rows in limits.rows_by_micro_batch(case))
         and "a batch of one token: nothing is generated",
@@ -54,7 +54,7 @@ def rewarded(case: Case) -> str | None:
 
 
 def per_row(case: Case) -> str | None:
-    """Means of rows are averaged, and then those of micro-batches."""
+    """The trainer averages means of rows, and then means of micro-batches."""
     sizes = {len(rows) for rows in limits.rows_by_micro_batch(case)}
     computes = {
         "row-mean": len(sizes) == 1,

@@ -31,7 +31,7 @@ def moved_up_before_the_cut() -> AbstractContextManager[Any]:
 
     def apply(original: Call) -> Call:
         def call(batch: dict[str, Any], **given: Any) -> Any:
-            # As many as there will be, for padding gets zeros.
+            # As much padding as the library adds: it would pad these with zeros.
             more = -batch["labels"].shape[1] % given["local_world_size"]
             labels_BS = F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
             cut, *rest = original(batch, **given)
@@ -45,7 +45,7 @@ def moved_up_before_the_cut() -> AbstractContextManager[Any]:
 
 
 def padded_as_labels() -> AbstractContextManager[Any]:
-    """Shifted labels are padded as others are."""
+    """Shifted labels are padded with -100, as other labels are."""
 
     def apply(original: Call) -> Call:
         def call(batch: dict[str, Any], **given: Any) -> Any:
@@ -61,7 +61,7 @@ def padded_as_labels() -> AbstractContextManager[Any]:
 
 
 def mean_over_the_sequence() -> AbstractContextManager[Any]:
-    """A rank divides by its share of the targets of all."""
+    """Each rank divides by an even share of all targets of its sequence."""
     from transformers.loss import loss_utils
 
     from harness.candidates.published.axolotl import library
@@ -80,7 +80,7 @@ def mean_over_the_sequence() -> AbstractContextManager[Any]:
 
 @contextmanager
 def items_of_the_trainer() -> Iterator[None]:
-    """The trainer's count is kept, and nothing is cut off from what a rank has of it."""
+    """The trainer's count is kept, and divided among the ranks of a sequence without rounding."""
     import transformers
 
     def apply(original: Call) -> Call:
@@ -137,7 +137,7 @@ def flattened_by_lengths() -> AbstractContextManager[Any]:
 
 
 def gradient_of_all() -> AbstractContextManager[Any]:
-    """Every rank has the whole loss, and gradients are averaged over them."""
+    """The gather's backward multiplies by the ranks over which gradients are averaged."""
     from harness.candidates.published.axolotl import library
 
     backward = library.sharing.AllGatherWithGrad.backward

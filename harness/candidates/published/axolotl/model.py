@@ -23,7 +23,7 @@ from harness.candidates.published.wiring.restored import restored
 from harness.case import Case
 
 IGNORED = -100
-# A key beside those of the library, cut like them: numbers from one, as padding is zero.
+# A key of a batch that the library cuts like its own: token numbers from one; padding is zero.
 TOKENS = "tokens"
 FLASH = "flash_attention_2"
 
@@ -36,14 +36,14 @@ class Seen:
         self.model = huggingface.build(case, rank.device)
         self.model.set_attn_implementation(FLASH)
         self.emit: Emit = silent
-        # Of the micro-batch that comes next, as it is before it is cut.
+        # Token numbers of the next micro-batch, before it is cut.
         self.tokens_BS = torch.empty(0)
-        # Of the last one, as this rank has it.
+        # Token numbers of the last micro-batch on this rank, after the cut.
         self.tokens_L = torch.empty(0)
 
     @contextmanager
     def shared(self, rank: Rank, **options: Any) -> Iterator[None]:
-        """Forwards as in `axolotl train`, where with one rank nothing is shared."""
+        """While it lasts, forwards run as in `axolotl train`; with one rank nothing is shared."""
         number, sharing = self.model.register_forward_pre_hook, ExitStack()
         with ExitStack() as stack:
             stack.callback(number(self._numbered, with_kwargs=True).remove)
@@ -104,7 +104,7 @@ class Seen:
 
 
 def mesh(case: Case, rank: Rank) -> DeviceMesh:
-    """That of accelerate, over the groups that the harness has."""
+    """Accelerate's mesh, over the groups that the harness has."""
     ranks = torch.arange(case.ranks).view(case.dp, case.sp)
     groups = [rank.dp, rank.sp]
     return DeviceMesh.from_group(groups, "cpu", ranks, mesh_dim_names=("dp_shard", "cp"))

@@ -1,6 +1,6 @@
-"""axolotl's rings without what is listed of them.
+"""axolotl's rings without their listed bugs.
 
-Legend: B rows, S tokens of all ranks, L those of one.
+Legend: B rows, S tokens of all ranks, L tokens of one rank.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from harness.candidates.published.wiring.mending import Around, Call, wrapped
 
 
 def window_over_all() -> AbstractContextManager[Any]:
-    """Distances are those in the row."""
+    """A window counts distances in the whole row."""
     return _batch_ring(lambda _: _gathered(None))
 
 
@@ -52,7 +52,7 @@ def window_whatever_the_shard() -> AbstractContextManager[Any]:
 
 
 def _gathered(mask: list[Tensor | None] | None) -> Call:
-    """Attention of a rank's queries over the keys of all, in the place of a ring."""
+    """Attention of a rank's queries over the keys of all ranks, in the place of a ring."""
     from harness.candidates.published.flash_stand_in import flash
     from harness.candidates.published.wiring.decoder import eager
 
@@ -83,7 +83,7 @@ def _gathered(mask: list[Tensor | None] | None) -> Call:
 
 @contextmanager
 def _ring(around: Around) -> Iterator[None]:
-    """Around either function of ring-flash-attn that axolotl calls."""
+    """Wrap both functions of ring-flash-attn that axolotl calls."""
     import ring_flash_attn
 
     with (
@@ -94,7 +94,7 @@ def _ring(around: Around) -> Iterator[None]:
 
 
 def _batch_ring(around: Around) -> AbstractContextManager[Any]:
-    """Around the one that knows of no lengths."""
+    """Wrap the ring that takes no lengths of rows."""
     from harness.candidates.published.axolotl import library
 
     functions = library.batch_ring.RING_ATTN_FUNC_MAPPING

@@ -37,7 +37,7 @@ def table(_: Case, padded: Padded, *, shifted: bool = False) -> Batch:
 
 
 def moved_up(labels_BS: Tensor) -> Tensor:
-    """As a collator of a user's own may have them, beside the labels."""
+    """Labels moved up by one, as a user's own collator may add them."""
     return F.pad(labels_BS[:, 1:], (0, 1), value=IGNORED)
 
 
@@ -64,19 +64,19 @@ def packed(case: Case, padded: Padded, *, kind: str) -> Batch:
 
 
 def tokenizer(case: Case) -> Any:
-    """One that pads with the case's token and can do nothing else."""
+    """A tokenizer that pads with the case's token and can do nothing else."""
     words = Tokenizer(WordLevel({"pad": case.pad_id}, unk_token="pad"))  # noqa: S106
     made: Any = transformers.PreTrainedTokenizerFast
     return made(tokenizer_object=words, pad_token="pad")  # noqa: S106
 
 
 def trainer(case: Case, rank: Rank, *, counted: bool) -> Any:
-    """Of transformers, with what a step reads and nothing that is set up before one."""
+    """A trainer of transformers with what a step reads, and nothing that is set up before one."""
     made = object.__new__(transformers.Trainer)
     vars(made).update(
         model=None,
         args=SimpleNamespace(
-            # As axolotl has it, for every trainer.
+            # axolotl sets this for every trainer.
             average_tokens_across_devices=False,
             device=rank.device,
             n_gpu=1,
@@ -99,14 +99,14 @@ def trainer(case: Case, rank: Rank, *, counted: bool) -> Any:
         label_smoother=None,
         current_gradient_accumulation_steps=case.micro_batches,
         optimizer=None,
-        # As its patch_prepare_cp has it.
+        # axolotl's patch_prepare_cp puts this in place.
         _prepare_context_parallel_inputs=lambda _, inputs: (nullcontext, inputs),
     )
     return made
 
 
 def step(rank: Rank, seen: Seen, made: Any, batches: list[Batch]) -> Tensor:
-    """As the loop of transformers takes one, up to its gradients, and what it logs."""
+    """One step of transformers' loop, up to its gradients -> the loss that it logs."""
     case = seen.case
     batches, items = made.get_batch_samples(iter(batches), len(batches), rank.device)
     made.model, logged = seen.model, torch.zeros(())
@@ -114,7 +114,7 @@ def step(rank: Rank, seen: Seen, made: Any, batches: list[Batch]) -> Tensor:
         given = {key: value for key, value in batch.items() if key != TOKENS}
         seen.tokens_BS = batch[TOKENS]
         loss = made.training_step(seen.model, given, items)
-        # `logging_nan_inf_filter`, at the first step.
+        # `logging_nan_inf_filter` adds the sum so far if a loss of the first step is not finite.
         logged = logged + (loss if loss.isfinite() else logged)
     reduce(parameters(seen), rank.world, mean=True)
     return total(logged, rank.world) / case.ranks

@@ -1,4 +1,4 @@
-"""How the release is wrapped where a bug of it is mended."""
+"""How mends wrap the release."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,7 +15,7 @@ def applying(around: Around) -> AbstractContextManager[Any]:
 
 
 def piece(whole_BS: Tensor, given: dict[str, Any]) -> Tensor:
-    """Of the rank that `apply_sequence_parallelism` is called for."""
+    """The piece of the rank that `apply_sequence_parallelism` is called for."""
     pieces = whole_BS.chunk(given["local_world_size"], 1)
     mine: Tensor = pieces[given["local_rank"]]
     return mine.contiguous()

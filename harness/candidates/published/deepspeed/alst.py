@@ -35,7 +35,7 @@ class At:
     emit: Emit
 
 
-# What is sent backward for a micro-batch.
+# loss(at) -> the tensor on which backward is called for a micro-batch.
 Loss = Callable[[At], Tensor]
 
 
@@ -49,7 +49,7 @@ def step(
     packed: bool = False,
     change: Callable[[Any], None] | None = None,
 ) -> None:
-    """A whole step, with one of LOSSES, by name or as such."""
+    """Every step of the case, with a loss of LOSSES by its name, or any other."""
     compute, mean = LOSSES[loss] if isinstance(loss, str) else loss
     if core == "flash_attention_2":
         flash.install()
@@ -72,7 +72,7 @@ def step(
         if core == "flash_attention_2":
             flash.must_have_run()
         logged = torch.stack(losses).sum()
-        # Every rank of a replica has its loss, or has its own part of it.
+        # With `mean` every rank has the loss of its replica, otherwise its own part of it.
         emit("loss", gradients.total(logged / case.sp if mean else logged, rank.world))
         gradients.emit_gradients(parameters, emit)
 
@@ -107,14 +107,14 @@ def registered(model: Any, case: Case, core: str, rows: int) -> Iterator[None]:
 
 
 def told(at: At) -> Tensor:
-    """The logits; what each token's loss is goes to the harness."""
+    """The logits; each token's loss is emitted."""
     logits: Tensor = at.model(**at.shard.inputs).logits
     tell(logits, at.shard, at.emit)
     return logits
 
 
 def tell(logits: Tensor, shard: Shard, emit: Emit) -> Tensor:
-    """What each token's loss is, also to the harness."""
+    """Each token's loss, which is emitted as well."""
     labels = shard.shift_labels
     nll = F.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
@@ -133,7 +133,7 @@ def local_sum(at: At) -> Tensor:
 
 
 def recipe(at: At) -> Tensor:
-    """As the ALST tutorial has it, word for word but for names."""
+    """The loss of the ALST tutorial, word for word but for names."""
     loss = at.model.loss_function(
         logits=told(at),
         labels=None,
@@ -157,8 +157,8 @@ def weighted(loss: Tensor, shift_labels: Tensor, rank: Rank) -> Tensor:
 
 
 def trainer(at: At) -> Tensor:
-    """As the Trainer of transformers has it, which also divides by the micro-batches."""
-    # It asks DeepSpeed for the group, or where sp is 1 an accelerator.
+    """The loss of transformers' Trainer, which also divides by the micro-batches."""
+    # transformers asks DeepSpeed for the group, or at sp 1 an accelerator.
     mesh = {"sp": SimpleNamespace(get_group=lambda: at.rank.sp)}
     accelerator = SimpleNamespace(torch_device_mesh=mesh)
     parallelism = SimpleNamespace(sp_backend="deepspeed", sp_size=at.case.sp)
@@ -169,7 +169,7 @@ def trainer(at: At) -> Tensor:
     return found / (at.case.dp * at.case.micro_batches)
 
 
-# How it is computed, and whether it wants gradients averaged over sp, not summed.
+# By name: how a loss is computed, and whether gradients are averaged over sp, not summed.
 LOSSES: dict[str, tuple[Loss, bool]] = {
     "sum": (local_sum, False),
     "recipe": (recipe, True),

@@ -1,6 +1,6 @@
 """`DistributedAttention` around the attention of the harness's own model.
 
-Legend: B rows, S tokens of all ranks, s those of one, N heads, C kv heads, H head dim.
+Legend: B rows, S tokens of all ranks, s tokens of one, N heads, C kv heads, H head dim.
 """
 
 from types import SimpleNamespace
@@ -26,10 +26,10 @@ def step(
 ) -> None:
     """Tables of rows, cut along the sequence; `more` kv heads make the heads uneven."""
     start()
-    # Releases before 0.19 keep the heads of the model before for all that come after it.
+    # Releases before 0.19 keep one model's number of kv heads for all models that follow.
     if hasattr(tp_shard, "set_num_kv_heads"):
         tp_shard.set_num_kv_heads(None)
-    # Who splits heads unevenly asks here which rank it is.
+    # Code that splits heads unevenly asks for its rank here.
     mpu = SimpleNamespace(get_sequence_parallel_rank=rank.sp.rank)
     with patch.object(groups, "mpu", mpu):
 
@@ -61,19 +61,19 @@ KEYS = ("ids", "positions", "labels", "tokens")
 
 
 def turned(x_Bs: Tensor, batch_dim: int) -> Tensor:
-    """The sequence first where the rows come second."""
+    """The table, with the sequence first where rows are dim 1."""
     return x_Bs if batch_dim == 0 else x_Bs.T.contiguous()
 
 
 def attending(case: Case, rank: Rank, whole: decoder.Part, batch_dim: int, more: int) -> Attend:
-    """From one rank's queries, keys and values to its outputs."""
+    """The library's attention: one rank's queries, keys and values -> its outputs."""
     place_BS = torch.arange(whole.ids.shape[1], device=rank.device).expand(whole.ids.shape)
     row_BS = torch.arange(len(whole.ids), device=rank.device)[:, None].expand(whole.ids.shape)
     row_BS = row_BS.masked_fill(whole.tokens < 0, -1)
     seen_BSS = decoder.seen_in_rows(row_BS, place_BS, case.window)
 
     def local(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """What the library calls with all tokens and some heads."""
+        """The attention that the library calls with all tokens and some heads."""
         if batch_dim == 1:
             q, k, v = (x.transpose(0, 1) for x in (q, k, v))
         out = decoder.eager(q, k, v, seen_BSS)
@@ -92,7 +92,7 @@ def attending(case: Case, rank: Rank, whole: decoder.Part, batch_dim: int, more:
 
 
 def widened(x: Tensor, more: int) -> Tensor:
-    """With so many heads more, whose output nobody reads."""
+    """The tensor with so many heads more, whose output is dropped."""
     return torch.cat((x, x[:, :, :more]), 2) if more else x
 
 
@@ -106,7 +106,7 @@ def gathered(
         emit(key, tensor.flatten(0, 1), tokens)
 
     logits_sBV = model(part.ids, part.positions, attend, tell)
-    # It knows no ignored label before 0.19; what is not learnt is masked behind it.
+    # The library's loss knows no ignored label before 0.19; `weighted` masks what is not learnt.
     labels_sB = part.labels.clamp(min=0)
     nll_SB = vocab_sequence_parallel_cross_entropy(logits_sBV, labels_sB, rank.sp)
     size = len(part.ids)

@@ -25,9 +25,9 @@ class Shard:
     position_ids: Tensor
     shift_labels: Tensor
     tokens: Tensor
-    # How much of the batch's loss that of a token is.
+    # The weight of each token's loss in the batch's.
     weights: Tensor
-    # Of a table; an adapter has all keys cut in the same way.
+    # A table has a mask; the adapter cuts it like every other key.
     attention_mask: Tensor | None = None
 
     @property
@@ -79,13 +79,13 @@ def counted(batch: rows.Padded) -> Tensor:
 
 
 def sharded(columns: Mapping[str, Tensor], case: Case, rank: Rank, mine: int) -> dict[str, Tensor]:
-    """Through the adapter, as the sample of rank `mine`; the others bring one they made up.
+    """The columns cut by the adapter, as the sample of rank `mine`; other ranks bring zeros.
 
-    The adapter has the ranks bring a sample each and all of them work at each sample in turn.
+    Each rank brings the adapter a sample, and all ranks work at each sample in turn.
     """
     if rank.sp_index != mine:
         columns = {key: torch.zeros_like(column) for key, column in columns.items()}
-    # Of a list it asks no more than of a dataset.
+    # A DataLoader asks no more of a dataset than a list has.
     loader: Any = DataLoader([dict(columns)], batch_size=None)  # type: ignore[arg-type]
     adapter = UlyssesSPDataLoaderAdapter(
         loader,
@@ -95,7 +95,7 @@ def sharded(columns: Mapping[str, Tensor], case: Case, rank: Rank, mine: int) ->
         device=rank.device,
     )
     found = list(adapter)[mine]
-    # On CPU with several rows the adapter's slices are no views; a GPU's copy of them would be.
+    # On CPU the adapter's slices of several rows are not contiguous; their copies on a GPU are.
     return {key: column.to(rank.device).contiguous() for key, column in found.items()}
 
 

@@ -12,7 +12,7 @@ from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.library import Step
 from harness.case import Case
 
-# Read once, when DeepSpeed is first imported; all of this is wired for a CPU.
+# DeepSpeed reads it once, when first imported; the wiring is for a CPU.
 ACCELERATOR = "DS_ACCELERATOR"
 FLASH = "flash_attention_2"
 

@@ -27,7 +27,7 @@ def step(
     scatter: bool,
     change: Callable[[Any], None] | None = None,
 ) -> None:
-    """All steps of the case; gradients as `safe_get_full_grad` has them before the last."""
+    """All steps of the case; `safe_get_full_grad` gives gradients before the last update."""
     with parallel(case, rank) as mpu:
         model = huggingface.build(case, rank.device)
         if change:
@@ -48,7 +48,7 @@ def step(
 def micro_steps(
     engine: Any, case: Case, rank: Rank, emit: Emit, *, last: bool
 ) -> Iterator[Tensor]:
-    """Forward, backward and, but for the gradients that are to be seen, the optimizer's step."""
+    """Forward, backward and the engine's step, which the case's last micro-batch leaves out."""
     batches = list(shards(case, rank))
     for number, shard in enumerate(batches):
         with alst.registered(engine.module, case, "sdpa", len(shard.input_ids)):
@@ -62,7 +62,7 @@ def micro_steps(
                 vocab_size=engine.module.config.vocab_size,
             )
             loss = alst.weighted(loss, shard.shift_labels, rank)
-            # It is the engine that divides by the number of micro-batches.
+            # The engine divides by the number of micro-batches.
             engine.backward(loss)
         if not (last and number == len(batches) - 1):
             engine.step()
@@ -78,12 +78,12 @@ def initialized(model: Any, case: Case, mpu: Any, *, stage: int, scatter: bool) 
         "zero_optimization": {
             "stage": stage,
             "reduce_scatter": scatter,
-            # Its default overlaps with streams that a CPU has not.
+            # By default communication overlaps on streams, which a CPU lacks.
             "overlap_comm": False,
         },
-        # Otherwise it clips at a norm of 1.
+        # By default the engine clips at a norm of 1.
         "gradient_clipping": 0.0,
-        # It knows plain SGD, and wants to be told that one means it.
+        # ZeRO takes plain SGD only where this allows it.
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     }

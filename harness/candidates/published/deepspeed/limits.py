@@ -12,7 +12,7 @@ def alst(case: Case) -> str | None:
 
 
 def averaging(case: Case) -> str | None:
-    """A loss recipe that averages over each micro-batch, and then micro-batches and replicas."""
+    """The loss recipe averages each micro-batch, and then micro-batches and replicas."""
     parts = case.dp * case.micro_batches
     same = case.loss == "micro-mean" or (
         parts == (1 if case.loss == "token-mean" else len(case.rows))
@@ -33,7 +33,7 @@ def attention(case: Case) -> str | None:
 
 
 def uneven(case: Case) -> str | None:
-    """With one kv head more than the case has."""
+    """`DistributedAttention` with one kv head more than the case has."""
     return decoder(case) or first(
         case.kv_heads + 1 < case.sp
         and f"kv_heads={case.kv_heads}+1 sp={case.sp}: it wants a kv head for every rank"

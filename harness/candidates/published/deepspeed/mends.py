@@ -1,6 +1,6 @@
 """The release without each of its listed bugs.
 
-Legend: B rows, S tokens of all ranks, s those of one.
+Legend: B rows, S tokens of all ranks, s tokens of one.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,14 +17,14 @@ from harness.candidates.published.library import Mend
 
 IGNORED = -100
 
-# As transformers calls it: (layer, q, k, v, mask, **told).
+# An attention as transformers calls it: (layer, q, k, v, mask, **told).
 Attend = Callable[..., tuple[Tensor, Any]]
-# Of what a core attention is told, which tokens may attend to which: [B, S, S].
+# see(keywords of a core attention) -> which tokens may attend to which: [B, S, S].
 See = Callable[[dict[str, Any]], Tensor]
 
 
 def every_shard_runs() -> AbstractContextManager[Any]:
-    """The other class for the same, whose loop is always over all shards."""
+    """`TiledMLP` runs `sequence_tiled_compute`, which always loops over all shards."""
     from deepspeed.runtime.sequence_parallel.ulysses_sp import TiledMLP, sequence_tiled_compute
 
     def apply(fn: Any, mlp: Any, x: Tensor, shards: int, params: list[Tensor]) -> Tensor:
@@ -67,7 +67,7 @@ def _undivided(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def head_scaled() -> AbstractContextManager[Any]:
-    """What forward adds to the head's gradient waits until backward has its factor."""
+    """Forward's part of the head's gradient is added in backward, times the factor given there."""
     from deepspeed.runtime.sequence_parallel.ulysses_sp import TiledFusedLogitsLoss
 
     forward, backward = TiledFusedLogitsLoss.forward, TiledFusedLogitsLoss.backward
@@ -95,7 +95,7 @@ def head_scaled() -> AbstractContextManager[Any]:
 
 
 def mean_of_tiles() -> AbstractContextManager[Any]:
-    """As many shards as there will be tiles; they are the same tiles."""
+    """The loss is asked for as many shards as it makes tiles; the tiles stay the same."""
     from deepspeed.runtime.sequence_parallel.ulysses_sp import TiledFusedLogitsLoss
 
     forward = TiledFusedLogitsLoss.forward
@@ -109,7 +109,7 @@ def mean_of_tiles() -> AbstractContextManager[Any]:
 
 
 def own_gradient() -> AbstractContextManager[Any]:
-    """Backward divides a copy."""
+    """Backward divides a copy of the gradient."""
     from deepspeed.runtime.sequence_parallel.ulysses_sp import SequenceTiledCompute
 
     backward = SequenceTiledCompute.backward
@@ -145,7 +145,7 @@ def mean_of_nothing() -> AbstractContextManager[Any]:
 
 
 def _real(loss: Tensor, labels: Tensor) -> Tensor:
-    """The mean of nothing is zero, and nobody learns from it."""
+    """The loss, or without targets a zero that has no gradient."""
     return torch.where((labels != IGNORED).any(), loss, torch.zeros_like(loss))
 
 
@@ -173,7 +173,7 @@ def window_kept() -> AbstractContextManager[Any]:
 
 
 def padding_hidden() -> AbstractContextManager[Any]:
-    """Which tokens are real is gathered as positions are, and core attention told."""
+    """Ranks gather which tokens are real, and core attention gets that as its mask."""
     from deepspeed.utils import groups
 
     def gathering(attend: Attend) -> Attend:
@@ -199,7 +199,7 @@ def padding_hidden() -> AbstractContextManager[Any]:
         ) -> Any:
             if layer.config._attn_implementation == "sdpa":
                 return masked(layer, q, k, v, mask, **told)
-            # Flash attention wants a table, and none where nothing is padded.
+            # Flash attention takes a table of real tokens, or None where nothing is padded.
             real_BS = told.pop("real")
             return attend(layer, q, k, v, None if real_BS.all() else real_BS, **told)
 
@@ -209,7 +209,7 @@ def padding_hidden() -> AbstractContextManager[Any]:
 
 
 def _masked(see: See) -> Callable[[Attend], Attend]:
-    """Of sdpa with less to be seen."""
+    """Wrap an attention, whose mask then hides what `see` does not allow."""
 
     def wrapped(attend: Attend) -> Attend:
         def call(
@@ -229,7 +229,7 @@ def _masked(see: See) -> Callable[[Attend], Attend]:
 def _registering(
     *, inside: Callable[[Attend], Attend], outside: Callable[[Attend], Attend] = lambda it: it
 ) -> AbstractContextManager[Any]:
-    """Registered as ever, with something between the exchange and its core or before it."""
+    """Register as released, with `inside` around the core and `outside` around the exchange."""
     from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 

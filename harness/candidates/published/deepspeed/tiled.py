@@ -19,7 +19,7 @@ from harness.candidates.published.deepspeed import alst, engine
 from harness.candidates.published.deepspeed.batches import IGNORED
 from harness.case import Case
 
-# Divides few of the lengths that cases have.
+# A number that divides few of the lengths that cases have.
 SHARDS = 3
 
 
@@ -41,7 +41,7 @@ def loss_step(case: Case, rank: Rank, emit: Emit, *, loss: str) -> None:
 
 
 def replace(model: Any, how: str) -> None:
-    """Every layer's MLP computed in tiles, by the recipe of the tutorial."""
+    """Compute every layer's MLP in tiles, by the recipe of the tutorial."""
 
     def forward(mlp: Any, x_BSD: Tensor) -> Tensor:
         out: Tensor
@@ -68,7 +68,7 @@ def replace(model: Any, how: str) -> None:
 
 
 def hidden(at: alst.At) -> Tensor:
-    """The last hidden states; the logits they lead to are told of without tiles."""
+    """The last hidden states; each token's loss is emitted, computed without tiles."""
     x_BSD: Tensor = at.model.model(**at.shard.inputs).last_hidden_state
     with torch.no_grad():
         alst.tell(F.linear(x_BSD, at.model.lm_head.weight), at.shard, at.emit)
@@ -76,15 +76,15 @@ def hidden(at: alst.At) -> Tensor:
 
 
 def summed(head: Any, x: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Of one tile, each token's loss by its share in that of the batch."""
-    # Not by calling the module: the harness listens to that for the logits of all tokens.
+    """The sum over one tile of each token's loss times its weight in the batch's."""
+    # The module is not called: the harness takes what it returns for the logits of all tokens.
     logits = F.linear(x, head.weight).flatten(0, -2)
     nll = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none")
     return (nll * weights.flatten().to(nll.dtype)).sum()
 
 
 def compute(at: alst.At, x_BSD: Tensor, times: float, reduction: str) -> Tensor:
-    """`sequence_tiled_compute` as the tutorial takes it for a loss."""
+    """`sequence_tiled_compute` as the tutorial uses it for a loss."""
     found: Tensor = sequence_tiled_compute(
         lambda x, labels, weights, head: summed(head, x, labels, weights) * times,
         x_BSD.shape[1],

@@ -11,7 +11,7 @@ logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 
 
 def start() -> None:
-    """DeepSpeed's own wrapper around the process group that is there."""
+    """Wrap DeepSpeed's own communication around the process group of the harness."""
     if not deepspeed.comm.is_initialized():
         # Otherwise a kernel for shared memory is compiled, for a minute; gloo does without.
         with patch.object(sys.modules["deepspeed.comm.torch"], "build_shm_op", lambda: None):

@@ -1,4 +1,4 @@
-"""flash-attn in plain torch, for ranks without a GPU; of our own, and no part of any library.
+"""flash-attn in plain torch, for ranks without a GPU; it is ours, and no part of any library.
 
-`flash` is what a wiring installs, `blocks` what libraries that go around rings take beside it.
+A wiring installs `flash`, and `blocks` as well if its library goes around rings.
 """

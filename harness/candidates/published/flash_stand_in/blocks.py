@@ -20,7 +20,7 @@ INTERFACE = "flash_attn.flash_attn_interface"
 
 
 def install() -> None:
-    """Into the modules that stand in for flash-attn, before a library imports from them."""
+    """Add these functions to the stand-in's modules, before a library imports from them."""
     flash.install()
     vars(sys.modules[INTERFACE]).update(
         _flash_attn_forward=_flash_attn_forward,
@@ -72,7 +72,7 @@ def _flash_attn_backward(
     deterministic: bool,  # noqa: ARG001 - always
     rng_state: Tensor | None = None,  # noqa: ARG001 - nothing is dropped
 ) -> Tensor:
-    """Fill the buffers that are given; what comes back is the sum of output times gradient."""
+    """Fill the buffers that are given -> the sum of each output times its gradient."""
     flash.calls["_flash_attn_backward"] += 1
     flash.refuse(dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
     flash.check(q, k, v, dims=4)
@@ -106,7 +106,7 @@ def _flash_attn_varlen_forward(
     block_table: Tensor | None = None,
     leftpad_k: Tensor | None = None,
     seqused_k: Tensor | None = None,
-    zero_tensors: bool = False,  # noqa: ARG001 - of no effect in the true one
+    zero_tensors: bool = False,  # noqa: ARG001 - no effect in flash-attn
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Rows end to end: output TMH, log of the sums MT; NaN where a kernel writes nothing."""
     flash.calls["_flash_attn_varlen_forward"] += 1
@@ -152,9 +152,9 @@ def _flash_attn_varlen_backward(
     alibi_slopes: Tensor | None,
     deterministic: bool,
     rng_state: Tensor | None = None,  # noqa: ARG001 - nothing is dropped
-    zero_tensors: bool = False,  # noqa: ARG001 - of no effect in the true one
+    zero_tensors: bool = False,  # noqa: ARG001 - no effect in flash-attn
 ) -> Tensor:
-    """What belongs to no row stays in a buffer as it is."""
+    """Fill the buffers row by row; tokens of no row keep what the buffers hold."""
     flash.calls["_flash_attn_varlen_backward"] += 1
     delta_MT = torch.full(softmax_lse.shape, torch.nan)
     for of_q, of_k in _rows(cu_seqlens_q, cu_seqlens_k, q, k, (max_seqlen_q, max_seqlen_k)):
@@ -206,7 +206,7 @@ def _differentiate(
 def _rows(
     cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, q: Tensor, k: Tensor, longest: tuple[int, int]
 ) -> Iterator[tuple[slice, slice]]:
-    """Queries and keys of each row, but for rows longer than the longest."""
+    """Queries and keys of each row that is no longer than `longest`."""
     of_q, of_k = flash.cuts(cu_seqlens_q, len(q)), flash.cuts(cu_seqlens_k, len(k))
     for (start_q, stop_q), (start_k, stop_k) in zip(of_q, of_k, strict=True):
         if stop_q - start_q <= longest[0] and stop_k - start_k <= longest[1]:
@@ -214,5 +214,5 @@ def _rows(
 
 
 def _nothing(q: Tensor) -> tuple[Tensor, Tensor]:
-    """The dropped weights and the state of the random generator, where nothing is dropped."""
+    """Empty dropped weights and a random state of zeros, since nothing is dropped."""
     return q.new_empty(0), torch.zeros(2, dtype=torch.int64)

@@ -1,7 +1,7 @@
 """A stand-in for flash-attn 2 in plain torch, for ranks without a GPU.
 
-It is called like release 2.8.3 and refuses what that refuses. What that would leave unwritten is
-NaN, in the output as in the gradients; what is not stood in for here, like dropout, is refused.
+It is called like release 2.8.3, and refuses what the release refuses, and dropout and the like.
+Parts of outputs and gradients that the release would leave unwritten are NaN.
 
 Legend: ... batch or nothing, T tokens of a stream, Q queries, K keys, M query heads, C kv heads,
         H head dim.
@@ -49,7 +49,7 @@ R = TypeVar("R")
 VERSION = "2.8.3"
 MODULES = ("flash_attn", "flash_attn.flash_attn_interface", "flash_attn.bert_padding")
 
-# How often each function was called since somebody asked.
+# How often each function was called since the last `must_have_run`.
 calls: Counter[str] = Counter()
 
 
@@ -65,7 +65,7 @@ def counted(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def must_have_run(*names: str) -> None:
-    """Raise unless one of these, or any, was called since the last time that this was asked."""
+    """Raise unless one of these functions, or any, was called since the last `must_have_run`."""
     ran, wanted = sorted(calls), set(names or calls)
     calls.clear()
     if not wanted & set(ran):
@@ -130,7 +130,7 @@ def flash_attn_varlen_func(
     rows = [
         (slice(*of_q), slice(*of_k))
         for of_q, of_k in zip(cuts(cu_seqlens_q, len(q)), cuts(cu_seqlens_k, len(k)), strict=True)
-        # Of a longer one the blocks beyond are never visited.
+        # Rows beyond the maximum are left out: a kernel never visits blocks behind it.
         if of_q[1] - of_q[0] <= int(max_seqlen_q) and of_k[1] - of_k[0] <= int(max_seqlen_k)
     ]
     unwritten: Callable[[Tensor, Tensor], Tensor] = Unwritten.apply
@@ -146,7 +146,7 @@ def flash_attn_varlen_func(
 def flash_attn_with_kvcache(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, *given: Any, **named: Any
 ) -> Any:
-    """Only there to be imported: nothing is generated in training."""
+    """Raise: the name is only there to be imported, since training generates nothing."""
     raise NotImplementedError("flash-attn: flash_attn_with_kvcache is not stood in for")
 
 
@@ -155,10 +155,10 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Output ...QMH and the fp32 log of the sum of exponentials ...MQ.
 
-    The last query stands at the last key. One that sees no key has zeros and an infinite log.
+    The last query stands at the last key. A query that sees no key has zeros and an infinite log.
     """
     sharing = q.shape[-2] // k.shape[-2]
-    # Whoever calls may be under autocast, which a kernel does not see.
+    # The caller may be under autocast, which a kernel does not see.
     with autocast("cpu", enabled=False):
         wide_q, wide_k, wide_v = (at_least_fp32(x) for x in (q, k, v))
         wide_k, wide_v = (x.repeat_interleave(sharing, -2) for x in (wide_k, wide_v))
@@ -201,7 +201,7 @@ class Unwritten(torch.autograd.Function):
 
 
 def written(length: int, rows: list[slice]) -> Tensor:
-    """Which tokens of a stream are of some row."""
+    """Whether each token of a stream belongs to a row."""
     written_T = torch.zeros(length, dtype=torch.bool)
     for row in rows:
         written_T[row] = True
@@ -223,7 +223,7 @@ def install() -> None:
         raise RuntimeError("flash-attn: another one is imported already")
     for name in MODULES:
         module: Any = ModuleType(name)
-        # Whoever looks for the package before importing it looks here.
+        # Code that looks for the package before it imports it reads this spec.
         module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=name == MODULES[0])
         sys.modules[name] = module
     package, interface, padding = (sys.modules[name] for name in MODULES)
@@ -248,7 +248,7 @@ def install() -> None:
 def give_to_transformers() -> None:
     """Let `attn_implementation="flash_attention_2"` call the stand-in, for good.
 
-    It may be asked for when a model is built, or afterwards.
+    A model may be given this attention when it is built, or afterwards.
     """
     install()
     believe(VERSION)

@@ -19,7 +19,7 @@ def index_first_axis(x: Tensor, indices_T: Tensor) -> Tensor:
 
 
 def index_put_first_axis(values: Tensor, indices_T: Tensor, first_axis_dim: int) -> Tensor:
-    """These rows in their places, and zeros elsewhere."""
+    """A table with the given rows in their places, and zeros elsewhere."""
     if values.ndim < 2 or indices_T.ndim != 1:
         raise RuntimeError(f"flash-attn: {tuple(values.shape)} has less than two dimensions")
     table = values.new_zeros(first_axis_dim, *values.shape[1:])
@@ -50,7 +50,7 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 
 
 def padding_functions() -> dict[str, Any]:
-    """What can be imported of it; einops lends it two names where that is installed."""
+    """The names of `bert_padding` in flash-attn; two are einops' where that is installed."""
     ours = (index_first_axis, index_put_first_axis, unpad_input, pad_input)
     found: dict[str, Any] = {function.__name__: function for function in ours}
     if importlib.util.find_spec("einops") is not None:

@@ -15,13 +15,13 @@ def cuts(cu_seqlens: Tensor, length: int) -> list[tuple[int, int]]:
     require(cu_seqlens.is_contiguous(), "cu_seqlens must be contiguous")
     require(cu_seqlens.ndim == 1 and len(cu_seqlens) > 1, "cu_seqlens needs one row at least")
     ends: list[int] = cu_seqlens.tolist()
-    # The true one would read what lies beyond.
+    # flash-attn would read memory beyond the tokens.
     require(max(ends) <= length, f"cu_seqlens ends at {max(ends)} and there are {length} tokens")
     return list(pairwise(ends))
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, *, dims: int) -> None:
-    """What the true one checks, but for the GPU."""
+    """Check what flash-attn checks, but for the GPU."""
     for x in (q, k, v):
         require(x.device.type == "cpu", f"the stand-in got a tensor on {x.device}")
         require(x.ndim == dims, f"{tuple(x.shape)} has not {dims} dimensions")
@@ -38,7 +38,7 @@ def require(condition: bool, otherwise: str) -> None:
 
 
 def refuse(**unsupported: Any) -> None:
-    """Arguments that the true one takes and this one does not."""
+    """Refuse arguments that flash-attn takes and the stand-in does not."""
     for name, value in unsupported.items():
         if value is not None and value != 0.0:
             raise NotImplementedError(f"flash-attn: {name}={value} is not stood in for")

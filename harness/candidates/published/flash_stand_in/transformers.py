@@ -16,7 +16,7 @@ NAMES = (
 
 
 def believe(installed: str) -> None:
-    """Whoever asks whether this release is there and can run is told that it is and can."""
+    """Let transformers answer that this release of flash-attn is there and can run."""
     answers: dict[str, Callable[..., bool]] = {
         "is_flash_attn_2_available": lambda *_, **__: True,
         "is_flash_attn_greater_or_equal_2_10": lambda *_, **__: True,
@@ -27,10 +27,10 @@ def believe(installed: str) -> None:
     importlib.import_module("transformers.integrations.flash_attention")
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "transformers":
-            # Not by getattr, at which lazy modules import what is named.
+            # Not by getattr: lazy modules import what getattr names.
             vars(module).update({key: answers[key] for key in answers if key in vars(module)})
     if not hasattr(helpers, "_lazy_imports"):
-        # Older ones import the functions when they are imported themselves.
+        # Older releases import the functions when they are imported themselves.
         for source in ("flash_attn", "flash_attn.bert_padding"):
             offered = vars(sys.modules[source])
             vars(helpers).update({name: offered[name] for name in NAMES if name in offered})
@@ -41,7 +41,7 @@ def believe(installed: str) -> None:
 
 
 def _permit(model: Any, name: str) -> None:
-    """No question about a GPU, but for other versions than 2."""
+    """Let models dispatch to flash-attn 2 without a GPU, and to other versions as released."""
     original: Callable[..., bool] = getattr(model, name)
 
     def can_dispatch(self: Any, *given: Any, **named: Any) -> bool:

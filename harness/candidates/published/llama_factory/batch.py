@@ -13,14 +13,14 @@ from harness.candidates.published.llama_factory import library
 from harness.candidates.published.wiring.rows import Padded
 
 IGNORED = -100
-# So large that what the loss adds to the sum of all weights is nothing.
+# So large that the 1e-6 which the loss adds to the sum of all weights is nothing.
 WEIGHT = 2.0**20
-# A key beside those of the library, padded like them: numbers from one, as padding is zero.
+# A key of a batch that the library pads like its own: token numbers from one; padding is zero.
 TOKENS = "tokens"
 
 
 def batch_of(padded: Padded, *, packed: bool) -> dict[str, Tensor]:
-    """From samples, as the renderer has them, to what a step is given."""
+    """The batch that the released collators make of samples, for one step."""
     samples = [
         sample(padded, row, attended.bool()) for row, attended in enumerate(padded.attended_BS)
     ]
@@ -34,7 +34,7 @@ def batch_of(padded: Padded, *, packed: bool) -> dict[str, Tensor]:
 
 
 def sample(padded: Padded, row: int, real: Tensor) -> dict[str, Any]:
-    """One row."""
+    """One row, as the renderer has it."""
     ids, targets = padded.ids_BS[row][real], padded.targets_BS[row][real]
     return {
         "input_ids": ids.tolist(),

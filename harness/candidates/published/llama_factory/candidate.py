@@ -18,9 +18,9 @@ from harness.case import Case
 
 
 def step(case: Case, rank: Rank, emit: Emit, *, packed: bool) -> None:
-    """Of one of two batching strategies."""
+    """Train on micro-batches of one of the two batching strategies."""
     model = huggingface.build(case, rank.device)
-    # Only now: this transformers asks for flash-attn's distribution when it is imported.
+    # After the model: this transformers asks for flash-attn's distribution when it is imported.
     flash.give_to_transformers()
     model.set_attn_implementation("flash_attention_2")
     parameters = huggingface.parameters(model, case)

@@ -38,7 +38,7 @@ pack: Callable[..., Any] = batching._pack_padding_free_samples
 def _of_trainer(file: str, name: str, **given: Any) -> FunctionType:
     path = folder(V1) / f"{file}.py"
     package = f"{V1}.{file.partition('/')[0]}"
-    # Its own imports are relative to where it is.
+    # Imports inside the method are relative to its package.
     method: FunctionType = lifted(path, name, {"__package__": package, **given})
     return method
 

@@ -6,10 +6,10 @@ from harness.case import Case
 
 
 def trainer(case: Case) -> str | None:
-    """Of both batching strategies."""
+    """What both batching strategies refuse."""
     return limits.transformers(case) or limits.first(
         case.loss != "token-mean" and f"loss={case.loss}: it averages over tokens",
-        # The widest of a table and all of a stream.
+        # A micro-batch in which no row is longer than one token.
         case.sp == 1
         and any(max(map(len, rows)) == 1 for rows in limits.rows_by_micro_batch(case))
         and "a batch of one token: nothing is left of it to predict, and on one rank that fails",

@@ -24,11 +24,11 @@ FORWARD = "_flash_attention_forward"
 
 @contextmanager
 def interface(case: Case, rank: Rank) -> Iterator[None]:
-    """Its one interface to ranks, over the groups that the harness has."""
+    """The library's one interface to ranks, over the groups that the harness has."""
 
     def mesh(*, mesh_dim_names: tuple[str, ...], **_: Any) -> DeviceMesh | None:
         if mesh_dim_names != ("dp", "cp"):
-            # That of sharded parameters.
+            # The mesh of sharded parameters is not used.
             return None
         ranks = torch.arange(case.ranks).view(case.dp, case.sp)
         groups = [rank.dp, rank.sp]
@@ -53,7 +53,7 @@ def shared(
 ) -> Iterator[None]:
     """The model shares sequences; afterwards transformers is as it was."""
     there = SimpleNamespace(
-        # Where batches go, which is the GPU of this number.
+        # The library sends batches to the GPU of this number.
         get_rank=lambda: rank.device,
         all_gather=dist.all_gather,
         nn=SimpleNamespace(all_gather=all_gather),

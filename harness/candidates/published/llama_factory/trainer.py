@@ -20,16 +20,16 @@ from harness.candidates.published.wiring.gradients import silent
 from harness.candidates.published.wiring.rows import all_targets
 from harness.case import Case
 
-# On one rank as on many.
+# The loss adds this to its denominators, on one rank as on many.
 ADDED = 1e-6
 
 
 class Trainer:
-    """What the released `fit` and what it calls ask of the trainer whose methods they are."""
+    """A trainer with only what the released `fit`, and the methods that it calls, read."""
 
     def __init__(self, case: Case, model: Any, batches: list[dict[str, Tensor]]) -> None:
         self.case, self.model = case, model
-        # One step has all of them, and takes them for an epoch.
+        # One step has all micro-batches, and takes them for an epoch.
         self.train_batch_generator = Batches([batches])
         self.emit: Emit = silent
         self.device, self.dp_size = "cpu", case.dp
@@ -43,7 +43,7 @@ class Trainer:
         )
         self.state = SimpleNamespace()
         self._deepspeed_engine = None
-        # What is told of a step, and what follows it.
+        # Callbacks, schedule and optimizer do nothing.
         self.callback_handler = self.lr_scheduler = self.optimizer = Idle()
 
     def step(self, emit: Emit) -> float:
@@ -69,7 +69,7 @@ class Trainer:
         nll = F.cross_entropy(logits, labels, **options)
         tokens, emit = self.tokens_BL.flatten(), self.emit
         if self.case.sp == 1:
-            # The last in a row has nothing to predict and is left out.
+            # The library leaves out a row's last token, which has nothing to predict.
             whole = (F.pad(x.view(len(self.tokens_BL), -1), (0, 1)) for x in (labels, nll))
             for key, tensor in zip(("labels", "nll"), whole, strict=True):
                 emit(key, tensor.flatten(), tokens)
@@ -113,7 +113,7 @@ class Trainer:
 
 
 def in_full(case: Case) -> float:
-    """Takes back what the trainer adds to the number of targets before it divides."""
+    """The factor that takes back what the trainer adds to the number of targets."""
     targets = max(all_targets(case), 1)
     return (targets + ADDED) / targets
 
@@ -122,7 +122,7 @@ class Batches(list[list[dict[str, Tensor]]]):
     """Steps of one epoch."""
 
     def set_epoch(self, _epoch: int) -> None:
-        """The same again."""
+        """Every epoch has the same steps."""
 
 
 class Idle:

@@ -23,7 +23,7 @@ from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
 
 FLASH = "flash_attention_2"
-# trainer(case, rank, model, parameters) -> takes micro-batches up to their gradients; the loss.
+# trainer(case, rank, model, parameters) -> step(micro-batches), up to gradients -> the loss.
 Trainer = Callable[..., Callable[[list[Batch]], Tensor]]
 
 
@@ -36,7 +36,7 @@ def step(
     attention: str = FLASH,
     sees: bool = False,
 ) -> None:
-    """One of its trainers, on micro-batches padded to tables."""
+    """Train by one of the library's trainers, on micro-batches padded to tables."""
     model = Model(case, rank, attention, sees=sees)
     parameters = huggingface.parameters(model.text, case)
     train = trainer(case, rank, model, parameters)

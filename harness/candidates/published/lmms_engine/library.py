@@ -46,8 +46,8 @@ def methods_of_fsdp2_trainer(**given: Any) -> tuple[Any, Any]:
 
 
 def hf_trainer() -> Any:
-    """The whole class, as its methods call those of transformers' trainer below it."""
-    # Of accelerate, which a step needs for nothing else.
+    """The whole class, because its methods call those of transformers' trainer below it."""
+    # transformers has this name from accelerate, of which a step needs nothing else.
     vars(transformers_trainer).setdefault(
         "DistributedType", SimpleNamespace(DEEPSPEED="deepspeed")
     )

@@ -32,7 +32,7 @@ def pieces(rows: tuple[Row, ...], sp: int) -> list[bool]:
 
 
 def means(case: Case) -> str | None:
-    """Means of micro-batches are averaged."""
+    """The trainer averages means of micro-batches."""
     own = case.micro_batches * case.dp == len(case.rows)
     computes = {
         "micro-mean": True,
@@ -45,7 +45,7 @@ def means(case: Case) -> str | None:
 
 
 def newer(case: Case) -> str | None:
-    """A Qwen3, which attends as it is told to, and of which a Qwen3-VL has the language model."""
+    """A Qwen3, which attends by sdpa if asked to, and is the language model of a Qwen3-VL."""
     return means(case) or first(case.model != "qwen3" and f"model={case.model}: not a Qwen3")
 
 

@@ -20,7 +20,7 @@ IGNORED = -100
 def labels_moved_first() -> Iterator[None]:
     """Labels move up before they are cut, and every rank has as many losses.
 
-    Three bugs are in these lines. Entered more than once, what is inside is never asked.
+    Three bugs are in these lines. If a mend is entered again, the outer one never calls the inner.
     """
     from harness.candidates.published.lmms_engine import library
 
@@ -45,7 +45,7 @@ def _forward(
     use_rmpad: bool,
     **given: Any,
 ) -> Any:
-    """Of ranks that share a sequence; legend: T tokens of all of them, L of one."""
+    """The patched forward, mended; legend: T tokens of all ranks of a sequence, L of one."""
     group = ulysses.get_ulysses_sequence_parallel_group()
     size = ulysses.get_ulysses_sequence_parallel_world_size()
     if size == 1:
@@ -76,7 +76,7 @@ def multiplied_once() -> AbstractContextManager[Any]:
 
 
 def divided_by_all_items() -> AbstractContextManager[Any]:
-    """The model's mean of a micro-batch becomes its part of what the trainer divides by."""
+    """The model's mean of a micro-batch is weighed by its share of the trainer's targets."""
 
     def loss(of_trainer: Callable[[], Tensor], sp: int, labels: Tensor, items: Tensor) -> Tensor:
         # A row's first label is never a target, and a collator ignores it.
@@ -86,7 +86,7 @@ def divided_by_all_items() -> AbstractContextManager[Any]:
 
 
 def _compute_loss(loss: Callable[..., Tensor]) -> AbstractContextManager[Any]:
-    """A released trainer whose loss goes through another hand; such are made one in the other."""
+    """The released trainer with a loss that `loss` changes; a further mend derives from it."""
     from harness.candidates.published.lmms_engine import library
 
     made = library.hf_trainer

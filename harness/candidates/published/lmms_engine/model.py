@@ -39,8 +39,8 @@ class Model:
         else:
             self.module = self.text = huggingface.build(case, rank.device)
         self.module.set_attn_implementation(attention)
-        # As its runner does both, but for what else Liger replaces: that needs a GPU and computes
-        # the same. With nothing of it, nothing of the instance is replaced.
+        # Its runner does both. What else Liger replaces is off: it needs a GPU and computes the
+        # same. So the patch changes nothing of the instance.
         library.ulysses.set_ulysses_sequence_parallel_group(rank.sp)
         library.MONKEY_PATCHER.apply_monkey_patch(
             self.module.config.model_type,
@@ -65,9 +65,9 @@ class Model:
 
         def seen(key: str, tensor: Tensor, _: Tensor) -> None:
             if self.sees and key == "embed":
-                # Of all tokens on every rank, before images take their places and they are cut.
+                # Every rank embeds all tokens, before images take their places and a cut.
                 return
-            # There is no dim of rows, with which tokens could have been flattened.
+            # There is no dim of rows: tokens were flattened with the dim behind them.
             emit(key, tensor.unflatten(0, (len(tokens_L), -1)), tokens_L)
 
         def cross_entropy(weight_VH: Tensor, hidden_NH: Tensor, labels_N: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class Model:
             return self.module(**given)
 
     def tell(self, nll_N: Tensor, labels_N: Tensor, kept_N: Tensor, tokens_L: Tensor) -> None:
-        """Of all tokens of the rank, as if those that are left out were ignored."""
+        """Emit labels and losses of all the rank's tokens; tokens left out count as ignored."""
 
         def told(key: str, told_N: Tensor, filling: float) -> None:
             whole_L = told_N.new_full(tokens_L.shape, filling)
@@ -97,7 +97,7 @@ class Model:
         nll_N.register_hook(lambda grad: told("weight", grad * scale_N, 0.0))
 
     def tokens(self, padded: Padded) -> Tensor:
-        """Numbers go where ids go: from one on, as padding is zero."""
+        """This rank's token numbers, cut as ids are; meanwhile from one, as padding is zero."""
         numbers, *_ = library.packing._unpad_input(padded.tokens_BS + 1, padded.attended_BS)
         if self.case.sp > 1:
             cut = library.ulysses.ulysses_pad_and_slice_inputs
@@ -106,9 +106,9 @@ class Model:
         return mine
 
     def kept(self, padded: Padded, labels: Tensor, length: int) -> Tensor:
-        """Which places of a rank are asked to predict.
+        """The places of a rank's tokens that are asked to predict.
 
-        The released forward takes places for hidden states, as far as it comes without a loss.
+        The released forward runs on places instead of hidden states, up to its loss.
         """
         _, word_idx, seq_lens, _ = library.packing._unpad_input(padded.ids_BS, padded.attended_BS)
         places = torch.arange(length)[:, None]
@@ -135,14 +135,14 @@ class Model:
         raise RuntimeError("the released forward computes no loss")
 
     def instead_of_liger(self, cross_entropy: CrossEntropy) -> Any:
-        """Its fused head and loss, which are a kernel of a GPU."""
+        """Put this in the place of Liger's fused head and loss, which are a kernel of a GPU."""
 
         def made(reduction: str) -> CrossEntropy:
             def loss(weight: Tensor, hidden: Tensor, labels: Tensor) -> Tensor:
                 nll = cross_entropy(weight, hidden, labels)
                 if reduction == "none":
                     return nll
-                # A mean over nothing is zero there.
+                # Liger's mean over nothing is zero.
                 count = (labels != IGNORED).sum().clamp(min=1)
                 return nll.sum() / (count if reduction == "mean" else 1)
 
@@ -154,9 +154,9 @@ class Model:
 
 
 def seeing(case: Case, device: torch.device) -> tuple[Any, Any]:
-    """A Qwen3-VL without its eyes, and what of it has the names of a Qwen3, with its weights."""
+    """A Qwen3-VL without its vision model, and the part of it with a Qwen3's names and weights."""
     text = huggingface.config(case).to_dict()
-    # Of texts all three positions are the same, whichever a frequency takes.
+    # In texts all three positions are the same, whichever a frequency takes.
     text["rope_scaling"] = {"rope_type": "default", "mrope_section": [case.head_dim // 2, 0, 0]}
     config = transformers.Qwen3VLConfig(
         text_config=text,
@@ -172,4 +172,4 @@ def seeing(case: Case, device: torch.device) -> tuple[Any, Any]:
 
 
 class Found(Exception):
-    """Carries what a forward was run for out of it."""
+    """Carries places out of the forward that was run for them."""

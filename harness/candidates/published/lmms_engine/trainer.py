@@ -19,7 +19,7 @@ Batch = dict[str, Any]
 
 
 def batch_of(padded: Padded) -> Batch:
-    """A micro-batch as the collator makes it, and ours beside it."""
+    """A micro-batch as the collator makes it, with our padded rows beside it."""
     return {
         "input_ids": padded.ids_BS,
         "labels": padded.ids_BS.masked_fill(~padded.targets_BS, IGNORED),
@@ -36,7 +36,7 @@ class Idle:
 
 
 class Fsdp2Trainer:
-    """What the released methods of `fsdp2_trainer` read."""
+    """A trainer with only what the released methods of `fsdp2_trainer` read."""
 
     def __init__(
         self, case: Case, rank: Rank, model: Model, parameters: Mapping[str, nn.Parameter]
@@ -56,7 +56,7 @@ class Fsdp2Trainer:
         of_torch = ("autocast", "bfloat16", "float16", "isfinite", "tensor")
         self._step, self._loss = library.methods_of_fsdp2_trainer(
             fsdp2_clip_grad_norm_=self.clip,
-            # All ranks that there are may be more than those of the case.
+            # There may be more ranks than those of the case.
             dist=SimpleNamespace(get_world_size=lambda: case.ranks),
             torch=SimpleNamespace(
                 distributed=SimpleNamespace(
@@ -67,7 +67,7 @@ class Fsdp2Trainer:
         )
 
     def step(self, batches: list[Batch]) -> Tensor:
-        """Up to its gradients. The log has the last micro-batch only; this is the mean of all."""
+        """One step up to its gradients -> the mean loss; the log has the last micro-batch only."""
         logged = [self._step(self, batch)["train/loss"] for batch in batches]
         return torch.tensor(logged).mean()
 
@@ -76,12 +76,12 @@ class Fsdp2Trainer:
         return loss
 
     def clip(self, *_: Any) -> Tensor:
-        """FSDP has averaged over all ranks by now; nothing is clipped."""
+        """Average over all ranks, as FSDP would have by now; nothing is clipped."""
         reduce(self.named, self.rank.world, mean=True)
         return torch.zeros(())
 
     def average(self, value: Tensor, op: None) -> None:  # noqa: ARG002 - as it is called
-        """In two steps, as gloo has no average."""
+        """Average over all ranks in two steps, as gloo has no average."""
         dist.all_reduce(value, group=self.rank.world)
         value /= self.case.ranks
 
@@ -140,7 +140,7 @@ def hf_step(
     parameters: Mapping[str, nn.Parameter],
     batches: list[Batch],
 ) -> Tensor:
-    """As the loop of transformers' trainer takes one, up to its gradients, and what it logs."""
+    """One step of transformers' loop, up to its gradients -> the loss that it logs."""
     batches, items = trainer.get_batch_samples(iter(batches), len(batches), rank.device)
     losses = [trainer.training_step(model, batch, items) for batch in batches]
     reduce(parameters, rank.world, mean=True)

@@ -18,7 +18,7 @@ from harness.candidates.published.wiring.gradients import silent
 
 
 class Gather(torch.autograd.Function):
-    """All ranks' tokens, rank after rank; gradients of this rank's come back summed."""
+    """All ranks' tokens, rank after rank; the gradient of this rank's tokens comes back summed."""
 
     @staticmethod
     def forward(ctx: Any, local_BL: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -47,17 +47,17 @@ class Seat:
     """Which tokens this rank has: in what sequence, where in it, and what is emitted of them."""
 
     emit: Emit = staticmethod(silent)
-    # By the layer's number in the library, its name in the case.
+    # A layer's name in the case, by its number in the library.
     names: dict[int, str] = {}  # noqa: RUF012 - of the one model that a rank has
     sequence_BL: Tensor
     place_BL: Tensor
     numbers: Tensor
-    # Of each micro-batch the losses, with the numbers of their tokens.
+    # Each micro-batch's losses, with the numbers of their tokens.
     losses: list[tuple[Tensor, Tensor]] = []  # noqa: RUF012 - emptied before each step
 
 
 class Attention(nn.Module):
-    """What a layer's spec has as `core_attention`."""
+    """The `core_attention` of a layer's spec."""
 
     def __init__(self, layer_number: int, pg_collection: Any, **_: Any) -> None:
         super().__init__()
@@ -66,11 +66,11 @@ class Attention(nn.Module):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *_: Any, packed_seq_params: Any, **__: Any
     ) -> Tensor:
-        # As Transformer Engine: of a row that has ranks of its own, those.
+        # As in Transformer Engine, a row may have ranks of its own.
         ranks = self.cp
         if packed_seq_params is not None and packed_seq_params.local_cp_size is not None:
             ranks = packed_seq_params.cp_group
-        # [L, B, N, H], or [L, N, H] of a pack.
+        # [L, B, N, H], or [L, N, H] for a pack.
         packed = q.dim() == 3
         q, k, v = (x[None] if packed else x.transpose(0, 1) for x in (q, k, v))
         name = Seat.names.get(self.layer)

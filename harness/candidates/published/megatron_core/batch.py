@@ -17,10 +17,10 @@ Batch = dict[str, Tensor]
 
 
 def columns(batch: Padded, row: int, multiple: int, *, ahead: bool) -> tuple[Batch, int]:
-    """One row, padded behind; labels are those of the next token. And its length before that.
+    """One row padded behind, each label that of the next token; and its length before padding.
 
-    `ahead` puts a token in front: the embedding that a further depth has in each place is then
-    that of the token that would be there without it.
+    `ahead` puts a token in front. A further depth embeds the next token in each place, and place t
+    then has the embedding of token t of the row.
     """
     real = batch.attended_BS[row].bool()
     numbers_S = batch.tokens_BS[row, real]
@@ -34,7 +34,7 @@ def columns(batch: Padded, row: int, multiple: int, *, ahead: bool) -> tuple[Bat
         "tokens": F.pad(ids_S, (0, behind)),
         "labels": F.pad(ids_S[1:], (0, behind + 1)),
         "loss_mask": F.pad(targets_S[1:].float(), (0, behind + 1)),
-        # Of the losses that are trained, those that count.
+        # Trained losses that count.
         "counted": F.pad(targets_S[1 + ahead :].float(), (0, behind + 1 + ahead)),
         "position_ids": places_S,
         "numbers": F.pad(numbers_S, (0, behind + size - len(numbers_S)), value=PADDING),
@@ -68,7 +68,7 @@ def pack(batch: Padded, rank: Rank, *, ahead: bool, padded_ends: bool) -> tuple[
 
 
 def pieces(rank: Rank) -> int:
-    """Into how many each row is cut: two for every rank, and one where there is one rank."""
+    """The number of pieces that each row is cut into: two for every rank, or one on one rank."""
     return 1 if rank.sp.size() == 1 else 2 * rank.sp.size()
 
 

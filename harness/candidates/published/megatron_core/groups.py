@@ -17,7 +17,7 @@ def alone() -> dist.ProcessGroup:
 
 
 def use(rank: Rank) -> ProcessGroupCollection:
-    """Those of a case, also where parts of the library look for them by themselves."""
+    """Use the groups of a case, also where parts of the library look for them by themselves."""
     parallel_state._TENSOR_MODEL_PARALLEL_GROUP = alone()
     parallel_state._TENSOR_MODEL_PARALLEL_GLOBAL_RANKS = [dist.get_rank()]
     parallel_state._PIPELINE_MODEL_PARALLEL_GROUP = alone()

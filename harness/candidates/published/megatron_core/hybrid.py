@@ -21,7 +21,7 @@ from harness.case import Case
 def batches(
     case: Case, rank: Rank, config: TransformerConfig, groups: ProcessGroupCollection, ahead: bool
 ) -> Iterator[Any]:
-    """The whole batch at once, whose rows the library deals to all ranks."""
+    """The whole batch at once; the library deals its rows to all ranks."""
     parallel_state._HYBRID_DP_CP_GROUPS = _groups_of_some(rank.world)
     packs = [_pack(batch, rank, ahead=ahead) for batch in micro_batches(case, rank)]
     dealt: Iterator[Any] = HybridCPDataLoaderWrapper(iter([packs]), config, groups)
@@ -29,14 +29,14 @@ def batches(
 
 
 def cut(row: dict[str, Tensor], _: Rank, *, ahead: bool) -> tuple[dict[str, Tensor], Any]:  # noqa: ARG001
-    """One row; over how many ranks it is cut came with it."""
+    """One row, cut over as many ranks as its `local_cp_size` says."""
     size = int(row.pop("local_cp_size"))
     made: tuple[dict[str, Tensor], Any] = utils.get_batch_on_this_hybrid_cp_rank(row, size)
     return made
 
 
 def per_rank(case: Case, *, ahead: bool) -> int:
-    """So that all ranks of a sequence share the longest row."""
+    """The most tokens on a rank, such that all ranks of a sequence share the longest row."""
     longest, multiple = max(map(len, case.rows)) + ahead, 2 * case.ranks
     return (longest + -longest % multiple) // case.sp
 
@@ -52,7 +52,7 @@ def _pack(batch: Any, rank: Rank, *, ahead: bool) -> dict[str, Tensor]:
 
 @cache
 def _groups_of_some(world: dist.ProcessGroup) -> dict[int, dist.ProcessGroup]:
-    """Of two ranks, of four, and so on below all."""
+    """The library's groups of two ranks, of four, and so on below all."""
     ranks = dist.get_process_group_ranks(world)
     made: dict[int, dist.ProcessGroup] = parallel_state.create_hybrid_dp_cp_groups(
         dist.get_rank(), ranks, None

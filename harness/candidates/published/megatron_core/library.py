@@ -34,7 +34,7 @@ class OnCpu(TorchFunctionMode):
 
 
 def all_reduce(tensor: Tensor, op: Any = dist.ReduceOp.SUM, **named: Any) -> Any:
-    """As torch's; gloo has no average, so each rank divides first."""
+    """The all_reduce of torch; gloo has no average, so each rank divides first."""
     if op == dist.ReduceOp.AVG:
         tensor /= dist.get_world_size(named["group"])
         op = dist.ReduceOp.SUM
@@ -42,7 +42,7 @@ def all_reduce(tensor: Tensor, op: Any = dist.ReduceOp.SUM, **named: Any) -> Any
 
 
 def partitioned_indices(ends: Tensor, length: int, size: int, rank: int) -> Tensor:
-    """Of each sequence in a pack, this rank's piece from the front and the one from the back."""
+    """This rank's places in a pack: each sequence's piece from the front and from the back."""
     pieces: list[Tensor] = []
     for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         chunks = torch.arange(start, end).chunk(2 * size)
@@ -52,9 +52,9 @@ def partitioned_indices(ends: Tensor, length: int, size: int, rank: int) -> Tens
 
 
 def install() -> None:
-    """Once in a process, before anything is built."""
+    """Replace these names, once in a process, before anything is built."""
     torch.cuda.current_device = lambda: CPU  # type: ignore[assignment,return-value]
     dist.all_reduce = all_reduce  # type: ignore[assignment]
-    # Of Transformer Engine there is the one function that says which tokens a rank has.
+    # One function stands in for Transformer Engine: it says which tokens a rank has.
     utils.tex = SimpleNamespace(thd_get_partitioned_indices=partitioned_indices)
     utils.is_te_min_version = lambda *_, **__: True

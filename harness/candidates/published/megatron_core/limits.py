@@ -6,7 +6,7 @@ from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring.limits import all_have_targets, around, first
 from harness.case import Case
 
-# By entry: whether it divides by the tokens of all micro-batches, and whether it trains a depth.
+# Flags of entries: divide by all micro-batches' tokens, train a depth, deal rows, be replicas.
 PER_TOKEN, AHEAD, HYBRID, REPLICAS = 1, 2, 4, 8
 NAMES = {
     "gpt": 0,

@@ -15,7 +15,7 @@ Roll = Callable[..., tuple[Tensor, Tensor]]
 
 
 def counted_over_ranks() -> AbstractContextManager[Any]:
-    """The count is that of all ranks of a sequence, and the mean over them is made up for."""
+    """The count is that of all ranks of a sequence; a factor makes up for the mean over them."""
     from megatron.core import parallel_state
     from megatron.core.pipeline_parallel import schedules
 
@@ -38,7 +38,7 @@ def counted_over_ranks() -> AbstractContextManager[Any]:
 
 
 def depth_counted_over_ranks() -> AbstractContextManager[Any]:
-    """The same for a further depth: its count is the mean of those of all ranks."""
+    """A further depth's count is the mean of the counts of all ranks of a sequence."""
 
     def counting(released: Roll) -> Roll:
         def roll(tensor: Tensor, *, cp_group: Any, **named: Any) -> tuple[Tensor, Tensor]:
@@ -52,7 +52,7 @@ def depth_counted_over_ranks() -> AbstractContextManager[Any]:
 
 
 def depth_without_targets() -> AbstractContextManager[Any]:
-    """Of no target there is a loss of zero."""
+    """A further depth has a loss of zero where it has no target."""
 
     def clamping(released: Roll) -> Roll:
         def roll(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
@@ -113,7 +113,7 @@ def alone_in_a_group() -> AbstractContextManager[Any]:
 
 @contextmanager
 def _rolling(wrap: Callable[[Roll], Roll], *, blocks: bool = True) -> Iterator[None]:
-    """Of labels and their mask; and of what goes into a further depth."""
+    """Wrap the rolling of labels and masks, and with `blocks` of a further depth's inputs."""
     from megatron.core.models.gpt import gpt_model
     from megatron.core.transformer import multi_token_prediction
 

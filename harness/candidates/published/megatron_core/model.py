@@ -24,7 +24,7 @@ from harness.reference.weights import TORCH_DTYPES, seeded_weights
 
 
 def config_of(case: Case, *, per_token: bool, **more: Any) -> TransformerConfig:
-    """What a training script makes of its arguments."""
+    """The config that a training script makes of its arguments."""
     return TransformerConfig(
         num_layers=case.layers,
         hidden_size=case.heads * case.head_dim,
@@ -55,7 +55,7 @@ def config_of(case: Case, *, per_token: bool, **more: Any) -> TransformerConfig:
 
 
 def build(case: Case, config: TransformerConfig, groups: ProcessGroupCollection) -> GPTModel:
-    """The local spec, with our attention; of a further depth only the embedding goes in."""
+    """A GPT of the local spec with our attention; a further depth takes embeddings unnormed."""
     spec = get_gpt_layer_local_spec(
         qk_layernorm=config.qk_layernorm, normalization=config.normalization
     )
@@ -77,15 +77,15 @@ def build(case: Case, config: TransformerConfig, groups: ProcessGroupCollection)
 
 
 def load(model: GPTModel, case: Case) -> None:
-    """Give every part the case's weights; a further depth the decoder's, of its only layer."""
+    """Give every part the case's weights; a further depth gets those of the only decoder layer."""
     weights = seeded_weights(case, TORCH_DTYPES[case.dtype])
     with torch.no_grad():
         for depth in model.mtp.layers if model.mtp_process else []:
             width = model.config.hidden_size
             depth.hnorm.weight.fill_(1)
-            # Of the embedding of the token ahead and the hidden state only the first goes on.
+            # The projection keeps the embedding of the token ahead and drops the hidden state.
             depth.eh_proj.weight.copy_(torch.eye(width, 2 * width))
-            # No case has these: they stay as they are.
+            # A case has no weights for these: they stay as they are.
             for part in (model.decoder, depth.hnorm, depth.eh_proj):
                 part.requires_grad_(False)
             for name, view in views(model, case, ahead=False):
@@ -95,7 +95,7 @@ def load(model: GPTModel, case: Case) -> None:
 
 
 def gradients(model: GPTModel, case: Case) -> Iterator[tuple[str, Tensor]]:
-    """What an optimizer sees, by our names."""
+    """The gradients that an optimizer sees, by our names."""
     shapes = {name: weight.shape for name, weight in seeded_weights(case, torch.float32).items()}
     for name, view in views(model, case, ahead=model.mtp_process, what="main_grad"):
         yield name, view.reshape(shapes[name])

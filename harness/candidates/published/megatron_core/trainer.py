@@ -36,7 +36,7 @@ class Options:
     per_token: bool = False
     # The loss function returns a share of the mean over all ranks of a sequence, and no count.
     legacy: bool = False
-    # Trained is the first further depth, on the tokens of the case.
+    # The first further depth is trained, on the tokens of the case.
     ahead: bool = False
     # hybrid_context_parallel: each row on as many ranks as it needs
     hybrid: bool = False
@@ -99,7 +99,7 @@ def _step(case: Case, rank: Rank, emit: Emit, options: Options) -> None:
 
 
 def real(say: Emit) -> Emit:
-    """Without padding: a token in front, or more ranks than share a row, make more of that."""
+    """Emit real tokens only: a token in front, or more ranks than share a row, add padding."""
 
     def emit(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
         assert tokens is not None
@@ -111,7 +111,7 @@ def real(say: Emit) -> Emit:
 def forward_step(
     batches: Iterator[Any], gpt: Any, *, rank: Rank, options: Options
 ) -> tuple[Tensor, Callable[[Tensor], tuple[Any, ...]]]:
-    """As a training script's: the next micro-batch, and the loss of what the model returns."""
+    """A training script's step: the next micro-batch's output, and the function of its loss."""
     batch, packed = options.cut(next(batches), rank, ahead=options.ahead)
     Seat.sequence_BL, Seat.place_BL = batch["sequence"], batch["place"]
     Seat.numbers = batch["numbers"].flatten()
@@ -135,7 +135,7 @@ def loss_of(
     count = mask.sum()
     report = torch.stack(((Seat.losses[-1][0].detach().flatten() * counted).sum(), counted.sum()))
     if options.ahead:
-        # The further depth's goes its own way.
+        # The library adds the further depth's loss by itself.
         return loss * 0, count.int(), report
     if options.legacy:
         return loss / total(count, rank.sp).clamp(min=1), report
@@ -143,7 +143,7 @@ def loss_of(
 
 
 def emit_weights(reports: list[Tensor], rank: Rank, options: Options) -> None:
-    """What backward left of each loss, scaled as gradients are when they are reduced."""
+    """Emit the gradient of each loss, scaled as gradients are when they are reduced."""
     scale = torch.tensor(1 / rank.world.size())
     if options.per_token:
         scale = 1 / total(torch.stack(reports).sum(0), rank.world)[1].clamp(min=1)
@@ -153,7 +153,7 @@ def emit_weights(reports: list[Tensor], rank: Rank, options: Options) -> None:
 
 
 def logged(reports: list[Tensor], rank: Rank, case: Case, options: Options) -> Tensor:
-    """The sum over all tokens by their number; or such means, over micro-batches and replicas."""
+    """The mean over all tokens; or means of micro-batches, averaged over these and replicas."""
     sums = torch.stack(reports)
     if options.per_token:
         loss, count = total(sums.sum(0), rank.world)
@@ -175,7 +175,7 @@ def as_replicas(case: Case, rank: Rank) -> tuple[Case, Rank]:
 
 
 def gather_shards(wrapped: DistributedDataParallel, rank: Rank) -> None:
-    """Each rank has the sum of its own shard only; an optimizer gathers what it makes of them."""
+    """Gather gradients: each rank has summed its own shard only, which its optimizer updates."""
     for buffer in wrapped.buffers:
         for bucket in buffer.buckets:
             mine = bucket.grad_data.chunk(rank.world.size())[rank.world.rank()].clone()

@@ -9,7 +9,7 @@ from harness.candidates.published.megatron_core.attention import Seat
 
 
 def watch(gpt: Any, *, ahead: bool) -> None:
-    """Of the decoder, or of the further depth, which comes after it but has its loss first."""
+    """Watch the decoder, or the further depth, which runs after it but takes its loss first."""
     layers = [gpt.mtp.layers[0].transformer_layer] if ahead else gpt.decoder.layers
     Seat.names = {
         layer.self_attention.core_attention.layer: f"layers.{i}" for i, layer in enumerate(layers)
@@ -36,7 +36,7 @@ def watch(gpt: Any, *, ahead: bool) -> None:
     def loss(labels: Tensor, logits: Tensor) -> Tensor:
         first = next(losses) == 0
         if first:
-            # They are overwritten.
+            # The loss overwrites the logits.
             tell("logits", logits.clone())
             Seat.emit("labels", labels.flatten(), Seat.numbers)
         nll: Tensor = compute(labels, logits)

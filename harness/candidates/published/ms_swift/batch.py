@@ -23,7 +23,7 @@ class Batch:
     positions_BS: Tensor
     labels_BS: Tensor
     tokens_BS: Tensor
-    # Of rows that are padded.
+    # The mask of rows that are padded.
     attended_BS: Tensor | None
     # How much each target counts, for `--loss_scale`.
     weights_BS: Tensor | None = None
@@ -51,7 +51,7 @@ class Batch:
         )
 
     def inputs(self) -> dict[str, Any]:
-        """What a trainer is given; it takes some out and changes others."""
+        """Copies for a trainer, which takes some out and changes others."""
         inputs = {
             "input_ids": self.ids_BS,
             "labels": self.labels_BS,
@@ -74,7 +74,7 @@ class Batch:
 
 
 def labels(ids: Tensor, targets: Tensor) -> Tensor:
-    """The ids themselves: who computes the loss shifts them."""
+    """The ids of targets, not shifted: the loss shifts them."""
     return torch.where(targets, ids, IGNORED)
 
 

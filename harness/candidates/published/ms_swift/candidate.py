@@ -27,7 +27,7 @@ def step(
     channel: bool = False,
     cross_entropy: bool = False,
 ) -> None:
-    """One of the ways to train, told by what is asked for on the command line."""
+    """Train in one of the ways that options of the command line ask for."""
     model = huggingface.build(case, rank.device)
     if packed:
         blocks.install()

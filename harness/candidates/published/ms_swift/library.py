@@ -33,7 +33,7 @@ def _given(module: str, **names: Any) -> None:
 _TYPING = {name: getattr(sys.modules["typing"], name) for name in ("Any", "Dict", "List")}
 _TYPING |= {name: getattr(sys.modules["typing"], name) for name in ("Optional", "Tuple", "Union")}
 
-# What the package of its utilities has from modules that import modelscope, datasets and more.
+# Names that `swift.utils` has from modules that import modelscope, datasets and more.
 _given(
     "swift.utils",
     HfConfigFactory=_from(
@@ -52,7 +52,7 @@ _given(
     get_current_device=lambda: "cpu",
     get_logger=lambda: logging.getLogger("ms_swift"),
 )
-# Of a model that is neither wrapped nor of several modalities.
+# The model is neither wrapped nor of several modalities.
 _given("swift.model", get_llm_model=lambda model: model.model)
 # Base class of a data loader that is not used.
 _given("swift.dataloader", DataLoaderDispatcher=object)
@@ -62,7 +62,7 @@ import swift.sequence_parallel as package  # noqa: E402 - only now can it be imp
 SequenceParallel: Any = package.SequenceParallel
 sequence_parallel: Any = package.sequence_parallel
 
-# Where it makes its meshes; older releases have all of it in `ulysses`.
+# The module that makes meshes; older releases have all of it in `ulysses`.
 meshes: ModuleType = sys.modules[SequenceParallel.__module__]
 
 per_token_loss_func_sp: FunctionType = _from(
@@ -78,7 +78,7 @@ per_token_loss_func_sp: FunctionType = _from(
 per_token_loss_func: FunctionType = _from(
     "swift.trainers.utils", "per_token_loss_func", torch=torch, F=F
 )
-# Releases before 4.6.0 import it from there, when a loss of `--loss_type` is computed.
+# Releases before 4.6.0 import the function there, when a loss of `--loss_type` is computed.
 _given("swift.trainers", per_token_loss_func=per_token_loss_func)
 
 compute_loss: Callable[..., Any] = _from(
@@ -101,7 +101,7 @@ get_packed_seq_params: Callable[..., Any] = _from(
 
 
 def compute_sft_loss() -> Callable[..., Any]:
-    """As the template of a text model has it; before 4.3 it is in the trainer itself."""
+    """The loss of a text model's template; before 4.3 it is in the trainer itself."""
     try:
         method = _from("swift.template.base", "Template.compute_sft_loss", **_TYPING)
     except AttributeError:
@@ -118,7 +118,7 @@ def loss_by_name(trainer: Any) -> Callable[..., Any]:
 
 
 def mean_metric(group: dist.ProcessGroup) -> Any:
-    """What the log of each channel is gathered in."""
+    """The metric that gathers the log of a channel."""
     from swift.metrics.utils import MeanMetric
 
     return MeanMetric(device="cpu", group=group)

@@ -9,7 +9,7 @@ from harness.case.stated import ALL_RANKS
 
 
 def trainer(case: Case, dtype: str = "fp32") -> str | None:
-    """Of every entry."""
+    """What every entry refuses."""
     return limits.transformers(case, (dtype,)) or limits.first(
         not any(row.supervised() for row in case.rows)
         and "no target at all: the trainer divides by their number, also on one rank",
@@ -23,14 +23,14 @@ def trainer(case: Case, dtype: str = "fp32") -> str | None:
 
 
 def token_mean(case: Case, dtype: str = "fp32") -> str | None:
-    """Of entries that do not weigh tokens."""
+    """What entries that do not weigh tokens refuse."""
     return trainer(case, dtype) or limits.first(
         case.loss == "row-mean" and "loss=row-mean: only loss_scale weighs rows"
     )
 
 
 def plain(case: Case, dtype: str = "fp32") -> str | None:
-    """Of entries that on one rank leave the loss to the model."""
+    """What entries that leave the loss on one rank to the model refuse."""
     return token_mean(case, dtype) or limits.first(
         case.sp == 1
         and not limits.all_have_targets(case)
@@ -87,7 +87,7 @@ def channel(case: Case) -> str | None:
 LIMITS: dict[str, Limit] = {
     "padded": lambda case: plain(case) or padded(case),
     "packed": lambda case: plain(case) or packed(case),
-    # As flash-attn has it: in fp32 its buffers would be the same memory as its sums.
+    # As for flash-attn: in fp32 a ring's buffers would be the same memory as its sums.
     "ring": lambda case: plain(case, "bf16") or ring(case),
     "loss-scale": lambda case: trainer(case) or padded(case),
     "packed-loss-scale": lambda case: trainer(case) or packed(case),
@@ -96,5 +96,5 @@ LIMITS: dict[str, Limit] = {
     "channel": lambda case: channel(case) or padded(case),
     "packed-channel": lambda case: channel(case) or packed(case),
 }
-# Its groups are those that the harness has, but for a mesh of rings.
+# Only a ring makes groups of its own; all others are the harness's.
 STATED = {**dict.fromkeys(LIMITS, "dtype=fp32"), "ring": f"dtype=bf16 {ALL_RANKS}"}

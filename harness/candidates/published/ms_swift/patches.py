@@ -25,7 +25,7 @@ init_device_mesh: Callable[..., DeviceMesh] = cache(vars(meshes)["init_device_me
 
 
 def mesh_of(case: Case, rank: Rank) -> Callable[..., DeviceMesh]:
-    """Its meshes, over the groups that the harness has where these are enough."""
+    """A maker of its meshes, over the groups that the harness has where these are enough."""
 
     def mesh(device: str, *, mesh_shape: tuple[int, ...], mesh_dim_names: Any) -> DeviceMesh:
         if mesh_dim_names == ("data", "sequence"):
@@ -44,13 +44,13 @@ def mesh_of(case: Case, rank: Rank) -> Callable[..., DeviceMesh]:
 def prepared(case: Case, rank: Rank, model: Any, *, packed: bool) -> Iterator[None]:
     """The model shares sequences; afterwards the process is as it was."""
     if case.sp == 1:
-        # Nothing is prepared then.
+        # On one rank ms-swift prepares nothing.
         yield
         return
     with restored(), ExitStack() as stack:
         stack.enter_context(patch.object(SequenceParallel, "_global_inited", False))
         stack.enter_context(patch.object(meshes, "init_device_mesh", mesh_of(case, rank)))
-        # The ranks that a launcher started, where the pool has more.
+        # A launcher starts the ranks of the case; the pool may have more.
         stack.enter_context(patch.dict(os.environ, WORLD_SIZE=str(case.ranks)))
         sequence_parallel.__init__()
         tokenizer = SimpleNamespace(pad_token_id=case.pad_id)

@@ -24,9 +24,9 @@ from harness.case import Case
 
 
 class Trainer:
-    """What the released `compute_loss` asks of the trainer whose method it is."""
+    """A trainer with only what the released `compute_loss` reads."""
 
-    # Neither is asked for with `--label_smoothing_factor` nor has an adapter been put in.
+    # There is neither a `--label_smoothing_factor` nor an adapter.
     label_smoother = None
     model_accepts_loss_kwargs = True
 
@@ -42,7 +42,7 @@ class Trainer:
             router_aux_loss_coef=0.0,
             tuner_backend="peft",
             acc_strategy="token",
-            # A mean over a replica's own tokens is what one gets without.
+            # When off, the loss is a mean over a replica's own tokens.
             average_tokens_across_devices=case.loss != "micro-mean",
         )
         self.template = SimpleNamespace(
@@ -70,7 +70,7 @@ class Trainer:
         """An accuracy for the log, which nothing is trained on."""
 
     def items(self, batches: list[Batch]) -> Tensor:
-        """As the trainer of transformers counts before a step."""
+        """The number of targets, as the trainer of transformers counts them before a step."""
         count = sum((batch.labels_BS[:, 1:] != IGNORED).sum() for batch in batches)
         count = torch.as_tensor(count, device=self.rank.device)
         if self.args.average_tokens_across_devices:
@@ -83,7 +83,7 @@ class Trainer:
         inputs = batch.inputs()
         tokens_BL = batch.tokens_BS
         if self.case.sp > 1:
-            # Numbers go where ids go.
+            # Numbers are cut as ids are.
             tokens_BL = batch.split(library.sequence_parallel, tokens_BL)
             library.sequence_parallel.prepare_inputs(inputs)
         inputs["compute_loss_func"] = loss_func
@@ -111,7 +111,7 @@ class Trainer:
 def last_losses(model: Any) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """The losses of tokens and their labels, each time that the library computes some.
 
-    Nothing but the sum of them is kept, or a mean that the model computes by itself.
+    The library keeps only the sum of losses, or a mean that the model computes by itself.
     """
     seen: list[tuple[Tensor, Tensor]] = []
 

@@ -25,9 +25,9 @@ pack = lifted(
 
 
 def padded(case: Case, rows: Padded) -> Batch:
-    """A table."""
+    """Rows in a table."""
     if not rows.attended_BS[:, 0].all():
-        # A collater of one's own, for the library's pads behind; it says where rows begin.
+        # As a user's own collater, for the library's pads behind; it says where rows begin.
         return columns(rows) | {
             "position_ids": rows.positions_BS,
             "padding_mask": ~rows.attended_BS.bool(),
@@ -49,10 +49,10 @@ def packed(case: Case, rows: Padded) -> Batch:
 
 
 def columns(rows: Padded) -> dict[str, Tensor]:
-    """Its datasets have moved labels up by one, and left the last token without one."""
+    """A table as the library's datasets have it: labels moved up by one, none at a row's end."""
     ids_BS, real_BS = rows.ids_BS, rows.attended_BS.bool()
     labels_BS = F.pad(ids_BS.masked_fill(~rows.targets_BS, IGNORED)[:, 1:], (0, 1), value=IGNORED)
-    # Of a row that ends before the table does, the next column is padding.
+    # Where a row ends before the table does, the next column is padding.
     return {
         "input_ids": ids_BS,
         "labels": labels_BS.masked_fill(~real_BS, IGNORED),

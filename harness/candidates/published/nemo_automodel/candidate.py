@@ -47,7 +47,7 @@ def step(
     axes = mesh(case, rank, hybrid=hybrid)
     model = sharded(built(case, rank, own=own), case, axes)
     attach_ring(model, axes, compiled=compiled)
-    # A linear loss asks for logits of the last token only; who cuts embeddings has all ids.
+    # A linear loss asks for the last logits only; a model that cuts embeddings has all ids.
     hidden = () if loss is MaskedCrossEntropy else ("logits",)
     whole = ("ids", "embed") if prepare else ()
     watch = Watch(model, case, hidden=(*hidden, *whole))

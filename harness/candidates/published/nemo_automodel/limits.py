@@ -17,7 +17,7 @@ def counted(case: Case) -> str | None:
 
 
 def packed(case: Case) -> str | None:
-    """Keys that ranks exchange for packed rows."""
+    """What entries of packed rows refuse: their ranks exchange keys."""
     streams = [
         [sum(len(case.rows[row]) for row in rows) for rows in dealt(case, replica)]
         for replica in range(case.dp)

@@ -17,13 +17,13 @@ from harness.candidates.published.wiring.decoder import seen_in_rows
 from harness.candidates.published.wiring.mending import Call, wrapped
 from harness.candidates.published.wiring.whole import attend_balanced
 
-# Each says what attends, the second where it is called; ours is said after either.
+# Each hook sets a model's attention, the second where it is called; ours is set after either.
 HOOKS = "attach_context_parallel_hooks", "attach_cp_sdpa_hooks"
 
 
 @contextmanager
 def masked() -> Iterator[None]:
-    """With the window and the padding that a rank alone would have."""
+    """Attention has the window and the padding that a rank alone would have."""
     from nemo_automodel.components.distributed.context_parallel import sharder, utils
 
     from harness.candidates.published.nemo_automodel.owned import attending

@@ -14,7 +14,7 @@ SHARDED, REPLICATED = "dp_shard_cp", "dp_replicate"
 
 
 class Mesh(dict[Any, Any]):
-    """Stands in for the mesh of its setup, which makes groups of its own."""
+    """Stands in for the mesh of the recipe's setup, which makes groups of its own."""
 
     @property
     def mesh_dim_names(self) -> tuple[str, ...]:
@@ -50,6 +50,6 @@ def mesh(case: Case, rank: Rank, *, hybrid: bool = False) -> Mesh:
             mesh_dim_names=(REPLICATED, SHARDED),
         )
         found[REPLICATED] = line(rank.dp, REPLICATED)
-        # Its second axis has another name where nothing shares a sequence.
+        # The second axis has another name where no ranks share a sequence.
         found[REPLICATED, SHARDED] = found[REPLICATED, "dp_shard"] = both
     return found

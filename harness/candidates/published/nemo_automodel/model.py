@@ -36,8 +36,8 @@ torch._dynamo.config.disable = True
 
 
 def built(case: Case, rank: Rank, *, own: bool) -> nn.Module:
-    """A class of its registry where that has one, or always one of transformers (`force_hf`)."""
-    # Activation checkpointing is the library's.
+    """A model of the library's registry, or of transformers if it has none or `own` is off."""
+    # The library itself adds activation checkpointing.
     plain = replace(case, checkpoint=False)
     if not own or case.window is not None:
         theirs: nn.Module = huggingface.build(plain, rank.device)
@@ -66,16 +66,16 @@ def sharded(model: Any, case: Case, mesh: Mesh) -> nn.Module:
     model = _parallelize_fsdp2(model, context, parallelizer=get_model_parallelizer(model))
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            # gloo has no average: a sum that FSDP divides.
+            # gloo has no average, so FSDP divides a sum.
             module.set_force_sum_reduction_for_comms(True)
-    # Of what a model can do only this is asked.
+    # The recipe asks only this of what a model supports.
     model.supports = SimpleNamespace(mtp_enabled=False)
     whole: nn.Module = model
     return whole
 
 
 def parameters(model: nn.Module, case: Case) -> dict[str, nn.Parameter]:
-    """By our names, also where a wrapper is around a module."""
+    """Parameters by our names, also where a wrapper is around a module."""
     plain = SimpleNamespace(
         named_parameters=lambda: [
             (name.replace("_checkpoint_wrapped_module.", ""), parameter)
@@ -86,7 +86,7 @@ def parameters(model: nn.Module, case: Case) -> dict[str, nn.Parameter]:
 
 
 def attach_ring(model: nn.Module, mesh: Mesh, *, compiled: bool) -> None:
-    """The hooks of a model on sdpa, and those that compiling adds."""
+    """Attach the hooks of a model on sdpa, and with `compiled` the further ones."""
     if mesh["cp"].size() > 1:
         context_parallel.attach_context_parallel_hooks(model)
         if compiled:
@@ -111,7 +111,7 @@ class Watch:
 
     def __init__(self, model: nn.Module, case: Case, *, hidden: tuple[str, ...]) -> None:
         self.model, self.case = model, case
-        # Keys of what is not this rank's part of the tokens.
+        # Keys of tensors that are not of this rank's tokens.
         self.hidden = hidden
         self.emit: Emit = silent
         self.tokens = torch.empty(0)
@@ -133,7 +133,7 @@ class Watch:
             self.emit(key, tensor, tokens)
 
     def loss(self, criterion: nn.Module) -> nn.Module:
-        """The same loss, whose tokens are told one by one before it is computed."""
+        """The loss module, which emits each token's loss before it computes."""
         criterion.register_forward_pre_hook(self._before_loss, with_kwargs=True)
         return criterion
 

@@ -1,4 +1,4 @@
-"""What a model adds that shards its embeddings in its own forward, as its Qwen3.5 does."""
+"""What a model adds to cut its embeddings in its own forward, as the library's Qwen3.5 does."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ from harness.candidates.published.nemo_automodel.recipe import NUMBERS, Batch
 
 
 def embed_then_cut(model: nn.Module, mesh: Mesh, shard: Callable[..., Any]) -> None:
-    """Ids come whole; this rank goes on with its part of what they embed to."""
+    """The model gets all ids, and goes on with this rank's part of their embeddings."""
 
     def before(_: nn.Module, given: Any, named: Batch) -> tuple[Any, Batch]:
         ids = named.pop("input_ids")
@@ -30,7 +30,7 @@ def embed_then_cut(model: nn.Module, mesh: Mesh, shard: Callable[..., Any]) -> N
 
 
 def own_sharder(model: Any, shard: Callable[..., Any], indices: Callable[..., Any]) -> None:
-    """The hook that its recipe asks a model for."""
+    """Give a model the hook that the recipe asks for."""
 
     def prepare(_: Batch, num_chunks: int) -> Batch:  # noqa: ARG001 - as it is called
         return {
@@ -58,12 +58,12 @@ def packed(model: nn.Module, mesh: Mesh, *, kernel: str, exchange: str) -> None:
     embed_then_cut(model, mesh, cut.shard_sequence_for_cp_contiguous)
     own_sharder(model, _cut_packed, cut.contiguous_local_indices)
     if mesh["cp"].size() > 1:
-        # As its Qwen3.5 dispatches.
+        # The library's Qwen3.5 dispatches so.
         attending(model, blockdiag_cp.cp_blockdiag_sdpa)
 
 
 def _cut_packed(cp: Any, tp: Any, batch: Batch, **options: Any) -> tuple[Any, Batch, Any]:
-    # What it takes for a mask of the loss is cut and handed on, and read by nobody.
+    # The library cuts a mask of the loss and hands it on unread: numbers go in its place.
     options["loss_mask"] = batch.pop(NUMBERS)
     context, batch, layout = blockdiag_cp.make_cp_blockdiag_batch_and_ctx(
         cp, tp, batch, shard_primary=False, **options
@@ -73,7 +73,7 @@ def _cut_packed(cp: Any, tp: Any, batch: Batch, **options: Any) -> tuple[Any, Ba
 
 
 def attending(model: nn.Module, attend: Callable[..., Any]) -> None:
-    """With this in the place of torch's attention while a layer attends."""
+    """Put `attend` in the place of torch's attention while a layer attends."""
     stock = F.scaled_dot_product_attention
 
     def before(*_: Any) -> None:
@@ -90,7 +90,7 @@ def attending(model: nn.Module, attend: Callable[..., Any]) -> None:
 
 
 def believe_in_a_gpu() -> None:
-    """It runs flash-attn on GPUs and in half precision only; the stand-in for it does neither."""
+    """Let the library call the stand-in for flash-attn, without a GPU and half precision."""
     flash.install()
     kernels.HAS_FLASH_VARLEN = True
     kernels._varlen_backend_unavailable_reason = lambda *_: None

@@ -43,27 +43,27 @@ NUMBERS = "harness_numbers"
 
 
 def sharder(model: nn.Module, mesh: Mesh, batch: Batch, **options: Any) -> ContextParallelSharder:
-    """The library's, which cuts numbers of tokens as it cuts the ids beside them."""
+    """The library's sharder, which cuts token numbers as it cuts the ids beside them."""
     beside = {NUMBERS: 1} if NUMBERS in batch else None
     return ContextParallelSharder(model, mesh, batch, extra_seq_buffers=beside, **options)
 
 
 class Optimizer:
-    """Steps are taken outside."""
+    """Does nothing: steps are taken outside."""
 
     param_groups = ({"lr": 0.0},)
 
     def step(self) -> None:
-        """Gradients are as it would see them."""
+        """Leave gradients as an optimizer would see them."""
 
     def zero_grad(self) -> None:
-        """They are still wanted."""
+        """Keep gradients, which are read afterwards."""
 
 
 def recipe(
     rank: Rank, model: nn.Module, loss: nn.Module, mesh: Mesh, pad_id: int, *, defer: bool
 ) -> Any:
-    """What the released methods read."""
+    """A recipe with only what the released methods read."""
     itself = type("Recipe", (), released())()
     vars(itself).update(
         cfg=SimpleNamespace(get=lambda _, default=None: default),
@@ -87,7 +87,7 @@ def recipe(
 
 
 def released() -> dict[str, Any]:
-    """Its methods, word for word, over the library's own functions."""
+    """The recipe's methods, word for word, over the library's own functions."""
     place = folder("nemo_automodel.recipes")
     base = {
         "MoEAuxLossAutoScaler": MoEAuxLossAutoScaler,
@@ -144,7 +144,7 @@ def validated(itself: Any, batches: list[Batch]) -> Tensor:
     sample = itself._run_validation_epoch(batches)
     (model,) = itself.model_parts
     model.train()
-    # Steps are taken outside, after this, and not before it: what FSDP gathered is of the old one.
+    # Steps are taken outside, after this: weights that FSDP has gathered would be old by then.
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

@@ -31,7 +31,7 @@ def reinforced(
     kl: bool = False,
     logs: bool = False,
 ) -> None:
-    """`train_ppo_ray`, its actor."""
+    """The actor of `train_ppo_ray`."""
     given = ppo.arguments(case, policy_loss=policy_loss, dynamic=dynamic, kl=kl)
     strategy = strategy_of(case, rank, **given)
     engine = Engine(case, rank, huggingface.build(case, rank.device, FLASH))

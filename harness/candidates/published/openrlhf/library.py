@@ -38,7 +38,7 @@ class Gather(torch.autograd.Function):
 
 
 def module(name: str, **held: Any) -> ModuleType:
-    """A module of this name that holds no more than this."""
+    """A module of this name that holds the given names and no others."""
     made = ModuleType(name)
     made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
     made.__path__ = []
@@ -48,7 +48,7 @@ def module(name: str, **held: Any) -> ModuleType:
 
 @contextmanager
 def in_place(*modules: ModuleType) -> Iterator[None]:
-    """Let these be imported meanwhile; afterwards they are not there."""
+    """Let these modules be imported meanwhile; afterwards they are gone."""
     sys.modules.update({each.__name__: each for each in modules})
     try:
         yield
@@ -75,7 +75,7 @@ bare_packages(
     "openrlhf.trainer",
     "openrlhf.trainer.ppo_utils",
 )
-# Of both nothing is called without LoRA and ZeRO's leaves.
+# Nothing of these is called without LoRA and ZeRO's leaves.
 with in_place(
     module("deepspeed"),
     module("peft", LoraConfig=None, TaskType=None, get_peft_model=None),
@@ -97,7 +97,7 @@ PPO = folder("openrlhf.trainer") / "ray" / "ppo_actor.py"
 
 
 def methods_of_strategy(world: ProcessGroup) -> dict[str, Any]:
-    """By name; "all ranks" are those of `world`."""
+    """The strategy's methods by name; their "all ranks" are the ranks of `world`."""
     given = {
         "Actor": actor.Actor,
         "dist": SimpleNamespace(
@@ -119,7 +119,7 @@ def methods_of_strategy(world: ProcessGroup) -> dict[str, Any]:
 
 
 def methods_of_ppo_trainer(loader: Callable[..., Any]) -> dict[str, Any]:
-    """`ppo_train` and `training_step`, with this in the place of torch's DataLoader."""
+    """`ppo_train` and `training_step`, with `loader` in the place of torch's DataLoader."""
     given = {
         **{name: getattr(typing, name) for name in ("Dict", "List", "Optional", "Union")},
         "DataLoader": loader,
@@ -139,12 +139,12 @@ def methods_of_ppo_trainer(loader: Callable[..., Any]) -> dict[str, Any]:
 
 @contextmanager
 def on_a_cpu() -> Iterator[None]:
-    """Tensors go to the current CUDA device, which here is no such thing."""
+    """While it lasts, the current CUDA device, to which tensors go, is the CPU."""
     with patch.object(torch.cuda, "current_device", lambda: "cpu"):
         yield
 
 
 def replay_buffer(*, dynamic: bool) -> Any:
-    """It wants to know a device for what is never drawn from it."""
+    """A replay buffer; it asks for a device that only drawing from it would use."""
     with patch.object(torch.cuda, "current_device", lambda: 0):
         return buffers.NaiveReplayBuffer(1, packing_samples=True, dynamic_batch=dynamic)

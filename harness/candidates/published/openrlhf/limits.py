@@ -9,12 +9,12 @@ from harness.case import Case
 
 
 def alone(case: Case) -> bool:
-    """Whether all rows are one micro-batch, or one row."""
+    """Whether all rows are one micro-batch."""
     return case.dp == case.micro_batches == 1
 
 
 def supervised(case: Case) -> str | None:
-    """One mean over all targets of a step."""
+    """The loss is one mean over all targets of a step."""
     computes = {"token-mean": True, "micro-mean": alone(case), "row-mean": len(case.rows) == 1}
     return transformers(case) or first(
         not computes[case.loss] and f"loss={case.loss}: it averages over all tokens of a step",
@@ -31,7 +31,7 @@ def strided(case: Case) -> str | None:
 
 
 def reinforced(case: Case, *, tokens: bool = True, rows: bool = True) -> str | None:
-    """A mean over all actions, over the rows that have some, or either as one likes."""
+    """The loss is a mean over actions (`tokens`), over rows with actions (`rows`), or either."""
     one = len(case.rows) == 1
     computes = {
         "token-mean": tokens or one,
@@ -51,7 +51,7 @@ def reinforced(case: Case, *, tokens: bool = True, rows: bool = True) -> str | N
 
 
 def dynamic(case: Case) -> str | None:
-    """It makes the micro-batches by itself, of rows by their lengths."""
+    """The trainer makes micro-batches by itself, of rows by their lengths."""
     return reinforced(case) or first(
         case.micro_batches > 1 and f"micro={case.micro_batches}: it makes its own",
         not all(row.supervised() for row in case.rows)

@@ -45,7 +45,7 @@ def at_least_one_target() -> AbstractContextManager[Any]:
 
 
 def mean_over_replicas() -> AbstractContextManager[Any]:
-    """What is logged as the step's loss is averaged as the rest of the log."""
+    """The logged `loss_mean` is averaged over replicas, as the rest of the log."""
     from harness.candidates.published.openrlhf import sft
 
     def reduced(original: Call) -> Call:

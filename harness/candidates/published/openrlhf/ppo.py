@@ -19,7 +19,7 @@ KL_COEFFICIENT = 1.0
 
 
 def arguments(case: Case, *, policy_loss: str, dynamic: bool, kl: bool) -> dict[str, Any]:
-    """What `train_ppo_ray` was called with."""
+    """The arguments that `train_ppo_ray` is called with."""
     return {
         "actor": SimpleNamespace(
             entropy_coef=None,
@@ -64,7 +64,7 @@ class AtRatioOne:
 
 
 class Trainer:
-    """What the released methods read."""
+    """A trainer with only what the released methods read."""
 
     def __init__(self, engine: Engine, strategy: Any, *, logs: bool) -> None:
         self.logs = logs
@@ -77,14 +77,14 @@ class Trainer:
         self.aux_loss = self.dataloader_pin_memory = False
         self.max_epochs = 1
         self.replay_buffer: Any = None
-        # Of each micro-batch what its policy loss came to.
+        # The policy loss of each micro-batch.
         self.losses: list[Tensor] = []
-        # Of each row in the buffer the numbers of its tokens; how many make a micro-batch.
+        # The numbers of tokens of each row in the buffer; how many rows make a micro-batch.
         self.rows: list[Tensor] = []
         self.sizes: list[int] = []
 
     def step(self, batches: list[Padded]) -> Tensor:
-        """Up to its gradients, and what it logs or what its losses sum up to."""
+        """One step up to its gradients -> the loss that it logs, or the sum of its losses."""
         self.replay_buffer = library.replay_buffer(dynamic=self.args.train.dynamic_batch_enable)
         self.rows, self.sizes = [], [len(batch.ids_BS) for batch in batches]
         say, self.engine.emit = self.engine.emit, silent
@@ -103,13 +103,13 @@ class Trainer:
         return total(share, self.engine.rank.world) / self.engine.case.ranks
 
     def training_step(self, *given: Any) -> dict[str, Any]:
-        """As `ppo_train` calls it."""
+        """The released step of a micro-batch, whose policy loss is kept."""
         status: dict[str, Any] = self.released["training_step"](self, *given)
         self.losses.append(status["metrics"]["policy_loss"])
         return status
 
     def experienced(self, batch: Padded) -> Any:
-        """What was generated, as the policy that generated it is the one that is trained."""
+        """An experience of these rows, as if the policy that is trained had generated them."""
         self.engine.numbers.append(batch.packed.tokens_T)
         actions_BA = batch.targets_BS[:, 1:]
         with torch.no_grad():

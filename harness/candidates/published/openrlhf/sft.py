@@ -32,7 +32,7 @@ class Loader(list[Any]):
 
 
 def arguments(case: Case) -> dict[str, Any]:
-    """What `train_sft` was called with."""
+    """The arguments that `train_sft` is called with."""
     return {
         "ckpt": SimpleNamespace(save_steps=-1),
         "eval": SimpleNamespace(steps=-1),
@@ -45,7 +45,7 @@ def arguments(case: Case) -> dict[str, Any]:
 
 
 class Trainer(library.SFTTrainer):  # type: ignore[misc]
-    """Keeps what it would log."""
+    """The released trainer, which keeps what it would log."""
 
     def __init__(self, engine: Engine, strategy: Any, rank: Rank, *, mean: bool) -> None:
         super().__init__(
@@ -63,7 +63,7 @@ class Trainer(library.SFTTrainer):  # type: ignore[misc]
         all_reduce = strategy.all_reduce
 
         def kept(logs: Any, op: str = "mean") -> Any:
-            # It calls itself for each value of a table.
+            # `all_reduce` calls itself for each value of a dict.
             result = all_reduce(logs, op)
             if isinstance(logs, dict):
                 self.reduced.append(result["gpt_loss"])
@@ -72,7 +72,7 @@ class Trainer(library.SFTTrainer):  # type: ignore[misc]
         strategy.all_reduce = kept
 
     def step(self, batches: list[Padded]) -> Tensor:
-        """Up to its gradients. `gpt_loss` is of one micro-batch at a time; this is their mean."""
+        """One step up to its gradients -> `loss_mean`, or the mean `gpt_loss` of micro-batches."""
         self.reduced.clear()
         self.model.model.numbers.extend(batch.packed.tokens_T for batch in batches)
         self.train_dataloader = Loader(batches)

@@ -31,11 +31,11 @@ class Engine(nn.Module):
         self.case, self.rank, self.module = case, rank, module
         self.named = huggingface.parameters(module, case)
         self.emit: Emit = silent
-        # The numbers of the tokens of each micro-batch, in the order in which it is given them.
+        # The numbers of each micro-batch's tokens, in the order in which micro-batches come.
         self.numbers: deque[Tensor] = deque()
-        # Those of this rank's tokens.
+        # The numbers of this rank's tokens.
         self.tokens: Tensor
-        # Of one step; the number that each loss is divided by.
+        # The number by which each loss of a step is divided.
         self.accumulated = case.micro_batches
         self.micro_steps = self.global_steps = 0
 
@@ -63,7 +63,7 @@ class Engine(nn.Module):
         cut, log_probs = library.actor.unpad_and_slice_tensor, library.actor.log_probs_from_logits
 
         def cut_and_number(sequences: Tensor, mask: Tensor, group: Any) -> Any:
-            # Numbers go where ids go: from one on, as padding is zero.
+            # Numbers are cut as ids are; meanwhile from one, as padding is zero.
             numbers = torch.zeros_like(sequences)
             numbers[mask.bool()] = self.numbers.popleft() + 1
             mine, *_ = cut(numbers, mask, group)
@@ -89,7 +89,7 @@ class Engine(nn.Module):
 
 
 def strategy_of(case: Case, rank: Rank, *, stride: int = 1, **args: Any) -> Any:
-    """The released methods of DeepspeedStrategy, and as attributes what they and trainers read."""
+    """The released methods of DeepspeedStrategy, with attributes that they and trainers read."""
     groups = {"dp": rank.dp, "sp": rank.sp}
     strategy: Any = type("Strategy", (), library.methods_of_strategy(rank.world))()
     vars(strategy).update(
@@ -116,7 +116,7 @@ def strategy_of(case: Case, rank: Rank, *, stride: int = 1, **args: Any) -> Any:
 
 @contextmanager
 def ring(strategy: Any) -> Iterator[None]:
-    """As `setup_distributed` has it, once in a process; here for as long as a case lasts."""
+    """Set up the ring as `setup_distributed` does, but only for as long as a case lasts."""
     with ExitStack() as undo:
         undo.callback(library.ring.set_ring_attn_group, None)
         undo.callback(
@@ -128,7 +128,7 @@ def ring(strategy: Any) -> Iterator[None]:
 
 
 def actor_of(engine: Engine) -> Any:
-    """An actor around a model that is there; the flag is set only where one is loaded."""
+    """An actor around a given model; the release sets the flag only where it loads one."""
     actor = library.actor.Actor(engine)
     actor.packing_samples = True
     return actor

@@ -124,7 +124,7 @@ def joined(parts: list[Part]) -> Part:
 
 
 def unpadded(batch: Padded, row: int, multiple: int) -> Part:
-    """One row alone, as long as is asked for."""
+    """One row alone, padded to the multiple."""
     real_S = batch.attended_BS[row : row + 1].bool().any(0)
     alone = Padded(*(getattr(batch, field.name)[row : row + 1, real_S] for field in fields(batch)))
     return each(right_padded(alone, multiple), lambda x: x[0])
@@ -142,13 +142,13 @@ def padded_to(part: Part, multiple: int) -> Part:
 
 
 def dealt(x: Tensor, rank: Rank, dim: int) -> Tensor:
-    """Of twice as many pieces as ranks one from the front and its counterpart from the back."""
+    """A rank's pieces, of two for each rank: one from the front and its mirror from the back."""
     pieces = x.chunk(2 * rank.sp.size(), dim)
     return torch.cat((pieces[rank.sp_index], pieces[-1 - rank.sp_index]), dim)
 
 
 def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """What is in fp32 goes in as fp64.
+    """The tensors, where fp32 has become fp64.
 
     The kernels take half precisions only, so a ring takes for granted that turning to fp32 makes
     a copy: with fp32 its accumulators are its buffers. They stay fp32 either way.

@@ -4,7 +4,7 @@ from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring.limits import decoder
 from harness.case import Case
 
-# Blocks are merged in fp32 whatever they are given in.
+# Rings merge blocks in fp32, whatever dtype the blocks have.
 DTYPES = ("fp32", "bf16")
 
 

@@ -30,7 +30,7 @@ def rows_of_a_micro_batch(case: Case) -> int:
 
 
 def supervised(case: Case, rank: Rank) -> Any:
-    """What the collator of its SFTTrainer makes of all rows, and of that this replica's part."""
+    """This replica's part of what the collator of skyrl's SFTTrainer makes of all rows."""
     examples = []
     for row in in_order(case):
         actions, mask = response(case, row)
@@ -48,7 +48,7 @@ def supervised(case: Case, rank: Rank) -> Any:
 
 
 def reinforced(case: Case, rank: Rank, reduction: str) -> Any:
-    """What its RayPPOTrainer makes of prompts and responses, with an advantage of one."""
+    """This replica's part of what skyrl's RayPPOTrainer makes of all rows; advantages are one."""
     prompts, responses, masks = [], [], []
     for row in in_order(case):
         actions, mask = response(case, row)
@@ -86,7 +86,7 @@ def reinforced(case: Case, rank: Rank, reduction: str) -> Any:
 
 
 def table(case: Case, rank: Rank) -> Any:
-    """A table of one's own, padded on any side, for `forward_backward` with cross_entropy."""
+    """A user's own table, padded on any side, for `forward_backward` with cross_entropy."""
     mine = list(range(rank.dp_index, len(case.rows), case.dp))
     rows = padded(case, mine, rank.device)
     weights_BS = weights(case, rows.targets_BS)
@@ -126,7 +126,7 @@ def tokenizer(case: Case) -> Any:
 
 
 def in_order(case: Case) -> list[int]:
-    """Rows, those of a replica together, as they are dispatched."""
+    """The numbers of rows as they are dispatched: replica by replica."""
     return [row for d in range(case.dp) for row in range(d, len(case.rows), case.dp)]
 
 
@@ -139,13 +139,13 @@ def response(case: Case, row: int) -> tuple[int, list[int]]:
 
 
 def prompt_boundaries(case: Case) -> list[tuple[int, int]]:
-    """For prompt_mean: each row answers its own prompt, or those of a micro-batch share one."""
+    """For prompt_mean: each row answers its own prompt, or rows of a micro-batch share one."""
     size = rows_of_a_micro_batch(case) if case.loss == "micro-mean" else 1
     return [(start, start + size) for start in range(0, len(case.rows), size)]
 
 
 def of_replica(case: Case, rank: Rank, batch: Any) -> Any:
-    """As the driver dispatches; everything is padded on the left."""
+    """This replica's chunk, as the driver dispatches it; everything is padded on the left."""
     width = batch["sequences"].shape[1]
     batch[TOKENS] = torch.stack(
         [

@@ -17,13 +17,13 @@ from harness.case import Case
 
 
 def sft(case: Case, rank: Rank, emit: Emit, *, fused: bool = True, unpadded: bool = True) -> None:
-    """A policy below its SFTTrainer."""
+    """Steps of a policy below skyrl's SFTTrainer."""
     model = Policy(case, rank, fused=fused, unpadded=unpadded)
     step(case, rank, emit, model, supervised(case, rank), "cross_entropy", "loss", fused=fused)
 
 
 def own(case: Case, rank: Rank, emit: Emit, *, unpadded: bool = True) -> None:
-    """A policy that is given tables."""
+    """Steps of a policy that is given tables."""
     model = Policy(case, rank, fused=True, unpadded=unpadded)
     step(case, rank, emit, model, table(case, rank), "cross_entropy", "loss")
 
@@ -37,17 +37,17 @@ def rl(
     reduction: str | None = None,
     by_tokens: bool = False,
 ) -> None:
-    """A policy below its RayPPOTrainer."""
+    """Steps of a policy below skyrl's RayPPOTrainer."""
     model = Policy(case, rank, fused=True, unpadded=True)
     batch = reinforced(case, rank, reduction or REDUCTIONS[case.loss])
     if loss == "kl":
-        # The penalty alone.
+        # With advantages of zero only the penalty is left.
         batch["advantages"] = torch.zeros_like(batch["advantages"])
     step(case, rank, emit, model, batch, loss, "final_loss", by_tokens=by_tokens)
 
 
 def critic(case: Case, rank: Rank, emit: Emit, *, by_tokens: bool = False) -> None:
-    """A critic below its RayPPOTrainer."""
+    """Steps of a critic below skyrl's RayPPOTrainer."""
     model, batch = Critic(case, rank), reinforced(case, rank, "token_mean")
     step(case, rank, emit, model, batch, "critic", "critic_loss", by_tokens=by_tokens)
 
@@ -72,7 +72,7 @@ def step(
             if loss in ("policy", "kl"):
                 batch["action_log_probs"] = worker.forward(batch)
             metrics = worker.forward_backward(batch, say)
-            # FSDP has averaged by now.
+            # FSDP would have averaged by now.
             reduce(parameters, rank.world, mean=True)
             worker.released.optim_step()
     if fused:

@@ -15,8 +15,8 @@ from torch import distributed as dist
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
 
-# Its modules ask for flash-attn when they are imported; transformers 5.8 would as well, and looks
-# for more of it than a stand-in has.
+# skyrl's modules ask for flash-attn when they are imported. transformers 5.8 would as well, and
+# look for more of it than the stand-in has, so it is imported first.
 import_module("transformers.modeling_utils")
 flash.give_to_transformers()
 TRAIN = "skyrl.backends.skyrl_train"
@@ -27,17 +27,17 @@ bare_packages(
 
 
 def _instead(name: str, **names: Any) -> None:
-    """A module of these names and no others."""
+    """Put a module with these names and no others in place."""
     module = ModuleType(name)
     vars(module).update(names)
     sys.modules.setdefault(name, module)
 
 
-# No adapter is put in.
+# Cases have no adapters, so nothing of peft is called.
 _instead("peft", LoraConfig=None, TaskType=None, get_peft_model=None)
 _instead("peft.tuners")
 _instead("peft.tuners.lora", LoraLayer=None)
-# Its base class of strategies imports what reads and writes checkpoints.
+# The module of its base class of strategies imports what reads and writes checkpoints.
 _instead(f"{TRAIN}.distributed.strategy", DistributedStrategy=object)
 
 # Only now can they be imported.
@@ -52,7 +52,7 @@ preprocess: Any = import_module("skyrl.train.dataset.preprocess")
 
 
 class Torch:
-    """torch, but for some names."""
+    """torch with some names replaced."""
 
     def __init__(self, **names: Any) -> None:
         vars(self).update(names)
@@ -89,7 +89,7 @@ def _losses() -> dict[str, Any]:
     given: dict[str, Any] = {
         "AlgorithmConfig": object,
         "DictConfig": object,
-        # What they are registered with goes through ray.
+        # The registry of losses goes through ray.
         "register_policy_loss": lambda _: lambda function: function,
         "PolicyLossType": MagicMock(),
         "reduce_loss": _from(path, "reduce_loss"),

@@ -8,7 +8,7 @@ from harness.case import Case
 
 
 def equal(case: Case) -> bool:
-    """Whether micro-batches have as many rows as each other."""
+    """Whether all micro-batches have equally many rows."""
     return len(case.rows) % (case.dp * case.micro_batches) == 0
 
 
@@ -46,7 +46,7 @@ def reduced(case: Case) -> str | None:
 
 
 def row_mean(case: Case, *, alike: bool) -> str | None:
-    """Means of rows are averaged."""
+    """The loss is a mean of rows' means."""
     one = len(case.rows) == 1
     parts = case.dp * case.micro_batches == len(case.rows)
     computes = {"token-mean": one, "micro-mean": parts, "row-mean": True}

@@ -32,7 +32,7 @@ def mask_on_every_rank() -> Iterator[None]:
 
 @contextmanager
 def flash_where_ranks_share() -> Iterator[None]:
-    """The attention is one that is patched."""
+    """The model has the attention that the library patches."""
     from harness.candidates.published.skyrl import library
 
     original = library.ulysses.apply_monkey_patch

@@ -45,7 +45,7 @@ class Policy:
     def forward(
         self, sequences: Tensor, actions: int, attention_mask: Tensor, **named: Any
     ) -> Any:
-        """The released one, and it is told what it computes."""
+        """The released forward, which emits what it computes where token numbers are known."""
         if self.tokens_BS is None:
             return self._forward(sequences, actions, attention_mask, **named)
         with self.told(self.tokens_BS, attention_mask):
@@ -58,7 +58,7 @@ class Policy:
 
     @contextmanager
     def told(self, tokens_BS: Tensor, attended_BS: Tensor) -> Iterator[None]:
-        """Emit what one forward computes, and not what is computed once more in backward."""
+        """Emit what one forward computes, and not what backward computes once more."""
         emit = self.emit
         tokens_L = local(self.case, tokens_BS, attended_BS, unpadded=self.unpadded).flatten()
         # A table is as wide as the longest row of all micro-batches and replicas, so padding is
@@ -140,7 +140,7 @@ class Critic:
 
     @contextmanager
     def told(self, attended_BS: Tensor) -> Iterator[None]:
-        """Emit what one forward computes, and not what is computed once more in backward."""
+        """Emit what one forward computes, and not what backward computes once more."""
         tokens_L = self.local(attended_BS)
 
         def all_but_logits(key: str, tensor: Tensor, tokens: Tensor) -> None:
@@ -159,7 +159,7 @@ class Critic:
         tokens_L, last = self.local(attended_BS), self.tokens_BS.shape[1] - 1
         asked = self.tokens_BS[:, last - nll_BA.shape[1] : last].flatten()
         for key, told_BA in (("labels", labels_BA), ("nll", nll_BA)):
-            # The last one is that of padding, whose number is -1.
+            # The last element is that of padding, whose number is -1.
             by_number = told_BA.new_zeros(self.case.tokens + 1)
             by_number[asked] = told_BA.flatten()
             by_number[PADDING] = 0
@@ -171,7 +171,7 @@ class Critic:
 
 
 def local(case: Case, tokens_BS: Tensor, attended_BS: Tensor, *, unpadded: bool) -> Tensor:
-    """Numbers go where ids go: from one on, as padding is zero."""
+    """This rank's token numbers, cut as ids are; meanwhile from one, as padding is zero."""
     numbers = tokens_BS + 1
     if unpadded:
         column, *_ = library.wrapper.unpad_input(numbers.unsqueeze(-1), attended_BS)

@@ -20,7 +20,7 @@ from harness.case import Case
 
 
 class Strategy:
-    """What workers call of it."""
+    """What workers call of a strategy."""
 
     all_reduce = library.all_reduce
     backward = library.backward
@@ -48,28 +48,28 @@ class Worker:
         self.released.device_mesh = SimpleNamespace(get_group=lambda _: rank.dp)
 
     def forward(self, batch: Any) -> Tensor:
-        """Log probabilities of responses, as they are before a step; nothing is told of it."""
+        """Log probabilities of responses, as they are before a step; nothing is emitted."""
         self.model.emit, self.model.tokens_BS = silent, None
         with self.of_case(self.released.forward):
             outputs = self.released.forward(batch).loss_fn_outputs
         return torch.tensor([each["logprobs"] for each in outputs])
 
     def forward_backward(self, batch: Any, emit: Emit) -> dict[str, float]:
-        """What is logged."""
+        """Forward and backward of a batch -> what is logged."""
         self.model.emit = emit
         with self.of_case(self.released.forward_backward):
             metrics: dict[str, float] = self.released.forward_backward(batch).metrics
         return metrics
 
     def experience(self, micro_batch: Any) -> Any:
-        """As the released iterator has it, and the tokens are noted."""
+        """The released iterator's experience, whose token numbers go to the model."""
         ids_BS = micro_batch["sequences"]
         self.model.tokens_BS = micro_batch.get(TOKENS, torch.full_like(ids_BS, PADDING))
         return library.worker_utils.BaseBatchIterator.batch_to_experience(micro_batch)
 
     @contextmanager
     def of_case(self, method: Any) -> Iterator[None]:
-        """All ranks that there are may be more than those of the case."""
+        """While it lasts, "all ranks" of a method are the ranks of the case: there may be more."""
         world = self.rank.world
 
         def all_reduce(
@@ -83,7 +83,7 @@ class Worker:
             is_initialized=lambda: True,
             ReduceOp=dist.ReduceOp,
         )
-        # Micro-batches of padding have ids below 100.
+        # Micro-batches of padding have random ids below 100; here below the vocabulary.
         bounded = library.Torch(
             randint=lambda low, high, *given, **named: torch.randint(
                 low, min(high, self.case.vocab), *given, **named
@@ -99,7 +99,7 @@ class Worker:
 
 
 def config(case: Case, loss: str, *, by_tokens: bool) -> Any:
-    """What workers read of it."""
+    """The configuration that workers read."""
     size = rows_of_a_micro_batch(case)
     algorithm = SimpleNamespace(
         policy_loss_type="cross_entropy" if loss == "cross_entropy" else "cispo",
@@ -121,6 +121,6 @@ def config(case: Case, loss: str, *, by_tokens: bool) -> Any:
 
 
 def tokens_of_a_micro_batch(case: Case) -> int:
-    """So many that one micro-batch is asked for where the case has one."""
+    """A limit that makes one micro-batch where the case has one."""
     replicas = (case.rows[d :: case.dp] for d in range(case.dp))
     return -(-max(sum(map(len, rows)) for rows in replicas) // case.micro_batches)

@@ -27,7 +27,7 @@ ring_on_cpu.install()
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """As any model calls it: rows, heads, tokens."""
+    """The attention of torch as any model calls it: rows, heads, tokens."""
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)

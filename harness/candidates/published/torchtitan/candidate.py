@@ -45,7 +45,7 @@ def step(case: Case, rank: Rank, emit: Emit, *, balance: str | None) -> None:
     valid = valid_tokens(case, rank)
 
     def forward_backward(model: Decoder, batch: Padded, say: Emit) -> Tensor:
-        # Its data loader has shifted labels already.
+        # torchtitan's data loader has shifted labels already.
         part = right_padded(batch, 2 * case.sp)
         inputs, labels, tokens = part.ids, part.labels, part.tokens
         more = {"positions": part.positions}
@@ -81,7 +81,7 @@ def step(case: Case, rank: Rank, emit: Emit, *, balance: str | None) -> None:
 
 
 def valid_tokens(case: Case, rank: Rank) -> Tensor:
-    """Of all micro-batches of all replicas, counted before they are cut."""
+    """The targets of all micro-batches of all replicas, counted before the cut."""
     local = [(right_padded(x, 1).labels != IGNORED).sum() for x in micro_batches(case, rank)]
     valid = torch.stack(local).sum()
     dist.all_reduce(valid, group=rank.dp)

@@ -4,7 +4,7 @@ from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring.limits import decoder, first
 from harness.case import Case
 
-# Partial results are merged in fp32 whatever they are given in.
+# The ring merges partial results in fp32, whatever their dtype.
 DTYPES = ("fp32", "bf16")
 NAMES = ("headtail", "unbalanced")
 

@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def table(case: Case, rows: Sequence[int], multiple: int) -> Batch:
-    """Rows padded each on its own side; what is missing to a multiple stands behind them all."""
+    """Rows padded each on its own side; padding to the multiple stands behind them all."""
     batch = padded(case, list(rows), CPU)
     more = -batch.ids_BS.shape[1] % multiple
 
@@ -29,7 +29,7 @@ def table(case: Case, rows: Sequence[int], multiple: int) -> Batch:
         TOKENS: wider(batch.tokens_BS, PADDING),
     }
     if any(row.side == "left" for row in case.rows):
-        # Otherwise the trainer and the model take places in the table for them.
+        # Otherwise the trainer and the model take places in the table for positions.
         made["position_ids"] = wider(batch.positions_BS, 0)
     return made
 

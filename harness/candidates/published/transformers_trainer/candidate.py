@@ -33,7 +33,7 @@ def step(
 ) -> None:
     """One training; a sequence is padded to so many pieces for each rank that shares it."""
     model = huggingface.build(case, rank.device)
-    # So says a class of models that has no use for the number of items.
+    # False in classes of models that have no use for the number of items.
     model.accepts_loss_kwargs = loss_kwargs
     multiple = pieces * case.sp if case.sp > 1 else 1
     with trainer.several_ranks(case):
@@ -50,7 +50,7 @@ def step(
 
 
 def causal(outputs: Any, labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
-    """The loss that models have, as a function of one's own."""
+    """The loss that models have, as a user's own function."""
     logits = outputs.logits
     loss: Tensor = ForCausalLMLoss(logits, labels, logits.shape[-1], num_items_in_batch)
     return loss

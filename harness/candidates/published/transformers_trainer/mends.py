@@ -60,7 +60,7 @@ def rows_of(inputs: dict[str, Tensor]) -> Tensor:
 
 
 def computing(change: Change, trainer: Any = None) -> AbstractContextManager[Any]:
-    """With another compute_loss, which is given the released one."""
+    """While it lasts, `change` computes the loss, and is given the released compute_loss."""
     from transformers import Trainer
 
     owner = trainer or Trainer
@@ -73,7 +73,7 @@ def computing(change: Change, trainer: Any = None) -> AbstractContextManager[Any
 
 
 def weighed() -> AbstractContextManager[Any]:
-    """Means of ranks weigh as many targets as they have."""
+    """A rank's mean weighs as many targets as the rank has."""
 
     def change(self: Any, inputs: dict[str, Tensor], compute: Compute) -> Tensor:
         if "shift_labels" not in inputs:
@@ -88,7 +88,7 @@ def weighed() -> AbstractContextManager[Any]:
 
 
 def given_shifted() -> AbstractContextManager[Any]:
-    """A function of one's own gets labels that were shifted first."""
+    """A user's own loss function gets labels that were shifted before the cut."""
     from transformers.loss.loss_utils import ForCausalLMLoss
 
     def change(self: Any, inputs: dict[str, Tensor], compute: Compute) -> Tensor:

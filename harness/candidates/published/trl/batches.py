@@ -17,12 +17,12 @@ Collate = Callable[[list[dict[str, Any]]], Batch]
 
 
 def collating(case: Case, released: Collate) -> Collate:
-    """Of each micro-batch, an item of the data set, and of its numbers as well."""
+    """Collate an item of the data set, a micro-batch, and its token numbers in the same way."""
 
     def collate(items: list[dict[str, Any]]) -> Batch:
         rows = [row for item in items for row in item["rows"]]
         batch = released([example(case, row) for row in rows])
-        # Above every id, so that padding is below.
+        # Numbers stand above every id, so that the id of padding is below them.
         ids = [range(MAX_TOKENS + case.offsets[r], MAX_TOKENS + case.offsets[r + 1]) for r in rows]
         numbers = released([{"input_ids": list(each)} for each in ids])["input_ids"]
         batch[TOKENS] = (numbers - MAX_TOKENS).clamp(min=PADDING)
@@ -32,14 +32,14 @@ def collating(case: Case, released: Collate) -> Collate:
 
 
 def example(case: Case, row: int) -> dict[str, Any]:
-    """Its prompt and whatever else is no target are masked in labels."""
+    """A row; its prompt and whatever else is no target are masked in labels."""
     ids, targets = case.ids_of(row), case.rows[row].supervised()
     labels = [token if place in targets else IGNORED for place, token in enumerate(ids)]
     return {"input_ids": list(ids), "labels": labels}
 
 
 def tokenizer(case: Case) -> Any:
-    """It tells which id pads."""
+    """A tokenizer with a word for each id; it says which id pads."""
     words = {str(token): token for token in range(case.vocab)}
     made: Any = PreTrainedTokenizerFast
     words_only = Tokenizer(WordLevel(words, unk_token="0"))  # noqa: S106 - a word

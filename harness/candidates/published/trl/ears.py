@@ -18,7 +18,7 @@ class Fused(Following):
 
     @property
     def say(self: Any) -> Emit:
-        """But of a second forward for metrics, which has no gradients."""
+        """Emit all but what a second forward computes for metrics, without gradients."""
         say: Emit = Following.say.fget(self)  # type: ignore[attr-defined]
 
         def tell(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
@@ -28,7 +28,7 @@ class Fused(Following):
         return tell
 
     def watching(self: Any, model: Any, say: Emit) -> AbstractContextManager[Any]:
-        """But where label smoothing has it run twice."""
+        """Watch layers, but not where label smoothing runs the forward twice."""
         return nullcontext() if self.label_smoother else super().watching(model, say)
 
     @contextmanager

@@ -18,7 +18,7 @@ def smoothed() -> AbstractContextManager[Any]:
 
 
 def counted() -> AbstractContextManager[Any]:
-    """A fraction of a target is one."""
+    """A count of targets that is a fraction divides as it is, where the release takes one."""
     from trl import SFTTrainer
 
     released: Any = SFTTrainer.compute_loss

@@ -36,6 +36,6 @@ def _row(attended: Tensor, ids: Tensor, targets: Tensor, tokens: Tensor) -> Feat
     template = object.__new__(trainer.Template)
     template._add_attention_fields(feature)
     template._roll_labels(feature)
-    # Only data sets look at it.
+    # Only data sets read the length.
     del feature["length"]
     return feature

@@ -27,7 +27,7 @@ from harness.case import Case
 
 Loss = Callable[[], Any]
 
-# What `set_loss` is given; the first is what there is without.
+# Losses that `set_loss` takes; the first is the default.
 summed: Loss = partial(losses.CrossEntropyLoss, reduction="sum")
 mean: Loss = losses.CrossEntropyLoss
 chunked: Loss = partial(losses.ChunkedCrossEntropyLoss, chunk_size=3, reduction="sum")
@@ -70,14 +70,14 @@ def step(
 
 
 def in_full(_: Any, __: Any, outputs: Any) -> Any:
-    """As accelerate hands on what a model in half precision gives."""
+    """Turn logits to fp32, as accelerate does for a model in half precision."""
     if outputs.logits is not None:
         outputs.logits = outputs.logits.float()
     return outputs
 
 
 def without_logits(emit: Emit) -> Emit:
-    """A fused loss leaves the head out of the model."""
+    """Emit no logits: with a fused loss the model leaves its head out."""
 
     def say(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
         if key != "logits":

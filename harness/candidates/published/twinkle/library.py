@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from harness.candidates.published.flash_stand_in import blocks, flash
 
-# Adapters, downloads, pictures and data sets: of none is anything called.
+# Packages for adapters, downloads, pictures and data sets; nothing of them is called.
 ABSENT = (
     *("PIL", "accelerate", "datasets", "liger_kernel", "modelscope", "peft"),
     *("requests", "twinkle_client", "urllib3", "zmq"),
@@ -27,7 +27,7 @@ class _Nothing(ModuleType):
     """Has each name that is imported from it, as a class that nothing is an instance of."""
 
     def __getattr__(self, name: str) -> Any:
-        # What is asked of the package of pictures are modules.
+        # Names that are imported from PIL are modules.
         if name.startswith("__") or self.__name__ == "PIL":
             raise AttributeError(name)
         made = type(name, (Exception,), {})
@@ -36,7 +36,7 @@ class _Nothing(ModuleType):
 
 
 class _Finder:
-    """Finds them while twinkle is imported."""
+    """Finds the absent packages while twinkle is imported."""
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
@@ -49,19 +49,19 @@ class _Finder:
         return _Nothing(spec.name)
 
     def exec_module(self, _module: ModuleType) -> None:
-        """There is nothing in it."""
+        """Leave the module empty."""
 
 
 @contextmanager
 def _absent_packages() -> Iterator[None]:
-    """Let them be imported meanwhile; afterwards they are not there."""
+    """Let the absent packages be imported meanwhile; afterwards they are gone."""
     finder: Any = _Finder()
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        # For a fused loss it asks peft for a class each time.
+        # A fused loss asks peft for a class each time, so peft stays.
         absent = {*ABSENT} - {"peft"}
         for name in [name for name in sys.modules if name.partition(".")[0] in absent]:
             del sys.modules[name]

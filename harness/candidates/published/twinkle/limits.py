@@ -9,12 +9,12 @@ from harness.case.stated import ALL_RANKS
 
 
 def trainer(case: Case, dtype: str = "fp32") -> str | None:
-    """Of every entry."""
+    """What every entry refuses."""
     return limits.transformers(case, (dtype,))
 
 
 def over_all(case: Case) -> str | None:
-    """Of losses that are summed, and divided by the tokens of all micro-batches and replicas."""
+    """The loss is a sum, divided by the tokens of all micro-batches and replicas."""
     other = case.loss != "token-mean"
     return f"loss={case.loss}: its sum is divided by the tokens of all" if other else None
 
@@ -36,7 +36,7 @@ def summed(case: Case, dtype: str = "fp32") -> str | None:
 
 
 def averaged(case: Case) -> str | None:
-    """Of a mean over each micro-batch, and then over them and replicas."""
+    """The loss is a mean over each micro-batch, and then over micro-batches and replicas."""
     parts = {"token-mean": 1, "micro-mean": case.dp * case.micro_batches}
     return trainer(case) or limits.first(
         parts.get(case.loss, len(case.rows)) != case.dp * case.micro_batches
@@ -45,7 +45,7 @@ def averaged(case: Case) -> str | None:
 
 
 def several(case: Case) -> str | None:
-    """Rows that its processor collates."""
+    """Rows that twinkle's processor collates."""
     return limits.first(
         any(
             len(rows) > 1 and any(len(row) == 1 for row in rows)
@@ -86,7 +86,7 @@ def stream(case: Case) -> str | None:
 
 def ring(case: Case) -> str | None:
     return (
-        # As flash-attn has it: in fp32 its buffers would be the same memory as its sums.
+        # As for flash-attn: in fp32 a ring's buffers would be the same memory as its sums.
         summed(case, "bf16")
         or several(case)
         or limits.first(
@@ -114,7 +114,7 @@ LIMITS: dict[str, Limit] = {
     "packed-fused": lambda case: summed(case) or several(case) or stream(case),
 }
 SUM, TABLE = "dtype=fp32 loss=token-mean", "kernel=sdpa"
-# Its groups are those that the harness has, but for a mesh of rings.
+# Only a ring makes groups of its own; all others are the harness's.
 STATED = {
     **dict.fromkeys(
         ("padded", "padded-flash", "without-targets", "chunked", "fused"), f"{SUM} {TABLE}"

@@ -70,7 +70,7 @@ def averaged_together() -> AbstractContextManager[Any]:
 
 
 def nothing_counts_as_nothing() -> AbstractContextManager[Any]:
-    """Without targets nothing is added to what gradients and the logged loss are divided by."""
+    """A micro-batch without targets adds nothing to the divisor of gradients and logged loss."""
     from harness.candidates.published.twinkle.library import trainer
 
     def around(released: Call) -> Call:
@@ -89,7 +89,7 @@ def nothing_counts_as_nothing() -> AbstractContextManager[Any]:
 
 
 def mask_of_one_row_is_padded() -> AbstractContextManager[Any]:
-    """With its row, as masks of several rows are."""
+    """The mask of one row is padded like the row, as masks of several rows are."""
     from harness.candidates.published.twinkle.library import sharing
 
     def around(released: Call) -> Call:

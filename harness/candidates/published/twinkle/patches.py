@@ -11,7 +11,7 @@ from harness.candidates.published.twinkle.library import sharing
 from harness.candidates.published.wiring.restored import restored
 
 _released: Callable[..., Any] = sharing._get_seq_groups_from_device_mesh
-# Ranks that form a ring are all there are: groups of the same mesh are made once.
+# A ring takes all ranks that there are: groups of one mesh are made once.
 _groups: Callable[[int, int, int], Any] = cache(
     lambda dp, sp, ring: _released(
         sharing.DeviceMesh.from_sizes(dp_size=dp * sp * ring, ulysses_size=sp * ring),
@@ -21,7 +21,7 @@ _groups: Callable[[int, int, int], Any] = cache(
 
 
 def groups_of(rank: Rank) -> Callable[..., Any]:
-    """Its groups, or those that the harness has where these are enough."""
+    """A maker of its groups, over those that the harness has where these are enough."""
 
     def groups(mesh: Any, seq_size: int, sp_size: int, ring_size: int) -> Any:
         if ring_size == 1:

@@ -24,7 +24,7 @@ TransformersModel: Any = library.trainer.TransformersModel
 
 
 class Exact(float):
-    """Of which a log shows every digit."""
+    """A number of which a log shows every digit."""
 
     def __add__(self, other: float) -> "Exact":
         return Exact(float(self) + other)
@@ -39,9 +39,9 @@ class Exact(float):
 
 
 class Trainer(TransformersModel):  # type: ignore[misc]
-    """The released one around a model that is there already."""
+    """The released class around a model that is there already."""
 
-    # Made where ranks share a sequence.
+    # The library makes it where ranks share a sequence.
     sp_strategy: Any = None
 
     def __init__(self, case: Case, rank: Rank, model: Any, loss: Any, **how: Any) -> None:
@@ -65,7 +65,7 @@ class Trainer(TransformersModel):  # type: ignore[misc]
         self.group: Any = library.trainer.OptimizerGroup(
             loss_instance=loss,
             processor=library.trainer.InputProcessor(**how),
-            # What it would make of all ranks that there are.
+            # The library would make this group of all ranks that there are.
             _dp_group=rank.world,
             _device_mesh=self.device_mesh,
         )
@@ -75,14 +75,14 @@ class Trainer(TransformersModel):  # type: ignore[misc]
         self.group.cur_step = 1
         self.optimizer_group = {"": self.group}
         self.active_group = ""
-        # What a gradient is divided by.
+        # The number by which gradients are divided.
         self.divisor = 1.0
         # Gradients of the losses of tokens, and the tokens' numbers.
         self.weights: list[tuple[Tensor, Tensor]] = []
         self._lazy_wrap_model()
 
     def cut(self, features: list[Feature], name: str) -> Tensor:
-        """A field of its collated batch, as labels are padded and cut."""
+        """A field of the collated batch, padded and cut as labels are."""
         given = [row | {"labels": row[name]} for row in features]
         cut: Tensor = self.group.processor(given, sp_strategy=self.sp_strategy)["labels"]
         return cut
@@ -104,7 +104,7 @@ class Trainer(TransformersModel):  # type: ignore[misc]
 
     @contextmanager
     def losses_told(self, emit: Emit, labels_BL: Tensor, tokens_BL: Tensor) -> Iterator[None]:
-        """The loss of each token, from the logits that a rank has."""
+        """Emit the loss of each token, from the logits that a rank has."""
         if not self.group.loss_instance.require_logps:
             norm, head = self.model.model.norm, self.model.lm_head
 
@@ -135,7 +135,7 @@ class Trainer(TransformersModel):  # type: ignore[misc]
             yield
 
     def divide(self, emit: Emit) -> None:
-        """Gradients over what they are divided by, as before an optimizer's step."""
+        """Divide gradients, as before an optimizer's step, and emit weights divided alike."""
         released = library.trainer.normalize_and_clip_grad_norm
 
         def normalize(parameters: Any, *, num_tokens: float, **named: Any) -> Any:

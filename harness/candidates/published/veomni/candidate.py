@@ -113,7 +113,7 @@ def step(case: Case, rank: Rank, emit: Emit, loss: Loss) -> None:
 
 
 def use(case: Case) -> parallel_state.ParallelState:
-    """The library's own mesh over all ranks; it keeps one for each shape."""
+    """The library's own mesh over all ranks; the library keeps one for each shape."""
     state = init_parallel_state(
         dp_size=case.dp,
         dp_shard_size=case.dp,
@@ -145,7 +145,7 @@ def collated(batch: Padded) -> dict[str, Tensor]:
 
 
 def next_of(labels_BS: Tensor) -> Tensor:
-    """Without sequence parallelism the model shifts, not the collator."""
+    """Labels moved up by one: without sequence parallelism the collator does not shift them."""
     return torch.nn.functional.pad(labels_BS, (0, 1), value=IGNORED)[:, 1:]
 
 

@@ -11,7 +11,7 @@ DTYPES = ("fp64", "fp32", "bf16")
 def trained(case: Case) -> str | None:
     return decoder(case, DTYPES) or first(
         case.loss == "row-mean" and "loss=row-mean: its trainer averages over tokens",
-        # A group of one never comes to what guards against it.
+        # On one rank the library skips the reduction that guards against NaN.
         case.sp == 1
         and not all_have_targets(case)
         and "sp=1: the log of a micro-batch without targets is NaN, as torch's mean of nothing is",

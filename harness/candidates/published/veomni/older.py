@@ -1,4 +1,4 @@
-"""What the wiring needs of releases that have not all of what 0.1.12 has."""
+"""What the wiring needs of 0.1.12 and older releases lack."""
 
 from typing import Any
 

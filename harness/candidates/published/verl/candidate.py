@@ -91,7 +91,7 @@ def weights(case: Case, padded: Padded) -> Tensor:
 
 def engine(case: Case, rank: Rank, emit: Emit, *, first_tokens: bool = False) -> None:
     """The released step and loss of the current engine."""
-    # Older releases, and what they need, have none.
+    # Older releases have no such engine, so only its entries import it.
     from harness.candidates.published.verl.engine import Engine, batch
 
     model = huggingface.build(case, rank.device)

@@ -78,7 +78,7 @@ def sft_loss(**named: Any) -> Any:
 
 
 class Engine:
-    """The released methods, and as attributes what they read."""
+    """The released methods, and the attributes that these read."""
 
     def __init__(self, case: Case, rank: Rank, model: Any) -> None:
         self.case, self.rank, self.model = case, rank, model
@@ -120,7 +120,7 @@ class Engine:
             return self.model(**named)
 
     def logprobs(self, logits: Tensor, labels: Tensor, **named: Any) -> Tensor:
-        """As released, and it tells what it computes."""
+        """The released log-probabilities, which are emitted as losses."""
         found: Tensor = torch_functional.logprobs_from_logits(logits, labels, **named)
         self.say("labels", labels, self.tokens)
         self.say("nll", -found, self.tokens)

@@ -22,7 +22,7 @@ bare_packages(
 from verl.models.transformers.monkey_patch import apply_monkey_patch  # noqa: E402 - only now
 from verl.utils import ulysses  # noqa: E402 - only now
 
-# It was misspelt until 0.5.0, which kept the old name for an error message.
+# The name was misspelt until 0.5.0, which kept the old one for an error message.
 gather_outputs_and_unpad = getattr(
     ulysses, "gather_outputs_and_unpad", ulysses.gather_outpus_and_unpad
 )
@@ -30,7 +30,7 @@ gather_outputs_and_unpad = getattr(
 
 @contextmanager
 def patched(model: Any, size: int) -> Iterator[None]:
-    """The attention of this size. It is undone, for the next case has another."""
+    """While it lasts, a model has verl's attention of this size: the next case has another."""
     name = "_flash_attention_forward"
     with patch.object(flash_attention, name, getattr(flash_attention, name)):
         with redirect_stdout(StringIO()):
@@ -49,10 +49,10 @@ def shared_by(group: ProcessGroup) -> Iterator[None]:
 
 
 def numbers(tokens_T: Tensor, size: int) -> Tensor:
-    """Token numbers sent the way of a packed row; -1 where it is padded."""
+    """This rank's token numbers, cut as a packed row is; -1 for padding."""
     if size == 1:
         return tokens_T
-    # It pads with zeros.
+    # verl pads with zeros, so numbers are from one meanwhile.
     shard, *_ = ulysses.ulysses_pad_and_slice_inputs(tokens_T[None] + 1, None, size)
     mine: Tensor = shard[0] - 1
     return mine

@@ -10,7 +10,7 @@ attention = partial(transformers, dtypes=("fp32", "bf16"))
 
 
 def engine(case: Case) -> str | None:
-    """One loss, and micro-batches of one size."""
+    """The engine has one loss, and micro-batches of one size."""
     rows = len(case.rows) // case.dp
     return transformers(case) or first(
         not _averages_all_tokens(case) and f"loss={case.loss}: it averages over all tokens",
@@ -20,14 +20,14 @@ def engine(case: Case) -> str | None:
 
 
 def some_targets(case: Case) -> str | None:
-    """What a mask has in real use: a target somewhere, and no row's first token."""
+    """A mask, as in real use, has a target somewhere, and no row's first token."""
     return engine(case) or first(
         not any(row.supervised() for row in case.rows) and "no target: its loss is 0/0"
     )
 
 
 def _averages_all_tokens(case: Case) -> bool:
-    """Also under another name, where there is one mean only."""
+    """Whether a loss is one mean over all tokens, also under another name."""
     sets = {
         "token-mean": 1,
         "micro-mean": case.dp * case.micro_batches,

@@ -12,7 +12,7 @@ from harness.candidates.published.library import Mend
 
 
 def attention_that_shares() -> AbstractContextManager[Any]:
-    """Where ranks share a sequence, the model gets the attention that is replaced for it."""
+    """Where ranks share a sequence, the model has the attention that the library patches."""
     from harness.candidates.published.verl import candidate, library
 
     released = library.patched

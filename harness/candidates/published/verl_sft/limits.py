@@ -8,7 +8,7 @@ from harness.case import Case
 
 
 def limit(case: Case, *, balanced: bool) -> str | None:
-    """Means of micro-batches are averaged; balanced, those of the same number in all replicas."""
+    """The loss averages means of micro-batches; with `balanced` each mean spans all replicas."""
     alike = case.dp == 1 if balanced else True
     whole = case.micro_batches == 1 and (balanced or case.dp == 1)
     own = case.micro_batches * case.dp == len(case.rows)

@@ -26,13 +26,13 @@ from harness.case import Case
 
 
 class Batch(dict[str, Any]):
-    """As the tensor dict that a data loader yields, cut where the case cuts it."""
+    """The tensor dict that a data loader yields, cut where the case cuts it."""
 
     def __init__(self, padded: Padded, sizes: list[int], *, predicting: bool) -> None:
         self.padded, self.sizes, self.predicting = padded, sizes, predicting
         loss_mask_BS = padded.targets_BS.long()
         if predicting:
-            # On the token before.
+            # The mask is on the token before a target.
             loss_mask_BS = F.pad(loss_mask_BS[:, 1:], (0, 1))
         super().__init__(
             input_ids=padded.ids_BS,
@@ -66,19 +66,19 @@ class Mesh:
 def summed(
     original: Callable[..., Any], world: ProcessGroup, x: Tensor, group: ProcessGroup | None = None
 ) -> None:
-    """Over all ranks where no group is named."""
+    """Sum over the group, or over `world` where no group is named."""
     original(x, group=group or world)
 
 
 def size(
     original: Callable[..., int], world: ProcessGroup, group: ProcessGroup | None = None
 ) -> int:
-    """Of all ranks where no group is named."""
+    """The size of the group, or of `world` where no group is named."""
     return original(group or world)
 
 
 class Trainer:
-    """The released methods, and as attributes what they read."""
+    """The released methods, and the attributes that these read."""
 
     def __init__(self, case: Case, rank: Rank, model: Any, *, balanced: bool) -> None:
         self.case, self.rank, self.model = case, rank, model
@@ -102,12 +102,12 @@ class Trainer:
         self.lr_scheduler = SimpleNamespace(step=lambda: None, get_last_lr=lambda: [0.0])
 
     def training_step(self, batch: Batch, say: Emit) -> float:
-        """What it logs as the loss; gradients are those that its optimizer would see."""
+        """The loss that a step logs; gradients are those that its optimizer would see."""
         self.say = say
         world = self.rank.world
         with (
             patch.object(torch, "autocast", lambda *_, **__: nullcontext()),
-            # All ranks that there are may be more than those of the case.
+            # There may be more ranks than those of the case.
             patch.object(dist, "all_reduce", partial(summed, dist.all_reduce, world)),
             patch.object(dist, "get_world_size", partial(size, dist.get_world_size, world)),
         ):
@@ -132,18 +132,18 @@ class Trainer:
             return self.model(**given)
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:  # noqa: ARG002 - nothing is clipped
-        """FSDP has averaged over all ranks by now."""
+        """Average over all ranks, as FSDP would have by now."""
         reduce(self.parameters, self.rank.world, mean=True)
         return torch.zeros(())
 
     def cross_entropy(self, reduction: str) -> Any:
-        """torch's, and it tells what it computes."""
+        """The loss of torch, which emits what it computes."""
         original = nn.CrossEntropyLoss(reduction=reduction)
 
         def losses(logits_LV: Tensor, labels_L: Tensor) -> Tensor:
             nll_L: Tensor = original(logits_LV, labels_L)
             for name, of_tokens in (("labels", labels_L), ("nll", nll_L)):
-                # Where nobody shares a sequence, the last column has been dropped.
+                # At sp 1 the trainer has dropped the last column.
                 told = of_tokens if self.case.sp > 1 else self.of_all_columns(of_tokens)
                 self.say(name, told, self.tokens())
             return nll_L
@@ -151,12 +151,12 @@ class Trainer:
         return losses
 
     def of_all_columns(self, x: Tensor) -> Tensor:
-        """With zeros in the last one."""
+        """The values of all columns, with zeros in the last one."""
         rows = len(self.padded.ids_BS)
         return F.pad(x.view(rows, -1), (0, 1)).flatten()
 
     def tokens(self) -> Tensor:
-        """The numbers of what the model is given."""
+        """The numbers of the tokens that the model is given."""
         if self.case.sp == 1:
             return self.padded.tokens_BS.flatten()
         return numbers(self.padded.packed.tokens_T, self.case.sp)

@@ -15,17 +15,17 @@ def whole(case: Case) -> Sets:
 
 
 def replicas(case: Case) -> Sets:
-    """Those of each replica."""
+    """The rows of each replica."""
     return [range(replica, len(case.rows), case.dp) for replica in range(case.dp)]
 
 
 def micro_batches(case: Case) -> Sets:
-    """Those of each micro-batch, replica by replica."""
+    """The rows of each micro-batch, replica by replica."""
     return [rows for replica in range(case.dp) for rows in dealt(case, replica)]
 
 
 def asked(case: Case) -> Sets:
-    """Those of its own loss."""
+    """The sets that the case's own loss averages over."""
     averages: dict[str, Average] = {
         "token-mean": whole,
         "micro-mean": micro_batches,
@@ -45,7 +45,7 @@ def unlike(case: Case, sets: Sets) -> str | None:
 
 
 def context_parallel(case: Case, average: Average) -> str | None:
-    """Of a trainer of transformers under accelerate's context parallelism."""
+    """What a trainer of transformers refuses under accelerate's context parallelism."""
     window = case.window is not None and (
         f"window={case.window}: accelerate refuses attention that is not full"
     )

@@ -28,9 +28,9 @@ class Part:
 
     ids: Tensor
     positions: Tensor
-    # Already those of the next token, IGNORED where nothing is to be learnt.
+    # Labels are shifted: those of the next token, IGNORED where nothing is to be learnt.
     labels: Tensor
-    # Global numbers; padding has none.
+    # Global numbers; PADDING for padding.
     tokens: Tensor
 
 
@@ -99,7 +99,7 @@ def token_losses(model: Decoder, part: Part, attend: Attend, emit: Emit) -> Tens
 
 
 def local_mean(nll: Tensor, labels: Tensor) -> Tensor:
-    """As `F.cross_entropy` averages: NaN, with zero gradients, where nothing is to be learnt."""
+    """The mean as `F.cross_entropy` has it: NaN, with zero gradients, where there is no target."""
     count = (labels != IGNORED).sum()
     return torch.where(count > 0, nll.sum() / count.clamp(min=1), torch.nan)
 
@@ -131,12 +131,12 @@ def weighted(case: Case, nll: Tensor, tokens: Tensor) -> Tensor:
             if case.rows[row].mask[t + 1] == "1"
         ]
         weights[terms] = 1 / max(len(terms), 1)
-    # The last is that of padding, whose number is -1.
+    # The last weight is that of padding, whose number is -1.
     return (nll * (weights / len(sets))[tokens.flatten()].to(nll.dtype)).sum()
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, seen_BQK: Tensor) -> Tensor:
-    """The attention between tokens that are all here, BQNH on BKCH; who sees nobody gets zeros."""
+    """Attention of queries BQNH to keys BKCH; a query that sees no key gets zeros."""
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
     scores_BNQK = torch.einsum("bqnh,bknh->bnqk", at_least_fp32(q), at_least_fp32(k))
     hidden = ~seen_BQK[:, None]
@@ -146,7 +146,7 @@ def eager(q: Tensor, k: Tensor, v: Tensor, seen_BQK: Tensor) -> Tensor:
 
 
 def seen_in_rows(row_BS: Tensor, place_BS: Tensor, window: int | None) -> Tensor:
-    """Who sees whom, BQK: causal, in rows by number; who has a negative one sees nobody."""
+    """Which token sees which, BQK: causal, in rows by number; in a negative row none is seen."""
     back_BQK = place_BS[:, :, None] - place_BS[:, None, :]
     seen_BQK = (row_BS[:, :, None] == row_BS[:, None, :]) & (row_BS[:, :, None] >= 0)
     seen_BQK &= back_BQK >= 0

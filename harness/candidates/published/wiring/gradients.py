@@ -27,7 +27,7 @@ def steps(case: Case, parameters: Mapping[str, nn.Parameter], emit: Emit) -> Ite
 
 
 def silent(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
-    """Steps before the one that is judged emit nothing."""
+    """Emit nothing, in steps before the one that is judged."""
 
 
 def reduce(
@@ -43,7 +43,7 @@ def reduce(
 
 
 def emit_gradients(parameters: Mapping[str, nn.Parameter], emit: Emit) -> None:
-    """Each by our name; what backward never reached has a gradient of zeros."""
+    """Emit each gradient by our name: zeros for a parameter that backward never reached."""
     for name, parameter in parameters.items():
         gradient = parameter.grad
         emit(f"grad.{name}", torch.zeros_like(parameter) if gradient is None else gradient)

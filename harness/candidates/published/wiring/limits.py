@@ -12,7 +12,7 @@ def first(*reasons: str | bool) -> str | None:
 
 
 def dealt(case: Case, replica: int) -> list[range]:
-    """The rows of each of its micro-batches; the larger ones are the first."""
+    """The rows of each micro-batch of a replica; larger ones come first."""
     rows = range(replica, len(case.rows), case.dp)
     share, larger = divmod(len(rows), case.micro_batches)
     starts = [share * number + min(number, larger) for number in range(case.micro_batches + 1)]
@@ -41,7 +41,7 @@ def any_is_padded_on_the_left(case: Case) -> bool:
 
 
 def around(case: Case) -> str | None:
-    """What a wiring takes the place of: nothing else goes around its step."""
+    """What every wiring refuses, because nothing else goes around its step."""
     return first(
         case.wrapper != "none" and f"wrapper={case.wrapper}: the library reduces by itself",
         case.sync != "last" and f"sync={case.sync}: gradients are reduced once, at the end",

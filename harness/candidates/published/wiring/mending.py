@@ -9,7 +9,7 @@ from unittest.mock import patch
 from torch import Tensor
 
 Call = Callable[..., Any]
-# What stands around a function.
+# around(function) -> the function that takes its place.
 Around = Callable[[Call], Call]
 
 
@@ -58,7 +58,7 @@ def window_whatever_the_shard(
 
 
 def blocks_told_the_end(ring: Any) -> AbstractContextManager[Any]:
-    """Each block's backward gets what all of them came to, not its own part.
+    """Each block's backward gets the result of all blocks, not its own part.
 
     The ring is ms-swift's, of which twinkle has a copy.
     """

@@ -2,7 +2,7 @@
 
 Everything is torch's but the kernel and the way to it: who sends what to whom, which halves of a
 balanced stream meet, and how partial results are merged. Under it, DTensor has no rule for the
-CPU's kernel; a rule of ours hands that to the same ring.
+CPU's kernel; a rule of ours hands the kernel to the same ring.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ TOKENS = 2
 
 
 def install() -> None:
-    """Once in a process, before anything enters `context_parallel`."""
+    """Add our rules, once in a process, before anything enters `context_parallel`."""
     handlers: dict[Any, Any] = {FORWARD.default: _forward, BACKWARD.default: _backward}
     ring.custom_ops.update(handlers)
 
@@ -75,7 +75,7 @@ def _scale(kwargs: dict[str, Any]) -> float | None:
 
 
 def _spec(like: DTensor, local: torch.Tensor) -> DTensorSpec:
-    """Pieces along the tokens, which together are as long as the whole."""
+    """The spec of pieces along the tokens, which together are as long as the whole."""
     shape = [*local.shape]
     shape[TOKENS] *= like.device_mesh.size()
     whole = torch.empty(shape, dtype=local.dtype, device="meta")

@@ -9,7 +9,7 @@ from harness.candidates.published.wiring.decoder import IGNORED
 
 
 def smoothing(trainer: Any) -> Any:
-    """The trainer's own smoother, of which is told first."""
+    """The trainer's own smoother, after each token's loss has been emitted."""
     released = trainer.label_smoother
 
     def smooth(
@@ -23,7 +23,7 @@ def smoothing(trainer: Any) -> Any:
 
 
 def tell(trainer: Any, logits: Tensor, labels: Tensor, *, shift: bool) -> None:
-    """Pairs as the released one makes them, inside a rank's own tokens."""
+    """Emit losses of pairs as the released smoother makes them, inside a rank's own tokens."""
     if shift:
         labels = F.pad(labels[..., 1:], (0, 1), value=IGNORED)
     labels, tokens = labels.flatten(), trainer.tokens.flatten()

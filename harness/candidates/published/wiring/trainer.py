@@ -31,7 +31,7 @@ from harness.candidates.published.wiring.gradients import silent
 from harness.candidates.published.wiring.limits import dealt
 from harness.case import LEARNING_RATE, Case
 
-# Where a batch has the numbers of its tokens.
+# The key under which a batch has the numbers of its tokens.
 TOKENS = "tokens"
 Batch = dict[str, Tensor]
 
@@ -47,7 +47,7 @@ def train(case: Case, rank: Rank, emit: Emit, trainer: Any) -> None:
 
 @contextmanager
 def several_ranks(case: Case) -> Iterator[None]:
-    """While a trainer is made: accelerate has no FSDP on CPUs, so these pass for GPUs."""
+    """While a trainer is made, ranks pass for GPUs: accelerate has no FSDP on CPUs."""
     with ExitStack() as patches:
         if case.ranks > 1:
             backend = ("gloo", DistributedType.MULTI_GPU)
@@ -58,7 +58,7 @@ def several_ranks(case: Case) -> Iterator[None]:
 
 
 def options(case: Case, rotation: str = "allgather") -> dict[str, Any]:
-    """What the arguments of a trainer have in common."""
+    """Arguments that all trainers have in common."""
     chosen: dict[str, Any] = {
         "output_dir": tempfile.gettempdir(),
         "per_device_train_batch_size": 1,
@@ -88,7 +88,7 @@ def options(case: Case, rotation: str = "allgather") -> dict[str, Any]:
 
 @cache
 def parallelism(dp: int, sp: int, rotation: str) -> Any:
-    """Kept, for it makes the groups of its mesh once."""
+    """A config of ranks, kept because it makes the groups of its mesh once."""
     handler = TorchContextParallelConfig(cp_comm_strategy=rotation) if sp > 1 else None
     return ParallelismConfig(dp_shard_size=dp, cp_size=sp, cp_handler=handler)
 
@@ -100,12 +100,12 @@ def dealt_in_turn(case: Case) -> list[list[int]]:
 
 
 def following(trainer: type[Any], ears: type[Any] | None = None) -> type[Any]:
-    """The released class, which tells what it computes."""
+    """The released class, which emits what it computes."""
     return type(trainer.__name__, (ears or Following, trainer), {})
 
 
 class Following:
-    """Before the released trainer: nothing but numbers of tokens and ears."""
+    """Stands before the released trainer: adds token numbers, and emits what is computed."""
 
     def follow(self: Any, case: Case, rank: Rank, emit: Emit) -> None:
         self.case, self.rank, self.emit = case, rank, emit
@@ -151,13 +151,13 @@ class Following:
             return compute(model, inputs, *given, **named)
 
     def watching(self: Any, model: Any, say: Emit) -> AbstractContextManager[Any]:
-        """Tells of layers while this lasts."""
+        """Emit what layers compute while this lasts."""
         return huggingface.watched(model, self.case, say, self.tokens)
 
     def listening(
         self: Any, _model: Any, _inputs: Batch, say: Emit
     ) -> AbstractContextManager[Any]:
-        """Tells of each token's loss while this lasts."""
+        """Emit each token's loss while this lasts."""
         return patch.object(F, "cross_entropy", partial(self.cross_entropy, say))
 
     def cross_entropy(
@@ -169,7 +169,7 @@ class Following:
         reduction: str = "mean",
         **rest: Any,
     ) -> Tensor:
-        """The same sum or mean, by way of each token's loss."""
+        """The sum or mean that torch computes, taken of tokens' losses, which are emitted."""
         nll = _cross_entropy(logits, labels, reduction="none", **rest)
         self.tell_losses(say, nll, labels, self.tokens.flatten())
         return nll.sum() if reduction == "sum" else local_mean(nll, labels)

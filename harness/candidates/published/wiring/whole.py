@@ -1,6 +1,6 @@
 """Attention as nobody would train with it: each rank gathers all keys and values. For mends.
 
-Legend: B rows, L tokens of this rank, K those of all ranks, S the same as the batch has them,
+Legend: B rows, L tokens of this rank, K tokens of all ranks, S those in the batch's order,
 N heads, H head dim.
 """
 
@@ -28,7 +28,7 @@ def attend(
     back_LK = place_L[:, None] - place_K
     seen_LK = (row_L[:, None] == row_K) & (back_LK >= 0)
     if window >= 0:
-        # As flash-attn has it: so many before the token itself.
+        # As in flash-attn, the window counts tokens before the token itself.
         seen_LK &= back_LK <= window
     k_BKNH, v_BKNH = (torch.cat(all_gather(x, group), 1) for x in (k_BLNH, v_BLNH))
     return eager(q_BLNH, k_BKNH, v_BKNH, seen_LK.expand(len(q_BLNH), -1, -1))
@@ -44,7 +44,7 @@ def zigzag(length: int, group: ProcessGroup) -> Tensor:
 def attend_balanced(
     q_BNLH: Tensor, k_BNLH: Tensor, v_BNLH: Tensor, seen_BSS: Tensor, mesh: DeviceMesh
 ) -> Tensor:
-    """BLNH, where torch's context parallelism has cut rows, and with any mask."""
+    """Attention, BLNH, where torch's context parallelism has cut rows, and with any mask."""
     columns = held(seen_BSS.shape[-1], mesh.size())
     mine = columns.chunk(mesh.size())[mesh.get_local_rank()]
     k_BNKH, v_BNKH = (

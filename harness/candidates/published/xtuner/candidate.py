@@ -127,7 +127,7 @@ def sft(case: Case, rank: Rank, emit: Emit) -> None:
 
 
 class _Finetune:
-    """As much of `SupervisedFinetune` as a loss goes through."""
+    """The part of `SupervisedFinetune` that a loss goes through."""
 
     _split_for_sequence_parallel = SFT["_split_for_sequence_parallel"]
     _compute_sequence_parallel_loss = SFT["_compute_sequence_parallel_loss"]
@@ -191,7 +191,7 @@ def collated(case: Case, batch: Padded) -> tuple[Data, Tensor]:
 
 
 def following(labels_BS: Tensor) -> Tensor:
-    """Of each token the label of the next one."""
+    """The label of each token's next one."""
     return torch.nn.functional.pad(labels_BS[:, 1:], (0, 1), value=IGNORED)
 
 

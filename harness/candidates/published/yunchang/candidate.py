@@ -71,7 +71,7 @@ def asynchronous(case: Case, rank: Rank, emit: Emit) -> None:
 
 
 def hybrid(case: Case, degrees: tuple[int, int], kernel: AttnType) -> Attention:
-    """A ring of Ulysses groups; of one rank, what it would call."""
+    """A ring of Ulysses groups; on one rank, the kernel that these would call."""
     if case.sp == 1:
         attention: Attention = flash_attn_func
         return attention
@@ -109,7 +109,7 @@ def step(
 
 
 def wide(attention: Attention) -> Attention:
-    """What comes in fp32 goes in as fp64.
+    """The attention, on fp64 where tensors come in fp32.
 
     The kernels take half precisions only, so a ring takes for granted that turning to fp32 makes
     a copy: with fp32 its accumulators are its buffers. They stay fp32 either way.

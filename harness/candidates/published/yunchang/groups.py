@@ -5,12 +5,12 @@ from torch.distributed import ProcessGroup
 
 from harness.candidates.published.yunchang.library import PROCESS_GROUP, set_seq_parallel_pg
 
-# They are kept: every rank takes part in making one, and they are never given back.
+# Groups are kept: every rank takes part in making one, and they are never given back.
 _made: dict[tuple[int, int], tuple[ProcessGroup, ProcessGroup]] = {}
 
 
 def use(ulysses: int, ring: int) -> None:
-    """Degrees whose product is sp, as `set_seq_parallel_pg` lays them out."""
+    """Use degrees whose product is sp, as `set_seq_parallel_pg` lays them out."""
     if (ulysses, ring) not in _made:
         set_seq_parallel_pg(ulysses, ring, dist.get_rank(), dist.get_world_size())
         _made[ulysses, ring] = PROCESS_GROUP.ULYSSES_PG, PROCESS_GROUP.RING_PG

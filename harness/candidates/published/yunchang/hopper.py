@@ -12,7 +12,7 @@ NAME = "flash_attn_interface"
 
 
 def install() -> None:
-    """Before the library looks for it."""
+    """Put the stand-in in place, before the library looks for it."""
     module: Any = ModuleType(NAME)
     vars(module).update(
         _flash_attn_forward=_flash_attn_forward,
@@ -32,7 +32,7 @@ def _flash_attn_forward(
     window_size: tuple[int, int],
     **others: Any,
 ) -> tuple[Tensor, ...]:
-    """Output and log of the sums; of all others nothing may be asked but their defaults."""
+    """Output and log of the sums; all other arguments must be their defaults."""
     _refuse(others)
     return blocks._flash_attn_forward(
         *(q, k, v, 0.0, softmax_scale, causal, *window_size, 0.0, None), return_softmax=False
@@ -72,7 +72,7 @@ def flash_attn_func(
 
 
 def _refuse(others: dict[str, Any]) -> None:
-    """Defaults are None or count as false, but for two that mean nothing here."""
+    """Refuse all but defaults, which are None or false; `rotary_interleaved` has no effect."""
     asked = {name for name, value in others.items() if value}
     if asked - {"rotary_interleaved"}:
         raise NotImplementedError(f"flash_attn_interface: {sorted(asked)} is not stood in for")

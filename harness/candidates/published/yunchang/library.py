@@ -1,4 +1,4 @@
-"""yunchang, imported once what it looks for is there."""
+"""yunchang, imported once the packages that it looks for are there."""
 
 from harness.candidates.published.flash_stand_in import blocks
 from harness.candidates.published.yunchang import hopper

@@ -5,7 +5,7 @@ from harness.candidates.published.wiring.limits import decoder, first
 from harness.case import Case
 from harness.case.stated import ALL_RANKS
 
-# Rings add up in fp32 whatever they are given.
+# Rings add up in fp32, whatever dtype they are given.
 RING = ("fp32", "bf16")
 
 

@@ -38,7 +38,7 @@ def no_ring() -> AbstractContextManager[Any]:
 
 @contextmanager
 def not_async() -> Iterator[None]:
-    """The layer whose all-to-alls autograd knows; a ring of one would send to itself."""
+    """Use the layer whose all-to-alls autograd knows; a ring of one would send to itself."""
     from harness.candidates.published.yunchang import candidate, library
 
     layer = patch.object(candidate, "AsyncLongContextAttention", library.LongContextAttention)
