@@ -1,4 +1,4 @@
-"""Who is still to be judged in a campaign, and on what. Standard library only."""
+"""Which candidates are still to be judged in a campaign. Standard library only."""
 
 from dataclasses import dataclass
 

@@ -19,7 +19,7 @@ from harness.case import Case
 from harness.generation.situations import SITUATIONS
 from harness.plan import plan
 
-# Those whose rows are padded and cut as the first case is shown.
+# Names of candidates whose rows are padded and cut as the first case is shown.
 OURS = ("native-", "mutants.", "benign.")
 
 

@@ -23,7 +23,7 @@ def digest_of_code(candidates: Iterable[str]) -> str:
 
 
 def _modules(folder: Path) -> Iterator[Path]:
-    """Those of a folder, and of the packages in it."""
+    """Yield the modules of a folder, and of the packages in it."""
     yield from sorted(folder.glob("*.py"))
     for package in sorted(folder.glob("*/__init__.py")):
         yield from _modules(package.parent)

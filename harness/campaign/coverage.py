@@ -1,14 +1,14 @@
 """What was examined of what was asked for: a run that left it out is no pass. Needs no torch.
 
 Every case can pass, and the run can still prove nothing: the candidate refused each case that
-shares a sequence, or each that has a target. So of the cases that were drawn it is counted how
-many share a sequence over each sp, and how many have a target whose label is on another rank; of
-these, enough must have been judged. Of every gradient it is counted in how many cases it was
-compared, and in how many of them it was not zero.
+shares a sequence, or each that has a target. So coverage counts, of the cases that were drawn, how
+many share a sequence over each sp, and how many have a target whose label is on another rank;
+enough of these must have been judged. It also counts in how many cases each gradient was compared,
+and in how many of them it was not zero.
 
 Enough is a quarter of what was drawn, and never more than ENOUGH: a candidate may refuse most of
 what is drawn. ENOUGH is so large that a fault which shows in half of the cases that can show it is
-overlooked less than once in a hundred runs: 0.5 ** 7 < 0.01. Of 158 known bugs 139 show so often.
+overlooked less than once in a hundred runs: 0.5 ** 7 < 0.01. 139 of 158 known bugs show so often.
 """
 
 import re
@@ -69,7 +69,7 @@ class Coverage:
 
     @classmethod
     def asks(cls, cases: Iterable[Case], named: Sequence[str] = ()) -> "Coverage":
-        """Of a candidate that is to be judged on these, and on each value of what is named."""
+        """Start with cases that a candidate is to be judged on, and each value of named fields."""
         coverage = cls()
         for case in cases:
             coverage.ask(case, named)

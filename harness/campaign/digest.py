@@ -16,7 +16,7 @@ def is_digest(text: str) -> bool:
 
 
 def digest(cases: Iterable[Case]) -> str:
-    """Of these cases, in any order."""
+    """Digest these cases, in any order."""
     return add_up(hashlib.sha256(str(case).encode()).hexdigest()[: 2 * _BYTES] for case in cases)
 
 

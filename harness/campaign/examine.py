@@ -34,7 +34,7 @@ MOST_EARLIER = 1000
 
 
 class Watch(Protocol):
-    """Who is told how far it is."""
+    """Shows how far it is."""
 
     def tell(self, summary: Summary, doing: str = "checking") -> None: ...
 

@@ -137,7 +137,7 @@ def _content(file: Path) -> bytes:
 
 
 def _require_same(folder: Path, campaign: dict[str, Any]) -> None:
-    """Of a folder that has no campaign yet, it is this one from now on."""
+    """Make this the campaign of the folder if it has none yet."""
     file = folder / CAMPAIGN
     if not file.exists():
         draft = folder / f"{CAMPAIGN}.{os.getpid()}"

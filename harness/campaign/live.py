@@ -28,7 +28,7 @@ class Live(Progress):
             transient=True,
         )
         self._total, self._situations = total, situations
-        # Of lots that are done.
+        # Cases and situations of lots that are done.
         self._done, self._met = 0, set[str]()
         self._started = self._told = time.monotonic()
         self._checking = self.add_task("checking", total=total, rate="-", seen="-")

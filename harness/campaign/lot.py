@@ -7,8 +7,8 @@ from typing import TypeVar
 Item = TypeVar("Item")
 # So many cases are drawn together, from the number of their lot: nobody draws those of another.
 SIZE = 100
-# Who has so many lots gets whole ones, of which one more or less makes no difference; else there
-# is a share of each lot for everybody: every n-th case for a shard, so many in a row for a pool.
+# With so many lots each, shards and pools take whole ones: one more or less makes no difference.
+# With fewer, each takes a share of every lot: a shard every n-th case, a pool so many in a row.
 MANY = 10
 
 

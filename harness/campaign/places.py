@@ -12,7 +12,7 @@ MOST_LOSSES = 2
 
 
 class Lost(RuntimeError):
-    """Whoever is given this job is gone; the message names it."""
+    """Each place that got this job was lost; the message names it."""
 
 
 class Places(Protocol[Job, Done_co]):

@@ -24,7 +24,7 @@ PLACE = ("device", "devices", "transport", "ranks")
 
 
 def versions() -> dict[str, str]:
-    """Of all that decides what is drawn, and how it is computed."""
+    """Versions of all that decides what is drawn, and how it is computed."""
     others = {name: importlib.metadata.version(name) for name in ("hypothesis", "torch")}
     return {"harness": harness.__version__, **others}
 
@@ -50,7 +50,7 @@ class Summary:
     tallies: dict[str, Tally]
     # Zeros as well: what was never met tells as much.
     situations: Counter[str]
-    # Of cases that some candidate does not support.
+    # Situations of cases that some candidate does not support.
     refused: Counter[str] = field(default_factory=Counter)
     cases: int = 0
     seconds: float = 0.0

@@ -48,7 +48,7 @@ class Supply:
     def __init__(self, request: Request, ranks: int, lot: Lot) -> None:
         self._request, self._ranks, self._lot = request, ranks, lot
         whole = _of_lot(request, ranks, lot)
-        # Of the lot, whatever part of it this is.
+        # They belong to the lot, whatever part of it this is.
         self.number, self.drawn = str(lot.number), digest(whole)
         self.share = lot.share(whole)
         self.given: list[Case] = []

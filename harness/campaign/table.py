@@ -27,7 +27,7 @@ LEAVE_OUT = "Leave it out with --sp, --dtype, --loss and --set"
 GAP = 4
 MOST_REASONS = 10
 MOST_LEANS = 3
-# Of cases that are not judgeable in their dtype, the share that goes without a word at the end.
+# Up to this share of cases that are not judgeable in their dtype, the end does not speak of them.
 MOST_HIDDEN = 0.1
 # A share of what a dtype may round that some case uses, if anything is computed in it.
 LEAST_USED = 1e-4

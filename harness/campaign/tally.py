@@ -106,16 +106,16 @@ class Tally:
     failures: list[dict[str, Any]] = field(default_factory=list)
     # How many cases nobody could judge, by dtype and by the tensor that rounding hides most of.
     unjudgeable: dict[str, Counter[str]] = field(default_factory=dict)
-    # Of cases that passed, the gradients that were compared, and those that are zero everywhere.
+    # Gradients that were compared in cases that passed, and how many are zero everywhere.
     gradients: int = 0
     zeros: int = 0
-    # Of cases that passed, those whose own step at sp 1 kept their replicas and micro-batches.
+    # Cases that passed and whose own step at sp 1 kept their replicas and micro-batches.
     kept: int = 0
     # How many cases failed, by what is seen of each: the tensor or fault it begins with, and what
     # that looks like.
     marks: Counter[str] = field(default_factory=Counter)
-    # Of this run, the first of each mark that is new, and how many are wanted; there is none where
-    # the tally was read or added up.
+    # The first failure of each new mark in this run, and how many are wanted; none if the tally
+    # was read or added up.
     found: "dict[str, Comparison]" = field(default_factory=dict, compare=False)
     wanted: int = field(default=1, compare=False)
     # The candidate's limits, as soon as a case was outside them, and how many cases were.

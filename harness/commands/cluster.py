@@ -145,7 +145,7 @@ class Cluster(Generic[Job, Done]):
 
     def finished(self) -> tuple[Job, Done | None] | None:
         waited = {s.answer: s for s in self._seats if s.job is not None or not s.is_open}
-        # Who has a job is waited for as long as it takes: each of its cases has a time limit.
+        # An actor with a job has no deadline here: each of its cases has a time limit.
         ready, _ = ray.wait([*waited], timeout=None if self.is_busy else PATIENCE)
         if not ready:
             raise NoRanks(

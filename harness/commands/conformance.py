@@ -142,7 +142,7 @@ def so_far(out: Path) -> "Results":
     try:
         pages(results, out)
     except BadInput:
-        # Of a folder, not of the results: it says which.
+        # A folder is damaged, not the results: the error says which.
         raise
     except (LookupError, TypeError, ValueError, AttributeError):
         raise BadResults(f"--out={out}: its results are damaged; name another folder") from None

@@ -46,14 +46,14 @@ def open_examiner(
 
 @contextmanager
 def open_work(*asked: Any) -> "Iterator[Callable[[Share], dict[str, Any]]]":
-    """The same where nobody watches: what a lot comes to, as a document has it."""
+    """Judge lots in a process that shows nothing: it returns what a document has."""
     with open_examiner(*asked) as examiner:
         yield lambda share: examiner.examine(*share, Silent()).record()
 
 
 @contextmanager
 def open_elsewhere(*asked: Any) -> "Iterator[Callable[[Share], dict[str, Any]]]":
-    """The same on a host whose clock is another: there is so much time left."""
+    """Judge lots on a host with another clock: it is given the seconds that are left."""
     *others, seconds = asked
     with open_work(*others, time.monotonic() + seconds) as work:
         yield work
@@ -67,7 +67,7 @@ def read_work(record: dict[str, Any]) -> "Summary":
 
 
 class Silent:
-    """Of several lines that move none could be read."""
+    """Shows nothing: several lines that move could not be read."""
 
     def tell(self, summary: "Summary", doing: str = "checking") -> None:
         pass

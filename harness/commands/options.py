@@ -22,7 +22,7 @@ STOPPED = 130
 # Sizes that are drawn where nobody asked for others; and, seldom, beyond them.
 USUAL_SPS, USUAL_DPS = (1, 2, 4), (1, 2)
 RARE_SPS, RARE_DPS = (3, 5, 8), (4,)
-# Of other fields, what is drawn where nobody names it.
+# What is drawn of other fields if the command line does not name it.
 USUAL = {
     "dp": None,
     "dtype": "fp64,fp32",

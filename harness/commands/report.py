@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     from harness.report.html import pages_of, save
 
     ready_to_report(options)
-    # Of all or of none: nobody looks for the one that is missing.
+    # Read all before any page is written: a missing page is easily overlooked.
     found = [pages_of(name, read_document(name)) for name in options.names]
     written = [save(Path(options.report), pages) for pages in found]
     for pages in written:

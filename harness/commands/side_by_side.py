@@ -85,7 +85,7 @@ class Processes(Generic[Job, Done]):
     def begin(self, job: Job) -> None:
         worker = next(worker for worker in self._workers if worker.job is None)
         worker.job = job
-        # Who is gone is noticed when it is waited for.
+        # A worker that is gone is noticed when it is waited for.
         with suppress(OSError):
             worker.connection.send(job)
 
@@ -152,7 +152,7 @@ def _serve(opens: Open, asked: tuple[Any, ...], parent: int, connection: Connect
         return
     told: object = None
     try:
-        # Who is asked to end before this has nothing to tell.
+        # A worker that is asked to end before this has nothing to report.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with opens(*asked) as work:
             while True:

@@ -25,12 +25,12 @@ class Remade:
     # The whole store as it is to be.
     goldens: dict[str, Golden] = field(default_factory=dict)
     drifts: dict[str, Drift] = field(default_factory=dict)
-    # Those that are not written as they were.
+    # Goldens that are not written as they were.
     written: list[str] = field(default_factory=list)
 
     @property
     def changed(self) -> list[str]:
-        """Those that a change of meaning moved."""
+        """Goldens that a change of meaning moved."""
         return [name for name, moved in self.drifts.items() if moved.change is Change.SEMANTIC]
 
 
@@ -55,8 +55,8 @@ def remake(
 ) -> Remade:
     """Compute all again. Stored bits stay, unless it is accepted that they go.
 
-    A change of meaning is accepted with a reason only. Those that are of a candidate's `own` step
-    are told as ranks made them anew, by name.
+    A change of meaning is accepted with a reason only. `own` has, by name, goldens of candidates'
+    own steps as ranks made them anew.
     """
     remade = Remade()
     for name, golden in goldens.items():

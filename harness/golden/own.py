@@ -40,7 +40,7 @@ def is_own(golden: Golden) -> bool:
 
 
 def adopted(goldens: Mapping[str, Golden], candidate: str) -> dict[str, Golden]:
-    """The same numbers, to be held against those of another candidate's step."""
+    """Name another candidate whose step the numbers are held against."""
     return {
         name: replace(
             golden,

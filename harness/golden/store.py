@@ -43,7 +43,7 @@ class Store:
         self.change(lambda _: files)
 
     def change(self, changed: Callable[[dict[str, bytes]], Files]) -> None:
-        """The same, made of what is there at that moment: no other writer comes between."""
+        """Write what is made of what is there at that moment: no other writer comes between."""
         with self._told():
             self.folder.mkdir(parents=True, exist_ok=True)
         with self._locked(fcntl.LOCK_EX):

@@ -29,7 +29,7 @@ class Vector:
     source: str
 
     def meshes(self, sps: Sequence[int], dps: Sequence[int] = (1, 2)) -> list[Case]:
-        """The same batch on every mesh that it fits, of which all compute the same."""
+        """Yield the batch on every mesh that it fits and on which it means the same."""
         # A mean over micro-batches depends on which rows share one, and so on how many replicas.
         ways = (self.case.dp,) if self.case.loss == "micro-mean" else dps
         cases = []

@@ -60,7 +60,7 @@ def jobs(
 def verify(asked: Sequence[Asked], goldens: int, session: Session) -> "Verified":
     """Run all; then what failed again, fully traced, to say what it looks like.
 
-    Of each golden until one failure is nobody's; all of a package of which bugs are listed.
+    Once a golden has a failure that is not listed, only candidates with listed bugs are traced.
     """
     verified = Verified(goldens=goldens)
     failing = []

@@ -17,7 +17,7 @@ AGAIN = ("--against", ITSELF)
 
 
 def taken_over(options: argparse.Namespace, goldens: "dict[str, Golden]") -> "dict[str, Golden]":
-    """Those of somebody's own step, held against the one candidate that is named instead.
+    """Hold goldens of an own step against the one candidate that is named instead.
 
     It may be the same step in another file, or its next version.
     """
@@ -54,7 +54,7 @@ def whose(options: argparse.Namespace, goldens: "dict[str, Golden]") -> list[str
 
 
 def made_anew(options: argparse.Namespace, goldens: "dict[str, Golden]") -> "dict[str, Golden]":
-    """Those of a candidate's own step, as it computes now; none of plain training's."""
+    """Compute the goldens of own steps anew; leave out those of plain training."""
     from harness.golden.own import candidate_of, is_own
 
     theirs = {name: golden for name, golden in goldens.items() if is_own(golden)}

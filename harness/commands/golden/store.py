@@ -32,7 +32,7 @@ def whole(options: argparse.Namespace, files: "Files") -> "dict[str, Golden] | N
 
 
 def oracles(options: argparse.Namespace, files: "Files") -> "dict[str, Golden] | None":
-    """The same, where they must hold what plain training computes."""
+    """Read goldens, and refuse any that plain training did not compute."""
     from harness.golden import BadGolden
     from harness.golden.recorded import is_recorded
 

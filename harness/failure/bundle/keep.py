@@ -9,7 +9,7 @@ from harness.failure.bundle.origin import Origin, versions
 from harness.failure.bundle.write import write_bundle
 from harness.ranks.pool import RankPool
 
-# Of a pool's place, what a bundle has in fields of its own.
+# Parts of a pool's place that have fields of their own in a bundle.
 PLACED = {"device", "devices", "transport", "ranks"}
 
 

@@ -12,7 +12,7 @@ PACKAGES = ("torch", "numpy", "hypothesis", "safetensors")
 
 
 def versions() -> dict[str, str]:
-    """Of everything that a result may depend on."""
+    """Versions of everything that a result may depend on."""
     return {
         "harness": harness.__version__,
         "python": platform.python_version(),

@@ -6,9 +6,9 @@ from typing import Any
 
 from harness.compare import Comparison
 
-# Of one text, of one list, of one field of a record with all that is in it.
+# The most of one text, of one list, and of one field of a record with all that is in it.
 TEXT, ITEMS, FIELD = 32 << 10, 1000, 64 << 10
-# Of what all ranks said and did together.
+# The most of what all ranks said and did together.
 RANKS = 256 << 10
 
 
