@@ -70,7 +70,7 @@ RUNS = [
     "check --candidate nobody",
     "check --cases none",
     "check --sp 3 --ranks 2",
-    "check --set layers=1000",
+    "check --set layers=0",
     "check --dtype fp12",
     "check --shard 3/2",
     f"check {SMALL} --candidate native-local --device pretend",
