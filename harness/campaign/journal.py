@@ -18,6 +18,7 @@ from harness.campaign.lot import Lot, Part
 from harness.campaign.request import Request, origin
 from harness.campaign.summary import Summary, versions
 from harness.outside import BadInput, NotReadable, read_file, read_json
+from harness.storage import write_file
 
 CAMPAIGN, LOTS = "campaign.json", "lots.jsonl"
 MOST_BYTES = 1 << 32
@@ -140,9 +141,7 @@ def _require_same(folder: Path, campaign: dict[str, Any]) -> None:
     """Of a folder that has no campaign yet, it is this one from now on."""
     file = folder / CAMPAIGN
     if not file.exists():
-        draft = folder / f"{CAMPAIGN}.{os.getpid()}"
-        draft.write_text(json.dumps(campaign, indent=1))
-        draft.replace(file)
+        write_file(file, json.dumps(campaign, indent=1).encode())
         return
     try:
         known = read_json(_content(file))

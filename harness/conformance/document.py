@@ -15,6 +15,7 @@ from harness.conformance.stage import Stage, name_of
 from harness.conformance.sweep import Release
 from harness.outside import BadInput, NotReadable, read_file, read_json
 from harness.report.record import comparison_record
+from harness.storage import write_file
 
 FORMAT = "conformance/1"
 NAME = "conformance.json"
@@ -75,10 +76,8 @@ def write(folder: Path, results: Results) -> None:
     }
     sections = zip(SECTIONS, (candidates, releases, findings), strict=True)
     parts = [_lines(name, section) for name, section in sections]
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f"{NAME}.partial"
-    draft.write_text(",\n".join([f'{{\n "format": {json.dumps(FORMAT)}', *parts]) + "\n}\n")
-    draft.rename(folder / NAME)
+    text = ",\n".join([f'{{\n "format": {json.dumps(FORMAT)}', *parts]) + "\n}\n"
+    write_file(folder / NAME, text.encode())
 
 
 def _lines(kind: str, records: Mapping[str, Any]) -> str:

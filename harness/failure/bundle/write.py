@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.compare import Comparison
-from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, private, put
+from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, private
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.read import EXPLANATION, FORMAT, RANKS, RECORD, TENSORS
 from harness.failure.bundle.tensors import pack
@@ -15,6 +15,7 @@ from harness.failure.sameness import mark_of
 from harness.names import file_name
 from harness.report.record import comparison_record
 from harness.report.text import explain
+from harness.storage import write_folder
 
 # What the failure is, of which nothing may be missing; and what has bounds of its own.
 NEVER_CUT = ("case", "before", "ranks", "id", "candidate", "verdict", "picture", "larger")
@@ -27,9 +28,11 @@ def write_bundle(
     files = _files(comparison, origin or Origin())
     name = f"{comparison.case.id}-{file_name(comparison.candidate)}"
     try:
-        return put(files, name, folder)
+        write_folder(folder / name, files)
+        return folder / name
     except OSError:
-        return put(files, name, private(elsewhere()))
+        write_folder(private(elsewhere()) / name, files)
+        return elsewhere() / name
 
 
 def _files(comparison: Comparison, origin: Origin) -> dict[str, bytes]:
