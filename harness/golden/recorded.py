@@ -59,7 +59,7 @@ def record(
             raise BadGolden(f"{name}: {candidate} is {comparison.verdict.name} on {case}")
         told = {**made, CANDIDATE: candidate, AGAINST: against}
         stored = Stored(name, str(case), trace, told)
-        recorded[name] = Golden(golden.vector, stored, Listed("", "", commit))
+        recorded[name] = Golden(golden.vector, stored, Listed("", "", commit, reason=""))
     if not recorded:
         raise BadGolden(f"{candidate} can run none of the goldens on {pool.size} ranks")
     return recorded, left_out

@@ -221,6 +221,6 @@ def test_a_header_has_one_entry_since_more_would_come_in_any_order() -> None:
 
 
 def test_a_manifest_of_a_name_that_leads_elsewhere_is_refused() -> None:
-    entry = Listed("0" * 64, "0" * 64, "unknown")
+    entry = Listed("0" * 64, "0" * 64, "unknown", "")
     _, (damage,) = examine({FILE: manifest_text({"../../etc/passwd": entry})})
     assert "a name has a-z, 0-9 and - only" in str(damage)
