@@ -80,7 +80,11 @@ def fitted(value: Any, kind: type[Record], where: str = "") -> Record:
 
     def counted(_: type, value: Any) -> Counter[str]:
         """There is no other kind of field that JSON does not have."""
-        return Counter(msgspec.convert(value, dict[str, Annotated[int, msgspec.Meta(ge=0)]]))
+        try:
+            return Counter(msgspec.convert(value, dict[str, Annotated[int, msgspec.Meta(ge=0)]]))
+        except msgspec.ValidationError as error:
+            # So that the field is named that it is in.
+            raise ValueError(str(error).partition(" - at `")[0]) from None
 
     try:
         return msgspec.convert(value, kind, dec_hook=counted)
@@ -96,8 +100,8 @@ def _told(error: str, where: str) -> str:
         if what.startswith(begins):
             name = what.removeprefix(begins).removesuffix("`")
             field, what = f"{field}.{name}".removeprefix("."), says
-    said = f"{field}: {what[:1].lower()}{what[1:]}" if field else what
-    said = " ".join(said.split())
+    what = f"{what[:1].lower()}{what[1:]}"
+    said = " ".join(f"{field}: {what}".removeprefix(": ").split())
     return said if len(said) <= LONGEST_SAID else f"{said[:LONGEST_SAID]}…"
 
 
