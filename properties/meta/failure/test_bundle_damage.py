@@ -131,6 +131,14 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a wrong sentence": (edit(left_out=[1]), "left_out[0]: expected `str`, got `int`"),
     "tensors of no key": (edit(tensors=[]), "4 tensors in it belong to no key"),
     "a key of no tensor": (edit(tensors=[{"key": "x", "shape": []}]), "has no tensors in it"),
+    "less than no ranks": (edit(ranks=-1), "ranks: expected `int` >= 0"),
+    "more of a mark": (edit(mark__more=1), "mark.more: is not known"),
+    "more of an origin": (edit(origin__more=1), "origin.more: is not known"),
+    "no origin": (edit(origin={}), "origin.device: is missing"),
+    "a size below nothing": (
+        edit(tensors=[{"key": "labels", "shape": [-1]}]),
+        "tensors[0].shape[0]: expected `int` >= 0",
+    ),
     "no shape": (edit(tensors=[{"key": "labels"}]), "tensors[0].shape: is missing"),
     "another shape": (edit(tensors=[{"key": "labels", "shape": [2]}]), "do not fit together"),
 }
