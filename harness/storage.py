@@ -47,14 +47,14 @@ def write_folder(place: Path, files: Mapping[str, bytes]) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """`OSError` unless something can be written in a folder; it is made if there is none."""
+    """Raise `OSError` unless a folder is there, or can be made, in which a file can be made."""
     draft = _new_draft(folder)
     draft.touch()
     draft.unlink()
 
 
 def _new_draft(folder: Path) -> Path:
-    """The name of a draft in a folder, which is made, and left without what others left there."""
+    """Name a draft in a folder; make the folder, and sweep away what was left in it."""
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(f"{DRAFT}*"):
         with contextlib.suppress(OSError):

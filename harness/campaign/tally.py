@@ -124,9 +124,11 @@ class Tally(msgspec.Struct, dict=True):
     # that looks like.
     marks: Counter[str] = msgspec.field(default_factory=Counter)
 
+    # What follows is no field, since no document has it: one run knows it, and may set it.
+
     @cached_property
     def found(self) -> "dict[str, Comparison]":
-        """Of this run, the first of each mark that is new: of none that was read or added up."""
+        """The first failure of each mark that is new in this run."""
         return {}
 
     @cached_property
@@ -136,12 +138,12 @@ class Tally(msgspec.Struct, dict=True):
 
     @cached_property
     def limits(self) -> str:
-        """The candidate's, as soon as a case of this run was outside them."""
+        """What limits the candidate, as soon as a case of this run was outside them."""
         return ""
 
     @cached_property
     def beyond(self) -> int:
-        """How many cases were."""
+        """How many cases of this run were outside its limits."""
         return 0
 
     def add(

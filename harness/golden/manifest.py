@@ -12,14 +12,13 @@ from harness.golden.vector import NAME, read_record, whole
 
 FILE = "manifest.json"
 FORMAT = "manifest/1"
-# SHA-256.
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One golden's line."""
 
-    # Of its two files.
+    # SHA-256 of its two files.
     vector: Digest
     tensors: Digest
     # What was checked out when its tensors were made.

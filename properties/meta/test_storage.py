@@ -11,7 +11,7 @@ import pytest
 from harness.storage import LEFTOVER_SECONDS, require_writable, write_file, write_folder
 from properties.helpers.commands import ran
 
-# Of one name, and yet no file of one is as in the other.
+# Both kinds have one name, and yet no byte of one is as in the other.
 STRUCK = """
 import os, signal, sys
 from itertools import count

@@ -39,7 +39,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def seen_here(**known: Any) -> Origin:
-    """That of a failure of which this is known; the rest is empty."""
+    """The origin of a failure of which this is known, and nothing else but who saw it."""
     empty = dict.fromkeys(("device", "transport", "test", "blob"), "")
     nothing = {**empty, "ranks": 0, "against": PLAIN, "campaign": None, "versions": versions()}
     return Origin(**{**nothing, **known})
