@@ -1,13 +1,12 @@
 """What comes from outside: errors about it, files of it, and text of it for a terminal."""
 
 import json
-import math
 import os
 import re
 import stat
-from dataclasses import fields, is_dataclass
+from collections import Counter
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, TypeVar
 
 # No line that a person reads is longer.
 LONGEST = 1 << 16
@@ -17,6 +16,14 @@ HARMFUL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
     "\ud800-\udfff]"
 )
+# What msgspec says of a field that is not where it says, and what is said of that field here.
+SAID = {
+    "Object missing required field `": "is missing",
+    "Object contains unknown field `": "is not known",
+}
+# Names and values in a sentence may have any length.
+LONGEST_SAID = 200
+Record = TypeVar("Record")
 
 
 class BadInput(ValueError):
@@ -25,6 +32,10 @@ class BadInput(ValueError):
 
 class NotReadable(ValueError):
     """It is no file, or larger than it may be."""
+
+
+class Misfit(ValueError):
+    """A document holds what cannot be there: the message names the field, and what is wrong."""
 
 
 def read_file(file: str | Path, most: int) -> bytes:
@@ -63,28 +74,35 @@ def _cleaned(value: Any) -> Any:
     return value
 
 
-def fits(value: object, hint: Any) -> bool:
-    """Whether it is what its annotation says, all of it: a document may hold anything."""
-    kind, inner = get_origin(hint), get_args(hint)
-    if is_dataclass(hint):
-        # What is not compared is in no document.
-        good = all(fits(getattr(value, f.name), f.type) for f in fields(hint) if f.compare)
-    elif hint is Any:
-        good = True
-    elif kind is Literal:
-        good = type(value) is str and value in inner
-    elif isinstance(value, dict):
-        # A counter has the kind of its keys only.
-        key, its = (*inner, int)[:2]
-        good = all(fits(k, key) and fits(v, its) for k, v in value.items())
-    elif isinstance(value, (list, tuple)):
-        good = kind is type(value) and all(fits(each, inner[0]) for each in value)
-    elif hint is float:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        good = number and math.isfinite(value)  # type: ignore[arg-type]
-    else:
-        good = type(value) is hint
-    return good
+def fitted(value: Any, kind: type[Record], where: str = "") -> Record:
+    """The record that a document holds, each field as it is annotated; `Misfit` if it is none."""
+    import msgspec
+
+    def counted(_: type, value: Any) -> Counter[str]:
+        """There is no other kind of field that JSON does not have."""
+        try:
+            return Counter(msgspec.convert(value, dict[str, Annotated[int, msgspec.Meta(ge=0)]]))
+        except msgspec.ValidationError as error:
+            # So that the field is named that it is in.
+            raise ValueError(str(error).partition(" - at `")[0]) from None
+
+    try:
+        return msgspec.convert(value, kind, dec_hook=counted)
+    except msgspec.ValidationError as error:
+        raise Misfit(_told(str(error), where)) from None
+
+
+def _told(error: str, where: str) -> str:
+    """What is wrong, and with which field: as one sentence that somebody reads."""
+    what, _, at = error.rpartition(" - at `") if " - at `" in error else (error, "", "$`")
+    field = (where + at.removeprefix("key` in `")[1:-1]).removeprefix(".")
+    for begins, says in SAID.items():
+        if what.startswith(begins):
+            name = what.removeprefix(begins).removesuffix("`")
+            field, what = f"{field}.{name}".removeprefix("."), says
+    what = f"{what[:1].lower()}{what[1:]}"
+    said = " ".join(f"{field}: {what}".removeprefix(": ").split())
+    return said if len(said) <= LONGEST_SAID else f"{said[:LONGEST_SAID]}…"
 
 
 def harmless(text: str) -> str:

@@ -1,10 +1,9 @@
-"""Which candidates are still to be judged in a campaign. Standard library only."""
+"""Which candidates are still to be judged in a campaign. Needs no torch."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A candidate, the failures that it is known to have by their marks, and how many are wanted.
 
     Cases that fail as is known are counted, and none of them is looked into any more.

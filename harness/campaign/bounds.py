@@ -1,9 +1,10 @@
 """The bounds of what was judged: beyond them nothing is known. Needs no torch."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from harness.case import Case
 
@@ -39,11 +40,10 @@ TOLD: dict[str, Callable[[Case], Iterable[object]]] = {
 TURNED_ON = ("compiled", "mixed", "checkpoint", "tied")
 
 
-@dataclass(slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, forbid_unknown_fields=True):
     """Every value that a case had in which something was learned, by what it is called."""
 
-    values: dict[str, list[str]] = field(default_factory=dict)
+    values: dict[str, list[str]] = {}
 
     def add(self, comparison: "Comparison") -> None:
         """Where every gradient is zero, a case shows nothing of what it has."""

@@ -14,11 +14,13 @@ overlooked less than once in a hundred runs: 0.5 ** 7 < 0.01. 139 of 158 known b
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness.campaign.together import together
+import msgspec
+
+from harness.campaign.together import Whole, together
 from harness.case import Case
+from harness.outside import fitted
 from harness.plan import plan
 from harness.verdict import Verdict
 
@@ -47,25 +49,23 @@ def having(case: Case, field: str) -> str:
     return f"{field}={getattr(case, field)}"
 
 
-@dataclass(slots=True)
-class Gradient:
+class Gradient(msgspec.Struct, forbid_unknown_fields=True):
     """In how many cases one was compared, and in how many it was not zero."""
 
-    compared: int = 0
-    alive: int = 0
+    compared: Whole = 0
+    alive: Whole = 0
 
     def __add__(self, other: "Gradient") -> "Gradient":
         return Gradient(self.compared + other.compared, self.alive + other.alive)
 
 
-@dataclass(slots=True)
-class Coverage:
+class Coverage(msgspec.Struct, forbid_unknown_fields=True):
     """What one candidate was asked for, and what of it was judged."""
 
-    asked: Counter[str] = field(default_factory=Counter)
-    judged: Counter[str] = field(default_factory=Counter)
+    asked: Counter[str] = msgspec.field(default_factory=Counter)
+    judged: Counter[str] = msgspec.field(default_factory=Counter)
     # By name, whatever the layer.
-    gradients: dict[str, Gradient] = field(default_factory=dict)
+    gradients: dict[str, Gradient] = {}
 
     @classmethod
     def asks(cls, cases: Iterable[Case], named: Sequence[str] = ()) -> "Coverage":
@@ -128,22 +128,12 @@ class Coverage:
                 yield f"no element of {name}, which was zero in all {compared} cases"
 
     def record(self) -> dict[str, Any]:
-        return {
-            "asked": dict(self.asked),
-            "judged": dict(self.judged),
-            "gradients": {name: asdict(each) for name, each in self.gradients.items()},
-        }
+        record: dict[str, Any] = msgspec.to_builtins(self)
+        return record
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "Coverage":
-        return cls(
-            Counter(record["asked"]),
-            Counter(record["judged"]),
-            {name: Gradient(**each) for name, each in record["gradients"].items()},
-        )
+        return fitted(record, cls)
 
     def is_sound(self) -> bool:
-        counts = (*self.asked.values(), *self.judged.values())
-        return min(counts, default=0) >= 0 and all(
-            0 <= each.alive <= each.compared for each in self.gradients.values()
-        )
+        return all(each.alive <= each.compared for each in self.gradients.values())

@@ -1,18 +1,16 @@
 """A digest of cases that adds up: those of all parts of a lot come to that of the lot."""
 
 import hashlib
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Annotated
 
+import msgspec
+
+from harness.campaign.together import Whole
 from harness.case import Case
 
 _BYTES = 8
-
-
-def is_digest(text: str) -> bool:
-    """Whether it can be one."""
-    return re.fullmatch(f"[0-9a-f]{{{2 * _BYTES}}}", text) is not None
+Digest = Annotated[str, msgspec.Meta(pattern=rf"^[0-9a-f]{{{2 * _BYTES}}}\Z")]
 
 
 def digest(cases: Iterable[Case]) -> str:
@@ -26,13 +24,12 @@ def add_up(digests: Iterable[str]) -> str:
     return f"{total:0{2 * _BYTES}x}"
 
 
-@dataclass(slots=True)
-class Begun:
+class Begun(msgspec.Struct, forbid_unknown_fields=True):
     """How many cases of one lot were begun, a digest of them, and one of all that it has."""
 
-    drawn: str
-    count: int = 0
-    judged: str = f"{0:0{2 * _BYTES}x}"
+    drawn: Digest
+    count: Whole = 0
+    judged: Digest = f"{0:0{2 * _BYTES}x}"
 
     def begin(self, case: Case) -> None:
         self.count += 1
@@ -44,9 +41,4 @@ class Begun:
 
     def is_of(self, size: int) -> bool:
         """Whether so many can have been begun, and are those of the lot if they are all."""
-        return (
-            is_digest(self.drawn)
-            and is_digest(self.judged)
-            and 0 <= self.count <= size
-            and (self.count < size or self.judged == self.drawn)
-        )
+        return self.count < size or (self.count == size and self.judged == self.drawn)

@@ -8,16 +8,19 @@ import fcntl
 import json
 import os
 import time
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Self
 
-from harness.campaign.ask import Ask, Asked
+import msgspec
+
+from harness.campaign.ask import Asked
 from harness.campaign.code import digest_of_code
 from harness.campaign.lot import Lot, Part
 from harness.campaign.request import Request, origin
 from harness.campaign.summary import Summary, versions
-from harness.outside import BadInput, NotReadable, read_file, read_json
+from harness.campaign.together import Amount, Whole
+from harness.outside import BadInput, NotReadable, fitted, read_file, read_json
+from harness.storage import write_file
 
 CAMPAIGN, LOTS = "campaign.json", "lots.jsonl"
 MOST_BYTES = 1 << 32
@@ -25,6 +28,18 @@ MOST_BYTES = 1 << 32
 
 class BadJournal(BadInput):
     """It is of another campaign, or none; the message names the folder."""
+
+
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A lot that is counted, who was asked for it, and what it came to."""
+
+    number: Whole
+    size: Whole
+    part: tuple[Whole, Whole]
+    asked: Asked
+    # Seconds, at the end of it.
+    elapsed: Amount
+    found: dict[str, Any]
 
 
 class Journal:
@@ -92,12 +107,10 @@ class Journal:
             if not line.endswith(b"\n"):
                 break
             try:
-                said = json.loads(line)
-                lot = Lot(said["number"], said["size"], Part(*said["part"]))
-                found = Summary.from_record(said["found"], partial=True)
-                asked = tuple(Ask(n, tuple(marks), w) for n, marks, w in said["asked"])
-                self.known[lot] = asked, found
-                self._before = float(said["elapsed"])
+                said = fitted(json.loads(line), _Line)
+                found = Summary.from_record(said.found, partial=True)
+                self.known[Lot(said.number, said.size, Part(*said.part))] = said.asked, found
+                self._before = said.elapsed
             except (ValueError, LookupError, TypeError, AttributeError):
                 raise BadJournal(
                     f"--resume={folder}: {LOTS} is damaged in line {len(self.known) + 1}; remove "
@@ -112,15 +125,9 @@ class Journal:
         """A lot that is counted; it is on the disk when this returns."""
         if self._lots < 0 or lot in self.known:
             return
-        said = {
-            "number": lot.number,
-            "size": lot.size,
-            "part": [lot.part.number, lot.part.of],
-            "asked": [astuple(ask) for ask in asked],
-            "elapsed": self.elapsed,
-            "found": found.record(),
-        }
-        data = memoryview(json.dumps(said).encode() + b"\n")
+        part = lot.part.number, lot.part.of
+        said = _Line(lot.number, lot.size, part, asked, self.elapsed, found.record())
+        data = memoryview(json.dumps(msgspec.to_builtins(said)).encode() + b"\n")
         try:
             while data:
                 data = data[os.write(self._lots, data) :]
@@ -140,9 +147,7 @@ def _require_same(folder: Path, campaign: dict[str, Any]) -> None:
     """Make this the campaign of the folder if it has none yet."""
     file = folder / CAMPAIGN
     if not file.exists():
-        draft = folder / f"{CAMPAIGN}.{os.getpid()}"
-        draft.write_text(json.dumps(campaign, indent=1))
-        draft.replace(file)
+        write_file(file, json.dumps(campaign, indent=1).encode())
         return
     try:
         known = read_json(_content(file))

@@ -11,13 +11,15 @@ deviation of its own, because cases scatter: docs/tolerances.md. Needs no torch.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
 from math import sqrt
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from harness.campaign.coverage import of_any_layer
-from harness.campaign.together import together
+from harness.campaign.together import Whole, together
 from harness.case import Dtype
+from harness.outside import fitted
 
 if TYPE_CHECKING:
     from harness.compare import Comparison
@@ -26,11 +28,10 @@ if TYPE_CHECKING:
 UNIT = 2.0**-60
 
 
-@dataclass(slots=True)
-class Leaning:
+class Leaning(msgspec.Struct, forbid_unknown_fields=True):
     """How far one tensor leaned in the cases of one dtype."""
 
-    count: int = 0
+    count: Whole = 0
     # In units, and in units squared.
     total: int = 0
     squares: int = 0
@@ -62,11 +63,10 @@ class Leaning:
         return self.count > 0 and self.total**2 <= self.count * self.squares
 
 
-@dataclass(slots=True)
-class Leanings:
+class Leanings(msgspec.Struct, forbid_unknown_fields=True):
     """How far tensors leaned in the cases that passed, by dtype and name."""
 
-    by_dtype: dict[str, dict[str, Leaning]] = field(default_factory=dict)
+    by_dtype: dict[Dtype, dict[str, Leaning]] = {}
 
     def add(self, comparison: "Comparison") -> None:
         for result in comparison.keys:
@@ -103,21 +103,13 @@ class Leanings:
                 )
 
     def record(self) -> dict[str, Any]:
-        record: dict[str, Any] = asdict(self)["by_dtype"]
+        record: dict[str, Any] = msgspec.to_builtins(self.by_dtype)
         return record
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "Leanings":
-        return cls(
-            {
-                dtype: {name: Leaning(**each) for name, each in by_name.items()}
-                for dtype, by_name in record.items()
-            }
-        )
+        return fitted({"by_dtype": record}, cls)
 
     def is_sound(self) -> bool:
-        known = get_args(Dtype)
-        return all(
-            dtype in known and all(each.is_sound() for each in by_name.values())
-            for dtype, by_name in self.by_dtype.items()
-        )
+        leanings = (each for by_name in self.by_dtype.values() for each in by_name.values())
+        return all(each.is_sound() for each in leanings)

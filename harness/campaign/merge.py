@@ -1,11 +1,13 @@
 """The documents of several shards as one. Needs no torch."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import reduce
 from operator import add
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from harness.campaign.lot import WHOLE
 from harness.campaign.summary import FORMAT, Summary

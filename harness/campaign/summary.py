@@ -3,17 +3,19 @@
 import importlib.metadata
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from itertools import chain
 from typing import Any, Final, Literal
+
+import msgspec
 
 import harness
 from harness.campaign.digest import Begun
 from harness.campaign.lot import Lot, Part
 from harness.campaign.request import Request
 from harness.campaign.tally import BUCKETS, Tally, worst
-from harness.campaign.together import together
-from harness.outside import fits
+from harness.campaign.together import Amount, Whole, together
+from harness.outside import fitted
 
 FORMAT = 12
 INTERRUPTED: Final = "interrupted"
@@ -29,8 +31,7 @@ def versions() -> dict[str, str]:
     return {"harness": harness.__version__, **others}
 
 
-@dataclass(slots=True, kw_only=True)
-class Summary:
+class Summary(msgspec.Struct, kw_only=True):
     """A campaign, or the shards of it that were examined."""
 
     request: Request
@@ -42,7 +43,7 @@ class Summary:
     # How many of its cases these shards have.
     size: int
     # By the number of each lot, which of its cases were begun here.
-    begun: dict[str, Begun] = field(default_factory=dict)
+    begun: dict[str, Begun] = {}
     of: int
     shards: tuple[int, ...]
     # Shards that should have been merged and were not; nothing is known of their cases.
@@ -51,11 +52,11 @@ class Summary:
     # Zeros as well: what was never met tells as much.
     situations: Counter[str]
     # Situations of cases that some candidate does not support.
-    refused: Counter[str] = field(default_factory=Counter)
-    cases: int = 0
-    seconds: float = 0.0
+    refused: Counter[str] = msgspec.field(default_factory=Counter)
+    cases: Whole = 0
+    seconds: Amount = 0.0
     # Where ranks ran, and on what.
-    placement: dict[str, str] = field(default_factory=dict)
+    placement: dict[str, str] = {}
     # Why not every case was judged, where somebody or --limit ended it before; or nothing.
     ended: Ended = ""
 
@@ -64,7 +65,7 @@ class Summary:
         situations = Counter(self.situations)
         situations.update(other.situations)
         endings = {self.ended, other.ended}
-        return replace(
+        return msgspec.structs.replace(
             self,
             size=self.size + other.size,
             begun=together(self.begun, other.begun),
@@ -91,7 +92,7 @@ class Summary:
             "versions": self.versions,
             "unseen": self.unseen,
             "size": self.size,
-            "begun": {number: asdict(each) for number, each in self.begun.items()},
+            "begun": msgspec.to_builtins(self.begun),
             "shards": {
                 "of": self.of,
                 "examined": list(self.shards),
@@ -114,41 +115,26 @@ class Summary:
 
         In a part of a campaign there may be candidates that were not asked any more.
         """
-        shards = record["shards"]
-        campaign: dict[str, Any] = {
-            name: tuple(value) if type(value) is list else value
-            for name, value in record["campaign"].items()
+        campaign, shards = record["campaign"], record["shards"]
+        parts = {
+            "request": campaign,
+            "ranks": campaign["ranks"],
+            "of": shards["of"],
+            "shards": shards["examined"],
+            "missing": shards["missing"],
+            "tallies": {name: Tally.from_record(t) for name, t in record["candidates"].items()},
         }
-        summary = cls(
-            ranks=campaign.pop("ranks"),
-            request=Request(**campaign),
-            versions=dict(record["versions"]),
-            unseen=record["unseen"],
-            size=record["size"],
-            begun={number: Begun(**each) for number, each in record["begun"].items()},
-            of=shards["of"],
-            shards=tuple(shards["examined"]),
-            missing=tuple(shards["missing"]),
-            tallies={name: Tally.from_record(t) for name, t in record["candidates"].items()},
-            situations=Counter(record["situations"]),
-            refused=Counter(record["refused"]),
-            cases=record["cases"],
-            seconds=record["seconds"],
-            placement=dict(record["placement"]),
-            ended=record["ended"],
-        )
-        sound = summary._is_sound() and (partial or summary._is_whole())
+        summary = fitted({**record, **parts}, cls)
+        sound = summary.is_sound() and (partial or summary.is_whole())
         if summary.record() != record or not sound:
             raise ValueError("the parts of the record contradict one another")
         return summary
 
-    def _is_sound(self) -> bool:
+    def is_sound(self) -> bool:
         shards = {*self.shards, *self.missing}
         judged = [tally.judged for tally in self.tallies.values()]
         return (
-            fits(self, Summary)
-            and min(self.cases, self.seconds, *self.situations.values(), 0) == 0
-            and min(self.refused.values(), default=1) > 0
+            min(self.refused.values(), default=1) > 0
             and self.refused.keys() <= self.situations.keys()
             and 1 <= self.of <= self.request.count
             and 1 <= self.size <= self.request.count
@@ -167,16 +153,13 @@ class Summary:
     def _is_of_these_lots(self) -> bool:
         """Whether what was begun are cases of these shards."""
         sizes = {str(lot.number): lot.size for lot in self._lots()}
-        return all(
-            number in sizes and fits(each, Begun) and each.is_of(sizes[number])
-            for number, each in self.begun.items()
-        )
+        return all(n in sizes and each.is_of(sizes[n]) for n, each in self.begun.items())
 
     def _lots(self) -> Iterator[Lot]:
         parts = (Part(shard, self.of) for shard in self.shards)
         return chain.from_iterable(part.lots(self.request.count) for part in parts)
 
-    def _is_whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether all cases of these shards were judged, as far as there is no reason against."""
         # Spared the rest of its cases is a candidate that failed, who was stopped, and one for
         # which there are no more that it supports.

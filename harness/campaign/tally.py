@@ -3,15 +3,18 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from harness.against import is_kept
 from harness.campaign.bounds import Bounds
 from harness.campaign.coverage import Coverage
 from harness.campaign.leaning import Leanings
-from harness.campaign.together import together
+from harness.campaign.together import Amount, Whole, together
 from harness.case import Case, parse
+from harness.outside import fitted
 from harness.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -26,6 +29,13 @@ PASSING = tuple(verdict.name for verdict in Verdict if verdict.passed)
 TOLD = ("case", "verdict", "explanation", "replay")
 # Upper bounds of error over allowed error. What passes is at most 1.
 BUCKETS = (0.001, 0.01, 0.03, 0.1, 0.3, 0.5, 1.0)
+# What a document has of a candidate, in this order.
+DOCUMENT = (
+    *("verdict", "judged", "verdicts", "refused", "unjudgeable", "lacking", "known", "elements"),
+    *("uncompared", "asked_again", "shared", "silent", "used", "histogram", "situations", "pace"),
+    *("coverage", "unexamined", "bounds", "leanings", "leans", "failures", "gradients", "zeros"),
+    *("kept", "marks"),
+)
 
 
 def worst(outcomes: Iterable[str]) -> str:
@@ -33,12 +43,13 @@ def worst(outcomes: Iterable[str]) -> str:
     return Verdict.worst(Verdict[outcome] for outcome in outcomes).name
 
 
-@dataclass(slots=True)
-class Histogram:
+class Histogram(msgspec.Struct, forbid_unknown_fields=True):
     """How much of what was allowed the cases of one dtype used that passed."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * len(BUCKETS))
-    most: float = 0.0
+    counts: Annotated[
+        list[Whole], msgspec.Meta(min_length=len(BUCKETS), max_length=len(BUCKETS))
+    ] = msgspec.field(default_factory=lambda: [0] * len(BUCKETS))
+    most: Amount = 0.0
 
     def add(self, used: float) -> None:
         self.counts[bisect_left(BUCKETS, used)] += 1
@@ -49,13 +60,12 @@ class Histogram:
         return Histogram(counts, max(self.most, other.most))
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(msgspec.Struct, forbid_unknown_fields=True):
     """How long cases of about one size took, from one that was judged to the next."""
 
-    cases: int = 0
-    seconds: float = 0.0
-    most: float = 0.0
+    cases: Whole = 0
+    seconds: Amount = 0.0
+    most: Amount = 0.0
 
     def add(self, seconds: float) -> None:
         self.cases += 1
@@ -72,55 +82,69 @@ def size_of(case: Case) -> str:
     return str(1 << (case.tokens - 1).bit_length())
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(msgspec.Struct, dict=True):
     """What was seen of one candidate."""
 
-    verdicts: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = msgspec.field(default_factory=Counter)
     # How many cases the candidate does not support, by its reason.
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = msgspec.field(default_factory=Counter)
     # On how many cases fewer than was asked for it was judged: it does not support the others.
-    lacking: int = 0
+    lacking: Whole = 0
     # How many cases failed as is listed of the candidate, by the bug's key and link.
-    known: Counter[str] = field(default_factory=Counter)
-    elements: int = 0
+    known: Counter[str] = msgspec.field(default_factory=Counter)
+    elements: Whole = 0
     # Keys that it emitted and that nothing was compared with.
-    uncompared: tuple[str, ...] = ()
+    uncompared: list[str] = []
     # Cases in which plain training was asked again, and what it then said decided for a pass.
-    asked_again: int = 0
+    asked_again: Whole = 0
     # Cases that passed with several ranks to a sequence, and those of them without a word between
     # ranks.
-    shared: int = 0
-    silent: int = 0
+    shared: Whole = 0
+    silent: Whole = 0
     # By dtype.
-    used: dict[str, Histogram] = field(default_factory=dict)
+    used: dict[str, Histogram] = msgspec.field(name="histogram", default_factory=dict)
     # By situation, how cases came out in which it was met.
-    situations: dict[str, Counter[str]] = field(default_factory=dict)
+    situations: dict[str, Counter[str]] = {}
     # By how many tokens a case has.
-    pace: dict[str, Pace] = field(default_factory=dict)
+    pace: dict[str, Pace] = {}
     # What it was asked for, and what of it was judged.
-    coverage: Coverage = field(default_factory=Coverage)
-    bounds: Bounds = field(default_factory=Bounds)
-    leanings: Leanings = field(default_factory=Leanings)
+    coverage: Coverage = msgspec.field(default_factory=Coverage)
+    bounds: Bounds = msgspec.field(default_factory=Bounds)
+    leanings: Leanings = msgspec.field(default_factory=Leanings)
     # Records of the failures that were looked for in each shard, shrunk; the smallest first.
-    failures: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[dict[str, Any]] = []
     # How many cases nobody could judge, by dtype and by the tensor that rounding hides most of.
-    unjudgeable: dict[str, Counter[str]] = field(default_factory=dict)
+    unjudgeable: dict[str, Counter[str]] = {}
     # Gradients that were compared in cases that passed, and how many are zero everywhere.
-    gradients: int = 0
-    zeros: int = 0
+    gradients: Whole = 0
+    zeros: Whole = 0
     # Cases that passed and whose own step at sp 1 kept their replicas and micro-batches.
-    kept: int = 0
+    kept: Whole = 0
     # How many cases failed, by what is seen of each: the tensor or fault it begins with, and what
     # that looks like.
-    marks: Counter[str] = field(default_factory=Counter)
-    # The first failure of each new mark in this run, and how many are wanted; none if the tally
-    # was read or added up.
-    found: "dict[str, Comparison]" = field(default_factory=dict, compare=False)
-    wanted: int = field(default=1, compare=False)
-    # The candidate's limits, as soon as a case was outside them, and how many cases were.
-    limits: str = field(default="", compare=False)
-    beyond: int = field(default=0, compare=False)
+    marks: Counter[str] = msgspec.field(default_factory=Counter)
+
+    # These are no fields, because no document has them: a run sets them.
+
+    @cached_property
+    def found(self) -> "dict[str, Comparison]":
+        """The first failure of each mark that is new in this run."""
+        return {}
+
+    @cached_property
+    def wanted(self) -> int:
+        """How many of them are looked for."""
+        return 1
+
+    @cached_property
+    def limits(self) -> str:
+        """The candidate's limits, as soon as a case of this run was outside them."""
+        return ""
+
+    @cached_property
+    def beyond(self) -> int:
+        """How many cases of this run were outside its limits."""
+        return 0
 
     def add(
         self, comparison: "Comparison", situations: Iterable[str] = (), seconds: float = 0.0
@@ -129,7 +153,7 @@ class Tally:
         for name in situations:
             self.situations.setdefault(name, Counter())[comparison.verdict.name] += 1
         self.coverage.add(comparison)
-        self.uncompared = tuple(sorted({*self.uncompared, *comparison.uncompared}))
+        self.uncompared = sorted({*self.uncompared, *comparison.uncompared})
         if comparison.verdict is not Verdict.UNSUPPORTED:
             self.bounds.add(comparison)
             self.pace.setdefault(size_of(comparison.case), Pace()).add(seconds)
@@ -176,7 +200,7 @@ class Tally:
             lacking=self.lacking + other.lacking,
             known=self.known + other.known,
             elements=self.elements + other.elements,
-            uncompared=tuple(sorted({*self.uncompared, *other.uncompared})),
+            uncompared=sorted({*self.uncompared, *other.uncompared}),
             asked_again=self.asked_again + other.asked_again,
             shared=self.shared + other.shared,
             silent=self.silent + other.silent,
@@ -240,80 +264,35 @@ class Tally:
         return self.silent == self.shared > FEW
 
     def record(self) -> dict[str, Any]:
-        return {
+        derived = {
             "verdict": self.verdict,
             "judged": self.judged,
-            "verdicts": dict(self.verdicts),
-            "refused": dict(self.refused),
-            "unjudgeable": {dtype: dict(counts) for dtype, counts in self.unjudgeable.items()},
-            "lacking": self.lacking,
-            "known": dict(self.known),
-            "elements": self.elements,
-            "uncompared": list(self.uncompared),
-            "asked_again": self.asked_again,
-            "shared": self.shared,
-            "silent": self.silent,
             "used": self.most,
-            "histogram": {dtype: asdict(histogram) for dtype, histogram in self.used.items()},
-            "situations": {name: dict(counts) for name, counts in self.situations.items()},
-            "pace": {size: asdict(pace) for size, pace in self.pace.items()},
-            "coverage": self.coverage.record(),
             "unexamined": self.unexamined,
-            "bounds": asdict(self.bounds),
             "leanings": self.leanings.record(),
             "leans": self.leans,
-            "failures": self.failures,
-            "gradients": self.gradients,
-            "zeros": self.zeros,
-            "kept": self.kept,
-            "marks": dict(self.marks),
         }
+        record = msgspec.to_builtins(self) | derived
+        return {name: record[name] for name in DOCUMENT}
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "Tally":
-        return cls(
-            verdicts=Counter(record["verdicts"]),
-            refused=Counter(record["refused"]),
-            lacking=record["lacking"],
-            known=Counter(record["known"]),
-            elements=record["elements"],
-            uncompared=tuple(record["uncompared"]),
-            asked_again=record["asked_again"],
-            shared=record["shared"],
-            silent=record["silent"],
-            used={dtype: Histogram(**each) for dtype, each in record["histogram"].items()},
-            situations={name: Counter(each) for name, each in record["situations"].items()},
-            pace={size: Pace(**each) for size, each in record["pace"].items()},
-            coverage=Coverage.from_record(record["coverage"]),
-            bounds=Bounds(**record["bounds"]),
-            leanings=Leanings.from_record(record["leanings"]),
-            failures=sorted(record["failures"], key=_size),
-            unjudgeable={dtype: Counter(each) for dtype, each in record["unjudgeable"].items()},
-            gradients=record["gradients"],
-            zeros=record["zeros"],
-            kept=record["kept"],
-            marks=Counter(record["marks"]),
-        )
+        tally = fitted({**record, "leanings": {"by_dtype": record["leanings"]}}, cls)
+        tally.failures.sort(key=_size)
+        return tally
 
     def is_sound(self) -> bool:
         """Whether every case that passed is in a histogram, and every failure explained."""
-        counted = [count for histogram in self.used.values() for count in histogram.counts]
+        counts = (self.refused, self.known, self.marks)
         return (
-            min(
-                self.lacking, self.elements, self.asked_again, *self.verdicts.values(), *counted, 0
-            )
-            == 0
-            and min(self.refused.values(), default=1) > 0
-            and all(min(counts.values(), default=0) > 0 for counts in self.unjudgeable.values())
+            all(min(each.values(), default=1) > 0 for each in counts)
+            and all(min(each.values(), default=0) > 0 for each in self.unjudgeable.values())
             and self.refused.total() + self.hidden == self.verdicts["UNSUPPORTED"]
-            and min(self.known.values(), default=1) > 0
             and self.known.total() == self.verdicts["KNOWN"]
-            and len(counted) == len(BUCKETS) * len(self.used)
-            and sum(counted) == self.passed
-            and 0 <= self.silent <= self.shared <= self.passed
-            and 0 <= self.zeros <= self.gradients
-            and 0 <= self.kept <= self.passed
-            and min(self.marks.values(), default=1) > 0
+            and sum(sum(each.counts) for each in self.used.values()) == self.passed
+            and self.silent <= self.shared <= self.passed
+            and self.zeros <= self.gradients
+            and self.kept <= self.passed
             and self.marks.total()
             == sum(count for name, count in self.verdicts.items() if Verdict[name].failed)
             and sum(pace.cases for pace in self.pace.values()) <= self.judged
@@ -323,7 +302,7 @@ class Tally:
                 for verdict, count in counts.items()
             )
             and all(
-                size.isdecimal() and 0 <= pace.most <= pace.seconds + 1e-5
+                size.isdecimal() and pace.most <= pace.seconds + 1e-5
                 for size, pace in self.pace.items()
             )
             and self.coverage.is_sound()

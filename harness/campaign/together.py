@@ -1,7 +1,14 @@
-"""Counts by name, added up."""
+"""Counts by name, added up, and what a document may hold of numbers."""
 
+import sys
 from collections.abc import Mapping
-from typing import Protocol, Self, TypeVar
+from typing import Annotated, Protocol, Self, TypeVar
+
+import msgspec
+
+Whole = Annotated[int, msgspec.Meta(ge=0)]
+# JSON, as Python reads it, has infinity as well.
+Amount = Annotated[float, msgspec.Meta(ge=0.0, le=sys.float_info.max)]
 
 
 class Adds(Protocol):

@@ -13,15 +13,17 @@ from harness.compare import Comparison
 from harness.conformance.examined import Examined
 from harness.conformance.stage import Stage, name_of
 from harness.conformance.sweep import Release
-from harness.outside import BadInput, NotReadable, read_file, read_json
+from harness.outside import BadInput, Misfit, NotReadable, fitted, read_file, read_json
 from harness.report.record import comparison_record
+from harness.storage import write_file
 
 FORMAT = "conformance/1"
 NAME = "conformance.json"
 MOST_BYTES = 1 << 28
 
 # By candidate; by candidate and release; and by library and bug.
-Results = dict[str, dict[str, Any]]
+Section = dict[str, dict[str, Any]]
+Results = dict[str, Section]
 
 # No page is made from these: they are for who asked, and are not kept.
 UNKEPT = {"takes", "placement", "seconds", "unexamined", "leans"}
@@ -59,7 +61,10 @@ def read_results(path: Path) -> Results:
         raise BadResults(f"{path}: is not JSON; name another folder") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BadResults(f"{path}: this version reads format {FORMAT!r}; name another folder")
-    return {name: document.get(name, {}) for name in SECTIONS}
+    try:
+        return {name: fitted(document.get(name, {}), Section, name) for name in SECTIONS}
+    except Misfit as error:
+        raise BadResults(f"{path}: {error}; name another folder") from None
 
 
 def write(folder: Path, results: Results) -> None:
@@ -75,10 +80,8 @@ def write(folder: Path, results: Results) -> None:
     }
     sections = zip(SECTIONS, (candidates, releases, findings), strict=True)
     parts = [_lines(name, section) for name, section in sections]
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f"{NAME}.partial"
-    draft.write_text(",\n".join([f'{{\n "format": {json.dumps(FORMAT)}', *parts]) + "\n}\n")
-    draft.rename(folder / NAME)
+    text = ",\n".join([f'{{\n "format": {json.dumps(FORMAT)}', *parts]) + "\n}\n"
+    write_file(folder / NAME, text.encode())
 
 
 def _lines(kind: str, records: Mapping[str, Any]) -> str:

@@ -1,13 +1,12 @@
 """What makes two failures the same one."""
 
-from dataclasses import dataclass
+import msgspec
 
 from harness.anomalies import OF_RUNS
 from harness.compare import Comparison
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a failure is recognised by.
 
     Seen again on the very same case it has an equal mark. On another case, such as a smaller one,
@@ -16,9 +15,9 @@ class Mark:
 
     verdict: str
     # The first key or misfit, or the kind of fault; empty where nothing failed.
-    where: str = ""
+    where: str
     # What the tensors of this very case look like.
-    root: str = ""
+    root: str
 
     def __str__(self) -> str:
         place = f"{' at' if self.verdict == 'DIVERGED' else ''} {self.where}" if self.where else ""

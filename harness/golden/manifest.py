@@ -2,33 +2,36 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from harness.golden.damage import BadGolden
-from harness.golden.vector import NAME, read_record
+from harness.golden.vector import NAME, read_record, whole
 
 FILE = "manifest.json"
 FORMAT = "manifest/1"
-FIELDS = {"format", "goldens"}
-ENTRY_FIELDS = {"vector", "tensors", "commit", "reason"}
-
-_DIGEST = re.compile("[0-9a-f]{64}")
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One golden's line."""
 
     # SHA-256 of its two files.
-    vector: str
-    tensors: str
+    vector: Digest
+    tensors: Digest
     # What was checked out when its tensors were made.
     commit: str
     # Why it was made anew, where it was not made for the first time.
-    reason: str = ""
+    reason: str
+
+
+class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Lines by name, of which one that is wrong is told by it."""
+
+    format: str
+    goldens: dict[str, Any]
 
 
 def vector_file(name: str) -> str:
@@ -45,26 +48,14 @@ def sha256(data: bytes) -> str:
 
 def manifest_text(listed: Mapping[str, Listed]) -> bytes:
     """As it is stored, by name."""
-    goldens = {name: asdict(listed[name]) for name in sorted(listed)}
-    return (json.dumps({"format": FORMAT, "goldens": goldens}, indent=1) + "\n").encode()
+    manifest = _Manifest(FORMAT, {name: listed[name] for name in sorted(listed)})
+    return (json.dumps(msgspec.to_builtins(manifest), indent=1) + "\n").encode()
 
 
 def parse_manifest(text: bytes) -> dict[str, Listed]:
     """What is listed; refuses what is not a manifest of this format."""
-    record = read_record(text, FORMAT, FIELDS)
-    if not isinstance(record["goldens"], dict):
-        raise BadGolden("goldens: must be an object")
-    return {name: _listed(name, entry) for name, entry in record["goldens"].items()}
-
-
-def _listed(name: str, entry: Any) -> Listed:
-    if not NAME.fullmatch(name):
-        raise BadGolden(f"goldens={name!r}: a name has a-z, 0-9 and - only")
-    if not isinstance(entry, dict) or entry.keys() != ENTRY_FIELDS:
-        raise BadGolden(f"goldens.{name}: must have {', '.join(sorted(ENTRY_FIELDS))}")
-    if not all(isinstance(value, str) for value in entry.values()):
-        raise BadGolden(f"goldens.{name}: every value must be a text")
-    for field in ("vector", "tensors"):
-        if not _DIGEST.fullmatch(entry[field]):
-            raise BadGolden(f"goldens.{name}.{field}={entry[field]!r}: is no SHA-256")
-    return Listed(**entry)
+    goldens = read_record(text, FORMAT, _Manifest).goldens
+    for name in goldens:
+        if not NAME.fullmatch(name):
+            raise BadGolden(f"goldens={name!r}: a name has a-z, 0-9 and - only")
+    return {name: whole(line, Listed, f"goldens.{name}") for name, line in goldens.items()}

@@ -58,7 +58,7 @@ def record(
             raise BadGolden(f"{name}: {candidate.name} is {comparison.verdict.name} on {case}")
         told = {**made, CANDIDATE: candidate.name, AGAINST: against}
         stored = Stored(name, str(case), trace, told)
-        recorded[name] = Golden(golden.vector, stored, Listed("", "", commit))
+        recorded[name] = Golden(golden.vector, stored, Listed("", "", commit, reason=""))
     if not recorded:
         raise BadGolden(
             f"{candidate.name} can run none of the goldens on {session.pool.size} ranks"

@@ -8,7 +8,6 @@ writer goes on with it.
 import fcntl
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,8 +15,9 @@ from pathlib import Path
 
 from harness.golden.damage import BadGolden
 from harness.outside import NotReadable, read_file
+from harness.storage import DRAFT, write_folder
 
-DRAFT, COMMITTED = ".draft-", ".committed"
+COMMITTED = ".committed"
 # Beside the goldens, and read by people only.
 README = "README.md"
 PATIENCE = 30.0
@@ -50,20 +50,9 @@ class Store:
             self._settle()
             files = changed(self._files())
             with self._told():
-                self._commit(files)
+                # All or none; of none nothing is left behind.
+                write_folder(self.folder / COMMITTED, files)
             self._settle()
-
-    def _commit(self, files: Files) -> None:
-        """All or none; of none nothing is left behind."""
-        draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=self.folder))
-        try:
-            for name, data in files.items():
-                (draft / name).parent.mkdir(exist_ok=True)
-                (draft / name).write_bytes(data)
-            draft.rename(self.folder / COMMITTED)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
@@ -13,7 +14,6 @@ from harness.golden.vector import read_record
 from harness.trace import Entry, Trace, is_required
 
 FORMAT = "golden/1"
-FIELDS = {"format", "name", "case", "keys", "made"}
 # The format keeps its metadata in no particular order: with one entry there is only one.
 ENTRY = "golden"
 # Which tokens a tensor's rows belong to is stored beside it.
@@ -36,6 +36,16 @@ class Stored:
     made: dict[str, str]
 
 
+class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the file says of them."""
+
+    format: str
+    name: str
+    case: str
+    keys: list[str]
+    made: dict[str, str]
+
+
 def tensor_bytes(stored: Stored) -> bytes:
     """As it is stored; the same trace gives the same bytes."""
     arrays = {}
@@ -44,33 +54,20 @@ def tensor_bytes(stored: Stored) -> bytes:
         arrays[key] = np.array(entry.values, order="C")
         if entry.tokens is not None:
             arrays[key + TOKENS] = np.array(entry.tokens, order="C")
-    header = {
-        "format": FORMAT,
-        "name": stored.name,
-        "case": stored.case,
-        "keys": list(stored.trace),
-        "made": stored.made,
-    }
-    return safetensors.numpy.save(arrays, {ENTRY: json.dumps(header)})
+    header = _Header(FORMAT, stored.name, stored.case, list(stored.trace), stored.made)
+    return safetensors.numpy.save(arrays, {ENTRY: json.dumps(msgspec.structs.asdict(header))})
 
 
 def parse_tensors(name: str, data: bytes) -> Stored:
     """The tensors in a file of this name; refuses what is not the harness's own."""
     header = _header(data)
-    if header["name"] != name:
-        raise BadGolden(f"name={header['name']!r}: must be the file's name")
-    keys, made = header["keys"], header["made"]
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise BadGolden("keys: must be a list of texts")
-    if not isinstance(made, dict) or not all(isinstance(value, str) for value in made.values()):
-        raise BadGolden("made: must hold texts")
-    if not isinstance(header["case"], str):
-        raise BadGolden(f"case={header['case']!r}: must be a text")
+    if header.name != name:
+        raise BadGolden(f"name={header.name!r}: must be the file's name")
     try:
         arrays = safetensors.numpy.load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise BadGolden(f"is not a whole safetensors file: {_sentence(error)}") from None
-    return Stored(name, header["case"], _trace(keys, arrays), made)
+    return Stored(name, header.case, _trace(header.keys, arrays), header.made)
 
 
 def _trace(keys: list[str], arrays: dict[str, Any]) -> Trace:
@@ -102,7 +99,7 @@ def _entry(key: str, values: Any, tokens: Any) -> Entry:
     return Entry(values, tokens)
 
 
-def _header(data: bytes) -> dict[str, Any]:
+def _header(data: bytes) -> _Header:
     size = int.from_bytes(data[:LENGTH], "little")
     if len(data) < LENGTH or size > len(data) - LENGTH:
         raise BadGolden(f"is cut off after {len(data)} bytes")
@@ -110,7 +107,7 @@ def _header(data: bytes) -> dict[str, Any]:
         metadata = json.loads(data[LENGTH : LENGTH + size])["__metadata__"][ENTRY].encode()
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise BadGolden("has no header of a golden") from None
-    return read_record(metadata, FORMAT, FIELDS)
+    return read_record(metadata, FORMAT, _Header)
 
 
 def _sentence(error: Exception) -> str:

@@ -4,15 +4,17 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from harness.case import Case, InvalidCase, parse
 from harness.golden.damage import BadGolden
-from harness.outside import read_json
+from harness.outside import Misfit, fitted, read_json
 
 FORMAT = "vector/1"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
-FIELDS = {"format", "name", "case", "comment", "hunts", "situations", "source"}
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,18 @@ class Vector:
         return cases
 
 
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What its file has."""
+
+    format: str
+    name: str
+    case: str
+    comment: str
+    hunts: tuple[str, ...]
+    situations: tuple[str, ...]
+    source: str
+
+
 def vector_record(vector: Vector) -> dict[str, Any]:
     """As JSON."""
     return {**asdict(vector), "case": str(vector.case)}
@@ -55,26 +69,20 @@ def vector_text(vector: Vector) -> bytes:
 
 def parse_vector(name: str, text: bytes) -> Vector:
     """The vector in a file of this name; refuses what is not one."""
-    record = read_record(text, FORMAT, FIELDS)
-    if record["name"] != name or not NAME.fullmatch(name):
-        raise BadGolden(f"name={record['name']!r}: must be the file's name, of a-z, 0-9 and -")
-    texts = [record["case"], record["comment"], record["source"]]
-    lists = [record["hunts"], record["situations"]]
-    if not all(isinstance(each, str) for each in texts):
-        raise BadGolden("case, comment, source: each must be a text")
-    if not all(isinstance(each, list) and _are_texts(each) for each in lists):
-        raise BadGolden("hunts, situations: each must be a list of texts")
+    record = read_record(text, FORMAT, _Record)
+    if record.name != name or not NAME.fullmatch(name):
+        raise BadGolden(f"name={record.name!r}: must be the file's name, of a-z, 0-9 and -")
     try:
-        case = parse(record["case"])
+        case = parse(record.case)
     except InvalidCase as error:
         raise BadGolden(str(error)) from None
-    if str(case) != record["case"] or case.dtype != "fp64":
-        raise BadGolden(f"case={record['case']!r}: must be as the harness writes it, in fp64")
-    return Vector(name, case, texts[1], tuple(lists[0]), tuple(lists[1]), texts[2])
+    if str(case) != record.case or case.dtype != "fp64":
+        raise BadGolden(f"case={record.case!r}: must be as the harness writes it, in fp64")
+    return Vector(name, case, record.comment, record.hunts, record.situations, record.source)
 
 
-def read_record(text: bytes, form: str, fields: set[str]) -> dict[str, Any]:
-    """A JSON object of this format with these fields and no others."""
+def read_record(text: bytes, form: str, kind: type[Record]) -> Record:
+    """What is in a JSON object of this format."""
     try:
         record = read_json(text)
     except (ValueError, RecursionError) as error:
@@ -83,11 +91,12 @@ def read_record(text: bytes, form: str, fields: set[str]) -> dict[str, Any]:
         raise BadGolden("must hold one JSON object")
     if record.get("format") != form:
         raise BadGolden(f"format={record.get('format')!r}: this version reads {form!r}")
-    odd = sorted(record.keys() ^ fields)
-    if odd:
-        raise BadGolden(f"{odd[0]}: {'is missing' if odd[0] in fields else 'is not known'}")
-    return record
+    return whole(record, kind)
 
 
-def _are_texts(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
+def whole(record: Any, kind: type[Record], where: str = "") -> Record:
+    """All that it has to hold, and nothing else."""
+    try:
+        return fitted(record, kind, where)
+    except Misfit as error:
+        raise BadGolden(str(error)) from None

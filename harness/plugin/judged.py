@@ -7,10 +7,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import to_builtins as asdict
 
 from harness.against import AGAINST_ITSELF, ITSELF
 from harness.campaign.bounds import Bounds

@@ -2,12 +2,24 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import msgspec
 import pytest
 
-from harness.outside import LONGEST, NotReadable, printable, read_file, read_json
+from harness.outside import (
+    LONGEST,
+    LONGEST_SAID,
+    Misfit,
+    NotReadable,
+    fitted,
+    printable,
+    read_file,
+    read_json,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +72,54 @@ def test_texts_of_a_document_are_harmless_wherever_they_stand() -> None:
 def test_text_is_cut_to_what_a_person_reads() -> None:
     assert printable("x" * LONGEST) == "x" * LONGEST
     assert printable("x" * (LONGEST + 1)) == "x" * LONGEST + " … cut"
+
+
+class Inner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    size: Annotated[int, msgspec.Meta(ge=0, le=9)]
+    kind: Literal["a", "b"] = "a"
+
+
+class Outer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    inner: Inner
+    many: tuple[Inner, ...] = ()
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
+    texts: dict[str, str] = {}
+    share: float = 0.0
+
+
+WHOLE = {"name": "x", "inner": {"size": 3}, "counts": {"y": 2}}
+
+
+def test_a_record_is_what_its_document_says() -> None:
+    assert fitted(WHOLE, Outer) == Outer("x", Inner(3), counts=Counter(y=2))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": 3}, "name: expected `str`, got `int`"),
+        ({"inner": {}}, "inner.size: is missing"),
+        ({"inner": {"size": True}}, "inner.size: expected `int`, got `bool`"),
+        ({"inner": {"size": 10}}, "inner.size: expected `int` <= 9"),
+        ({"inner": {"size": 1, "kind": "c"}}, "inner.kind: invalid enum value 'c'"),
+        ({"inner": {"size": 1, "kinds": "c"}}, "inner.kinds: is not known"),
+        ({"many": [{"size": 1}, {"size": 1.5}]}, "many[1].size: expected `int`, got `float`"),
+        ({"texts": {"a": None}}, "texts[...]: expected `str`, got `null`"),
+        ({"share": "all"}, "share: expected `float`, got `str`"),
+        ({"counts": {"y": -1}}, "counts: expected `int` >= 0"),
+        ({"counts": []}, "counts: expected `object`, got `array`"),
+        ({"a\nb": 1}, "a b: is not known"),
+        ({"x" * 1000: 1}, "x" * LONGEST_SAID + "…"),
+    ],
+)
+def test_what_a_document_cannot_hold_is_said_with_its_field_in_one_sentence(
+    change: dict[str, Any], said: str
+) -> None:
+    for where in ("", "a file.part"):
+        with pytest.raises(Misfit) as refused:
+            fitted(WHOLE | change, Outer, where)
+        whole = f"{where}.{said}".removeprefix(".").removesuffix("…")
+        assert str(refused.value).removesuffix("…") == whole[:LONGEST_SAID]
+    with pytest.raises(Misfit, match=r"^expected `object`, got `array`$"):
+        fitted([], Outer)

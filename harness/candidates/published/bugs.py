@@ -4,18 +4,17 @@ import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
+import msgspec
+
 from harness.candidates.published.library import BadFolder, Library
-from harness.case import Case, InvalidCase, parse
+from harness.case import Case, parse
+from harness.outside import fitted
 
-_LISTS = ("candidate", "looks", "when", "tensors")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bug:
+class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One fault of released code, told as one would to its maintainers."""
 
     key: str
@@ -57,8 +56,7 @@ class Bug:
         return begun and not (self.fixed and _number(self.fixed) <= _number(version))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a library's users are told at once."""
 
     # Stars on GitHub in thousands, roughly: tables list the most used library first.
@@ -67,48 +65,39 @@ class About:
     today: str = ""
 
 
+class _Known(msgspec.Struct, frozen=True):
+    """The whole file; a bug that is wrong is told by its key."""
+
+    bug: tuple[dict[str, Any], ...] = ()
+    library: About = About()
+
+
 @cache
 def bugs(library: Library) -> tuple[Bug, ...]:
     """All entries of a folder's known.toml."""
-    with _read_from(library) as document:
-        return tuple(_read(table) for table in document.get("bug", []))
+    with _read_from(library) as known:
+        return tuple(map(_read, known.bug))
 
 
 def about(library: Library) -> About:
     """What a folder's known.toml says of all of it."""
-    with _read_from(library) as document:
-        return About(**document.get("library", {}))
+    with _read_from(library) as known:
+        return known.library
 
 
 @contextmanager
-def _read_from(library: Library) -> Iterator[dict[str, Any]]:
+def _read_from(library: Library) -> Iterator[_Known]:
     path = library.folder / "known.toml"
     if not path.is_file():
         raise BadFolder(f"candidate={library.name}: {library.folder} has no known.toml")
     try:
-        yield tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, InvalidCase, TypeError, ValueError) as error:
+        yield fitted(tomllib.loads(path.read_text()), _Known)
+    except ValueError as error:
         raise BadFolder(f"{path}: {error}") from error
 
 
-def _read(table: dict[str, object]) -> Bug:
-    names = {field.name for field in fields(Bug)}
-    if table.keys() != names:
-        raise ValueError(
-            f"bug {table.get('key', '')!r}: needs {', '.join(sorted(names))}; differs in "
-            f"{', '.join(sorted(names ^ table.keys()))}"
-        )
-    values: dict[str, str | tuple[str, ...]] = {}
-    for name, value in table.items():
-        if name in _LISTS:
-            if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-                raise ValueError(f"bug {table['key']!r}: {name} is a list of words")
-            values[name] = tuple(value)
-        elif not isinstance(value, str):
-            raise ValueError(f"bug {table['key']!r}: {name} is a text")
-        else:
-            values[name] = value
-    bug = Bug(**values)  # type: ignore[arg-type]
+def _read(table: dict[str, Any]) -> Bug:
+    bug = fitted(table, Bug, f"bug {table.get('key', '')!r}")
     parse(bug.line)
     return bug
 

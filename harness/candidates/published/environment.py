@@ -21,6 +21,7 @@ from pathlib import Path
 
 from harness.candidates.published.library import Library
 from harness.outside import BadInput
+from harness.storage import write_file
 
 # Written last: what was installed, by name.
 DONE = "installed.json"
@@ -103,9 +104,8 @@ class Environment:
         found = {each.name: each.version for each in distributions(path=[str(packages)])}
         if self.library.distribution == TORCH:
             found[TORCH] = version(TORCH)
-        partial = self.folder / f"{DONE}.partial"
-        partial.write_text(json.dumps(dict(sorted(found.items())), indent=1))
-        partial.rename(self.folder / DONE)
+        text = json.dumps(dict(sorted(found.items())), indent=1)
+        write_file(self.folder / DONE, text.encode())
         return found
 
     def _pip(self) -> None:

@@ -13,17 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from types import NoneType
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
-from harness.against import Against
+import msgspec
+
 from harness.case import Case, parse
 from harness.compare import Differing
 from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, is_private, listed
 from harness.failure.bundle.origin import Origin
-from harness.failure.bundle.tensors import Malformed, unpack
+from harness.failure.bundle.tensors import Described, unpack
 from harness.failure.sameness import Mark
-from harness.outside import BadInput, read_file, read_json
+from harness.outside import BadInput, Misfit, fitted, read_file, read_json
 from harness.verdict import Verdict
 
 FORMAT = 8
@@ -33,54 +33,46 @@ TENSORS, RANKS = "tensors.safetensors", "ranks.txt"
 # The case line of the largest batch with stated ids can still be read.
 MOST_READ = {RECORD: 1 << 28, TENSORS: MOST_BYTES}
 
-# As many as a case may have to a sequence; who sent a bundle starts no more.
-MOST_RANKS = 1024
-_NUMBER = int | float
-_KINDS: dict[str, Any] = {
-    "case": str,
-    "before": list,
-    "ranks": int,
-    "id": str,
-    "candidate": str,
-    "against": str,
-    "verdict": str,
-    "format": int,
-    "mark": dict,
-    "origin": dict,
-    "reason": str,
-    "elements": int,
-    "unjudged": list,
-    "uncompared": list,
-    "stood_in": list,
-    "used": _NUMBER,
-    "first": dict | NoneType,
-    "findings": list,
-    "scale": dict | NoneType,
-    "looks": list,
-    "seen": list,
-    "cause": str,
-    "keys": dict,
-    "loss": list | NoneType,
-    "fault": dict | NoneType,
-    "printed": dict,
-    "picture": dict | NoneType,
-    "larger": dict | NoneType,
-    "explanation": str,
-    "replay": str,
-    "tensors": list,
-    "left_out": list,
-}
-_ORIGIN: dict[str, Any] = {
-    "device": str,
-    "transport": str,
-    "ranks": int,
-    "against": str,
-    "campaign": dict | NoneType,
-    "test": str,
-    "blob": str,
-    "versions": dict,
-}
+Object = dict[str, Any]
 Part = TypeVar("Part")
+
+
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the file with the record has."""
+
+    format: int
+    case: str
+    before: tuple[str, ...]
+    # As many as a case may have to a sequence; who sent a bundle starts no more.
+    ranks: Annotated[int, msgspec.Meta(ge=0, le=1024)]
+    id: str
+    candidate: str
+    against: str
+    verdict: str
+    mark: Mark
+    origin: Origin
+    reason: str
+    elements: int
+    unjudged: list[Any]
+    uncompared: list[Any]
+    stood_in: list[Any]
+    used: float
+    first: Object | None
+    findings: list[Any]
+    scale: Object | None
+    looks: list[Any]
+    seen: list[Any]
+    cause: str
+    keys: Object
+    loss: list[Any] | None
+    fault: Object | None
+    printed: Object
+    picture: Object | None
+    larger: Object | None
+    explanation: str
+    replay: str
+    tensors: tuple[Described, ...]
+    left_out: tuple[str, ...]
 
 
 class BadBundle(BadInput):
@@ -128,17 +120,17 @@ def read_bundle(place: Path) -> Bundle:
     if not os.path.isdir(place):  # noqa: PTH112 - unlike the other, this one never raises
         folder, record_name = place.parent, place.name
     record = _read(place, folder, record_name, RECORD, _record)
-    tensors = _read(place, folder, TENSORS, TENSORS, lambda data: unpack(record["tensors"], data))
+    tensors = _read(place, folder, TENSORS, TENSORS, lambda data: unpack(record.tensors, data))
     return Bundle(
-        case=parse(record["case"]),
-        candidate=record["candidate"],
-        before=tuple(map(parse, record["before"])),
-        ranks=record["ranks"],
-        mark=Mark(**record["mark"]),
-        origin=Origin(**record["origin"]),
-        explanation=record["explanation"],
+        case=parse(record.case),
+        candidate=record.candidate,
+        before=tuple(map(parse, record.before)),
+        ranks=record.ranks,
+        mark=record.mark,
+        origin=record.origin,
+        explanation=record.explanation,
         tensors=tensors,
-        left_out=tuple(record["left_out"]),
+        left_out=record.left_out,
     )
 
 
@@ -155,45 +147,21 @@ def _read(
         raise BadBundle(f"bundle={place}: {name}: {error}") from None
 
 
-def _record(data: bytes) -> dict[str, Any]:
+def _record(data: bytes) -> _Record:
     try:
-        record = read_json(data)
+        document = read_json(data)
     except (ValueError, RecursionError):
-        raise Malformed("is not a failure record") from None
-    if not isinstance(record, dict) or not isinstance(record.get("case"), str):
-        raise Malformed("is not a failure record")
-    case = parse(record["case"])
-    _check(record, _KINDS, "")
-    mark, origin = record["mark"], record["origin"]
-    _check(mark, dict.fromkeys(("verdict", "where", "root"), str), "mark.")
-    _check(origin, _ORIGIN, "origin.")
-    if origin["against"] not in get_args(Against):
-        raise Malformed(f"origin.against={origin['against'][:20]!r}: is none of plain and self")
-    for texts in (origin["versions"], dict(enumerate(record["left_out"]))):
-        _check(texts, dict.fromkeys(texts, str), "")
-    if record["format"] != FORMAT:
-        raise Malformed(f"format={record['format']}: this version reads {FORMAT}")
-    if record["id"] != case.id:
-        raise Malformed(f"id={record['id'][:20]!r}: its case has {case.id}")
-    if record["verdict"] not in Verdict.__members__ or mark["verdict"] != record["verdict"]:
-        raise Malformed(f"verdict={record['verdict'][:20]!r}: is none, or not that of its mark")
-    for line in record["before"]:
+        raise Misfit("is not a failure record") from None
+    if not isinstance(document, dict) or not isinstance(document.get("case"), str):
+        raise Misfit("is not a failure record")
+    case = parse(document["case"])
+    record = fitted(document, _Record)
+    if record.format != FORMAT:
+        raise Misfit(f"format={record.format}: this version reads {FORMAT}")
+    if record.id != case.id:
+        raise Misfit(f"id={record.id[:20]!r}: its case has {case.id}")
+    if record.verdict not in Verdict.__members__ or record.mark.verdict != record.verdict:
+        raise Misfit(f"verdict={record.verdict[:20]!r}: is none, or not that of its mark")
+    for line in record.before:
         parse(line)
-    if not 0 <= record["ranks"] <= MOST_RANKS:
-        raise Malformed(f"ranks={record['ranks']}: is none of 0 to {MOST_RANKS}")
     return record
-
-
-def _check(record: dict[Any, Any], kinds: dict[Any, Any], where: str) -> None:
-    """Whether all of these are there, of these kinds, and nothing else."""
-    for name, kind in kinds.items():
-        if name not in record or not _is(record[name], kind):
-            raise Malformed(f"{where}{name} is missing or is not what it should be")
-    unknown = sorted(record.keys() - kinds.keys())
-    if unknown:
-        raise Malformed(f"{where}{unknown[0][:20]!r} is unknown")
-
-
-def _is(value: object, kind: Any) -> bool:
-    # A truth value counts as a number, and was not written as one.
-    return isinstance(value, kind) and not isinstance(value, bool)

@@ -2,19 +2,24 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from harness.compare import Differing
+from harness.outside import Misfit
 
 PARTS = ("expected", "got", "rows", "tokens")
 
 
-class Malformed(ValueError):
-    """What is in a file of a bundle and cannot be there."""
+class Described(msgspec.Struct, frozen=True):
+    """What a record has of one tensor."""
+
+    key: str
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
 
 
 def pack(tensors: Sequence[Differing]) -> tuple[list[dict[str, Any]], bytes]:
@@ -30,36 +35,28 @@ def pack(tensors: Sequence[Differing]) -> tuple[list[dict[str, Any]], bytes]:
     return described, save(arrays, {"harness": json.dumps(described)})
 
 
-def unpack(described: object, data: bytes) -> tuple[Differing, ...]:
-    """The tensors; `Malformed` unless description and file fit exactly."""
+def unpack(described: Sequence[Described], data: bytes) -> tuple[Differing, ...]:
+    """The tensors; `Misfit` unless description and file fit exactly."""
     try:
         arrays = load(data)
     except (SafetensorError, KeyError, ValueError):
-        raise Malformed("is no safetensors file of this harness") from None
-    if not isinstance(described, list):
-        raise Malformed("tensors are not a list")
-    tensors = tuple(_take(item, arrays) for item in described)
+        raise Misfit("is no safetensors file of this harness") from None
+    tensors = tuple(_take(one, arrays) for one in described)
     if arrays:
-        raise Malformed(f"{len(arrays)} tensors in it belong to no key")
+        raise Misfit(f"{len(arrays)} tensors in it belong to no key")
     return tensors
 
 
-def _take(item: object, arrays: dict[str, Any]) -> Differing:
-    if not isinstance(item, dict) or not isinstance(item.get("key"), str):
-        raise Malformed("a tensor is not an object with a key")
-    key, shape = item["key"], item.get("shape")
-    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
-        raise Malformed("the shape of a tensor is not a list of sizes")
+def _take(described: Described, arrays: dict[str, Any]) -> Differing:
+    key, shape = described.key, described.shape
     expected, got, rows, tokens = (arrays.pop(f"{key}/{part}", None) for part in PARTS)
     if expected is None or got is None:
-        raise Malformed("a key of the record has no tensors in it")
-    held = expected.shape[:1] if rows is not None else tuple(shape[:1])
+        raise Misfit("a key of the record has no tensors in it")
+    held = expected.shape[:1] if rows is not None else shape[:1]
     fitting = expected.shape == got.shape == (*held, *shape[1:]) and all(
         numbers is None or (numbers.dtype == np.int64 and numbers.shape == held)
         for numbers in (rows, tokens)
     )
     if not fitting:
-        raise Malformed("the tensors of a key do not fit together")
-    return Differing(
-        key=key, shape=tuple(shape), expected=expected, got=got, rows=rows, tokens=tokens
-    )
+        raise Misfit("the tensors of a key do not fit together")
+    return Differing(key=key, shape=shape, expected=expected, got=got, rows=rows, tokens=tokens)

@@ -1,13 +1,14 @@
 """A failure becomes a bundle."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
 from harness.compare import Comparison
-from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, private, put
-from harness.failure.bundle.origin import Origin
+from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, private
+from harness.failure.bundle.origin import Origin, seen_here
 from harness.failure.bundle.read import EXPLANATION, FORMAT, RANKS, RECORD, TENSORS
 from harness.failure.bundle.tensors import pack
 from harness.failure.bundle.trim import TEXT, ranks_text, shortened, trimmed
@@ -15,6 +16,7 @@ from harness.failure.sameness import mark_of
 from harness.names import file_name
 from harness.report.record import comparison_record
 from harness.report.text import explain
+from harness.storage import write_folder
 
 # What the failure is, of which nothing may be missing; and what has bounds of its own.
 NEVER_CUT = ("case", "before", "ranks", "id", "candidate", "verdict", "picture", "larger")
@@ -24,12 +26,14 @@ def write_bundle(
     comparison: Comparison, folder: Path = DEFAULT_FOLDER, origin: Origin | None = None
 ) -> Path:
     """Write the folder, there or where it can be written; it is there whole or not at all."""
-    files = _files(comparison, origin or Origin())
+    files = _files(comparison, origin or seen_here())
     name = f"{comparison.case.id}-{file_name(comparison.candidate)}"
     try:
-        return put(files, name, folder)
+        write_folder(folder / name, files)
+        return folder / name
     except OSError:
-        return put(files, name, private(elsewhere()))
+        write_folder(private(elsewhere()) / name, files)
+        return elsewhere() / name
 
 
 def _files(comparison: Comparison, origin: Origin) -> dict[str, bytes]:
@@ -53,11 +57,11 @@ def _record(
 ) -> dict[str, Any]:
     whole = comparison_record(comparison)
     fixed = {name: whole.pop(name) for name in NEVER_CUT}
-    rest, cut_here = trimmed({**whole, "origin": dataclasses.asdict(origin)})
+    rest, cut_here = trimmed({**whole, "origin": asdict(origin)})
     return {
         "format": FORMAT,
         **fixed,
-        "mark": dataclasses.asdict(mark_of(comparison)),
+        "mark": asdict(mark_of(comparison)),
         **rest,
         "tensors": described,
         "left_out": [*_tensors_left_out(comparison), *cut_here, *cut],

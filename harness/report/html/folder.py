@@ -1,8 +1,6 @@
 """Pages in a folder: each is there whole or not at all, and an index says what there is."""
 
-import os
 import re
-import secrets
 from collections.abc import Iterable
 from html import unescape
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 from harness.outside import BadInput
 from harness.report.html.pages import Page
 from harness.report.html.render import render
+from harness.storage import require_writable, write_file
 
 INDEX = "index.html"
 # A page says at its beginning what it is.
@@ -21,17 +20,13 @@ _VERDICT = re.compile(r'<meta name="verdict" content="([A-Z]*)">')
 def may_write(folder: Path) -> None:
     """Refuse, before anything is run, a folder in which nothing can be written."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = _draft(folder)
-        draft.touch()
-        draft.unlink()
+        require_writable(folder)
     except OSError as error:
         raise BadInput(f"--report={folder}: cannot be written: {error.strerror}") from None
 
 
 def save(folder: Path, pages: Iterable[Page]) -> list[Path]:
     """Write them; if there are several in the folder then, an index as well."""
-    folder.mkdir(parents=True, exist_ok=True)
     written = [_put(folder, page) for page in pages]
     others = sorted(each for each in folder.glob("*.html") if each.name != INDEX)
     if len(others) > 1:
@@ -42,18 +37,9 @@ def save(folder: Path, pages: Iterable[Page]) -> list[Path]:
 
 
 def _put(folder: Path, page: Page) -> Path:
-    draft = _draft(folder)
-    try:
-        # Half a surrogate pair may come from anywhere.
-        draft.write_bytes(page.text.encode(errors="replace"))
-        draft.rename(folder / page.name)
-    finally:
-        draft.unlink(missing_ok=True)
+    # Half a surrogate pair may come from anywhere.
+    write_file(folder / page.name, page.text.encode(errors="replace"))
     return folder / page.name
-
-
-def _draft(folder: Path) -> Path:
-    return folder / f".{secrets.token_hex(8)}.{os.getpid()}"
 
 
 def _entry(file: Path) -> tuple[str, str, str]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -268,7 +269,7 @@ def test_what_is_known_is_not_judged_again() -> None:
     found, counted, places = conducted(lambda *_: "", known=known)
     assert [lot for lot, _ in places.asked] == LOTS[4:]
     assert counted == LOTS
-    assert found == replace(whole, seconds=found.seconds)
+    assert found == msgspec.structs.replace(whole, seconds=found.seconds)
 
 
 class Forgetful(Here[str, str]):

@@ -2,11 +2,11 @@
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from harness.campaign.merge import BadDocument, merge, read_document

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +93,20 @@ def damaged(change: Callable[[Path], object], file: str, folder: Path) -> str:
 
 
 def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
-    def judged_twice(file: Path) -> None:
+    def other(change: Callable[[dict[str, Any]], object], file: Path) -> None:
         first, second = file.read_text().splitlines()
         said = json.loads(second)
-        said["found"]["cases"] = 999
+        change(said)
         file.write_text(f"{first}\n{json.dumps(said)}\n")
 
-    said = damaged(judged_twice, "lots.jsonl", tmp_path / "1")
-    assert said == "lots.jsonl is damaged in line 2; remove it, and the campaign begins anew"
+    for name, change in {
+        "judged twice": lambda said: said["found"].update(cases=999),
+        "no number": lambda said: said.update(number="1"),
+        "not asked": lambda said: said["asked"][0].append(1),
+        "no time": lambda said: said.update(elapsed=float("nan")),
+    }.items():
+        said = damaged(partial(other, change), "lots.jsonl", tmp_path / name)
+        assert said == "lots.jsonl is damaged in line 2; remove it, and the campaign begins anew"
     for number, text in enumerate(("", "[]", "no"), 2):
         folder = tmp_path / str(number)
         said = damaged(lambda file, text=text: file.write_text(text), "campaign.json", folder)  # type: ignore[misc]

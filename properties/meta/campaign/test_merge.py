@@ -1,18 +1,19 @@
 """The documents of shards: what a record holds, which of them belong together, what is shown."""
 
 import copy
+import dataclasses
 import io
 import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 
 from harness.campaign.digest import Begun
@@ -247,6 +248,16 @@ def test_what_is_no_document_is_refused(
         ("candidates", "a", "verdicts", {"EQUAL": 2}),
         ("candidates", "a", "verdicts", {"SPLENDID": 1}),
         ("candidates", "a", "histogram", "fp64", "counts", [1]),
+        ("candidates", "a", "histogram", "fp64", "counts", [0, 0, 0, 0, 2, -1, 0]),
+        ("candidates", "a", "elements", -1),
+        ("candidates", "a", "pace", {"2": {"cases": 1, "seconds": 0.5, "most": -0.5}}),
+        ("candidates", "a", "coverage", "judged", {"x": -1}),
+        ("candidates", "a", "leanings", {"fp8": {}}),
+        ("candidates", "a", "bounds", {"values": {}, "more": {}}),
+        ("seconds", -0.5),
+        ("seconds", float("inf")),
+        ("seconds", float("nan")),
+        ("begun", {"0": {"drawn": "0" * 16, "count": 0, "judged": "x" * 16}}),
         ("candidates", "a", "failures", [{"case": "case/2"}]),
         ("candidates", "a", "failures", [{"case": str(CASE)}]),
     ],
@@ -383,7 +394,7 @@ def test_cases_that_nobody_can_judge_have_a_line_of_their_own() -> None:
 
 def test_against_itself_it_is_told_how_many_gradients_were_compared() -> None:
     first = summary(1, 1)
-    found = replace(first, request=replace(first.request, against="self"))
+    found = replace(first, request=dataclasses.replace(first.request, against="self"))
     found.tallies["a"].gradients, found.tallies["a"].zeros = 1200, 30
     found.tallies["a"] += found.tallies["a"]
     told = "a: 2,400 gradients were compared in 2 cases, 60 of them zero everywhere\n"

@@ -425,8 +425,10 @@ def test_a_sweep_shows_when_a_bug_went(installed: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        (("since = ", "sinse = "), "differs in since, sinse"),
-        (('looks = ["gradient-scaled"]', 'looks = "gradient-scaled"'), "looks is a list of words"),
+        (("since = ", "sinse = "), "bug 'scaled'.sinse: is not known"),
+        (('since = "1.0"\n', ""), "bug 'scaled'.since: is missing"),
+        (('looks = ["gradient-scaled"]', 'looks = "gradient-scaled"'), r"looks: expected `array`"),
+        (("[[bug]]", "bug = 3\n[[bog]]"), "bug: expected `array`, got `int`"),
         (("rows=2:11", "rows=2:1"), "1 mask bits for 2 tokens"),
         (('link = "https', "link = https"), "Invalid value"),
     ],

@@ -41,6 +41,10 @@ def test_mutated_results_become_pages_or_are_refused(count: int, tmp_path: Path)
     [
         ("{", "is not JSON; name another folder"),
         ("[]", "this version reads format 'conformance/1'; name another folder"),
+        (
+            '{"format": "conformance/1", "candidates": 3}',
+            "candidates: expected `object`, got `int`; name another folder",
+        ),
     ],
 )
 def test_what_is_no_file_of_results_is_refused(text: str, said: str, tmp_path: Path) -> None:

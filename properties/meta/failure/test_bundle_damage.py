@@ -13,6 +13,7 @@ from safetensors.numpy import load
 
 from harness.compare import Look
 from harness.failure.bundle import BadBundle, Origin, read_bundle, write_bundle
+from harness.failure.bundle.origin import seen_here
 from harness.failure.bundle.read import RECORD, TENSORS
 from properties.helpers.bundles import CASE, LINE, made_by_hand
 from properties.helpers.fuzzing import fuzz, mutate, one_value_else
@@ -20,7 +21,7 @@ from properties.helpers.fuzzing import fuzz, mutate, one_value_else
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    origin = Origin(campaign={"seed": 1}, test="a", blob="b")
+    origin = seen_here(campaign={"seed": 1}, test="a", blob="b")
     comparison = made_by_hand("labels", "nll", before=(CASE,), seen=(Look("crashed", "so"),))
     return write_bundle(comparison, tmp_path / "kept", origin)
 
@@ -104,27 +105,41 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "another dtype": (tensors_become("BF16", 1), f"{TENSORS}: is no safetensors file"),
     "a shape too large": (tensors_become("F64", 0, 1 << 40, 1 << 40), "is no safetensors file"),
     "a size too large": (tensors_become("F64", 0, 1 << 63), "is no safetensors file"),
-    "no candidate": (drop("candidate"), "candidate is missing or is not what it should be"),
-    "one more": (edit(more=1), "'more' is unknown"),
-    "a number for text": (edit(candidate=3), "candidate is missing or is not"),
-    "a truth for a number": (edit(format=True), "format is missing or is not"),
-    "text for a list": (edit(before=LINE), "before is missing or is not"),
+    "no candidate": (drop("candidate"), "candidate: is missing"),
+    "one more": (edit(more=1), "more: is not known"),
+    "a number for text": (edit(candidate=3), "candidate: expected `str`, got `int`"),
+    "a truth for a number": (edit(format=True), "format: expected `int`, got `bool`"),
+    "text for a list": (edit(before=LINE), "before: expected `array`, got `str`"),
     "another format": (edit(format=1), "format=1: this version reads 8"),
     "a bad case": (edit(case=f"{LINE} heads=3"), "heads=3: stated twice"),
     "a bad case before": (edit(before=[f"{LINE} x=1"]), "x='x=1': unknown field"),
-    "a case before that is none": (edit(before=[[]]), "case=[]: use the line"),
-    "too many ranks": (edit(ranks=1025), "ranks=1025: is none of 0 to 1024"),
+    "a case before that is none": (edit(before=[[]]), "before[0]: expected `str`, got `array`"),
+    "too many ranks": (edit(ranks=1025), "ranks: expected `int` <= 1024"),
     "another case": (edit(case=LINE.replace("seed=0", "seed=1")), "its case has"),
     "no verdict": (edit(verdict="FINE"), "verdict='FINE': is none, or not that of its mark"),
     "another mark": (edit(mark__verdict="FAULT"), "verdict='DIVERGED': is none, or not that"),
-    "a wrong mark": (edit(mark__root=None), "mark.root is missing"),
-    "a wrong origin": (edit(origin__ranks="4"), "origin.ranks is missing"),
-    "another oracle": (edit(origin__against="neither"), "origin.against='neither': is none of"),
-    "a wrong version": (edit(origin__versions={"torch": 2}), "torch is missing"),
-    "a wrong sentence": (edit(left_out=[1]), "0 is missing"),
+    "a wrong mark": (edit(mark__root=None), "mark.root: expected `str`, got `null`"),
+    "a wrong origin": (edit(origin__ranks="4"), "origin.ranks: expected `int`, got `str`"),
+    "another oracle": (
+        edit(origin__against="neither"),
+        "origin.against: invalid enum value 'neither'",
+    ),
+    "a wrong version": (
+        edit(origin__versions={"torch": 2}),
+        "origin.versions[...]: expected `str`, got `int`",
+    ),
+    "a wrong sentence": (edit(left_out=[1]), "left_out[0]: expected `str`, got `int`"),
     "tensors of no key": (edit(tensors=[]), "4 tensors in it belong to no key"),
     "a key of no tensor": (edit(tensors=[{"key": "x", "shape": []}]), "has no tensors in it"),
-    "no shape": (edit(tensors=[{"key": "labels"}]), "is not a list of sizes"),
+    "less than no ranks": (edit(ranks=-1), "ranks: expected `int` >= 0"),
+    "more of a mark": (edit(mark__more=1), "mark.more: is not known"),
+    "more of an origin": (edit(origin__more=1), "origin.more: is not known"),
+    "no origin": (edit(origin={}), "origin.device: is missing"),
+    "a size below nothing": (
+        edit(tensors=[{"key": "labels", "shape": [-1]}]),
+        "tensors[0].shape[0]: expected `int` >= 0",
+    ),
+    "no shape": (edit(tensors=[{"key": "labels"}]), "tensors[0].shape: is missing"),
     "another shape": (edit(tensors=[{"key": "labels", "shape": [2]}]), "do not fit together"),
 }
 

@@ -16,7 +16,8 @@ from harness.case import Case, parse
 from harness.cli import main
 from harness.commands.options import DIVERGED, FAULT, PASSED, USAGE
 from harness.compare import Comparison, Look, Verdict, faulted
-from harness.failure.bundle import Origin, read_bundle, write_bundle
+from harness.failure.bundle import read_bundle, write_bundle
+from harness.failure.bundle.origin import seen_here
 from harness.failure.replay import again
 from harness.failure.smallest import smallest
 from harness.judge import Job, Session
@@ -100,7 +101,7 @@ def test_another_failure_than_that_in_the_bundle_has_changed(
 def test_a_failure_that_is_gone_is_a_pass_and_may_depend_on_the_device(
     device: str, diverged: Comparison, repro: Say
 ) -> None:
-    place = write_bundle(diverged, origin=Origin(device=device))
+    place = write_bundle(diverged, origin=seen_here(device=device))
     status, said = repro(place, "--candidate", "native-local")
     assert status == PASSED
     last = said.splitlines()[-1]

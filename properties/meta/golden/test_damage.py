@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import safetensors.numpy
@@ -21,6 +22,11 @@ DAMAGED = 4
 VECTOR, TENSORS = "vectors/two-rows.json", "tensors/two-rows.safetensors"
 FUZZED = 5_000
 COUNTS = pytest.mark.parametrize("count", [FUZZED, pytest.param(100_000, marks=pytest.mark.long)])
+
+
+def of_header(data: bytes) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return record
 
 
 def flipped(folder: Path) -> None:
@@ -41,9 +47,7 @@ def without_a_tensor(folder: Path) -> None:
     data = (folder / TENSORS).read_bytes()
     tensors = safetensors.numpy.load(data)
     del tensors["grad.head"]
-    size = int.from_bytes(data[:8], "little")
-    metadata = json.loads(data[8 : 8 + size])["__metadata__"]
-    changed = safetensors.numpy.save(tensors, metadata)
+    changed = safetensors.numpy.save(tensors, of_header(data)["__metadata__"])
     (folder / TENSORS).write_bytes(changed)
     # Whoever does that by hand will put the new digest into the manifest, too.
     manifest = (folder / FILE).read_text().replace(sha256(data), sha256(changed))
@@ -216,11 +220,10 @@ def test_the_fuzz_notices_a_reader_that_trusts_its_input() -> None:
 
 def test_a_header_has_one_entry_since_more_would_come_in_any_order() -> None:
     data = files()[TENSORS]
-    size = int.from_bytes(data[:8], "little")
-    assert list(json.loads(data[8 : 8 + size])["__metadata__"]) == [ENTRY]
+    assert list(of_header(data)["__metadata__"]) == [ENTRY]
 
 
 def test_a_manifest_of_a_name_that_leads_elsewhere_is_refused() -> None:
-    entry = Listed("0" * 64, "0" * 64, "unknown")
+    entry = Listed("0" * 64, "0" * 64, "unknown", "")
     _, (damage,) = examine({FILE: manifest_text({"../../etc/passwd": entry})})
     assert "a name has a-z, 0-9 and - only" in str(damage)

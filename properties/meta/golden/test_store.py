@@ -13,6 +13,7 @@ import pytest
 
 from harness.cli import main
 from harness.golden import BadGolden, Golden, Store, examine, generate
+from harness.storage import write_folder
 from properties.helpers.commands import ran
 from properties.helpers.stores import CASES, files, stored_in
 from properties.helpers.wait import PATIENCE
@@ -44,14 +45,13 @@ def test_a_reader_waits_for_the_writer_and_sees_all(
     store = stored_in(tmp_path)
     other = {name: data + b" " for name, data in files().items()}
     half_done, waits = threading.Event(), threading.Event()
-    commit = Store._commit
 
-    def committed(writer: Store, changed: dict[str, bytes]) -> None:
-        commit(writer, changed)
+    def committed(place: Path, changed: dict[str, bytes]) -> None:
+        write_folder(place, changed)
         half_done.set()
         assert waits.wait(PATIENCE)
 
-    monkeypatch.setattr(Store, "_commit", committed)
+    monkeypatch.setattr("harness.golden.store.write_folder", committed)
     # What a reader does that finds it held.
     monkeypatch.setattr("harness.golden.store.time.sleep", lambda _: waits.set())
     with ThreadPoolExecutor(1) as writing:

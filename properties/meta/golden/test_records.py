@@ -1,0 +1,74 @@
+"""What a file of a store says of itself is refused with its field, where it cannot be so."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import safetensors.numpy
+
+from harness.golden import BadGolden, examine
+from harness.golden.manifest import FILE
+from harness.golden.tensors import ENTRY, parse_tensors
+from harness.golden.vector import parse_vector
+from properties.helpers.stores import files
+from properties.meta.golden.test_damage import TENSORS, VECTOR, of_header
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda one: one.update(vector="0" * 63), "vector: expected `str` matching regex '^[0-9a"),
+        (lambda one: one.update(tensors="0" * 64 + "\n"), "tensors: expected `str` matching"),
+        (lambda one: one.update(commit=3), "commit: expected `str`, got `int`"),
+        (lambda one: one.pop("reason"), "reason: is missing"),
+        (lambda one: one.update(more=""), "more: is not known"),
+    ],
+)
+def test_a_line_of_a_manifest_that_is_none_is_told_by_its_golden_and_field(
+    change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    manifest = json.loads(files()[FILE])
+    change(manifest["goldens"]["two-rows"])
+    _, (damage,) = examine({FILE: json.dumps(manifest).encode()})
+    assert str(damage).startswith(f"{FILE}: goldens.two-rows.{said}")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "three-rows"}, "name='three-rows': must be the file's name"),
+        ({"comment": 3}, "comment: expected `str`, got `int`"),
+        ({"hunts": "B14"}, "hunts: expected `array`, got `str`"),
+        ({"situations": [None]}, "situations[0]: expected `str`, got `null`"),
+        ({"more": 1}, "more: is not known"),
+        ({"format": "vector/2"}, "format='vector/2': this version reads 'vector/1'"),
+    ],
+)
+def test_a_vector_that_is_none_is_told_by_its_field(change: dict[str, Any], said: str) -> None:
+    record = json.loads(files()[VECTOR])
+    with pytest.raises(BadGolden) as refused:
+        parse_vector("two-rows", json.dumps(record | change).encode())
+    assert str(refused.value).startswith(said)
+    del record["source"]
+    with pytest.raises(BadGolden, match=r"^source: is missing$"):
+        parse_vector("two-rows", json.dumps(record).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "three-rows"}, "name='three-rows': must be the file's name"),
+        ({"keys": "loss"}, "keys: expected `array`, got `str`"),
+        ({"made": {"torch": 2}}, "made[...]: expected `str`, got `int`"),
+        ({"case": None}, "case: expected `str`, got `null`"),
+        ({"more": 1}, "more: is not known"),
+    ],
+)
+def test_a_header_that_is_none_is_told_by_its_field(change: dict[str, Any], said: str) -> None:
+    data = files()[TENSORS]
+    header = json.loads(of_header(data)["__metadata__"][ENTRY]) | change
+    changed = safetensors.numpy.save(safetensors.numpy.load(data), {ENTRY: json.dumps(header)})
+    with pytest.raises(BadGolden) as refused:
+        parse_tensors("two-rows", changed)
+    assert str(refused.value).startswith(said)
