@@ -27,8 +27,8 @@ GENERATE = ["golden", "generate", "--accept", "--reason", "to be killed", "--jso
 computed = cache(generate.compute)
 
 
-def at_event(number: int, folder: Path) -> None:
-    """Kill this process at so many changes of the folder."""
+def at_event(number: int, folder: Path, blow: signal.Signals = signal.SIGKILL) -> None:
+    """Strike this process at so many changes of the folder."""
     left = number
 
     def audit(event: str, args: tuple[object, ...]) -> None:
@@ -36,7 +36,7 @@ def at_event(number: int, folder: Path) -> None:
         if event in EVENTS and isinstance(args[0], str | Path) and str(folder) in str(args[0]):
             left -= 1
             if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), blow)
 
     sys.addaudithook(audit)
 
