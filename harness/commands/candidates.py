@@ -18,7 +18,7 @@ Names = Annotated[
     Parameter(
         name="NAME",
         help="a listed name: its pinned release; NAME@VERSION: another release; NAME@newest: the "
-        "newest on the index; all: every listed name",
+        "newest on the index; all: every listed name; you may name several",
     ),
 ]
 

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 from harness.commands.options import Report, answer, ready_to_report, status_of
 
 Documents = Annotated[
-    tuple[str, ...], Parameter(name="DOCUMENT", help="a file with what `check --json` printed")
+    tuple[str, ...], Parameter(name="DOCUMENT", help="files with what `check --json` printed")
 ]
 
 

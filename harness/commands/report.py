@@ -16,7 +16,8 @@ Names = Annotated[
     tuple[str, ...],
     Parameter(
         name="DOCUMENT|BUNDLE",
-        help="what --json printed, conformance.json, the folder of a bundle, or its id",
+        help="what --json printed, conformance.json, the folder of a bundle, or its id; "
+        "you may name several",
     ),
 ]
 Out = Annotated[Path, Parameter(metavar="DIR", help="where to write them")]
