@@ -1,6 +1,5 @@
 """The command line. Heavy imports wait until a command runs: `--help` needs no torch."""
 
-import argparse
 import contextlib
 import math
 import os
@@ -9,45 +8,30 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from inspect import BoundArguments
 from types import FrameType
 
+from cyclopts import App, Parameter, exceptions
+
 import harness
-from harness.commands import (
-    candidates,
-    check,
-    conformance,
-    doctor,
-    golden,
-    merge,
-    mutants,
-    report,
-    repro,
-)
 from harness.commands.options import (
     DIVERGED,
     FAULT,
     PASSED,
     STOPPED,
     USAGE,
+    Output,
     fit_to_launcher,
     print_json,
 )
 from harness.commands.ranks import NoRanks
 from harness.commands.unexpected import told_in_full
+from harness.commands.values import UsageError, as_text
 from harness.outside import BadInput, printable
 from harness.ranks.launched import Launched
 
-COMMANDS = {
-    "check": check,
-    "merge": merge,
-    "repro": repro,
-    "golden": golden,
-    "mutants": mutants,
-    "candidates": candidates,
-    "conformance": conformance,
-    "report": report,
-    "doctor": doctor,
-}
+Command = Callable[..., int | None]
 
 # Seconds in which what was stopped may end in order.
 PATIENCE = 5.0
@@ -59,18 +43,46 @@ STATUS = (
     "supports too few cases to be judged; 4 a golden is missing or damaged; "
     "130 stopped by Ctrl-C or SIGTERM"
 )
+# Each is imported when it is asked for.
+COMMANDS = {
+    "check": "Judge candidates on generated cases.",
+    "merge": "Add up the shards of one campaign.",
+    "repro": "Run one case, fully traced, and explain the outcome.",
+    "mutants": "Show how many known bugs the check finds and names.",
+    "conformance": "Judge published packages, and write the tables.",
+    "report": "Make HTML pages of documents and bundles.",
+    "doctor": "Say what can run on this machine, what cannot, and why.",
+}
+GROUPS = {
+    "golden": "Make, check and show the goldens.",
+    "candidates": "List published packages, and install what their ranks need.",
+}
+app = App(
+    name="harness",
+    version=harness.__version__,
+    help=harness.__doc__,
+    help_epilogue=STATUS,
+    help_format="plaintext",
+    # The last counts where an option is given twice; one option has a form that undoes it.
+    default_parameter=Parameter(negative=(), allow_repeating=True, show_default=as_text),
+    print_error=False,
+    exit_on_error=False,
+)
+# Markdown joins lines, and is too slow for the page that lists commands.
+for name, purpose in COMMANDS.items():
+    app.command(f"harness.commands.{name}:run", name=name, help=purpose, help_format="markdown")
+for name, purpose in GROUPS.items():
+    app.command(f"harness.commands.{name}:app", name=name, help=purpose)
+app.register_install_completion_command()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status says how it went."""
-    options = build_parser().parse_args(arguments)
     if sys.stdout is None:
         print("harness: stdout is closed: nobody would learn what comes out", file=sys.stderr)  # noqa: T201
         return USAGE
-    if arguments is None:
-        obey_signals()
     try:
-        status = _beside_others(options)
+        status = _obeyed(arguments)
         sys.stdout.flush()
         if arguments is None:
             # All is said, and Python ends by itself.
@@ -87,33 +99,75 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _beside_others(options: argparse.Namespace) -> int:
-    """Where a launcher has started several of us, one answers and the others have the ranks."""
+def _obeyed(arguments: Sequence[str] | None) -> int:
     try:
-        launched = Launched.here()
-        if launched and not launched.is_first:
-            from harness.ranks.node import follow
-
-            return PASSED if follow(launched) else FAULT
+        asked = read(sys.argv[1:] if arguments is None else arguments)
+        if arguments is None:
+            obey_signals()
+        return _beside_others(*asked)
     except BadInput as error:
-        print(f"harness: {error}", file=sys.stderr)  # noqa: T201 - a command speaks
+        print(f"harness: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)  # noqa: T201 - a command speaks
         return USAGE
-    if not launched:
-        return _answer(options)
+
+
+def read(arguments: Sequence[str]) -> tuple[Command, BoundArguments]:
+    """The function that a command line asks for, and what it is given."""
     try:
-        return _answer(options, launched.size)
+        command, given, _ = app.parse_args(arguments)
+    except exceptions.CycloptsError as error:
+        if isinstance(error.__cause__, BadInput):
+            raise error.__cause__ from None
+        raise UsageError(_sentence(error)) from None
+    if command.__name__ == "help_print" and not {*arguments} & {*app.help_flags}:
+        raise UsageError(f"COMMAND: is missing; see `{' '.join(('harness', *arguments))} --help`")
+    given.apply_defaults()
+    return command, given
+
+
+def _sentence(error: exceptions.CycloptsError) -> str:
+    """Which word cannot be, why, and what is near to it."""
+    word, why, known = str(error), "cannot be read", list[str]()
+    if isinstance(error, exceptions.UnknownOptionError):
+        word, why = error.token.keyword or error.token.value, "there is no such option"
+        known = [name for argument in error.argument_collection for name in argument.names]
+    elif isinstance(error, exceptions.UnknownCommandError) and error.unused_tokens and error.app:
+        (word, *_), why, known = error.unused_tokens, "there is no such command", [*error.app]
+    elif isinstance(error, exceptions.UnusedCliTokensError) and error.unused_tokens:
+        (word, *_), why = error.unused_tokens, "is one too many"
+    elif isinstance(error, exceptions.MissingArgumentError) and error.argument:
+        word, why = error.argument.name, "needs a value"
+    elif isinstance(error, exceptions.CoercionError) and error.token:
+        word, why = f"{error.token.keyword}={error.token.value}", "takes no value"
+    near = get_close_matches(word, known, 1)
+    page = " ".join(("harness", *(error.command_chain or ()), "--help"))
+    return f"{word}: {why}; " + (f"did you mean {near[0]}?" if near else f"see `{page}`")
+
+
+def _beside_others(command: Command, given: BoundArguments) -> int:
+    """Where a launcher has started several of us, one answers and the others have the ranks."""
+    launched = Launched.here()
+    if not launched or isinstance(getattr(command, "__self__", None), App):
+        return _answer(command, given)
+    if not launched.is_first:
+        from harness.ranks.node import follow
+
+        return PASSED if follow(launched) else FAULT
+    try:
+        return _answer(command, given, launched.size)
     finally:
         from harness.ranks.nodes import dismiss
 
         dismiss()
 
 
-def _answer(options: argparse.Namespace, ranks: int | None = None) -> int:
+def _answer(command: Command, given: BoundArguments, ranks: int | None = None) -> int:
     """Run the command, on as many ranks as a launcher has started, if one did."""
+    options = given.arguments.get("options", Output())
     try:
-        fit_to_launcher(options, ranks)
-        status: int = options.run(options)
-    except BrokenPipeError:
+        if "options" in given.arguments:
+            given.arguments["options"] = fit_to_launcher(options, ranks)
+        return command(*given.args, **given.kwargs) or PASSED
+    except (BrokenPipeError, BadInput):
         raise
     except SystemExit as left:
         # So does rich where its reader has gone, and its word for it would be that something
@@ -121,9 +175,6 @@ def _answer(options: argparse.Namespace, ranks: int | None = None) -> int:
         if left.code == DIVERGED:
             raise BrokenPipeError from None
         raise
-    except BadInput as error:
-        print(f"harness: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)  # noqa: T201 - a command speaks
-        return USAGE
     except NoRanks as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command speaks
         if options.json:
@@ -134,10 +185,9 @@ def _answer(options: argparse.Namespace, ranks: int | None = None) -> int:
         return STOPPED
     except Exception as error:  # noqa: BLE001 - it says nothing of the candidate
         print(f"harness: {told_in_full(error)}", file=sys.stderr)  # noqa: T201 - a command speaks
-        if getattr(options, "json", False):
+        if options.json:
             print_json({"verdict": "FAULT", "fault": f"{type(error).__name__}: {error}"})
         return FAULT
-    return status
 
 
 def obey_signals() -> None:
@@ -170,15 +220,3 @@ def obey_signals() -> None:
 def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The parser; what it returns has the command to `run`."""
-    parser = argparse.ArgumentParser(prog="harness", description=harness.__doc__, epilog=STATUS)
-    parser.add_argument("--version", action="version", version=harness.__version__)
-    known = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        its = known.add_parser(name, help=command.HELP)
-        command.add(its)
-        its.set_defaults(run=command.run)
-    return parser

@@ -15,15 +15,17 @@ from rich.console import Console
 from harness.campaign.check import check
 from harness.campaign.examine import Examiner
 from harness.campaign.table import show
-from harness.cli import build_parser
-from harness.commands.options import print_json, read_request, status_of
+from harness.cli import read
+from harness.commands.asked import read_request
+from harness.commands.options import print_json, status_of
 from harness.commands.ranks import open_pool
 from harness.judge import Session
 
 
 def main() -> int:
-    options = build_parser().parse_args(["check", *sys.argv[1:]])
-    request, ranks = read_request(options)
+    _, given = read(["check", *sys.argv[1:]])
+    options = given.arguments["options"]
+    request, ranks = read_request(options, options.candidate, options)
     silence = Console(quiet=True)
     with open_pool(options, ranks, request.candidates) as pool:
         moments = [time.monotonic()]

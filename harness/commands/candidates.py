@@ -1,42 +1,30 @@
 """`candidates`: which published implementations are wired, and what is installed of them."""
 
-import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
-from harness.commands.options import PASSED, UsageError, json_option, print_json
+from cyclopts import App, Parameter
+
+from harness.commands.options import PASSED, Output, print_json
+from harness.commands.values import UsageError
 
 if TYPE_CHECKING:
     from harness.candidates.published.environment import Environment
 
-HELP = "list published packages, and install what their ranks need"
 
-
-def add(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    every = actions.add_parser(
-        "list", help="list the wired packages, and which releases are installed"
-    )
-    json_option(every)
-    every.set_defaults(act=show)
-    one = actions.add_parser("install", help="make the environment for the ranks of a package")
-    one.add_argument(
-        "names",
-        nargs="+",
-        metavar="NAME",
+Names = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="NAME",
         help="a listed name: its pinned release; NAME@VERSION: another release; NAME@newest: the "
-        "newest on the index; all: every listed name",
-    )
-    json_option(one)
-    one.set_defaults(act=install)
+        "newest on the index; all: every listed name; you may name several",
+    ),
+]
 
 
-def run(options: argparse.Namespace) -> int:
-    status: int = options.act(options)
-    return status
-
-
-def show(options: argparse.Namespace) -> int:
+def show(*, options: Output = Output()) -> int:
+    """List the wired packages, and which releases are installed."""
     from rich.console import Console
 
     from harness.campaign.table import put, titled
@@ -71,9 +59,10 @@ def show(options: argparse.Namespace) -> int:
     return PASSED
 
 
-def install(options: argparse.Namespace) -> int:
+def install(names: Names, /, *, options: Output = Output()) -> int:
+    """Make the environment for the ranks of a package."""
     done: list[dict[str, Any]] = []
-    for environment in wanted(options.names):
+    for environment in wanted(names):
         name = f"{environment.library.name}@{environment.version}"
         print(f"harness: {name} in {environment.folder}", file=sys.stderr)  # noqa: T201
         done.append({"candidate": name, "packages": environment.install()})
@@ -82,16 +71,21 @@ def install(options: argparse.Namespace) -> int:
     return PASSED
 
 
-def wanted(names: list[str]) -> "list[Environment]":
+def wanted(names: Sequence[str]) -> "list[Environment]":
     """The environments that were named, each once."""
     from harness.candidates.published.environment import Environment
     from harness.candidates.published.library import libraries
 
     known = libraries()
     environments: dict[Environment, None] = {}
-    for name in known if names == ["all"] else names:
+    for name in known if names == ("all",) else names:
         library, _, version = name.partition("@")
         if library not in known:
             raise UsageError(f"NAME={name}: not listed; use one of {', '.join(known)}")
         environments[Environment(known[library], version or known[library].pinned)] = None
     return list(environments)
+
+
+app = App(name="candidates", help_format="markdown")
+app.command(show, name="list")
+app.command(install)

@@ -1,36 +1,30 @@
 """`check`: judge candidates on generated cases."""
 
-import argparse
 import math
 import time
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.against import PLAIN
-from harness.campaign.lot import Part
+from harness.campaign.lot import WHOLE, Part
 from harness.campaign.request import Request
 from harness.campaign.undisturbed import undisturbed
+from harness.commands.asked import read_request
 from harness.commands.examiner import open_elsewhere, open_examiner, open_work, read_work
 from harness.commands.options import (
     STOPPED,
-    UsageError,
-    against_option,
+    Campaign,
+    Judged,
+    Pools,
+    Report,
+    Step,
     answer,
-    campaign_options,
-    diagnose_option,
-    known_option,
-    pool_options,
-    read_part,
-    read_request,
     ready_to_report,
-    report_option,
     status_of,
-    step_options,
 )
-from harness.commands.places import open_cluster, places_options, pools_for
+from harness.commands.places import open_cluster, pools_for
 from harness.commands.ranks import NoRanks
 from harness.commands.side_by_side import Processes
+from harness.commands.values import Candidates, Failures, Folder, Seconds, Shard, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,59 +33,36 @@ if TYPE_CHECKING:
     from harness.campaign.summary import Summary
     from harness.commands.cluster import Cluster
 
-HELP = "judge candidates on generated cases"
 # A pool is worth its start if it has so many cases.
 WORTH = 25
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--candidate",
-        action="append",
-        metavar="C",
-        help="a built-in name, path/to/file.py:NAME or package.module:NAME; you may repeat it; "
-        "default: native-gather and native-local",
-    )
-    parser.add_argument(
-        "--shard",
-        default="1/1",
-        metavar="K/N",
-        help="judge only part K of N; `merge` adds the parts up",
-    )
-    places_options(parser)
-    parser.add_argument(
-        "--limit",
-        type=float,
-        default=math.inf,
-        metavar="SECONDS",
-        help="start no further case after so many seconds; default: no limit",
-    )
-    parser.add_argument(
-        "--keep-going",
-        type=int,
-        default=1,
-        metavar="N",
-        help="after a failure judge a candidate on, until N are found that begin with different "
-        "tensors or have different names; default: 1",
-    )
-    parser.add_argument(
-        "--resume",
-        metavar="DIR",
-        help="keep what is judged in this folder, and go on from what is known there; a campaign "
-        "that was killed or moved ends as if it had run through",
-    )
-    campaign_options(parser, cases=100)
-    step_options(parser)
-    known_option(parser)
-    against_option(parser, PLAIN)
-    diagnose_option(parser)
-    report_option(parser)
-    pool_options(parser)
+@dataclass(frozen=True, kw_only=True)
+class Check(Report, Judged, Step, Pools, Campaign):
+    """What is judged of a campaign, and how far."""
+
+    candidate: Candidates = ()
+    """a built-in name, path/to/file.py:NAME or package.module:NAME; you may repeat it; default:
+    native-gather and native-local"""
+    shard: Shard = WHOLE
+    """judge only part K of N; `merge` adds the parts up"""
+    limit: Seconds | None = None
+    """start no further case after so many seconds; default: no limit"""
+    keep_going: Failures = 1
+    """after a failure judge a candidate on, until N are found that begin with different tensors
+    or have different names"""
+    resume: Folder | None = None
+    """keep what is judged in this folder, and go on from what is known there; a campaign that was
+    killed or moved ends as if it had run through"""
 
 
-def run(options: argparse.Namespace) -> int:
-    request, ranks = read_request(options)
-    part = read_part(options.shard, request.count)
+def run(*, options: Check = Check()) -> int:
+    request, ranks = read_request(options, options.candidate, options)
+    part = options.shard
+    if part.of > request.count:
+        raise UsageError(
+            f"--shard={part}: --cases={request.count} are too few for {part.of} shards"
+        )
     pools = pools_for(
         options,
         ranks,
@@ -99,11 +70,6 @@ def run(options: argparse.Namespace) -> int:
         worth=request.count // WORTH,
         of=f"--cases={request.count}",
     )
-    if not options.limit > 0:
-        raise UsageError(f"--limit={options.limit:g}: use a number of seconds above zero")
-
-    if options.keep_going < 1:
-        raise UsageError(f"--keep-going={options.keep_going}: use how many failures to look for")
     request = replace(request, keep_going=options.keep_going)
     ready_to_report(options)
 
@@ -129,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _judged(
-    options: argparse.Namespace,
+    options: Check,
     request: Request,
     ranks: int,
     part: Part,
@@ -144,10 +110,10 @@ def _judged(
         from harness.campaign.places import Lost
         from harness.campaign.table import say
 
-    until = time.monotonic() + options.limit
+    until = time.monotonic() + (options.limit or math.inf)
     journal = Journal()
     if options.resume:
-        journal = Journal.of(Path(options.resume), request, ranks, part)
+        journal = Journal.of(options.resume, request, ranks, part)
         say(console, journal.told())
     summary: Summary | None = None
     try:
@@ -170,7 +136,7 @@ def _judged(
 
 
 def _several(
-    options: argparse.Namespace,
+    options: Check,
     request: Request,
     ranks: int,
     part: Part,

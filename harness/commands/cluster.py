@@ -5,7 +5,6 @@ lives an actor with an ordinary pool. Hosts may come and go: a pool whose host i
 where there is room, and what it was about is judged by another.
 """
 
-import argparse
 import logging
 import os
 import socket
@@ -22,10 +21,11 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from harness.campaign.places import Done, Job
-from harness.commands.options import UsageError
+from harness.commands.options import Pools
 from harness.commands.ranks import NoRanks
 from harness.commands.side_by_side import NO_RANKS, REFUSED, Open
 from harness.commands.unexpected import told_in_full
+from harness.commands.values import UsageError
 from harness.outside import BadInput
 
 # How long the first pool may take to find a host.
@@ -92,7 +92,7 @@ class Cluster(Generic[Job, Done]):
         self,
         opens: Open,
         asked: Callable[[], tuple[Any, ...]],
-        options: argparse.Namespace,
+        options: Pools,
         ranks: int,
         read: Callable[[Any], Done],
     ) -> None:
@@ -227,7 +227,7 @@ def _connect() -> None:
         ) from None
 
 
-def _kind(options: argparse.Namespace) -> str:
+def _kind(options: Pools) -> str:
     """What a rank takes one of."""
     if options.device == "auto":
         return "GPU" if any(node["Resources"].get("GPU") for node in _hosts()) else "CPU"

@@ -1,10 +1,13 @@
 """`conformance`: published implementations, judged and written down."""
 
-import argparse
 import sys
+from collections.abc import Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from harness.campaign.lot import WHOLE, Part
 from harness.campaign.places import each
@@ -12,12 +15,22 @@ from harness.commands.options import (
     DIVERGED,
     FAULT,
     PASSED,
-    UsageError,
+    Pools,
+    Report,
     answer,
     ready_to_report,
-    report_option,
 )
-from harness.commands.places import open_places, places_options
+from harness.commands.places import open_places
+from harness.commands.values import (
+    WORD,
+    Count,
+    Deadline,
+    Folder,
+    Seed,
+    Texts,
+    UsageError,
+    as_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,91 +39,66 @@ if TYPE_CHECKING:
     from harness.case import Case
     from harness.conformance import Examined, Request, Results
 
-HELP = "judge published packages, and write the tables"
 # As many as any of their cases needs.
 RANKS = 4
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
+@dataclass(frozen=True, kw_only=True)
+class Conformance(Report, Pools):
+    """What is judged of published packages, and where it is written down."""
+
+    cases: Count = 100
+    """generated cases for each sp"""
+    seed: Seed = 0
+    """of the generated cases"""
+    versions: Texts = ()
+    """of one package: run its generated cases and listed bugs on each of these releases"""
+    newest: bool = False
+    """use the newest release; install it first with `candidates install NAME@newest`"""
+    out: Folder = Path("docs")
+    """the folder of conformance.md and .json; keeps the results of other candidates"""
+    since: Annotated[Path | None, Parameter(metavar="DOCUMENT")] = None
+    """a conformance.json of before: write since.md beside the pages, with what is new, mended or
+    newly refused"""
+    goldens: Folder = Path("golden")
+    """the golden store"""
+    device: Annotated[Literal["auto", "cpu", "cuda"], WORD] = "cpu"
+    """where ranks run"""
+    deadline: Deadline = 60.0
+
+
+Names = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="NAME",
         help="packages or single candidates, as `candidates list` shows them; default: all that "
         "are installed",
-    )
-    parser.add_argument(
-        "--cases",
-        type=int,
-        default=100,
-        metavar="N",
-        help="generated cases for each sp; default: 100",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
-    parser.add_argument(
-        "--versions",
-        metavar="LIST",
-        help="of one package: run its generated cases and listed bugs on each of these releases",
-    )
-    parser.add_argument(
-        "--newest",
-        action="store_true",
-        help="use the newest release; install it first with `candidates install NAME@newest`",
-    )
-    parser.add_argument(
-        "--out",
-        default="docs",
-        metavar="FOLDER",
-        help="the folder of conformance.md and .json; keeps the results of other candidates; "
-        "default: docs",
-    )
-    parser.add_argument(
-        "--since",
-        metavar="DOCUMENT",
-        help="a conformance.json of before: write since.md beside the pages, with what is new, "
-        "mended or newly refused",
-    )
-    parser.add_argument(
-        "--goldens", default="golden", metavar="FOLDER", help="the golden store; default: golden"
-    )
-    places_options(parser)
-    parser.add_argument("--device", default="cpu", choices=("auto", "cpu", "cuda"))
-    parser.add_argument("--transport", default="auto", choices=("auto", "gloo", "nccl"))
-    parser.add_argument(
-        "--deadline",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="time limit of one case; default: 60",
-    )
-    report_option(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document as well")
+    ),
+]
 
 
-def run(options: argparse.Namespace) -> int:
-    if options.cases < 1:
-        raise UsageError(f"--cases={options.cases}: at least one case must be examined")
-    versions = options.versions.split(",") if options.versions else []
-    if versions and len({name.partition(".")[0] for name in options.names}) != 1:
-        raise UsageError(f"--versions={options.versions}: name one library")
+def run(names: Names = (), /, *, options: Conformance = Conformance()) -> int:
+    versions = options.versions
+    if versions and len({name.partition(".")[0] for name in names}) != 1:
+        raise UsageError(f"--versions={as_text(versions)}: name one library")
     ready_to_report(options)
-    names = wanted(options.names, newest=options.newest, installed=not versions)
-    if not names:
+    chosen = wanted(names, newest=options.newest, installed=not versions)
+    if not chosen:
         raise UsageError("NAME: nothing is installed; see `candidates list`")
 
     from harness.conformance import read, write
 
-    out = Path(options.out)
+    out = options.out
     results, before = so_far(out), _before(options)
     records: dict[str, Any] = {}
     asked = options, versions
-    with open_places(open_judging, asked, options, RANKS, _told, len(names)) as places:
-        for name, record in each(names, places):
+    with open_places(open_judging, asked, options, RANKS, _told, len(chosen)) as places:
+        for name, record in each(chosen, places):
             records[name] = record
             # Kept at once: hours of work are not to be lost with the last candidate.
-            _enter({name: records[name] for name in names if name in records}, results, versions)
+            _enter({name: records[name] for name in chosen if name in records}, results, versions)
             write(out, results)
-    records = {name: records[name] for name in names}
+    records = {name: records[name] for name in chosen}
     for file, text in pages(read(out), out).items():
         (out / file).parent.mkdir(parents=True, exist_ok=True)
         (out / file).write_text(text)
@@ -120,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     return answer(options, {"found": records}, status, read(out))
 
 
-def _enter(records: dict[str, Any], results: "Results", versions: list[str]) -> None:
+def _enter(records: dict[str, Any], results: "Results", versions: Sequence[str]) -> None:
     """Where several candidates show one bug, that of the last in order is kept."""
     from harness.conformance import finding_record
 
@@ -149,7 +137,7 @@ def so_far(out: Path) -> "Results":
     return results
 
 
-def _before(options: argparse.Namespace) -> "Results | None":
+def _before(options: Conformance) -> "Results | None":
     from harness.conformance import BadResults, read_results
 
     if options.since is None:
@@ -157,7 +145,7 @@ def _before(options: argparse.Namespace) -> "Results | None":
     if options.versions:
         raise UsageError("--since: compares what is examined, and --versions sweeps releases")
     try:
-        return read_results(Path(options.since))
+        return read_results(options.since)
     except BadResults as error:
         raise UsageError(f"--since={error}") from None
 
@@ -189,7 +177,7 @@ def _status(records: dict[str, Any], *, sweeping: bool) -> int:
     return DIVERGED if wrong else PASSED
 
 
-def wanted(names: list[str], *, newest: bool, installed: bool) -> list[str]:
+def wanted(names: Sequence[str], *, newest: bool, installed: bool) -> list[str]:
     """Every candidate that was named, a library standing for all of its."""
     from harness.candidates import locate
     from harness.candidates.published.environment import NEWEST, Environment
@@ -218,7 +206,7 @@ def wanted(names: list[str], *, newest: bool, installed: bool) -> list[str]:
 
 @contextmanager
 def open_judging(
-    options: argparse.Namespace, versions: list[str], worker: Part = WHOLE
+    options: Conformance, versions: Sequence[str], worker: Part = WHOLE
 ) -> "Iterator[Callable[[str], dict[str, Any]]]":
     """A function that judges one candidate: it gives the record, and what to say of it."""
     from harness.conformance import examine, examined_record, release_records, sweep
@@ -235,7 +223,7 @@ def open_judging(
     yield judged
 
 
-def _request(options: argparse.Namespace, worker: Part) -> "Request":
+def _request(options: Conformance, worker: Part) -> "Request":
     from harness.conformance import Request
     from harness.ranks.device import NoPlace, choose
 
@@ -274,11 +262,11 @@ def _told(judged: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _goldens(folder: str) -> "dict[str, Case]":
+def _goldens(folder: Path) -> "dict[str, Case]":
     from harness.golden import BadGolden, Store, examine
 
     try:
-        goldens, damages = examine(Store(Path(folder)).files())
+        goldens, damages = examine(Store(folder).files())
     except BadGolden as error:
         raise UsageError(f"--goldens={folder}: {error}") from None
     if damages:

@@ -1,17 +1,9 @@
 """`doctor`: what will run here."""
 
-import argparse
-
-from harness.commands.options import PASSED, json_option, print_json
-
-HELP = "say what can run on this machine, what cannot, and why"
+from harness.commands.options import PASSED, Output, print_json
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    json_option(parser)
-
-
-def run(options: argparse.Namespace) -> int:
+def run(*, options: Output = Output()) -> int:
     from harness.doctor import examine, show
 
     facts = examine()

@@ -1,12 +1,12 @@
 """Ranks, ready to judge the lots of a campaign."""
 
-import argparse
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from harness.campaign.lot import WHOLE, Part
 from harness.campaign.request import Request
+from harness.commands.options import Judged
 from harness.commands.ranks import open_pool
 from harness.importing import without_a_search_for_garbage
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_examiner(
-    options: argparse.Namespace,
+    options: Judged,
     request: Request,
     ranks: int,
     part: Part,

@@ -1,21 +1,17 @@
 """`merge`: put the shards of one campaign together."""
 
-import argparse
+from typing import Annotated
 
-from harness.commands.options import answer, json_option, ready_to_report, report_option, status_of
+from cyclopts import Parameter
 
-HELP = "add up the shards of one campaign"
+from harness.commands.options import Report, answer, ready_to_report, status_of
 
-
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "documents", nargs="+", metavar="DOCUMENT", help="a file with what `check --json` printed"
-    )
-    report_option(parser)
-    json_option(parser)
+Documents = Annotated[
+    tuple[str, ...], Parameter(name="DOCUMENT", help="files with what `check --json` printed")
+]
 
 
-def run(options: argparse.Namespace) -> int:
+def run(documents: Documents, /, *, options: Report = Report()) -> int:
     ready_to_report(options)
 
     from rich.console import Console
@@ -23,7 +19,7 @@ def run(options: argparse.Namespace) -> int:
     from harness.campaign.merge import merge, read_document
     from harness.campaign.table import closing, say, show, show_failures
 
-    summary = merge([(name, read_document(name)) for name in options.documents])
+    summary = merge([(name, read_document(name)) for name in documents])
     console = Console(stderr=options.json)
     show(summary, console)
     show_failures(summary, console)

@@ -1,62 +1,53 @@
 """`mutants`: how many known bugs the check finds, and names."""
 
-import argparse
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from harness.against import PLAIN
+from cyclopts import Parameter
+
 from harness.campaign.lot import WHOLE, Part
 from harness.campaign.request import Request
+from harness.commands.asked import read_keys, read_request
 from harness.commands.options import (
     DIVERGED,
     PASSED,
-    against_option,
+    Campaign,
+    Pools,
+    Report,
     answer,
-    campaign_options,
-    pool_options,
-    read_keys,
-    read_request,
     ready_to_report,
-    report_option,
 )
-from harness.commands.places import open_places, places_options
+from harness.commands.places import open_places
 from harness.commands.ranks import open_pool
+from harness.commands.values import Count, Deadline, Ranks, Usual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from harness.detection import Trial
 
-HELP = "show how many known bugs the check finds and names"
+
+@dataclass(frozen=True, kw_only=True)
+class Mutants(Report, Pools, Campaign):
+    """What is tried, and what is told of it."""
+
+    only: Annotated[str, Parameter(metavar="LIST")] = "mutants,benign"
+    """keys such as B14, stages such as labels, or the words mutants and benign"""
+    shrink: bool = False
+    """shrink each failure, up to 60 s"""
+    required_only: bool = False
+    """keep back what a candidate need not show, as if a mutant were somebody else's step"""
+    cases: Count = 200
+    ranks: Ranks | None = Usual(4)
+    """ranks in the pool"""
+    # Some mutants hang, which is soon seen.
+    deadline: Deadline = 10.0
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--only",
-        default="mutants,benign",
-        metavar="LIST",
-        help="keys such as B14, stages such as labels, or the words mutants and benign; default: "
-        "mutants,benign",
-    )
-    places_options(parser)
-    parser.add_argument("--shrink", action="store_true", help="shrink each failure, up to 60 s")
-    parser.add_argument(
-        "--required-only",
-        action="store_true",
-        help="keep back what a candidate need not show, as if a mutant were somebody else's step",
-    )
-    campaign_options(parser, cases=200)
-    against_option(parser, PLAIN)
-    report_option(parser)
-    # As many ranks as tests have; and some mutants hang, which is soon seen.
-    pool_options(parser, ranks=4, deadline=10.0)
+def run(*, options: Mutants = Mutants()) -> int:
     # Some mutants change masks, which other kernels do not take, or the reduction, which a wrapper
     # does itself.
-    parser.set_defaults(candidate=None, kernel="eager,sdpa", wrapper="none", set=[])
-
-
-def run(options: argparse.Namespace) -> int:
     request, ranks = read_request(options)
     ready_to_report(options)
 
@@ -103,7 +94,7 @@ class Told:
 
 @contextmanager
 def open_trials(
-    options: argparse.Namespace, request: Request, ranks: int, worker: Part = WHOLE
+    options: Mutants, request: Request, ranks: int, worker: Part = WHOLE
 ) -> "Iterator[Callable[[str], dict[str, Any]]]":
     """Ranks, ready to try what has a key in one of the banks."""
     from harness.campaign.supply import draw

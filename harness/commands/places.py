@@ -1,15 +1,15 @@
 """The pools that a command was asked for: one, several here, or some on the hosts of a cluster."""
 
-import argparse
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from harness.campaign.places import Done, Here, Job, Lost, Places
-from harness.commands.options import UsageError
+from harness.commands.options import Pools
 from harness.commands.ranks import NoRanks
 from harness.commands.side_by_side import Open, Processes
+from harness.commands.values import UsageError
 
 if TYPE_CHECKING:
     from harness.commands.cluster import Cluster
@@ -17,24 +17,7 @@ if TYPE_CHECKING:
 MOST_POOLS = 64
 
 
-def places_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--pools",
-        default="1",
-        metavar="N",
-        help="judge on N pools of ranks at once; auto: as many as there are cores, or devices, "
-        "for; default: 1",
-    )
-    parser.add_argument(
-        "--on",
-        choices=("here", "ray"),
-        default="here",
-        help="ray: have the pools on the hosts of the Ray cluster that RAY_ADDRESS names, or the "
-        "one of this host; --pools auto: as many as there is room for; default: here",
-    )
-
-
-def pools_for(options: argparse.Namespace, ranks: int, *, most: int, worth: int, of: str) -> int:
+def pools_for(options: Pools, ranks: int, *, most: int, worth: int, of: str) -> int:
     """How many pools `--pools` asks for; `auto` has a core or a device for each rank.
 
     Elsewhere that is known only there. There are at most so many, as `of` says in words, and it is
@@ -59,7 +42,7 @@ def pools_for(options: argparse.Namespace, ranks: int, *, most: int, worth: int,
 def open_places(
     opens: Open,
     asked: tuple[Any, ...],
-    options: argparse.Namespace,
+    options: Pools,
     ranks: int,
     read: Callable[[Any], Done],
     jobs: int,
@@ -85,7 +68,7 @@ def open_places(
 def open_cluster(
     opens: Open,
     asked: Callable[[], tuple[Any, ...]],
-    options: argparse.Namespace,
+    options: Pools,
     ranks: int,
     read: Callable[[Any], Done],
 ) -> "Cluster[Job, Done]":

@@ -1,12 +1,12 @@
 """The ranks that a command was asked for. Nothing heavy is imported before they are needed."""
 
-import argparse
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from harness.campaign.lot import WHOLE, Part
-from harness.commands.options import UsageError
+from harness.commands.options import Device, Step
+from harness.commands.values import UsageError
 
 if TYPE_CHECKING:
     from harness.ranks.pool import RankPool
@@ -20,18 +20,20 @@ class NoRanks(RuntimeError):
         self.summary = summary
 
 
-def _refuse_pretence(options: argparse.Namespace) -> None:
+def _refuse_pretence(options: Device) -> None:
     from harness.ranks.placement import PRETEND, REAL, no_pretence
 
-    for option in ("wrapper", "kernel"):
-        for word in getattr(options, option, "").split(","):
-            if options.device == PRETEND and word in REAL[option]:
+    if options.device != PRETEND or not isinstance(options, Step):
+        return
+    for option, words in (("wrapper", options.wrapper), ("kernel", options.kernel)):
+        for word in words:
+            if word in REAL[option]:
                 raise UsageError(f"--{no_pretence(option, word)}")
 
 
 @contextmanager
 def open_pool(
-    options: argparse.Namespace,
+    options: Device,
     ranks: int,
     candidates: Collection[str] = (),
     worker: Part = WHOLE,
@@ -46,8 +48,6 @@ def open_pool(
     from harness.ranks.pool import CannotStart, RankPool
     from harness.report import explain_no_start
 
-    if not 0 < options.deadline < 1e6:
-        raise UsageError(f"--deadline={options.deadline:g}: use a number of seconds above zero")
     _refuse_pretence(options)
     named = [locate(name) for name in candidates]
     homes = {each.home for each in named} - {""}

@@ -1,40 +1,35 @@
 """`report`: pages of what was found, made later; needs no torch."""
 
-import argparse
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from harness.commands.options import PASSED, ready_to_report
+from cyclopts import Parameter
+
+from harness.commands.options import PASSED
 from harness.outside import BadInput, NotReadable, read_file, read_json
 
-HELP = "make HTML pages of documents and bundles"
 # A campaign of millions of cases has less.
 MOST_BYTES = 1 << 28
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names",
-        nargs="+",
-        metavar="DOCUMENT|BUNDLE",
-        help="what --json printed, conformance.json, the folder of a bundle, or its id",
-    )
-    parser.add_argument(
-        "--out",
-        dest="report",
-        default="report",
-        metavar="DIR",
-        help="where to write them; default: report",
-    )
+Names = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="DOCUMENT|BUNDLE",
+        help="what --json printed, conformance.json, the folder of a bundle, or its id; "
+        "you may name several",
+    ),
+]
+Out = Annotated[Path, Parameter(metavar="DIR", help="where to write them")]
 
 
-def run(options: argparse.Namespace) -> int:
-    from harness.report.html import pages_of, save
+def run(names: Names, /, *, out: Out = Path("report")) -> int:
+    from harness.report.html import may_write, pages_of, save
 
-    ready_to_report(options)
+    may_write(out)
     # Read all before any page is written: a missing page is easily overlooked.
-    found = [pages_of(name, read_document(name)) for name in options.names]
-    written = [save(Path(options.report), pages) for pages in found]
+    found = [pages_of(name, read_document(name)) for name in names]
+    written = [save(out, pages) for pages in found]
     for pages in written:
         print(pages[0])  # noqa: T201 - the answer
     return PASSED

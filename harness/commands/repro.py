@@ -1,30 +1,29 @@
 """`repro`: show a failure again, fully traced, and explain it."""
 
-import argparse
 import os
 import secrets
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter
+
+from harness.against import PLAIN
 from harness.case import Case, InvalidCase, parse
+from harness.commands.asked import read_request
 from harness.commands.options import (
-    UsageError,
-    against_of,
-    against_option,
+    Campaign,
+    Judged,
+    Report,
+    Step,
     answer,
-    campaign_options,
-    diagnose_option,
-    known_option,
-    pool_options,
-    read_request,
     ready_to_report,
-    report_option,
     status_of,
-    step_options,
 )
 from harness.commands.ranks import open_pool
+from harness.commands.values import Compared, Seed, UsageError, as_text
 
 if TYPE_CHECKING:
     from harness.campaign.first_failure import Passed
@@ -33,65 +32,60 @@ if TYPE_CHECKING:
     from harness.failure.replay import Shown
     from harness.ranks.pool import RankPool
 
-HELP = "run one case, fully traced, and explain the outcome"
 # Options of `check` that say what its seed draws.
 CAMPAIGN = ("cases", "sp", "dp", "dtype", "loss", "kernel", "wrapper")
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "lines",
-        nargs="*",
-        metavar="CASE-LINE|BUNDLE",
+@dataclass(frozen=True, kw_only=True)
+class Repro(Report, Judged, Step, Campaign):
+    """What is run again, and what is done with a failure."""
+
+    candidate: Annotated[str | None, Parameter(metavar="C")] = None
+    """default: that of the bundle, unless it is a file or a module; or native-gather"""
+    shrink: bool = False
+    """shrink the case, for up to 60 s"""
+    bisect_layer: bool = False
+    """find the fewest layers that still fail"""
+    like: bool = False
+    """cite the known bugs that give the same wrong numbers, for up to 60 s"""
+    script: Annotated[str | None, Parameter(metavar="FILE")] = None
+    """write what fails as one file for a bug report"""
+    seed: Seed | None = None
+    """run the cases of `check --seed S` to the first failure"""
+    against: Compared | None = None
+    """plain: compare with plain training of the harness's model; self: with the candidate's own
+    step at sp 1, whatever its model is; default: plain, or that of the bundle"""
+
+
+Lines = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="CASE-LINE|BUNDLE",
         help="the folder of a bundle, or its id in .harness/failures; or a case line. Of several "
         "case lines the last is judged; the same ranks run the others before it",
-    )
-    parser.add_argument(
-        "--candidate",
-        metavar="C",
-        help="default: that of the bundle, unless it is a file or a module; or native-gather",
-    )
-    parser.add_argument("--shrink", action="store_true", help="shrink the case, for up to 60 s")
-    parser.add_argument(
-        "--bisect-layer", action="store_true", help="find the fewest layers that still fail"
-    )
-    parser.add_argument(
-        "--like",
-        action="store_true",
-        help="cite the known bugs that give the same wrong numbers, for up to 60 s",
-    )
-    parser.add_argument(
-        "--script", metavar="FILE", help="write what fails as one file for a bug report"
-    )
-    campaign_options(parser, cases=100, seed=None)
-    step_options(parser)
-    known_option(parser)
-    against_option(parser, None, "bundle")
-    diagnose_option(parser)
-    report_option(parser)
-    pool_options(parser)
-    usual = {name: parser.get_default(name) for name in CAMPAIGN}
-    parser.set_defaults(refuse=parser.error, usual=usual)
+    ),
+]
 
 
-def run(options: argparse.Namespace) -> int:
+def run(lines: Lines = (), /, *, options: Repro = Repro()) -> int:
     ready_to_report(options)
     if options.seed is not None:
-        return _campaign(options)
-    if not options.lines:
-        options.refuse("the following arguments are required: CASE-LINE|BUNDLE, or --seed S")
-    for name, value in options.usual.items():
-        if getattr(options, name) != value:
-            raise UsageError(f"--{name}={getattr(options, name)}: goes with --seed only")
-    return _case(options)
+        return _campaign(lines, options)
+    if not lines:
+        raise UsageError("CASE-LINE|BUNDLE: is missing; name one, or use --seed S")
+    for name in CAMPAIGN:
+        value = getattr(options, name)
+        if value != getattr(Repro, name):
+            raise UsageError(f"--{name}={as_text(value)}: goes with --seed only")
+    return _case(lines, options)
 
 
-def _case(options: argparse.Namespace) -> int:
-    cases, candidate, bundle = _read(options.lines, options.candidate)
-    if options.against is None and bundle is not None:
-        options.against = bundle.origin.against
+def _case(lines: Sequence[str], options: Repro) -> int:
+    cases, candidate, bundle = _read(lines, options.candidate)
     needed, mesh = max((case.ranks, f"sp*dp={case.sp}*{case.dp}") for case in cases)
-    seen = needed if bundle is None else max(needed, bundle.ranks)
+    against, seen = options.against, needed
+    if bundle is not None:
+        against, seen = against or bundle.origin.against, max(needed, bundle.ranks)
     ranks = seen if options.ranks is None else options.ranks
     if ranks < needed:
         raise UsageError(f"--ranks={ranks}: {mesh} needs {needed} ranks")
@@ -105,7 +99,7 @@ def _case(options: argparse.Namespace) -> int:
         beside = ranks if ranks > needed else 0
         *before, case = cases
         session = Session(pool)
-        job = Job(case, locate(candidate), against_of(options))
+        job = Job(case, locate(candidate), against or PLAIN)
         shown = look(job, session, before, beside)
         if bundle is not None:
             shown.beside(bundle, pool.device)
@@ -123,12 +117,11 @@ def _case(options: argparse.Namespace) -> int:
     return _answer(shown, options, pool)
 
 
-def _campaign(options: argparse.Namespace) -> int:
-    if options.lines:
+def _campaign(lines: Sequence[str], options: Repro) -> int:
+    if lines:
         raise UsageError(f"--seed={options.seed}: draws its cases; leave out CASE-LINE|BUNDLE")
-    chosen = argparse.Namespace(**vars(options))
-    chosen.candidate = [options.candidate] if options.candidate else None
-    request, ranks = read_request(chosen)
+    candidates = () if options.candidate is None else (options.candidate,)
+    request, ranks = read_request(options, candidates, options)
 
     from harness.campaign.first_failure import look_for
     from harness.campaign.request import origin
@@ -150,7 +143,7 @@ def _campaign(options: argparse.Namespace) -> int:
     return _answer(shown, options, pool)
 
 
-def _answer(shown: "Shown | Passed", options: argparse.Namespace, pool: "RankPool") -> int:
+def _answer(shown: "Shown | Passed", options: Repro, pool: "RankPool") -> int:
     status = status_of(shown.verdict, options.known)
     status = answer(options, {**shown.record(), "placement": pool.place}, status)
     if not options.json:
@@ -160,7 +153,7 @@ def _answer(shown: "Shown | Passed", options: argparse.Namespace, pool: "RankPoo
     return status
 
 
-def _read(texts: list[str], candidate: str | None) -> tuple[list[Case], str, "Bundle | None"]:
+def _read(texts: Sequence[str], candidate: str | None) -> tuple[list[Case], str, "Bundle | None"]:
     if len(texts) > 1 or texts[0].startswith("case/"):
         return [parse(text) for text in texts], candidate or "native-gather", None
     (text,) = texts

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness.cli import read
 from properties.helpers.places import ROOT
 
 DEADLINE = 300
@@ -42,6 +43,12 @@ def running(
             yield process
         finally:
             process.kill()
+
+
+def options_of(*words: str) -> Any:
+    """What a command line asks a command for."""
+    _, given = read(words)
+    return given.arguments["options"]
 
 
 def campaign_of(text: str) -> Any:

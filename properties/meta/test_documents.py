@@ -13,10 +13,10 @@ from harness.campaign.check import check
 from harness.campaign.examine import Examiner
 from harness.campaign.request import Request
 from harness.campaign.tally import PASSING, Tally
-from harness.cli import build_parser, main
-from harness.commands.options import read_part
+from harness.cli import main, read
 from harness.judge import Session
 from harness.ranks.pool import RankPool
+from properties.helpers.commands import options_of
 from properties.helpers.places import ROOT
 from properties.helpers.shown import shown
 from properties.planted.mistakes import tutorial
@@ -163,14 +163,13 @@ def test_the_campaign_that_is_shown_is_run_in_parts_and_put_together(
 def test_the_matrix_that_is_shown_gives_every_shard_the_same_campaign() -> None:
     (shards,) = re.findall(r"shard: \[(.*)\]", CAMPAIGNS)
     (line,) = re.findall(r"run: ci/check (.*)", CAMPAIGNS)
-    parser = build_parser()
     seen = []
     for shard in shards.split(", "):
         words = line.replace("${{ matrix.shard }}", shard).replace("${{ github.run_number }}", "9")
-        options = parser.parse_args(["check", *words.partition(" > ")[0].split()])
+        options = options_of("check", *words.partition(" > ")[0].split())
         assert options.json
         assert (options.cases, options.seed) == (3000, 9)
-        seen.append(read_part(options.shard, options.cases))
+        seen.append(options.shard)
     assert [(each.number, each.of) for each in seen] == [(1, 3), (2, 3), (3, 3)]
 
 
@@ -182,7 +181,7 @@ def test_every_command_that_is_shown_is_understood() -> None:
     assert len(shown) > 20
     for block, span in shown:
         words = shlex.split((block or span).partition(" > ")[0])
-        assert build_parser().parse_args(words).run
+        assert read(words)
 
 
 def test_the_scripts_profiles_and_variables_that_are_shown_are_there() -> None:

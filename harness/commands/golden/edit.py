@@ -1,37 +1,43 @@
 """`golden add`, `generate` and `diff`: what is in a store, and what would be."""
 
-import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from harness.against import ITSELF
 from harness.case import parse
 from harness.commands.golden import recorded
+from harness.commands.golden.options import Add, Asked, Generate
 from harness.commands.golden.own import made_anew, own_golden, taken_over
 from harness.commands.golden.store import DAMAGED, console, described, oracles, store_of
-from harness.commands.options import DIVERGED, PASSED, UsageError, print_json
+from harness.commands.options import DIVERGED, PASSED, Output, print_json
 from harness.commands.ranks import open_pool
+from harness.commands.values import UsageError, as_text
 
 if TYPE_CHECKING:
     from harness.golden import Golden, Vector
     from harness.golden.store import Files
 
 
-def add(options: argparse.Namespace) -> int:
+Name = Annotated[str, Parameter(name="NAME", help="of the golden")]
+Line = Annotated[str, Parameter(name="CASE-LINE", help="what it is made of")]
+
+
+def add(name: Name, line: Line, /, *, options: Add) -> int:
+    """Make a golden from a case."""
     from harness.golden import BadGolden, as_files, examine
     from harness.golden.generate import make
     from harness.golden.provenance import commit, fingerprint
 
-    vector = _vector(options)
+    vector = _vector(name, line, options)
     store = store_of(options)
 
     def others(files: "Files") -> "dict[str, Golden]":
         goldens, damages = examine(files) if files else ({}, [])
         if damages:
             raise BadGolden(str(damages[0]))
-        if options.name in goldens and not (options.accept and options.reason):
-            raise UsageError(
-                f"NAME={options.name}: is there; replace it with --accept --reason TEXT"
-            )
+        if name in goldens and not (options.accept and options.reason):
+            raise UsageError(f"NAME={name}: is there; replace it with --accept --reason TEXT")
         return goldens
 
     # Refused before it is computed; and once more when it is, since others may add meanwhile.
@@ -39,18 +45,18 @@ def add(options: argparse.Namespace) -> int:
     if options.candidate:
         ranks = options.ranks or vector.case.ranks
         with open_pool(options, ranks, [options.candidate]) as pool:
-            golden = own_golden(vector, options.candidate, pool, options)
+            golden = own_golden(vector, options.candidate, pool, options.store, options.reason)
     else:
         golden = make(vector, fingerprint(), commit(store.folder), options.reason)
-    store.change(lambda files: as_files({**others(files), options.name: golden}))
+    store.change(lambda files: as_files({**others(files), name: golden}))
     if options.json:
         print_json(described(golden))
     else:
-        console(options).print(f"added {options.name}", highlight=False)
+        console(options).print(f"added {name}", highlight=False)
     return PASSED
 
 
-def _vector(options: argparse.Namespace) -> "Vector":
+def _vector(name: str, line: str, options: Add) -> "Vector":
     from difflib import get_close_matches
 
     from harness.candidates.own.mutants import BANK
@@ -58,8 +64,8 @@ def _vector(options: argparse.Namespace) -> "Vector":
     from harness.golden import Vector
     from harness.golden.vector import NAME
 
-    if not NAME.fullmatch(options.name):
-        raise UsageError(f"NAME={options.name}: use a-z, 0-9 and -, at most 60 of them")
+    if not NAME.fullmatch(name):
+        raise UsageError(f"NAME={name}: use a-z, 0-9 and -, at most 60 of them")
     if not options.comment.strip():
         raise UsageError("--comment: say what is peculiar to this case")
     if bool(options.candidate) is not (options.against == ITSELF):
@@ -67,24 +73,25 @@ def _vector(options: argparse.Namespace) -> "Vector":
             f"--against={options.against}: use `--against self --candidate C` for a golden of a "
             "candidate's own step, and neither for one of plain training"
         )
-    hunts = tuple(key for key in options.hunts.split(",") if key)
+    hunts = options.hunts
     if options.candidate and hunts:
-        raise UsageError(f"--hunts={options.hunts}: tells what differs from plain training only")
+        raise UsageError(f"--hunts={as_text(hunts)}: tells what differs from plain training only")
     for key in hunts:
         if key not in BANK:
             near = ", ".join(get_close_matches(key, BANK, 3, 0.0))
             raise UsageError(f"--hunts={key}: there is no such mutant; near: {near}")
-    case = parse(options.case)
+    case = parse(line)
     if case.dtype != "fp64":
         raise UsageError(
             f"dtype={case.dtype}: a golden holds what is computed in fp64; leave it out, and run "
             f"candidates with `golden verify --dtype {case.dtype}`"
         )
     comment, situations = options.comment.strip(), tuple(situations_of(case))
-    return Vector(options.name, case, comment, hunts, situations, options.source)
+    return Vector(name, case, comment, hunts, situations, options.source)
 
 
-def generate(options: argparse.Namespace) -> int:
+def generate(*, options: Generate = Generate()) -> int:
+    """Compute all goldens again; keep stored bits that are within drift."""
     from harness.golden import only_vectors
     from harness.golden.contents import unless_changed
     from harness.golden.generate import make, remake
@@ -105,13 +112,13 @@ def generate(options: argparse.Namespace) -> int:
     if known is None:
         return DAMAGED
     if options.out:
-        return recorded.record(options, known)
+        return recorded.record(options, options.out, known)
     known = taken_over(options, known)
     remade = remake(
         known,
         made,
         checked_out,
-        own=made_anew(options, known),
+        own=made_anew(options, known, options.reason),
         accept=options.accept,
         reason=options.reason,
     )
@@ -121,7 +128,8 @@ def generate(options: argparse.Namespace) -> int:
     return _tell(options, remade.drifts, [] if refused else remade.written, refused)
 
 
-def diff(options: argparse.Namespace) -> int:
+def diff(*, options: Asked = Asked()) -> int:
+    """Show what `generate` would change."""
     from harness.golden.generate import drifted
 
     goldens = oracles(options, store_of(options).files())
@@ -137,9 +145,7 @@ def diff(options: argparse.Namespace) -> int:
     )
 
 
-def _tell(
-    options: argparse.Namespace, drifts: dict[str, Any], written: list[str], refused: list[str]
-) -> int:
+def _tell(options: Output, drifts: dict[str, Any], written: list[str], refused: list[str]) -> int:
     from dataclasses import asdict
 
     if options.json:

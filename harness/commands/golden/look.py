@@ -1,30 +1,27 @@
 """`golden list` and `verify`: nothing is written."""
 
-import argparse
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.against import ITSELF, PLAIN, Against
 from harness.campaign.lot import WHOLE, Part
 from harness.campaign.places import each
+from harness.commands.asked import ONLY_SP_1, OWN, usual_sps
 from harness.commands.golden import recorded
+from harness.commands.golden.options import Stored, Verify
 from harness.commands.golden.own import taken_over, whose
 from harness.commands.golden.store import DAMAGED, console, described, store_of, whole
 from harness.commands.options import (
     DIVERGED,
-    ONLY_SP_1,
     PASSED,
-    UsageError,
-    against_of,
     answer,
     print_json,
-    read_dtypes,
-    read_sps,
     ready_to_report,
     status_of,
 )
 from harness.commands.places import open_places
 from harness.commands.ranks import open_pool
+from harness.commands.values import UsageError, as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sized
@@ -35,7 +32,8 @@ if TYPE_CHECKING:
 PIECES = 32
 
 
-def show(options: argparse.Namespace) -> int:
+def show(*, options: Stored = Stored()) -> int:
+    """List every golden and its purpose."""
     goldens = whole(options, store_of(options).files())
     if goldens is None:
         return DAMAGED
@@ -48,7 +46,8 @@ def show(options: argparse.Namespace) -> int:
     return PASSED
 
 
-def verify(options: argparse.Namespace) -> int:
+def verify(*, options: Verify = Verify()) -> int:
+    """Check that the store is whole and that candidates agree with it."""
     import time
 
     from harness.candidates import locate
@@ -59,7 +58,7 @@ def verify(options: argparse.Namespace) -> int:
 
     ready_to_report(options)
     started = time.monotonic()
-    sps, dtypes = read_sps(options), read_dtypes(options.dtype or "fp64")
+    sps, dtypes = options.sp or usual_sps(options.ranks), options.dtype or ("fp64",)
     if max(sps) > options.ranks:
         raise UsageError(
             f"--ranks={options.ranks}: --sp={max(sps)} needs {max(sps)} ranks; ask for more "
@@ -72,7 +71,9 @@ def verify(options: argparse.Namespace) -> int:
     own = {name: golden for name, golden in goldens.items() if is_own(golden)}
     kept = any(map(is_recorded, goldens.values()))
     if kept and options.dtype:
-        raise UsageError(f"--dtype={options.dtype}: {options.store} was recorded in one dtype")
+        raise UsageError(
+            f"--dtype={as_text(options.dtype)}: {options.store} was recorded in one dtype"
+        )
     if (kept and options.against) or (own and options.against == PLAIN):
         raise UsageError(
             f"--against={options.against}: goldens in {options.store} say themselves what their "
@@ -86,10 +87,10 @@ def verify(options: argparse.Namespace) -> int:
     if kept:
         return recorded.verify(options, goldens)
     plain = {name: golden for name, golden in goldens.items() if name not in own}
-    theirs, against = whose(options, goldens), against_of(options)
+    theirs, against = whose(options, goldens), options.against or PLAIN
     if max(sps) == 1 and (against == ITSELF or not plain):
         raise UsageError(ONLY_SP_1)
-    candidates = (options.candidate or ["native-gather", "native-local"]) if plain else []
+    candidates = (options.candidate or OWN) if plain else ()
     asked = goldens, candidates, sps, options.ranks, dtypes
     told = options, asked, against, [*dict.fromkeys((*candidates, *theirs))]
     parts = [*map(str, pieces(options, goldens))]
@@ -129,11 +130,11 @@ def _found(record: dict[str, Any]) -> Found:
     return Found(Verified.from_part(record.pop("verified")), **record)
 
 
-def _on_one(options: argparse.Namespace) -> bool:
+def _on_one(options: Verify) -> bool:
     return (options.pools, options.on) == ("1", "here")
 
 
-def pieces(options: argparse.Namespace, goldens: "Sized") -> list[Part]:
+def pieces(options: Verify, goldens: "Sized") -> list[Part]:
     """The parts that pools take in turn; one pool takes all at once, and has no gaps."""
     number = 1 if _on_one(options) else max(1, min(len(goldens), PIECES))
     return [Part(k, number) for k in range(1, number + 1)]
@@ -141,7 +142,7 @@ def pieces(options: argparse.Namespace, goldens: "Sized") -> list[Part]:
 
 @contextmanager
 def open_verifying(
-    options: argparse.Namespace,
+    options: Verify,
     asked: tuple[Any, ...],
     against: Against,
     candidates: list[str],

@@ -1,28 +1,29 @@
 """`golden generate --out` and `golden verify` of what it wrote: one device's own tensors."""
 
-import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.against import PLAIN
+from harness.commands.golden.options import Generate, Verify
 from harness.commands.golden.own import whose
 from harness.commands.options import (
     DIVERGED,
     FAULT,
     PASSED,
-    UsageError,
-    against_of,
     answer,
     print_json,
 )
 from harness.commands.ranks import open_pool
+from harness.commands.values import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from harness.golden import Golden
 
 Goldens = dict[str, "Golden"]
 
 
-def record(options: argparse.Namespace, goldens: Goldens) -> int:
+def record(options: Generate, folder: "Path", goldens: Goldens) -> int:
     """Have a candidate compute all goldens on a device, and keep what it says."""
     from rich.console import Console
 
@@ -33,17 +34,16 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     from harness.golden.recorded import record
     from harness.judge import Session
 
-    folder = Path(options.out)
     if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"--out={options.out}: is not empty; name a new folder")
-    candidate, *others = options.candidate or ["native-gather"]
+        raise UsageError(f"--out={folder}: is not empty; name a new folder")
+    candidate, *others = options.candidate or ("native-gather",)
     if others:
         raise UsageError(f"--candidate={others[0]}: with --out, name one candidate")
     with open_pool(options, options.ranks, [candidate]) as pool:
         pool.require_ready()
         place = pool.place
         made = fingerprint(place)
-        checked_out = commit(Path(options.store))
+        checked_out = commit(options.store)
         recorded, left_out = record(
             goldens,
             locate(candidate),
@@ -51,7 +51,7 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
             made,
             checked_out,
             Session(pool),
-            against=against_of(options),
+            against=options.against or PLAIN,
         )
     Store(folder).write(as_files(recorded))
     if options.json:
@@ -65,7 +65,7 @@ def record(options: argparse.Namespace, goldens: Goldens) -> int:
     return PASSED
 
 
-def verify(options: argparse.Namespace, goldens: Goldens) -> int:
+def verify(options: Verify, goldens: Goldens) -> int:
     """Compute all again on the device at hand, and say what the difference means."""
     from rich.console import Console
 

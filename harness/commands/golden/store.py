@@ -1,11 +1,10 @@
 """The store that a command was given."""
 
-import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.commands.options import print_json
+from harness.commands.golden.options import Stored
+from harness.commands.options import Output, print_json
 from harness.outside import printable
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 DAMAGED = 4
 
 
-def whole(options: argparse.Namespace, files: "Files") -> "dict[str, Golden] | None":
+def whole(options: Output, files: "Files") -> "dict[str, Golden] | None":
     """The goldens; or nothing, where one is damaged, and every damage is told."""
     from harness.golden import examine
 
@@ -31,7 +30,7 @@ def whole(options: argparse.Namespace, files: "Files") -> "dict[str, Golden] | N
     return None
 
 
-def oracles(options: argparse.Namespace, files: "Files") -> "dict[str, Golden] | None":
+def oracles(options: Output, files: "Files") -> "dict[str, Golden] | None":
     """Read goldens, and refuse any that plain training did not compute."""
     from harness.golden import BadGolden
     from harness.golden.recorded import is_recorded
@@ -51,14 +50,14 @@ def described(golden: "Golden") -> dict[str, Any]:
     return {**vector_record(golden.vector), "made": made, "commit": commit}
 
 
-def store_of(options: argparse.Namespace) -> "Store":
+def store_of(options: Stored) -> "Store":
     """The folder that was named."""
     from harness.golden import Store
 
-    return Store(Path(options.store))
+    return Store(options.store)
 
 
-def console(options: argparse.Namespace) -> "Console":
+def console(options: Output) -> "Console":
     """Where people read."""
     from rich.console import Console
 

@@ -248,9 +248,7 @@ def test_a_runner_that_stops_a_command_is_obeyed_like_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["harness", "doctor"])
-    monkeypatch.setattr(
-        "harness.commands.doctor.run", lambda _: signal.raise_signal(signal.SIGTERM)
-    )
+    monkeypatch.setattr("harness.doctor.examine", lambda: signal.raise_signal(signal.SIGTERM))
     assert main() == 130
     assert capsys.readouterr().err == "harness: interrupted; every rank is stopped\n"
 

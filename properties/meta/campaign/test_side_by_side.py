@@ -5,21 +5,22 @@ import os
 import signal
 import subprocess
 import sys
-from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.campaign.lot import WHOLE, Part
 from harness.campaign.request import Request
-from harness.cli import build_parser, main
-from harness.commands.options import read_request
+from harness.cli import main
+from harness.commands.asked import read_request
+from harness.commands.options import Pools
 from harness.commands.places import pools_for
 from harness.commands.ranks import open_pool
 from harness.ranks import device
-from properties.helpers.commands import HARNESS, campaign_of, ran
+from properties.helpers.commands import HARNESS, campaign_of, options_of, ran
 from properties.helpers.places import ROOT
 from properties.helpers.wait import PATIENCE, eventually
 
@@ -224,7 +225,7 @@ def test_pools_that_cannot_be_are_refused(
 
 
 def request(count: int) -> Request:
-    return read_request(build_parser().parse_args(["check", "--cases", str(count)]))[0]
+    return read_request(options_of("check", "--cases", str(count)))[0]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def request(count: int) -> Request:
 )
 def test_auto_has_a_core_or_a_device_for_each_rank(
     there: tuple[str, int],
-    asked: str,
+    asked: Any,
     ranks: int,
     worth: int,
     pools: int,
@@ -249,14 +250,14 @@ def test_auto_has_a_core_or_a_device_for_each_rank(
 ) -> None:
     monkeypatch.setattr(device, "at_hand", lambda: there)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    options = Namespace(pools="auto", on="here", device=asked)
+    options = Pools(pools="auto", device=asked)
     assert pools_for(options, ranks, most=100, worth=worth, of="100") == pools
 
 
 def test_each_part_has_its_share_of_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "at_hand", lambda: ("cuda", 8))
     monkeypatch.setattr("torch.distributed.is_backend_available", lambda _: True)
-    options = build_parser().parse_args(["check", "--device", "cuda"])
+    options = options_of("check", "--device", "cuda")
     seen = []
     for part in (WHOLE, Part(1, 4), Part(4, 4)):
         with open_pool(options, 2, (), part) as pool:

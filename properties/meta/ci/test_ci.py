@@ -20,8 +20,8 @@ from tier.steps import PLANS, STEPS
 
 from harness.candidates.bank import STAGES
 from harness.candidates.own.mutants import BANK
-from harness.cli import build_parser
-from properties.helpers.commands import ran
+from harness.cli import read
+from properties.helpers.commands import options_of, ran
 from properties.helpers.places import ROOT
 
 CI = ROOT / "ci"
@@ -137,13 +137,13 @@ def is_understood(words: list[str], config: pytest.Config) -> bool:
     if name.startswith("ci/") and not os.access(ROOT / name, os.X_OK):
         return False
     if words[1:3] == ["-m", "harness"]:
-        build_parser().parse_args(words[3:])
+        read(words[3:])
     elif words[1:2] == ["ci/tier/probe.py"]:
-        build_parser().parse_args(["check", *words[2:]])
+        read(["check", *words[2:]])
     elif name == "python" and words[1].startswith("ci/"):
         return (ROOT / words[1]).is_file()
     elif name == "ci/check":
-        build_parser().parse_args(["check", *words[1:]])
+        read(["check", *words[1:]])
     elif name == "ci/test" or words[1:3] == ["-m", "pytest"]:
         for word in words:
             if word.startswith("--") and word not in ("--numprocesses", "--dist"):
@@ -173,10 +173,12 @@ def test_what_the_gpu_tier_asks_for_is_understood(pytestconfig: pytest.Config) -
 
 def test_the_gpu_tier_judges_cases_for_each_dtype_and_kernel_and_bugs_of_every_stage() -> None:
     commands = [step.command(**VALUES) for step in STEPS]
-    asked = [build_parser().parse_args(words[2:]) for words in commands if "harness" in words]
+    asked = [options_of(*words[2:]) for words in commands if "harness" in words]
     checks = {(o.dtype, o.kernel): o for o in asked if hasattr(o, "shard") and o.cases > 20}
-    anywhere = {(dtype, "eager,sdpa") for dtype in ("bf16", "fp16", "fp32", "fp64")}
-    assert checks.keys() == anywhere | {("bf16,fp16", kernel) for kernel in ("varlen", "flash")}
+    anywhere = {((dtype,), ("eager", "sdpa")) for dtype in ("bf16", "fp16", "fp32", "fp64")}
+    assert checks.keys() == anywhere | {
+        (("bf16", "fp16"), (kernel,)) for kernel in ("varlen", "flash")
+    }
     assert all(
         (each.cases, each.ranks, each.device) == (300, 4, "cuda") for each in checks.values()
     )
@@ -273,7 +275,7 @@ def test_a_job_for_slurm_starts_the_ranks_of_all_nodes_with_torchrun(tmp_path: P
     assert "--nodes 3 " in launcher
     assert "-m torch.distributed.run --nnodes 3 " in launcher
     assert "--rdzv-endpoint one:20007" in launcher
-    assert build_parser().parse_args(words.split()).device == "cuda"
+    assert options_of(*words.split()).device == "cuda"
 
 
 def test_a_package_that_is_missing_or_too_old_is_named(

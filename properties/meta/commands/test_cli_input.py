@@ -5,18 +5,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
-from harness.cli import build_parser, main
-from harness.commands.options import read_request
-from properties.helpers.commands import ran
+from harness.cli import COMMANDS, GROUPS, app, main
+from harness.commands.asked import read_request
+from properties.helpers.commands import options_of, ran
 
 pytestmark = pytest.mark.usefixtures("no_rank")
 
 GOOD = "case/1 rows=3:111"
-USAGE, FAULT = 2, 3
+PASSED, USAGE, FAULT = 0, 2, 3
 
 
 @pytest.fixture
@@ -136,7 +138,7 @@ def test_a_bad_option_of_check_is_refused(
 def test_sizes_that_nobody_named_are_those_that_fit(
     options: str, sps: tuple[int, ...], dps: tuple[int, ...]
 ) -> None:
-    request, ranks = read_request(build_parser().parse_args(["check", *options.split()]))
+    request, ranks = read_request(options_of("check", *options.split()))
     assert (request.sps, request.dps, ranks) == (sps, dps, int(options.split()[1]))
 
 
@@ -177,31 +179,62 @@ def test_a_device_that_is_not_here_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "required: COMMAND"),
-        (("frobnicate",), "invalid choice: 'frobnicate'"),
-        (("repro",), "required: CASE-LINE|BUNDLE"),
-        (("merge",), "required: DOCUMENT"),
-        (("check", "--cases", "many"), "--cases: invalid int value: 'many'"),
-        (("check", "--device", "tpu"), "--device: invalid choice: 'tpu'"),
+        ("", "COMMAND: is missing; see `harness --help`"),
+        ("golden", "COMMAND: is missing; see `harness golden --help`"),
+        ("frobnicate", "frobnicate: there is no such command; see `harness --help`"),
+        ("chek", "chek: there is no such command; did you mean check?"),
+        ("golden verfy", "verfy: there is no such command; did you mean verify?"),
+        ("repro", "CASE-LINE|BUNDLE: is missing; name one, or use --seed S"),
+        ("repro one --sp 2", "--sp=2: goes with --seed only"),
+        ("merge", "DOCUMENT: needs a value; see `harness merge --help`"),
+        ("merge one --json two", "two: is one too many; see `harness merge --help`"),
+        ("golden add one case/1", "--comment: needs a value; see `harness golden add --help`"),
+        ("check --cases", "--cases: needs a value; see `harness check --help`"),
+        ("check --casees 3", "--casees: there is no such option; did you mean --cases?"),
+        ("check --no-json", "--no-json: there is no such option; did you mean --json?"),
+        ("check --json=so", "--json=so: takes no value; see `harness check --help`"),
+        ("check --cases many", "--cases=many: at least one case must be examined; use a whole"),
+        ("check --deadline soon", "--deadline=soon: use a number of seconds above zero"),
+        ("check --limit 0", "--limit=0: use a number of seconds above zero"),
+        ("check --limit nan", "--limit=nan: use a number of seconds above zero"),
+        ("check --keep-going 0", "--keep-going=0: use how many failures to look for"),
+        ("check --device tpu", "--device=tpu: use one of auto, cpu, cuda, npu, xpu, pretend"),
+        ("conformance --device npu", "--device=npu: use one of auto, cpu, cuda"),
+        ("golden generate --dtype fp64", "--dtype=fp64: use one of fp32, bf16, fp16"),
+        ("golden verify --dtype fp8", "--dtype=fp8: use one of fp64, fp32, bf16, fp16"),
     ],
 )
-def test_what_the_parser_cannot_read_ends_with_status_two(
-    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+def test_what_the_parser_cannot_read_is_refused_in_one_sentence(
+    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    assert left.value.code == USAGE
-    assert said in capsys.readouterr().err
+    assert refused(capsys, *arguments.split())[: len(said)] == said
+
+
+@pytest.mark.parametrize("words", ["", *COMMANDS, *GROUPS, "golden verify", "golden add"])
+def test_a_help_page_fits_into_80_columns(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(app, "console", Console(width=80))
+    assert main([*words.split(), "--help"]) == PASSED
+    page = capsys.readouterr().out
+    assert max(map(len, page.splitlines())) <= 80
+    assert page.rstrip().endswith("stopped by Ctrl-C or SIGTERM")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_options_and_words(shell: Any) -> None:
+    script = app.generate_completion(shell=shell)
+    assert all(word in script for word in ("conformance", "keep-going", "row-mean", "pretend"))
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError()])
 def test_what_nobody_expected_is_one_sentence_a_fault_and_in_full_in_a_file(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(_: object) -> int:
+    def fails() -> None:
         raise error
 
-    monkeypatch.setattr("harness.commands.doctor.run", fails)
+    monkeypatch.setattr("harness.doctor.examine", fails)
     assert main(["doctor", "--json"]) == FAULT
     told = capsys.readouterr()
     assert json.loads(told.out)["verdict"] == "FAULT"

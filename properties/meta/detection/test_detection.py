@@ -17,7 +17,7 @@ from harness.candidates.own.benign import BANK as VARIANTS
 from harness.candidates.own.mutants import BANK
 from harness.case import Case, parse
 from harness.cli import main
-from harness.commands.options import read_keys
+from harness.commands.asked import read_keys
 from harness.compare import Comparison, faulted
 from harness.detection import Power, Trial, Trier, measure, show
 from harness.judge import Job, Session

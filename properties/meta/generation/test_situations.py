@@ -6,10 +6,10 @@ import pytest
 
 from harness.campaign.supply import draw
 from harness.case import Case, parse
-from harness.cli import build_parser
-from harness.commands.options import read_request
+from harness.commands.asked import read_request
 from harness.generation import cases, generate
 from harness.generation.situations import SITUATIONS, situations_of
+from properties.helpers.commands import options_of
 
 # What `check` generates by default, and how often it has to be in each situation.
 CAMPAIGN = 500
@@ -96,7 +96,7 @@ def rarely_met(batch: list[Case]) -> dict[str, int]:
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_campaign_of_500_cases_is_in_every_situation(seed: int) -> None:
     request, ranks = read_request(
-        build_parser().parse_args(["check", "--cases", str(CAMPAIGN), "--seed", str(seed)])
+        options_of("check", "--cases", str(CAMPAIGN), "--seed", str(seed))
     )
     batch = draw(request, ranks)
     assert len(batch) == CAMPAIGN

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from harness.cli import build_parser, main
+from harness.cli import main
 from harness.doctor import examine
 from harness.plugin import needs
 from harness.ranks import device as devices
 from harness.ranks.device import TRANSPORTS, NoPlace, choose, options_for, share
 from harness.ranks.placement import DEADLINE
+from properties.helpers.commands import options_of
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("no_rank")
@@ -163,7 +164,7 @@ def test_a_command_is_told_what_it_would_not_choose_by_itself(machine: Machine) 
 def test_every_device_can_be_asked_for_by_name() -> None:
     assert tuple(TRANSPORTS) == needs.DEVICES
     for device in ("auto", "cpu", *TRANSPORTS, "pretend"):
-        assert build_parser().parse_args(["check", "--device", device]).device == device
+        assert options_of("check", "--device", device).device == device
 
 
 def test_the_command_line_refuses_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from harness.candidates import locate
 from harness.case import parse
-from harness.cli import build_parser, main
+from harness.cli import main
 from harness.commands.options import fit_to_launcher
 from harness.ranks import channel
 from harness.ranks.frames import Reader
@@ -30,7 +30,7 @@ from harness.trace import Fault, Kind
 from harness.verdict import Verdict
 from properties.helpers.alive import address_of, left_behind
 from properties.helpers.another_host import children, free_port, pool_with_another_host, told
-from properties.helpers.commands import HARNESS, campaign_of, ran, running
+from properties.helpers.commands import HARNESS, campaign_of, options_of, ran, running
 from properties.helpers.judging import evaluate
 from properties.helpers.places import PLANTED
 from properties.helpers.wait import PATIENCE, eventually
@@ -368,7 +368,6 @@ def test_pytest_refuses_other_ranks_than_those_of_the_launcher(
 
 
 def test_what_has_a_usual_number_of_ranks_takes_those_of_the_launcher() -> None:
-    options = build_parser().parse_args(["mutants"])
+    options = options_of("mutants")
     assert options.ranks == 4
-    fit_to_launcher(options, 8)
-    assert options.ranks == 8
+    assert fit_to_launcher(options, 8).ranks == 8

@@ -1,6 +1,5 @@
 """Pages say what the record says, whatever stands in it; a browser looks at them elsewhere."""
 
-import argparse
 import json
 import re
 import sys
@@ -17,7 +16,7 @@ import torch
 from harness.against import ITSELF, NAMES
 from harness.case import Row, parse
 from harness.cli import main
-from harness.commands.options import answer
+from harness.commands.options import Report, answer
 from harness.compare import Comparison, Look, compare, faulted
 from harness.compare.scale import Scale
 from harness.failure.bundle import write_bundle
@@ -322,7 +321,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_rank_starts(
 def test_a_page_that_cannot_be_written_changes_no_verdict_and_is_not_passed_over(
     status: int, then: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = argparse.Namespace(json=False, report=str(tmp_path))
+    options = Report(report=tmp_path)
     document = campaign()
     with full_disk():
         assert answer(options, document, status) == then
