@@ -1,7 +1,6 @@
 """`repro`: show a failure again, fully traced, and explain it."""
 
 import os
-import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -190,19 +189,16 @@ def _may_write(name: str | None, candidates: Sequence[str]) -> None:
 def _write_script(name: str, comparison: "Comparison | None", pool: "RankPool") -> None:
     """The whole file or none; where there is nothing to show, a sentence."""
     from harness.failure.script import NoScript, script
+    from harness.storage import write_file
 
-    draft = Path(f"{name}.{secrets.token_hex(4)}")
     try:
         text = script(comparison, str(pool.placement), pool.deadlines.case)
-        draft.write_text(text)
         # Meanwhile somebody else may have written one.
         _may_write(name, [])
-        draft.rename(name)
+        write_file(Path(name), text.encode())
     except NoScript as why:
         print(f"harness: --script={name}: {why}", file=sys.stderr)  # noqa: T201 - no refusal
     except OSError as error:
         # What failed has its exit status all the same.
         said = f"--script={name}: cannot be written: {error.strerror}"
         print(f"harness: {said}", file=sys.stderr)  # noqa: T201 - no refusal
-    finally:
-        draft.unlink(missing_ok=True)

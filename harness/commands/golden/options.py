@@ -32,7 +32,7 @@ class Stored(Output):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Stored, Pool):
-    """Who is asked what goldens of its own step should hold."""
+    """The candidate that is asked what goldens of its own step should hold."""
 
     candidate: Candidates = ()
     """one whose own step goldens are of, and whose code may run"""
@@ -65,7 +65,7 @@ class Generate(Replaced, Reference, Asked):
 
 @dataclass(frozen=True, kw_only=True)
 class Verify(Report, Pools, Known, Reference, Asked):
-    """Who is held against goldens, and how."""
+    """Candidates that are held against goldens, and how."""
 
     candidate: Candidates = ()
     """you may repeat it; default: native-gather and native-local"""
