@@ -43,33 +43,33 @@ def _number(
 ) -> Parameter:
     def read(_: object, tokens: Tokens) -> float:
         try:
-            number = kind(tokens[0].value)
+            number = kind(tokens[-1].value)
         except ValueError:
-            _refuse(tokens[0], why)
-        return number if good(number) else _refuse(tokens[0], why)
+            _refuse(tokens[-1], why)
+        return number if good(number) else _refuse(tokens[-1], why)
 
     return Parameter(converter=read, metavar=metavar)
 
 
 def _read_numbers(_: object, tokens: Tokens) -> tuple[int, ...]:
     try:
-        numbers = tuple(int(part) for part in tokens[0].value.split(","))
+        numbers = tuple(int(part) for part in tokens[-1].value.split(","))
     except ValueError:
-        _refuse(tokens[0], "use whole numbers separated by commas")
+        _refuse(tokens[-1], "use whole numbers separated by commas")
     if min(numbers) < 1:
-        _refuse(tokens[0], "use numbers of at least 1")
+        _refuse(tokens[-1], "use numbers of at least 1")
     if max(numbers) > 1024:
-        _refuse(tokens[0], "use numbers of at most 1024", max(numbers))
+        _refuse(tokens[-1], "use numbers of at most 1024", max(numbers))
     return numbers
 
 
 def _read_word(hint: Any, tokens: Tokens) -> str:
-    return _known(tokens[0], tokens[0].value, get_args(hint))
+    return _known(tokens[-1], tokens[-1].value, get_args(hint))
 
 
 def _read_words(hint: Any, tokens: Tokens) -> tuple[str, ...]:
     known = get_args(get_args(hint)[0])
-    return tuple(_known(tokens[0], word, known) for word in tokens[0].value.split(","))
+    return tuple(_known(tokens[-1], word, known) for word in tokens[-1].value.split(","))
 
 
 def _known(token: Token, word: str, known: tuple[str, ...]) -> str:
@@ -77,16 +77,16 @@ def _known(token: Token, word: str, known: tuple[str, ...]) -> str:
 
 
 def _read_texts(_: object, tokens: Tokens) -> tuple[str, ...]:
-    return tuple(text for text in tokens[0].value.split(",") if text)
+    return tuple(text for text in tokens[-1].value.split(",") if text)
 
 
 def _read_part(_: object, tokens: Tokens) -> Part:
-    written = _SHARD.fullmatch(tokens[0].value)
+    written = _SHARD.fullmatch(tokens[-1].value)
     if not written or int(written[2]) == 0:
-        _refuse(tokens[0], "use K/N, for example 3/16")
+        _refuse(tokens[-1], "use K/N, for example 3/16")
     number, of = map(int, written.groups())
     if not 1 <= number <= of:
-        _refuse(tokens[0], f"use numbers from 1/{of} to {of}/{of}")
+        _refuse(tokens[-1], f"use numbers from 1/{of} to {of}/{of}")
     return Part(number, of)
 
 

@@ -1,8 +1,10 @@
 """A failure seen again: whether it is the same, and how little it takes to see it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from msgspec import to_builtins
 
 from harness.case import Case
 from harness.compare import Comparison
@@ -48,7 +50,7 @@ class Shown:
     def beside(self, bundle: Bundle, device: str) -> None:
         """Say whether it is the failure in a bundle."""
         seen = again(bundle, self.comparison, device)
-        self._add("again", seen.outcome, seen.says, asdict(seen))
+        self._add("again", seen.outcome, seen.says, to_builtins(seen))
 
     def bisect_layers(self, session: Session) -> None:
         """Say with how few layers it still fails."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from harness.candidates import locate
 from harness.candidates.published.bugs import Bug, bugs
@@ -322,7 +323,7 @@ def test_a_mend_tells_what_is_listed_whatever_it_is_called_and_a_fault_goes_by_i
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def otherwise_called(library: Library) -> list[Bug]:
-        return [replace(bug, looks=("segment-leak",)) for bug in bugs(library)]
+        return [structs.replace(bug, looks=("segment-leak",)) for bug in bugs(library)]
 
     monkeypatch.setattr("harness.judge.known.bugs", otherwise_called)
     few_heads = SMALL.replace("heads=2/2", "heads=2/1")

@@ -11,6 +11,7 @@ from harness.conformance import Request
 from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools
 from harness.conformance.stage import WRONG_ALONE, Stage, blamed
+from harness.judge import Session
 from harness.ranks.pool import RankPool
 from properties.helpers.judging import evaluate
 
@@ -49,7 +50,7 @@ def test_a_batch_that_rounding_hides_is_held_against_nobody(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pools = Pools("", Request())
-    monkeypatch.setattr(pools, "of", lambda _ranks: harness_pool)
+    monkeypatch.setattr(pools, "of", lambda _ranks: Session(harness_pool))
     for sp in (1, 2):
         seen = evaluate(replace(parse(NOTHING), sp=sp), "native-gather", harness_pool)
         assert seen.verdict is Verdict.UNSUPPORTED
@@ -67,7 +68,7 @@ def test_a_batch_that_is_rounded_too_much_alone_is_not_held_against_what_is_shar
 ) -> None:
     (tmp_path / "alone.py").write_text(ALONE)
     pools = Pools("", Request())
-    monkeypatch.setattr(pools, "of", lambda _ranks: harness_pool)
+    monkeypatch.setattr(pools, "of", lambda _ranks: Session(harness_pool))
     case = parse(SMALL)
     names = (f"{tmp_path}/alone.py:SHARED", f"{tmp_path}/alone.py:ALWAYS", "mutants.B134")
     failures = [evaluate(case, name, harness_pool) for name in names]
