@@ -275,3 +275,11 @@ def test_where_nothing_can_be_said_that_is_a_fault(options: str) -> None:
 def test_good_input_does_start_a_rank() -> None:
     with pytest.raises(pytest.fail.Exception, match="a rank was started"):
         main(["repro", GOOD])
+
+
+def test_of_an_option_that_is_given_twice_the_last_counts() -> None:
+    twice = ["--sp=1,2", "--sp=4", "--dtype=bf16", "--dtype=fp64", "--cases=3", "--cases=5"]
+    twice += ["--shard=1/2", "--shard=2/2", "--device=cpu", "--device=auto"]
+    options = options_of("check", *twice)
+    assert (options.sp, options.dtype, options.cases) == ((4,), ("fp64",), 5)
+    assert (str(options.shard), options.device) == ("2/2", "auto")
