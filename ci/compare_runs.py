@@ -8,6 +8,7 @@ paths and names of temporary files. `--only WORD` takes the commands that contai
 
 import argparse
 import difflib
+import hashlib
 import os
 import re
 import subprocess
@@ -125,25 +126,26 @@ def main() -> int:
     options.add_argument("commit")
     options.add_argument("--only", default="")
     given = options.parse_args()
+    asked = [words for words in RUNS if given.only in words]
+    if not asked:
+        options.error(f"--only={given.only}: no command contains it")
     with tempfile.TemporaryDirectory() as folder:
         before = Path(folder) / "checkout"
         git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run([*git, "add", "--detach", str(before), given.commit], check=True)
         try:
-            return compared(before, Path(folder), given.only)
+            return compared(before, Path(folder), asked)
         finally:
             subprocess.run([*git, "remove", "--force", str(before)], check=True)
 
 
-def compared(before: Path, folder: Path, only: str) -> int:
+def compared(before: Path, folder: Path, asked: list[str]) -> int:
     changed = 0
     places = {before: folder / "before", ROOT: folder / "after"}
     for place in places.values():
         place.mkdir()
         (place / "mine.py").write_text(MINE)
-    for words in RUNS:
-        if only not in words:
-            continue
+    for words in asked:
         with ThreadPoolExecutor() as threads:
             seen = threads.map(seen_in, places, places.values(), repeat(words))
         old, new = seen
@@ -151,7 +153,7 @@ def compared(before: Path, folder: Path, only: str) -> int:
         print(f"{'differs' if lines else 'same   '}  {words}", flush=True)
         print("\n".join(lines[:60]), flush=True) if lines else None
         changed += bool(lines)
-    print(f"{changed} commands differ")
+    print(f"{changed} of {len(asked)} commands differ")
     return int(changed > 0)
 
 
@@ -184,7 +186,7 @@ def written(path: Path) -> Iterator[str]:
     try:
         yield path.read_text()
     except UnicodeDecodeError:
-        yield f"{path.stat().st_size} bytes"
+        yield hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 if __name__ == "__main__":

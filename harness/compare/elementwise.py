@@ -38,7 +38,7 @@ class Noise:
     of: dict[str, float]
     # The median of it over the tensors of one kind.
     usual: dict[str, float]
-    # The same median, of root mean squares.
+    # The median of root mean squares of errors, by kind as well.
     usual_on_the_whole: dict[str, float]
     # The largest oracle value over the tensors of one kind.
     largest: dict[str, float]

@@ -1,4 +1,4 @@
-"""What is seen of a step from within a rank, and nobody has to tell: keys, collectives, gradients.
+"""What a rank sees of a step by itself: emitted keys, collectives, gradients.
 
 Import from the modules: a controller reads collectives without torch.
 """
