@@ -19,6 +19,11 @@ settings.load_profile("pr" if os.environ.get("CI") else "dev")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also what takes a second or more")
     parser.addoption("--all", action="store_true", help="also what takes minutes, as nightly does")
+    parser.addoption(
+        "--library",
+        action="store_true",
+        help="also what runs published packages",
+    )
     parser.addoption("--browser", action="store_true", help="fail if there is no browser to test")
 
 
@@ -49,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if config.getoption("--all"):
         return
-    also_slow = _also_slow(config)
+    also_slow, also_library = _also_slow(config), config.getoption("--library")
     taken: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     seen = Counter[str]()
@@ -58,7 +63,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = item.get_closest_marker("slow")
         is_slow = slow and seen[test] >= slow.kwargs.get("but", 0)
         seen[test] += 1
-        is_left_out = item.get_closest_marker("long") or (is_slow and not also_slow)
+        is_left_out = (
+            item.get_closest_marker("long")
+            or (item.get_closest_marker("library") and not also_library)
+            or (is_slow and not also_slow)
+        )
         (left_out if is_left_out else taken).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = taken
@@ -71,3 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "--slow or --all is given",
     )
     config.addinivalue_line("markers", "long: takes minutes; left out unless --all is given")
+    config.addinivalue_line(
+        "markers",
+        "library: runs a published package; left out unless --library or --all is given",
+    )

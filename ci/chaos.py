@@ -86,7 +86,7 @@ BLAME_NOBODY = (Kind.START, Kind.HUNG, Kind.LAUNCHER)
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Incident:
     """A fault to come, and what may be told of it."""
 
     name: str
@@ -102,19 +102,19 @@ class Trouble:
     elsewhere: bool = False
 
 
-def troubles() -> Iterator[Trouble]:
+def incidents() -> Iterator[Incident]:
     """Every kind there is."""
     for name, kinds in PLANTED.items():
         # From another host all that its child says comes first, and that may take too long.
         for elsewhere in (False,) if name == "LEAVES_A_TALKER" else (False, True):
             called = f"{name}{ELSEWHERE * elsewhere}"
-            trouble = Trouble(called, f"{FAULTY}:{name}", frozenset(kinds), 1)
-            yield replace(trouble, elsewhere=elsewhere)
+            incident = Incident(called, f"{FAULTY}:{name}", frozenset(kinds), 1)
+            yield replace(incident, elsewhere=elsewhere)
     for number, moment in product((*DEADLY, "SIGSTOP"), (IDLE, IN_A_CASE)):
         told = frozenset({Kind.HUNG if number == "SIGSTOP" else Kind.DIED})
         candidate = f"{FAULTY}:SLEEPS_BOTH" if moment == IN_A_CASE else RIGHT
         name = f"{number} to rank 1{ELSEWHERE}"
-        yield Trouble(name, candidate, told, 1, moment, number, 1, elsewhere=True)
+        yield Incident(name, candidate, told, 1, moment, number, 1, elsewhere=True)
     for (who, target), number, moment in product(TARGETS.items(), (*DEADLY, "SIGSTOP"), MOMENTS):
         if number == "SIGSTOP" and who == "the supervisor":
             # Ranks go on without it.
@@ -128,12 +128,12 @@ def troubles() -> Iterator[Trouble]:
         candidate = f"{FAULTY}:SLEEPS_BOTH" if moment == IN_A_CASE else RIGHT
         rank = target - 1 if target else None
         name = f"{number} to {who}"
-        yield Trouble(name, candidate, frozenset(kinds), rank, moment, number, target)
+        yield Incident(name, candidate, frozenset(kinds), rank, moment, number, target)
 
 
 def main() -> None:
     seed, minutes = int(sys.argv[1]), float(sys.argv[2])
-    draw, every = random.Random(seed), list(troubles())  # noqa: S311 - nothing to hide
+    draw, every = random.Random(seed), list(incidents())  # noqa: S311 - nothing to hide
     # Each once, and then any.
     coming = draw.sample(every, len(every))
     until = time.monotonic() + 60 * minutes
@@ -142,15 +142,17 @@ def main() -> None:
     count = 0
     with RankPool(2, deadline=DEADLINE) as pool, pool_with_another_host(DEADLINE) as elsewhere:
         while time.monotonic() < until:
-            trouble = coming.pop() if coming else draw.choice(every)
-            ranks, host = elsewhere[:2] if trouble.elsewhere else (pool, None)
-            took, wrong = suffered(trouble, ranks, draw, host)
+            incident = coming.pop() if coming else draw.choice(every)
+            ranks, host = elsewhere[:2] if incident.elsewhere else (pool, None)
+            took, wrong = suffered(incident, ranks, draw, host)
             if took is None:
                 continue
             count += 1
-            seconds[trouble.name][trouble.moment].append(took)
+            seconds[incident.name][incident.moment].append(took)
             if wrong:
-                sys.exit(f"chaos {seed}, fault {count}, {trouble.name} {trouble.moment}: {wrong}")
+                sys.exit(
+                    f"chaos {seed}, fault {count}, {incident.name} {incident.moment}: {wrong}"
+                )
     rows = (
         (name, *(f"{len(at[m])} x {median(at[m]):.1f}" if at[m] else "" for m in MOMENTS))
         for name, at in sorted(seconds.items())
@@ -166,13 +168,13 @@ def main() -> None:
 
 
 def suffered(
-    trouble: Trouble, pool: RankPool, draw: random.Random, host: Popen[str] | None = None
+    incident: Incident, pool: RankPool, draw: random.Random, host: Popen[str] | None = None
 ) -> tuple[float | None, str]:
     """Seconds until it was told, or nothing where nobody was struck; and what went wrong.
 
     Where rank 1 is on another `host`, that is the process that keeps it.
     """
-    if trouble.moment == STARTING:
+    if incident.moment == STARTING:
         pool.close()
         pool.deadlines.start = KEPT_FROM_STARTING
         pool.start()
@@ -181,33 +183,33 @@ def suffered(
     supervisor = children(host.pid)[0] if host else pool.pids()[0]
     address = address_of(supervisor)
     hit: list[float] = []
-    delay = draw.uniform(*DELAYS[trouble.moment])
-    blow = threading.Timer(delay, strike, (trouble, supervisor, hit))
-    if trouble.number:
+    delay = draw.uniform(*DELAYS[incident.moment])
+    blow = threading.Timer(delay, strike, (incident, supervisor, hit))
+    if incident.number:
         blow.start()
-    if trouble.moment in (IDLE, CLOSING):
+    if incident.moment in (IDLE, CLOSING):
         time.sleep(SOON)
     began = time.monotonic()
-    if trouble.moment == CLOSING:
+    if incident.moment == CLOSING:
         pool.close()
         wrong = ""
     else:
-        outcome = pool.run(draw.choice(CASES), locate(trouble.candidate))
-        wrong = wrongly_told(trouble, outcome)
+        outcome = pool.run(draw.choice(CASES), locate(incident.candidate))
+        wrong = wrongly_told(incident, outcome)
     took = time.monotonic() - began
-    if trouble.number:
+    if incident.number:
         blow.join()
-        if not hit or (trouble.moment in (STARTING, CLOSING) and hit[0] > began + took):
+        if not hit or (incident.moment in (STARTING, CLOSING) and hit[0] > began + took):
             # It came up, and was done, before, or had ended its ranks.
             pool.close()
             return None, ""
-        if trouble.moment == STARTING and isinstance(outcome, Assembly):
+        if incident.moment == STARTING and isinstance(outcome, Assembly):
             # Or it had answered before: then the next case tells of it.
-            wrong = wrongly_told(trouble, pool.run(CASES[0], locate(trouble.candidate)))
+            wrong = wrongly_told(incident, pool.run(CASES[0], locate(incident.candidate)))
             wrong = wrong or left_wrong(address, pool)
             pool.close()
             return (took, wrong) if wrong else (None, "")
-    most = (KEPT_FROM_STARTING if trouble.moment == STARTING else DEADLINE) + MARGIN
+    most = (KEPT_FROM_STARTING if incident.moment == STARTING else DEADLINE) + MARGIN
     if took > most:
         wrong = wrong or f"told after {took:.1f} s"
     return took, wrong or left_wrong(address, pool)
@@ -228,7 +230,7 @@ def left_wrong(address: str, pool: RankPool) -> str:
     return ""
 
 
-def strike(trouble: Trouble, supervisor: int, hit: list[float]) -> None:
+def strike(incident: Incident, supervisor: int, hit: list[float]) -> None:
     """As soon as it is there: a rank is a child of its supervisor before it has connected."""
     until = time.monotonic() + MARGIN
     while not hit and time.monotonic() < until:
@@ -236,19 +238,19 @@ def strike(trouble: Trouble, supervisor: int, hit: list[float]) -> None:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
             pids = [supervisor, *map(int, children)]
-            if trouble.target < len(pids):
-                os.kill(pids[trouble.target], signal.Signals[trouble.number])
+            if incident.target < len(pids):
+                os.kill(pids[incident.target], signal.Signals[incident.number])
                 hit.append(time.monotonic())
         time.sleep(0.01)
 
 
-def wrongly_told(trouble: Trouble, outcome: object) -> str:
+def wrongly_told(incident: Incident, outcome: object) -> str:
     if not isinstance(outcome, Fault):
         return f"nobody noticed: {type(outcome).__name__}"
-    if outcome.kind not in trouble.kinds:
+    if outcome.kind not in incident.kinds:
         return f"told as {outcome.kind}: {outcome.summary}"
     unnamed = outcome.rank is None and outcome.kind in BLAME_NOBODY
-    if trouble.rank is not None and outcome.rank != trouble.rank and not unnamed:
+    if incident.rank is not None and outcome.rank != incident.rank and not unnamed:
         return f"rank {outcome.rank} is blamed: {outcome.summary}"
     return ""
 

@@ -25,11 +25,11 @@ from harness.commands.options import (
     fit_to_launcher,
     print_json,
 )
-from harness.commands.ranks import NoRanks
-from harness.commands.unexpected import told_in_full
 from harness.commands.values import UsageError, as_text
-from harness.outside import BadInput, printable
-from harness.ranks.launched import Launched
+from harness.engine.no_ranks import NoRanks
+from harness.ranks.world import World
+from harness.unexpected import told_in_full
+from harness.untrusted import BadInput, printable
 
 Command = Callable[..., int | None]
 
@@ -145,17 +145,17 @@ def _sentence(error: exceptions.CycloptsError) -> str:
 
 def _beside_others(command: Command, given: BoundArguments) -> int:
     """Where a launcher has started several of us, one answers and the others have the ranks."""
-    launched = Launched.here()
-    if not launched or isinstance(getattr(command, "__self__", None), App):
+    world = World.here()
+    if not world or isinstance(getattr(command, "__self__", None), App):
         return _answer(command, given)
-    if not launched.is_first:
-        from harness.ranks.node import follow
+    if not world.is_first:
+        from harness.ranks.host_keeper import follow
 
-        return PASSED if follow(launched) else FAULT
+        return PASSED if follow(world) else FAULT
     try:
-        return _answer(command, given, launched.size)
+        return _answer(command, given, world.size)
     finally:
-        from harness.ranks.nodes import dismiss
+        from harness.ranks.other_hosts import dismiss
 
         dismiss()
 

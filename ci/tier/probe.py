@@ -16,7 +16,7 @@ from harness.campaign.check import check
 from harness.campaign.examine import Examiner
 from harness.campaign.table import show
 from harness.cli import read
-from harness.commands.asked import read_request
+from harness.commands.campaign_request import read_request
 from harness.commands.options import print_json, status_of
 from harness.commands.ranks import open_pool
 from harness.judge import Session

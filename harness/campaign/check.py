@@ -4,18 +4,18 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from harness.campaign.ask import Asked
+from harness.campaign.case_source import Supply, notebooks_batch
 from harness.campaign.conduct import Campaign, Share
 from harness.campaign.examine import Examiner
 from harness.campaign.journal import Journal
 from harness.campaign.live import Live
-from harness.campaign.lot import Lot
-from harness.campaign.places import Here, Places
+from harness.campaign.pending import Asked
 from harness.campaign.request import Request
 from harness.campaign.summary import Summary
-from harness.campaign.supply import Supply, notebooks_batch
 from harness.campaign.table import say, show, show_bundles
 from harness.case import Case
+from harness.engine.engine import Engine, ThisProcess
+from harness.engine.lot import Lot
 from harness.generation.situations import SITUATIONS
 from harness.plan import plan
 
@@ -34,8 +34,8 @@ def check(examiner: Examiner, console: Console, journal: Journal | None = None) 
     # What is wrong with the request is said before anything is shown.
     Supply(request, pool.size, lots[0])
 
-    def here(live: Live) -> Places[Share, Summary]:
-        return Here(lambda share: examiner.examine(*share, live))
+    def here(live: Live) -> Engine[Share, Summary]:
+        return ThisProcess(lambda share: examiner.examine(*share, live))
 
     return conduct(request, pool.size, lots, console, here, journal)
 
@@ -45,7 +45,7 @@ def conduct(
     ranks: int,
     lots: Sequence[Lot],
     console: Console,
-    open_places: Callable[[Live], Places[Share, Summary]],
+    open_engine: Callable[[Live], Engine[Share, Summary]],
     journal: Journal | None = None,
 ) -> Summary:
     """Have lots judged, wherever that is, and show what they come to."""
@@ -60,7 +60,7 @@ def conduct(
             journal.keep(lot, asked, found)
 
         campaign = Campaign(request, lots, counted)
-        summary = campaign.run(open_places(live), journal.known)
+        summary = campaign.run(open_engine(live), journal.known)
     summary.seconds = journal.elapsed
     show(summary, console)
     show_bundles(summary, console)

@@ -9,14 +9,14 @@ lots are judged.
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from harness.campaign.ask import Ask, Asked
 from harness.campaign.coverage import Coverage
-from harness.campaign.lot import Lot
-from harness.campaign.places import Losses, Places
+from harness.campaign.pending import Ask, Asked
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, Summary
 from harness.campaign.tally import different
-from harness.campaign.undisturbed import undisturbed
+from harness.campaign.uninterrupted import undisturbed
+from harness.engine.engine import Engine, Losses
+from harness.engine.lot import Lot
 
 # What a pool is given: cases, and who is to be judged on them.
 Share = tuple[Lot, Asked]
@@ -42,32 +42,32 @@ class Campaign:
         self._ended = self._stopped = False
 
     def run(
-        self, places: Places[Share, Summary], known: dict[Lot, tuple[Asked, Summary]]
+        self, engine: Engine[Share, Summary], known: dict[Lot, tuple[Asked, Summary]]
     ) -> Summary:
         """Judge all but what is known, and say what it comes to."""
         self._came |= known
         self._waiting = deque(lot for lot in self._waiting if lot not in known)
         while True:
             try:
-                if not self._goes_on(places):
+                if not self._goes_on(engine):
                     return self._whole()
             except KeyboardInterrupt:
                 if self._stopped:
-                    # Places had time enough to tell of what they are about.
+                    # Engine had time enough to tell of what they are about.
                     return self._whole()
                 self._ended = self._stopped = True
-                places.stop()
+                engine.stop()
 
-    def _goes_on(self, places: Places[Share, Summary]) -> bool:
+    def _goes_on(self, engine: Engine[Share, Summary]) -> bool:
         with undisturbed():
             self._count()
         if not self._left or not self._asked:
             return False
-        while self._waiting and places.has_room and not self._ended:
-            places.begin((self._waiting.popleft(), self._asked))
-        if not places.is_busy and (self._ended or not self._waiting):
+        while self._waiting and engine.has_room and not self._ended:
+            engine.begin((self._waiting.popleft(), self._asked))
+        if not engine.is_busy and (self._ended or not self._waiting):
             return False
-        came = places.finished()
+        came = engine.finished()
         if came is None:
             return True
         (lot, asked), found = came

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from harness.campaign.together import Whole, together
+from harness.campaign.counts import Whole, together
 from harness.case import Case
-from harness.outside import fitted
 from harness.plan import plan
+from harness.untrusted import fitted
 from harness.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from harness.campaign.together import Whole
+from harness.campaign.counts import Whole
 from harness.case import Case
 
 _BYTES = 8

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
 
-from harness.campaign.ask import Asked
+from harness.campaign.case_source import Supply
 from harness.campaign.digest import Begun
-from harness.campaign.lot import WHOLE, Lot, Part
+from harness.campaign.pending import Asked
 from harness.campaign.request import Request, origin
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary, versions
-from harness.campaign.supply import Supply
 from harness.campaign.tally import Tally
-from harness.campaign.undisturbed import undisturbed
+from harness.campaign.uninterrupted import undisturbed
 from harness.candidates import locate
 from harness.case import Case
 from harness.compare import Comparison, Verdict
+from harness.engine.lot import WHOLE, Lot, Part
 from harness.failure.bundle.keep import keep
-from harness.failure.sameness import mark_of
 from harness.failure.shrink import SHRINK_SECONDS, worth_shrinking
+from harness.failure.signature import mark_of
 from harness.failure.smallest import smallest
 from harness.generation.situations import SITUATIONS, situations_of
 from harness.judge import Job, Session, diagnosed

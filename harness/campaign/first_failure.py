@@ -3,13 +3,13 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.campaign.lot import WHOLE
+from harness.campaign.case_source import Supply
 from harness.campaign.request import Request
-from harness.campaign.supply import Supply
 from harness.campaign.tally import Tally, worst
 from harness.candidates import locate
 from harness.case import Case
 from harness.compare import Comparison
+from harness.engine.lot import WHOLE
 from harness.failure.replay import Shown
 from harness.failure.smallest import smallest
 from harness.judge import Job, Session

@@ -13,14 +13,14 @@ from typing import Any, Self
 
 import msgspec
 
-from harness.campaign.ask import Asked
 from harness.campaign.code import digest_of_code
-from harness.campaign.lot import Lot, Part
+from harness.campaign.counts import Amount, Whole
+from harness.campaign.pending import Asked
 from harness.campaign.request import Request, origin
 from harness.campaign.summary import Summary, versions
-from harness.campaign.together import Amount, Whole
-from harness.outside import BadInput, NotReadable, fitted, read_file, read_json
+from harness.engine.lot import Lot, Part
 from harness.storage import write_file
+from harness.untrusted import BadInput, NotReadable, fitted, read_file, read_json
 
 CAMPAIGN, LOTS = "campaign.json", "lots.jsonl"
 MOST_BYTES = 1 << 32

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from harness.campaign.lot import WHOLE
 from harness.campaign.summary import FORMAT, Summary
-from harness.outside import BadInput, NotReadable, read_file, read_json
+from harness.engine.lot import WHOLE
+from harness.untrusted import BadInput, NotReadable, read_file, read_json
 
 # A campaign of millions of cases has less.
 MOST_BYTES = 1 << 28

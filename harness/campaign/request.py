@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.against import PLAIN, Against
-from harness.campaign.lot import WHOLE, Part
 from harness.case import Dtype, Kernel, LossContract, Wrapper
+from harness.engine.lot import WHOLE, Part
 
 # Fields with an option of their own, of which each value has to be judged if somebody named it.
 NAMED = ("dp", "dtype", "loss", "kernel", "wrapper")

@@ -10,12 +10,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 import harness
+from harness.campaign.counts import Amount, Whole, together
 from harness.campaign.digest import Begun
-from harness.campaign.lot import Lot, Part
 from harness.campaign.request import Request
 from harness.campaign.tally import BUCKETS, Tally, worst
-from harness.campaign.together import Amount, Whole, together
-from harness.outside import fitted
+from harness.engine.lot import Lot, Part
+from harness.untrusted import fitted
 
 FORMAT = 12
 INTERRUPTED: Final = "interrupted"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from harness.against import is_kept
+from harness.campaign.bias import Leanings
 from harness.campaign.bounds import Bounds
+from harness.campaign.counts import Amount, Whole, together
 from harness.campaign.coverage import Coverage
-from harness.campaign.leaning import Leanings
-from harness.campaign.together import Amount, Whole, together
 from harness.case import Case, parse
-from harness.outside import fitted
+from harness.untrusted import fitted
 from harness.verdict import Verdict
 
 if TYPE_CHECKING:

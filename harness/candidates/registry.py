@@ -17,7 +17,7 @@ import harness
 from harness.candidates.protocol import Candidate
 from harness.candidates.published.environment import Environment
 from harness.candidates.published.library import Library, Published, libraries
-from harness.outside import BadInput
+from harness.untrusted import BadInput
 
 BUILT_IN = {
     "native-gather": "harness.candidates.own.native:GATHER",

@@ -1,6 +1,6 @@
 """The one error for bad input."""
 
-from harness.outside import BadInput
+from harness.untrusted import BadInput
 
 
 class InvalidCase(BadInput):

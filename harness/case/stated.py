@@ -9,7 +9,7 @@ from harness.case.case import Case
 from harness.case.invalid import InvalidCase
 from harness.case.line import ALWAYS, UNLESS_DEFAULT
 from harness.case.text import parse
-from harness.outside import BadInput
+from harness.untrusted import BadInput
 
 # As a line calls them, and their attributes.
 FIELDS = {**ALWAYS, **UNLESS_DEFAULT, "dtype": "dtype"}

@@ -5,10 +5,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.campaign.lot import WHOLE, Part
 from harness.campaign.request import Request
-from harness.campaign.undisturbed import undisturbed
-from harness.commands.asked import read_request
+from harness.campaign.uninterrupted import undisturbed
+from harness.commands.campaign_request import read_request
+from harness.commands.engines import open_cluster, pools_for
 from harness.commands.examiner import open_elsewhere, open_examiner, open_work, read_work
 from harness.commands.options import (
     STOPPED,
@@ -21,17 +21,17 @@ from harness.commands.options import (
     ready_to_report,
     status_of,
 )
-from harness.commands.places import open_cluster, pools_for
-from harness.commands.ranks import NoRanks
-from harness.commands.side_by_side import Processes
 from harness.commands.values import Candidates, Failures, Folder, Seconds, Shard, UsageError
+from harness.engine.lot import WHOLE, Part
+from harness.engine.no_ranks import NoRanks
+from harness.engine.processes import Processes
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from harness.campaign.conduct import Share
     from harness.campaign.summary import Summary
-    from harness.commands.cluster import Cluster
+    from harness.engine.ray_cluster import RayCluster
 
 # A pool is worth its start if it has so many cases.
 WORTH = 25
@@ -107,8 +107,8 @@ def _judged(
     with undisturbed():
         from harness.campaign.check import check, conduct
         from harness.campaign.journal import Journal
-        from harness.campaign.places import Lost
         from harness.campaign.table import say
+        from harness.engine.engine import Lost
 
     until = time.monotonic() + (options.limit or math.inf)
     journal = Journal()
@@ -122,10 +122,10 @@ def _judged(
                 with open_examiner(options, request, ranks, part, until) as examiner:
                     summary = check(examiner, console, journal)
             else:
-                with _several(options, request, ranks, part, pools, until) as places:
+                with _several(options, request, ranks, part, pools, until) as engine:
                     # What is kept is kept of whole lots, whatever the number of pools.
-                    lots = part.lots(request.count, 1 if options.resume else places.count)
-                    summary = conduct(request, ranks, lots, console, lambda _: places, journal)
+                    lots = part.lots(request.count, 1 if options.resume else engine.count)
+                    summary = conduct(request, ranks, lots, console, lambda _: engine, journal)
     except Lost as error:
         raise NoRanks(f"harness: {error}", str(error)) from None
     except KeyboardInterrupt:
@@ -142,7 +142,7 @@ def _several(
     part: Part,
     pools: int,
     until: float,
-) -> "Processes[Share, Summary] | Cluster[Share, Summary]":
+) -> "Processes[Share, Summary] | RayCluster[Share, Summary]":
     """Pools on this host, or wherever there is room."""
     asked = options, request, ranks, part
     if options.on == "here":

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from harness.campaign.lot import WHOLE, Part
-from harness.campaign.places import each
+from harness.commands.engines import open_engine
 from harness.commands.options import (
     DIVERGED,
     FAULT,
@@ -20,7 +19,6 @@ from harness.commands.options import (
     answer,
     ready_to_report,
 )
-from harness.commands.places import open_places
 from harness.commands.values import (
     WORD,
     Count,
@@ -31,6 +29,8 @@ from harness.commands.values import (
     UsageError,
     as_text,
 )
+from harness.engine.engine import run_all
+from harness.engine.lot import WHOLE, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,8 +92,8 @@ def run(names: Names = (), /, *, options: Conformance = Conformance()) -> int:
     results, before = so_far(out), _before(options)
     records: dict[str, Any] = {}
     asked = options, versions
-    with open_places(open_judging, asked, options, RANKS, _told, len(chosen)) as places:
-        for name, record in each(chosen, places):
+    with open_engine(open_judging, asked, options, RANKS, _told, len(chosen)) as engine:
+        for name, record in run_all(chosen, engine):
             records[name] = record
             # Kept at once: hours of work are not to be lost with the last candidate.
             _enter({name: records[name] for name in chosen if name in records}, results, versions)
@@ -124,7 +124,7 @@ def _enter(records: dict[str, Any], results: "Results", versions: Sequence[str])
 def so_far(out: Path) -> "Results":
     """What was found before, if pages can be made from it: after hours it is late to see that."""
     from harness.conformance import BadResults, read
-    from harness.outside import BadInput
+    from harness.untrusted import BadInput
 
     results = read(out)
     try:
@@ -151,9 +151,9 @@ def _before(options: Conformance) -> "Results | None":
 
 
 def _tell_changes(before: "Results", records: dict[str, Any], out: Path) -> None:
-    from harness.conformance import since
+    from harness.conformance import changes
 
-    text = since(before, {"candidates": records, "releases": {}, "findings": {}})
+    text = changes(before, {"candidates": records, "releases": {}, "findings": {}})
     (out / "since.md").write_text(text)
     print(text, end="", file=sys.stderr)  # noqa: T201
 

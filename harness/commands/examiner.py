@@ -4,10 +4,10 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from harness.campaign.lot import WHOLE, Part
 from harness.campaign.request import Request
 from harness.commands.options import Judged
 from harness.commands.ranks import open_pool
+from harness.engine.lot import WHOLE, Part
 from harness.importing import without_a_search_for_garbage
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def open_examiner(
 ) -> "Iterator[Examiner]":
     """For this part of a campaign, alone on this host or as one of several there."""
     with without_a_search_for_garbage():
+        from harness.campaign.case_source import require_cases
         from harness.campaign.examine import Examiner
-        from harness.campaign.supply import require_cases
         from harness.judge import Session
 
     with open_pool(options, ranks, request.candidates, worker) as pool:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from harness.campaign.lot import WHOLE, Part
 from harness.campaign.request import Request
-from harness.commands.asked import read_keys, read_request
+from harness.commands.campaign_request import read_keys, read_request
+from harness.commands.engines import open_engine
 from harness.commands.options import (
     DIVERGED,
     PASSED,
@@ -18,9 +18,9 @@ from harness.commands.options import (
     answer,
     ready_to_report,
 )
-from harness.commands.places import open_places
 from harness.commands.ranks import open_pool
 from harness.commands.values import Count, Deadline, Ranks, Usual
+from harness.engine.lot import WHOLE, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,10 +69,10 @@ def run(*, options: Mutants = Mutants()) -> int:
     console, told = Console(stderr=options.json), Told()
     asked = options, request, ranks
     with (
-        open_places(open_trials, asked, options, ranks, told.read, len(keys)) as places,
+        open_engine(open_trials, asked, options, ranks, told.read, len(keys)) as engine,
         Watch(console, len(chosen) + len(variants)) as watch,
     ):
-        power = score(chosen, variants, places, watch, against=request.against)
+        power = score(chosen, variants, engine, watch, against=request.against)
     show(power, console)
     document = {**power.record(), "placement": told.placement}
     return answer(options, document, PASSED if power.passed else DIVERGED)
@@ -97,7 +97,7 @@ def open_trials(
     options: Mutants, request: Request, ranks: int, worker: Part = WHOLE
 ) -> "Iterator[Callable[[str], dict[str, Any]]]":
     """Ranks, ready to try what has a key in one of the banks."""
-    from harness.campaign.supply import draw
+    from harness.campaign.case_source import draw
     from harness.candidates.own import benign, mutants
     from harness.detection import Trier
     from harness.judge import Session

@@ -4,20 +4,13 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from harness.campaign.lot import WHOLE, Part
 from harness.commands.options import Device, Step
 from harness.commands.values import UsageError
+from harness.engine.lot import WHOLE, Part
+from harness.engine.no_ranks import NoRanks
 
 if TYPE_CHECKING:
     from harness.ranks.pool import RankPool
-
-
-class NoRanks(RuntimeError):
-    """A command that can say nothing without ranks has none; the text explains it."""
-
-    def __init__(self, text: str, summary: str) -> None:
-        super().__init__(text)
-        self.summary = summary
 
 
 def _refuse_pretence(options: Device) -> None:
@@ -44,7 +37,7 @@ def open_pool(
     """
     from harness.candidates import interpreter, locate
     from harness.ranks.device import NoPlace, choose
-    from harness.ranks.nodes import nodes_here
+    from harness.ranks.other_hosts import other_hosts_here
     from harness.ranks.pool import CannotStart, RankPool
     from harness.report import explain_no_start
 
@@ -58,7 +51,7 @@ def open_pool(
         )
     where = homes.pop() if homes else ""
     interpreter(where)
-    nodes = nodes_here()
+    nodes = other_hosts_here()
     try:
         placement = choose(
             options.device,

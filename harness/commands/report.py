@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from harness.commands.options import PASSED
-from harness.outside import BadInput, NotReadable, read_file, read_json
+from harness.untrusted import BadInput, NotReadable, read_file, read_json
 
 # A campaign of millions of cases has less.
 MOST_BYTES = 1 << 28

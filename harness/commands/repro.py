@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from harness.against import PLAIN
 from harness.case import Case, InvalidCase, parse
-from harness.commands.asked import read_request
+from harness.commands.campaign_request import read_request
 from harness.commands.options import (
     Campaign,
     Judged,

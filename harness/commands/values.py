@@ -8,9 +8,9 @@ from typing import Annotated, Any, NoReturn, get_args
 from cyclopts import Parameter, Token
 
 from harness.against import Against
-from harness.campaign.lot import Part
 from harness.case import Dtype
-from harness.outside import BadInput
+from harness.engine.lot import Part
+from harness.untrusted import BadInput
 
 Tokens = Sequence[Token]
 

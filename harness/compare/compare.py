@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.case import Case
-from harness.compare.absent import absent, is_of_nobody, malformed
 from harness.compare.budget import SLACK_THAT_SEES_HALF
 from harness.compare.comparison import Comparison, Divergence, KeyResult
 from harness.compare.differing import Kept
 from harness.compare.elementwise import Judged, Noise, is_zero, judge, lean, measure_noise
+from harness.compare.missing_keys import absent, is_of_nobody, malformed
 from harness.compare.picture import Seen, draw
 from harness.compare.scale import fit_scale
 from harness.compare.vacuity import at_edge, swallowed, vacuity

@@ -7,8 +7,8 @@ import numpy as np
 from harness.case import Case
 from harness.compare.budget import MOST_WEAK, SLACK_THAT_SEES_HALF
 from harness.compare.comparison import KeyResult
-from harness.compare.crossing import holder_of_all, least_sent
-from harness.compare.shares import is_cut_evenly, shares
+from harness.compare.least_traffic import holder_of_all, least_sent
+from harness.compare.token_ownership import is_cut_evenly, shares
 from harness.trace import GRADIENT, Assembly, Entry, Trace, is_required
 from harness.trace.trace import Tokens
 

@@ -1,5 +1,6 @@
 """Published implementations on all goldens and on generated cases: the conformance table."""
 
+from harness.conformance.changes import changes
 from harness.conformance.document import (
     BadResults,
     Results,
@@ -12,9 +13,8 @@ from harness.conformance.document import (
 from harness.conformance.examined import Examined, examine
 from harness.conformance.findings import findings
 from harness.conformance.page import by_library, page
+from harness.conformance.releases import sweep
 from harness.conformance.request import Request
-from harness.conformance.since import since
-from harness.conformance.sweep import sweep
 from harness.conformance.upstream_reports import finding_record, script_of, upstream_reports
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Request",
     "Results",
     "by_library",
+    "changes",
     "examine",
     "examined_record",
     "finding_record",
@@ -32,7 +33,6 @@ __all__ = [
     "read_results",
     "release_records",
     "script_of",
-    "since",
     "sweep",
     "upstream_reports",
     "write",

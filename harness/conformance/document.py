@@ -11,11 +11,11 @@ from typing import Any
 
 from harness.compare import Comparison
 from harness.conformance.examined import Examined
+from harness.conformance.releases import Release
 from harness.conformance.stage import Stage, name_of
-from harness.conformance.sweep import Release
-from harness.outside import BadInput, Misfit, NotReadable, fitted, read_file, read_json
 from harness.report.record import comparison_record
 from harness.storage import write_file
+from harness.untrusted import BadInput, Misfit, NotReadable, fitted, read_file, read_json
 
 FORMAT = "conformance/1"
 NAME = "conformance.json"

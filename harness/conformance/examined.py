@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from harness.campaign.bias import Leanings
 from harness.campaign.coverage import Coverage
-from harness.campaign.leaning import Leanings
 from harness.candidates import Named, locate
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Published

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from harness.campaign.bias import Leanings
 from harness.campaign.coverage import Coverage
-from harness.campaign.leaning import Leanings
 from harness.candidates import locate
 from harness.candidates.published.bugs import Bug
 from harness.candidates.published.library import Published

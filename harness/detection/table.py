@@ -5,11 +5,11 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.campaign.table import say, titled
-from harness.detection.power import Power
+from harness.detection.score import Score
 from harness.detection.trial import Trial
 
 
-def show(power: Power, console: Console) -> None:
+def show(power: Score, console: Console) -> None:
     """Every mutant, every benign variant, and the score below them."""
     if power.mutants:
         console.print(_mutants(power.mutants))
@@ -25,7 +25,7 @@ def show(power: Power, console: Console) -> None:
         say(console, f"\nbenign.{trial.key} was flagged: {trial.sentence}\n{trial.explanation}")
 
 
-def score(power: Power) -> str:
+def score(power: Score) -> str:
     """One line."""
     parts = []
     if power.mutants:

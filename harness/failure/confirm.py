@@ -6,7 +6,7 @@ from dataclasses import replace
 from harness.against import ITSELF
 from harness.case import Case
 from harness.compare import Comparison
-from harness.failure.sameness import mark_of
+from harness.failure.signature import mark_of
 from harness.judge import Job, Session
 from harness.judge.stages import ask_ranks
 from harness.trace import Unsupported

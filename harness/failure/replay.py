@@ -11,9 +11,9 @@ from harness.compare import Comparison
 from harness.failure.bundle import Bundle
 from harness.failure.bundle.keep import keep
 from harness.failure.confirm import rooted_in, run_before
-from harness.failure.like import known_alike
-from harness.failure.sameness import Mark, mark_of
+from harness.failure.same_numbers import known_alike
 from harness.failure.shrink import worth_shrinking
+from harness.failure.signature import Mark, mark_of
 from harness.failure.smallest import fewest_layers, smallest
 from harness.judge import Job, Session, diagnosed
 from harness.judge.known import recognised

@@ -18,11 +18,11 @@ from harness.candidates.beside import held
 from harness.candidates.published.environment import Environment
 from harness.candidates.registry import Named
 from harness.compare import Comparison
-from harness.failure.reached import bound, reached, used
-from harness.outside import BadInput
-from harness.ranks.willing import ASKING
+from harness.failure.source_slice import bound, reached, used
+from harness.ranks.support_query import ASKING
 from harness.report import explain
 from harness.trace import Kind
+from harness.untrusted import BadInput
 
 WIDTH = 99
 # As many wrong elements as one reads.
@@ -87,7 +87,7 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
         (
             head,
             f"\n{future}" if future else "",
-            "\nfrom harness.failure.scripted import Scripted\n\n",
+            "\nfrom harness.failure.script_runtime import Scripted\n\n",
             "".join(f"# {line}\n" for line in told),
             "failure_shown = Scripted(\n",
             *(f"    {line}\n" for line in _literals(comparison, says[2:], placement, deadline)),

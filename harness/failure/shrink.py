@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.case import Case, InvalidCase, Row
 from harness.compare import Comparison
-from harness.failure.sameness import mark_of
+from harness.failure.signature import mark_of
 from harness.trace import Kind, is_required
 
 SHRINK_SECONDS = 60.0

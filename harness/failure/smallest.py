@@ -7,9 +7,9 @@ from dataclasses import replace
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.confirm import confirmed, on_fresh_ranks, with_what_it_needs
-from harness.failure.sameness import mark_of
-from harness.failure.sequence import shrink_sequence
 from harness.failure.shrink import SHRINK_SECONDS, Shrunk, shrink
+from harness.failure.shrink_history import shrink_sequence
+from harness.failure.signature import mark_of
 from harness.judge import Job, Session
 
 

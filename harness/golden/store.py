@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.golden.damage import BadGolden
-from harness.outside import NotReadable, read_file
 from harness.storage import DRAFT, write_folder
+from harness.untrusted import NotReadable, read_file
 
 COMMITTED = ".committed"
 # Beside the goldens, and read by people only.

@@ -10,7 +10,7 @@ import msgspec
 
 from harness.case import Case, InvalidCase, parse
 from harness.golden.damage import BadGolden
-from harness.outside import Misfit, fitted, read_json
+from harness.untrusted import Misfit, fitted, read_json
 
 FORMAT = "vector/1"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")

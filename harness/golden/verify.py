@@ -7,9 +7,9 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from harness.against import ITSELF, PLAIN, Against
+from harness.campaign.bias import Leanings
+from harness.campaign.counts import together
 from harness.campaign.coverage import Coverage
-from harness.campaign.leaning import Leanings
-from harness.campaign.together import together
 from harness.candidates import Named, locate
 from harness.case import Case, Dtype
 from harness.compare import Comparison, Verdict

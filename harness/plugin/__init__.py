@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from harness.against import PLAIN, Against
-from harness.plugin import failures, needs, profiles, running
+from harness.plugin import current_test, failures, needs, profiles
+from harness.plugin.current_test import RUNNING
 from harness.plugin.failures import NotProven
-from harness.plugin.judged import JUDGED, Judged
-from harness.plugin.running import RUNNING
+from harness.plugin.session_record import JUDGED, Judged
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -41,7 +41,7 @@ HANDED = "harness"
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    for part in (running, failures, needs, profiles):
+    for part in (current_test, failures, needs, profiles):
         pluginmanager.register(part, f"harness-{part.__name__.rpartition('.')[2]}")
     group = parser.getgroup("harness", "sequence-parallel equivalence")
     group.addoption(
@@ -89,34 +89,34 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Where a launcher has started several of us, one has the session, the others the ranks."""
-    from harness.ranks.launched import Launched
+    from harness.ranks.world import World
 
-    launched = Launched.here()
-    if launched is None:
+    world = World.here()
+    if world is None:
         return None
-    if not launched.is_first:
-        from harness.ranks.node import follow
+    if not world.is_first:
+        from harness.ranks.host_keeper import follow
 
-        return 0 if follow(launched) else 3
+        return 0 if follow(world) else 3
     if getattr(config.option, "numprocesses", None):
         raise pytest.UsageError(
             f"-n {config.option.numprocesses}: a launcher started the ranks of one pool, which "
             "several workers cannot share; leave it out"
         )
-    if config.option.harness_ranks not in (None, launched.size):
+    if config.option.harness_ranks not in (None, world.size):
         raise pytest.UsageError(
-            f"--harness-ranks={config.option.harness_ranks}: a launcher started {launched.size}; "
+            f"--harness-ranks={config.option.harness_ranks}: a launcher started {world.size}; "
             "leave it out"
         )
-    config.option.harness_ranks = launched.size
+    config.option.harness_ranks = world.size
     return None
 
 
 def pytest_unconfigure() -> None:
-    from harness.ranks.launched import Launched
+    from harness.ranks.world import World
 
-    if Launched.here():
-        from harness.ranks.nodes import dismiss
+    if World.here():
+        from harness.ranks.other_hosts import dismiss
 
         dismiss()
 
@@ -138,14 +138,14 @@ def harness_against(pytestconfig: pytest.Config) -> Against:
 @pytest.fixture(scope="session")
 def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
     """Ranks that stay up for the whole session; they start with the first case."""
-    from harness.plugin.place import place
+    from harness.plugin.placement import place
     from harness.ranks.device import NoPlace
-    from harness.ranks.nodes import nodes_here
+    from harness.ranks.other_hosts import other_hosts_here
     from harness.ranks.pool import RankPool
 
     ranks: int = pytestconfig.getoption("--harness-ranks")
     deadline: float = pytestconfig.getoption("--harness-deadline")
-    nodes = nodes_here()
+    nodes = other_hosts_here()
     try:
         placement = place(pytestconfig, ranks // (nodes.count if nodes else 1))
     except NoPlace as error:
@@ -227,10 +227,10 @@ def harness_cases(
     They fit the pool, and the limits that the candidate states; ranks are asked for these once.
     """
     from harness.candidates import locate
-    from harness.outside import BadInput
     from harness.plugin.cases import fields_named, never_drawn, of
     from harness.ranks.pool import CannotStart
     from harness.report import explain_no_start
+    from harness.untrusted import BadInput
 
     ranks: int = pytestconfig.getoption("--harness-ranks")
     limits: dict[str, str] = {}

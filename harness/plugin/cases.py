@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.against import ITSELF, Against
+from harness.campaign.case_source import NothingToDraw, bounds, within
 from harness.campaign.coverage import sharing
 from harness.campaign.request import Request
-from harness.campaign.supply import NothingToDraw, bounds, within
 from harness.case.stated import ASKED, divided, read_stated, spans_all_ranks
 from harness.generation import cases, strategies
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.plugin.judged import JUDGED
-from harness.plugin.running import ON_PURPOSE, RUNNING, is_judging, taken, tell
+from harness.plugin.current_test import ON_PURPOSE, RUNNING, is_judging, taken, tell
+from harness.plugin.session_record import JUDGED
 
 if TYPE_CHECKING:
     from harness.compare import Comparison

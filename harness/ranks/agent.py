@@ -29,9 +29,9 @@ from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
 from harness.ranks import worker
 from harness.ranks.descendants import ADDRESS
-from harness.ranks.endings import ending_of
 from harness.ranks.messages import Ended, Start, ToSupervisor
 from harness.ranks.pipe import Pipe
+from harness.ranks.process_exit import exit_handle
 
 ROLE = "rank"
 # torch warns of each rank that we end, in a log that is quoted where a rank has written nothing.
@@ -108,7 +108,7 @@ class Agent(SimpleElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """Until the next order; of each that ends meanwhile it is told how."""
         del worker_group
-        handles = {ending_of(pid): (local, pid) for local, pid in self._ranks.pids().items()}
+        handles = {exit_handle(pid): (local, pid) for local, pid in self._ranks.pids().items()}
         # Epoll reports several that are ready in the order in which they became so.
         with selectors.EpollSelector() as selector, ExitStack() as stack:
             selector.register(self._pipe, selectors.EVENT_READ)

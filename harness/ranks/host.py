@@ -7,11 +7,11 @@ import socket
 from pathlib import Path
 
 from harness.candidates import interpreter
-from harness.outside import printable
 from harness.ranks import supervisor
-from harness.ranks.controller import LAUNCH
+from harness.ranks.controller_link import LAUNCH
 from harness.ranks.messages import Ended, Order, Start
 from harness.ranks.placement import MEETING, PLACEMENT, PRETEND, Placement
+from harness.untrusted import printable
 
 # A fork may start CUDA, because the supervisor never does. Other drivers were not tried.
 FORKED = ("cpu", PRETEND, "cuda")

@@ -8,7 +8,7 @@ from harness.ranks.frames import MAX_FRAME, ProtocolError, encode
 from harness.ranks.host import Host, ending
 from harness.ranks.link import Event, Link, at_hand
 from harness.ranks.messages import From, Hello, Message, OfNode, OfRank, Opened, Order
-from harness.ranks.nodes import Nodes
+from harness.ranks.other_hosts import OtherHosts
 from harness.ranks.placement import Placement
 
 SEND_TIMEOUT = 5.0
@@ -20,7 +20,7 @@ class Launch:
     """`size` ranks, each connected back to us: all on this host, or as many on every node."""
 
     def __init__(
-        self, size: int, placement: Placement, nodes: Nodes | None = None, home: str = ""
+        self, size: int, placement: Placement, nodes: OtherHosts | None = None, home: str = ""
     ) -> None:
         self.size, self.nodes = size, nodes
         self.links: dict[int, Link] = {}

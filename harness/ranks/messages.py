@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from harness.outside import printable
+from harness.untrusted import printable
 from harness.watch.collectives import Collective
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]

@@ -23,14 +23,14 @@ from typing import Self
 from harness.candidates import Named
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case, parse
-from harness.outside import BadInput
-from harness.ranks.crew import Deadlines
+from harness.ranks.case_run import CaseRun
+from harness.ranks.dispatcher import Deadlines
+from harness.ranks.folder_pool import FolderPool
 from harness.ranks.launch import Launch
-from harness.ranks.nodes import Nodes
+from harness.ranks.other_hosts import OtherHosts
 from harness.ranks.placement import DEADLINE, Placement
-from harness.ranks.station import Station
-from harness.ranks.ticket import Ticket
 from harness.trace import Fault, Outcome
+from harness.untrusted import BadInput
 
 # A case of one rank.
 ANY = parse("case/1 rows=1:1 sp=1")
@@ -67,7 +67,7 @@ class RankPool:
         placement: Placement | None = None,
         *,
         home: str = "",
-        nodes: Nodes | None = None,
+        nodes: OtherHosts | None = None,
         deadline: float = DEADLINE,
         start_deadline: float = START_DEADLINE,
     ) -> None:
@@ -80,9 +80,9 @@ class RankPool:
         self._beside: dict[int, RankPool] = {}
         self._runs = itertools.count(1)
         # The first serves whoever has no folder as well.
-        self._stations = [self._new_station()]
+        self._folder_pools = [self._new_folder_pool()]
         # What was submitted, in order, and whose ranks have it.
-        self._order: deque[tuple[Station, Ticket]] = deque()
+        self._order: deque[tuple[FolderPool, CaseRun]] = deque()
 
     def __enter__(self) -> Self:
         return self
@@ -92,11 +92,11 @@ class RankPool:
 
     def start(self) -> None:
         """Begin launching, without waiting; the first case does it otherwise."""
-        self._stations[0].start()
+        self._folder_pools[0].start()
 
     def wait_until_ready(self) -> Fault | None:
         """Block until every rank is up, or say why one is not."""
-        return self._wait(self._stations[0], lambda: self.is_ready)
+        return self._wait(self._folder_pools[0], lambda: self.is_ready)
 
     def require_ready(self) -> None:
         """Block until every rank is up; raise `CannotStart` if one is not."""
@@ -107,7 +107,7 @@ class RankPool:
     @property
     def launches(self) -> int:
         """How often ranks were started."""
-        return sum(station.launches for station in self._stations)
+        return sum(folder_pool.launches for folder_pool in self._folder_pools)
 
     @property
     def place(self) -> dict[str, str]:
@@ -118,14 +118,14 @@ class RankPool:
             "transport": self.transport,
             "ranks": str(self.size),
         }
-        for station in self._stations:
-            place |= station.hardware
+        for folder_pool in self._folder_pools:
+            place |= folder_pool.hardware
         return place
 
     @property
     def is_ready(self) -> bool:
         """Whether every rank is up."""
-        return self._stations[0].is_ready
+        return self._folder_pools[0].is_ready
 
     def submit(
         self,
@@ -148,7 +148,7 @@ class RankPool:
                 f"candidate={candidate.full}: needs ranks that run in {needed}, and these run in "
                 f"{self.home or 'the environment of the harness'}; use a pool of its own"
             )
-        self._queue(Ticket(case, candidate.full, candidate.folder, traced, oracle, learns))
+        self._queue(CaseRun(case, candidate.full, candidate.folder, traced, oracle, learns))
 
     def load(self, candidate: Named) -> None:
         """Load its code, to say early what is wrong with it.
@@ -160,7 +160,7 @@ class RankPool:
             candidate.load()
             return
         name, folder = candidate.full, candidate.folder
-        self._queue(Ticket(ANY, name, folder, traced=False, loads=True, alone=True))
+        self._queue(CaseRun(ANY, name, folder, traced=False, loads=True, alone=True))
 
     def limits(self, candidate: Named) -> str:
         """What it supports of single fields, as it says itself; no case may be under way."""
@@ -168,35 +168,35 @@ class RankPool:
             return getattr(candidate.load(), "limits", "")
         self.load(candidate)
         while self._order:
-            ticket, _ = self._oldest()
-        return ticket.limits
+            case_run, _ = self._oldest()
+        return case_run.limits
 
-    def _oldest(self) -> tuple[Ticket, Fault | None]:
+    def _oldest(self) -> tuple[CaseRun, Fault | None]:
         """What came of the oldest that is under way; nobody goes on whose code does not load."""
-        station, ticket = self._order[0]
-        fault = self._wait(station, lambda: ticket.complete)
+        folder_pool, case_run = self._order[0]
+        fault = self._wait(folder_pool, lambda: case_run.complete)
         self._order.popleft()
-        station.waiting.popleft()
-        if ticket.loads:
-            if fault or ticket.refusals:
+        folder_pool.waiting.popleft()
+        if case_run.loads:
+            if fault or case_run.refusals:
                 self._forget()
             if fault:
                 raise CannotStart(fault)
-            if ticket.refusals:
+            if case_run.refusals:
                 here = f"{Path.cwd()}/"
-                raise UnknownCandidate(ticket.refusals[0].replace(here, ""))
-        return ticket, fault
+                raise UnknownCandidate(case_run.refusals[0].replace(here, ""))
+        return case_run, fault
 
     def collect(self) -> Outcome:
         """The outcome of the oldest case under way."""
-        ticket, fault = self._oldest()
-        if ticket.loads:
+        case_run, fault = self._oldest()
+        if case_run.loads:
             return self.collect()
-        return fault or ticket.outcome()
+        return fault or case_run.outcome()
 
     def run(self, case: Case, candidate: Named, **asked: bool) -> Outcome:
         """Submit one case and wait for it; nothing else may be under way."""
-        if any(not ticket.loads for _, ticket in self._order):
+        if any(not case_run.loads for _, case_run in self._order):
             raise RuntimeError("other cases are under way; use submit and collect")
         self.submit(case, candidate, **asked)
         return self.collect()
@@ -234,25 +234,29 @@ class RankPool:
     def close(self) -> None:
         """Stop every rank. The pool can be used again; it then starts afresh."""
         self._order.clear()
-        self._end_each(Station.close, RankPool.close)
+        self._end_each(FolderPool.close, RankPool.close)
 
     def kill(self) -> None:
         """End every process at once; cases under way will go to a fresh launch."""
-        self._end_each(Station.kill, RankPool.kill)
+        self._end_each(FolderPool.kill, RankPool.kill)
 
     def _end_each(
-        self, end: Callable[[Station], None], end_pool: Callable[["RankPool"], None]
+        self, end: Callable[[FolderPool], None], end_pool: Callable[["RankPool"], None]
     ) -> None:
         """All of them, also where one cannot be ended."""
         with ExitStack() as every:
             for pool in self._beside.values():
                 every.callback(end_pool, pool)
-            for station in self._stations:
-                every.callback(end, station)
+            for folder_pool in self._folder_pools:
+                every.callback(end, folder_pool)
 
     def pids(self) -> list[int]:
         """The supervisor, then its ranks in order; of each folder's."""
-        launches = [station.crew.launch for station in self._stations if station.crew]
+        launches = [
+            folder_pool.dispatcher.launch
+            for folder_pool in self._folder_pools
+            if folder_pool.dispatcher
+        ]
         return [
             pid
             for launch in launches
@@ -264,56 +268,56 @@ class RankPool:
 
     def logs(self) -> dict[int, str]:
         """The end of what each rank printed so far."""
-        crew = self._stations[0].crew
-        return crew.launch.logs() if crew else {}
+        dispatcher = self._folder_pools[0].dispatcher
+        return dispatcher.launch.logs() if dispatcher else {}
 
-    def _queue(self, ticket: Ticket) -> None:
-        station = self._serving(ticket.folder)
-        station.waiting.append(ticket)
-        self._order.append((station, ticket))
-        station.start()
+    def _queue(self, case_run: CaseRun) -> None:
+        folder_pool = self._serving(case_run.folder)
+        folder_pool.waiting.append(case_run)
+        self._order.append((folder_pool, case_run))
+        folder_pool.start()
 
-    def _serving(self, folder: str) -> Station:
+    def _serving(self, folder: str) -> FolderPool:
         """The ranks that serve this folder; those of another make room where there are many."""
-        for station in self._stations:
-            if not folder or station.folder in ("", folder):
-                station.folder = station.folder or folder
-                return station
-        idle = next((each for each in self._stations if not each.waiting), None)
+        for folder_pool in self._folder_pools:
+            if not folder or folder_pool.folder in ("", folder):
+                folder_pool.folder = folder_pool.folder or folder
+                return folder_pool
+        idle = next((each for each in self._folder_pools if not each.waiting), None)
         if self._nodes and not idle:
             raise NotAtHome(
                 f"candidate in {folder}: needs ranks of its own, and on several hosts all serve "
-                f"{self._stations[0].folder} at the moment; ask for candidates of one folder"
+                f"{self._folder_pools[0].folder} at the moment; ask for candidates of one folder"
             )
-        if idle and (self._nodes or len(self._stations) >= MOST_FOLDERS):
+        if idle and (self._nodes or len(self._folder_pools) >= MOST_FOLDERS):
             idle.close()
             # The last to be asked to make room again.
-            self._stations.remove(idle)
-            self._stations.append(idle)
+            self._folder_pools.remove(idle)
+            self._folder_pools.append(idle)
         else:
-            idle = self._new_station()
-            self._stations.append(idle)
+            idle = self._new_folder_pool()
+            self._folder_pools.append(idle)
         idle.folder = folder
         return idle
 
-    def _new_station(self) -> Station:
+    def _new_folder_pool(self) -> FolderPool:
         def launch() -> Launch:
             return Launch(self.size, self.placement, self._nodes, self.home)
 
-        return Station(launch, self._runs, self.deadlines)
+        return FolderPool(launch, self._runs, self.deadlines)
 
     def _forget(self) -> None:
         """Nobody will ask for what is under way."""
         self._order.clear()
-        for station in self._stations:
-            busy = any(ticket.run for ticket in station.waiting)
-            station.waiting.clear()
+        for folder_pool in self._folder_pools:
+            busy = any(case_run.run for case_run in folder_pool.waiting)
+            folder_pool.waiting.clear()
             if busy:
-                station.kill()
+                folder_pool.kill()
 
-    def _wait(self, station: Station, until: Callable[[], bool]) -> Fault | None:
+    def _wait(self, folder_pool: FolderPool, until: Callable[[], bool]) -> Fault | None:
         try:
-            return station.wait(until)
+            return folder_pool.wait(until)
         except BaseException:
             # Ctrl-C, most likely: leave nothing behind, not even for the caller to close.
             self._forget()

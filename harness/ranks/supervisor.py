@@ -18,12 +18,12 @@ from pathlib import Path
 
 import harness
 from harness.importing import SAFE_PATH
-from harness.ranks import place, supervise
+from harness.ranks import launch_folder, supervisor_process
 from harness.ranks.descendants import ADDRESS, kill_below, kill_group, sweep
-from harness.ranks.endings import ending_of
 from harness.ranks.messages import OfSupervisor, Start, Stop, Stopped, Up
 from harness.ranks.pipe import Pipe
-from harness.ranks.supervise import CONTROLLER
+from harness.ranks.process_exit import exit_handle
+from harness.ranks.supervisor_process import CONTROLLER
 from harness.watch.flight_recorder import ENVIRONMENT
 
 # How long one may take to end its ranks, and how many wait that have none.
@@ -38,8 +38,8 @@ class Supervisor:
     """A process that starts ranks, in a folder that goes with it."""
 
     def __init__(self, python: str) -> None:
-        self.folder = place.make()
-        self._held = place.hold(self.folder)
+        self.folder = launch_folder.make()
+        self._held = launch_folder.hold(self.folder)
         self.address = str(self.folder / "controller")
         self._is_up = False
         self._output = os.open(self.folder / OUTPUT, os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -48,7 +48,7 @@ class Supervisor:
         try:
             with theirs:
                 self.process = subprocess.Popen(
-                    [python, "-m", supervise.__name__],
+                    [python, "-m", supervisor_process.__name__],
                     env=self._environment(),
                     stdin=theirs.fileno(),
                     stdout=self._output,
@@ -58,7 +58,7 @@ class Supervisor:
                 )
             try:
                 # Readable once it has ended.
-                self.handle = ending_of(self.process.pid)
+                self.handle = exit_handle(self.process.pid)
             except BaseException:
                 kill_group(self.process.pid)
                 self.process.wait()

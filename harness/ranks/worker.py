@@ -12,7 +12,7 @@ import sys
 import tempfile
 import traceback
 
-from harness.ranks.controller import Controller
+from harness.ranks.controller_link import Controller
 from harness.ranks.descendants import adopt_orphans
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     # Native code that aborts leaves no other word of where it was called from.
     faulthandler.enable((controller.folder / f"crash.{index}").open("w"))
 
-    from harness.ranks.serving import Serving
+    from harness.ranks.case_loop import Serving
 
     Serving(controller, index, local).serve()
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from harness.ranks import supervise
+from harness.ranks import supervisor_process
 from harness.ranks.supervisor import OUTPUT
 from properties.helpers.wait import eventually
 
@@ -50,8 +50,10 @@ def _members(address: str) -> list[str]:
 def _waits(process: Path, command: str) -> bool:
     """Whether it is a supervisor whose controller lives, and may give it its next launch."""
     parent = _read(process / "stat").rpartition(b")")[2].split()[1:2]
-    controller = _variables(process, f"{supervise.CONTROLLER}=".encode())
-    return supervise.__name__ in command and parent == [each.encode() for each in controller]
+    controller = _variables(process, f"{supervisor_process.CONTROLLER}=".encode())
+    return supervisor_process.__name__ in command and parent == [
+        each.encode() for each in controller
+    ]
 
 
 def _files_in(folder: Path) -> list[str]:

@@ -7,9 +7,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.ranks.launched import Launched
-from harness.ranks.nodes import Nodes
+from harness.ranks.other_hosts import OtherHosts
 from harness.ranks.pool import RankPool
+from harness.ranks.world import World
 from properties.helpers.commands import HARNESS, running
 
 
@@ -37,10 +37,10 @@ def children(pid: int) -> list[int]:
 @contextmanager
 def pool_with_another_host(
     deadline: float = 600.0,
-) -> Iterator[tuple[RankPool, subprocess.Popen[str], Nodes]]:
+) -> Iterator[tuple[RankPool, subprocess.Popen[str], OtherHosts]]:
     """Of two ranks, of which this process has one."""
     port = free_port()
     with running(*HARNESS, "check", **told(1, 2, port)) as other:
-        nodes = Nodes(Launched(0, 2, "127.0.0.1", port))
+        nodes = OtherHosts(World(0, 2, "127.0.0.1", port))
         with closing(nodes), RankPool(2, nodes=nodes, deadline=deadline) as pool:
             yield pool, other, nodes

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.campaign.lot import WHOLE, Part
 from harness.candidates import locate
-from harness.commands.ranks import NoRanks
+from harness.engine.lot import WHOLE, Part
+from harness.engine.no_ranks import NoRanks
 from harness.ranks.pool import CannotStart, RankPool
 from harness.report import explain_no_start
 

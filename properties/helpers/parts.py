@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from harness.campaign.conduct import Campaign, Share
-from harness.campaign.lot import WHOLE, Lot, Part
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, Summary
 from harness.campaign.tally import Histogram, Tally
 from harness.cli import obey_signals
 from harness.commands.examiner import read_work
-from harness.commands.ranks import NoRanks
-from harness.commands.side_by_side import Processes
-from harness.outside import BadInput
+from harness.engine.lot import WHOLE, Lot, Part
+from harness.engine.no_ranks import NoRanks
+from harness.engine.processes import Processes
+from harness.untrusted import BadInput
 
 REQUEST = Request(
     candidates=("a",),

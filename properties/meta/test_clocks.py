@@ -13,7 +13,7 @@ SLEEPS, CLOCKS = {"sleep", "Timer"}, {"monotonic", "perf_counter", "time", "time
 MAY = {
     "helpers/wait.py": "the one place that waits for what cannot be heard",
     "meta/diagnosis/test_worked_example.py": "it gives a deadline, and does not measure",
-    "meta/failure/test_sequence.py": "it promises how long a search takes; a long test",
+    "meta/failure/test_shrink_history.py": "it promises how long a search takes; a long test",
     "meta/ranks/test_controller_faults.py": "that all ends at once is what is promised",
     "meta/ranks/test_rank_faults.py": "that a fault is told in time is what is promised",
     "meta/ranks/test_shared_gpu.py": "that ranks are given up in time is what is promised",

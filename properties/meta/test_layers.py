@@ -15,7 +15,7 @@ LINT = Path(sys.executable).with_name("lint-imports")
 PLANTED = {
     "a room knows only the rooms below it": (
         "failure/shrink.py",
-        "def late():\n    from harness.campaign.supply import draw",
+        "def late():\n    from harness.campaign.case_source import draw",
     ),
     "no import goes in a circle inside a room": (
         "case/row.py",
@@ -77,7 +77,7 @@ def test_cases_the_plugin_and_help_need_no_torch() -> None:
 
 
 def test_a_rank_connects_and_a_launcher_is_noticed_before_anything_heavy_is_loaded() -> None:
-    loaded = loaded_by("import harness.ranks.worker, harness.ranks.launched")
+    loaded = loaded_by("import harness.ranks.worker, harness.ranks.world")
     assert not {"torch", "numpy", "hypothesis"} & loaded
 
 

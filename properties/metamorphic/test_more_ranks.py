@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from harness.case import Dtype
 from harness.generation import cases, generate
 from harness.plugin.needs import WANT
-from harness.plugin.place import place
+from harness.plugin.placement import place
 from harness.ranks.device import NoPlace
 from harness.ranks.pool import RankPool
 from harness.report import explain

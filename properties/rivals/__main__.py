@@ -3,9 +3,9 @@
 import sys
 from typing import get_args
 
+from harness.campaign.case_source import draw
 from harness.campaign.markdown import table
 from harness.campaign.request import Request
-from harness.campaign.supply import draw
 from harness.candidates.own.mutants import BANK
 from harness.case import LossContract
 from harness.ranks.pool import RankPool

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from harness.campaign.supply import draw
+from harness.campaign.case_source import draw
 from harness.candidates.own.mutants import BANK
 from harness.case import Case, parse
 from harness.generation import cases

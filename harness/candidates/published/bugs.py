@@ -11,7 +11,7 @@ import msgspec
 
 from harness.candidates.published.library import BadFolder, Library
 from harness.case import Case, parse
-from harness.outside import fitted
+from harness.untrusted import fitted
 
 
 class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,8 +20,8 @@ from importlib.metadata import distributions, version
 from pathlib import Path
 
 from harness.candidates.published.library import Library
-from harness.outside import BadInput
 from harness.storage import write_file
+from harness.untrusted import BadInput
 
 # Written last: what was installed, by name.
 DONE = "installed.json"

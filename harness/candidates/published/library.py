@@ -27,7 +27,7 @@ from typing import Any
 from harness.candidates.protocol import Emit, Rank
 from harness.case import Case
 from harness.importing import without_a_search_for_garbage
-from harness.outside import BadInput
+from harness.untrusted import BadInput
 
 GROUP = "harness.candidates"
 

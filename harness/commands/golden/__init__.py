@@ -8,7 +8,7 @@ from cyclopts import App
 
 from harness.commands.golden import edit, look
 from harness.commands.golden.store import DAMAGED
-from harness.outside import printable
+from harness.untrusted import printable
 
 
 def _told(act: Callable[..., int]) -> Callable[..., int]:

@@ -4,9 +4,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.against import ITSELF, PLAIN, Against
-from harness.campaign.lot import WHOLE, Part
-from harness.campaign.places import each
-from harness.commands.asked import ONLY_SP_1, OWN, usual_sps
+from harness.commands.campaign_request import ONLY_SP_1, OWN, usual_sps
+from harness.commands.engines import open_engine
 from harness.commands.golden import recorded
 from harness.commands.golden.options import Stored, Verify
 from harness.commands.golden.own import taken_over, whose
@@ -19,9 +18,10 @@ from harness.commands.options import (
     ready_to_report,
     status_of,
 )
-from harness.commands.places import open_places
 from harness.commands.ranks import open_pool
 from harness.commands.values import UsageError, as_text
+from harness.engine.engine import run_all
+from harness.engine.lot import WHOLE, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sized
@@ -94,8 +94,8 @@ def verify(*, options: Verify = Verify()) -> int:
     asked = goldens, candidates, sps, options.ranks, dtypes
     told = options, asked, against, [*dict.fromkeys((*candidates, *theirs))]
     parts = [*map(str, pieces(options, goldens))]
-    with open_places(open_verifying, told, options, options.ranks, _found, len(parts)) as places:
-        found = dict(each(parts, places))
+    with open_engine(open_verifying, told, options, options.ranks, _found, len(parts)) as engine:
+        found = dict(run_all(parts, engine))
     verified = sum((found[part].verified for part in parts), Verified(goldens=0))
     whys = {name: why for part in parts for name, why in found[part].doubted.items()}
     # In the order of the store, whichever part was done first.

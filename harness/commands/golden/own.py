@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from harness.against import ITSELF
 from harness.commands.golden.options import Asked
-from harness.commands.ranks import NoRanks, open_pool
+from harness.commands.ranks import open_pool
 from harness.commands.values import UsageError
+from harness.engine.no_ranks import NoRanks
 
 if TYPE_CHECKING:
     from pathlib import Path

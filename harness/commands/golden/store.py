@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.commands.golden.options import Stored
 from harness.commands.options import Output, print_json
-from harness.outside import printable
+from harness.untrusted import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

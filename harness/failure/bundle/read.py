@@ -22,8 +22,8 @@ from harness.compare import Differing
 from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, is_private, listed
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.tensors import Described, unpack
-from harness.failure.sameness import Mark
-from harness.outside import BadInput, Misfit, fitted, read_file, read_json
+from harness.failure.signature import Mark
+from harness.untrusted import BadInput, Misfit, fitted, read_file, read_json
 from harness.verdict import Verdict
 
 FORMAT = 8

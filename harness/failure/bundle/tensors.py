@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from harness.compare import Differing
-from harness.outside import Misfit
+from harness.untrusted import Misfit
 
 PARTS = ("expected", "got", "rows", "tokens")
 

@@ -12,7 +12,7 @@ from harness.failure.bundle.origin import Origin, seen_here
 from harness.failure.bundle.read import EXPLANATION, FORMAT, RANKS, RECORD, TENSORS
 from harness.failure.bundle.tensors import pack
 from harness.failure.bundle.trim import TEXT, ranks_text, shortened, trimmed
-from harness.failure.sameness import mark_of
+from harness.failure.signature import mark_of
 from harness.names import file_name
 from harness.report.record import comparison_record
 from harness.report.text import explain

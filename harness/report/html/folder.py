@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from html import unescape
 from pathlib import Path
 
-from harness.outside import BadInput
 from harness.report.html.pages import Page
 from harness.report.html.render import render
 from harness.storage import require_writable, write_file
+from harness.untrusted import BadInput
 
 INDEX = "index.html"
 # A page says at its beginning what it is.

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.names import file_name
-from harness.outside import BadInput
 from harness.report.html.campaign import campaign_page
 from harness.report.html.conformance import conformance_pages
 from harness.report.html.failure import failure_page
 from harness.report.html.render import Unrenderable
 from harness.report.html.tables import golden_page, mutants_page
+from harness.untrusted import BadInput
 
 # What a record of a failure cannot be without.
 FAILURE = {"case", "candidate", "verdict", "explanation", "picture", "keys", "looks"}

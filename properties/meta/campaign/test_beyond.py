@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from harness.campaign.bounds import Bounds
-from harness.campaign.lot import Lot, Part
+from harness.campaign.case_source import BEYOND_FROM, Supply, draw
 from harness.campaign.request import Request
-from harness.campaign.supply import BEYOND_FROM, Supply, draw
 from harness.campaign.tally import Tally
 from harness.case import parse
 from harness.case.stated import outside
 from harness.compare import Comparison, KeyResult, Verdict
+from harness.engine.lot import Lot, Part
 from properties.planted import false_passes
 from properties.planted.false_passes import BEYOND, Altered, has_a_target
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.campaign.ask import Ask, Asked
 from harness.campaign.conduct import Campaign, Share
-from harness.campaign.lot import SIZE, WHOLE, Lot
-from harness.campaign.places import Here, Lost, each
+from harness.campaign.pending import Ask, Asked
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary
 from harness.campaign.tally import Tally, different
 from harness.case import parse
 from harness.compare import Comparison, KeyResult, Verdict
+from harness.engine.engine import Lost, ThisProcess, run_all
+from harness.engine.lot import SIZE, WHOLE, Lot
 
 CASE = parse("case/1 rows=2:11 sp=2")
 KEYS = (KeyResult("loss", 1, 0, 0.1),)
@@ -71,7 +71,7 @@ def judged(lot: Lot, asked: Asked, fate: Fate) -> Summary:
 
 
 class Fakes:
-    """So many places; which of them is done next is chosen from outside."""
+    """So many engine; which of them is done next is chosen from outside."""
 
     def __init__(self, room: int, fate: Fate, choose: Callable[[int], int]) -> None:
         self.begun: list[Share] = []
@@ -122,11 +122,11 @@ def conducted(
     again: bool = False,
 ) -> tuple[Summary, list[Lot], Fakes]:
     counted: list[Lot] = []
-    places = Fakes(room, fate, choose)
-    places.again = again
+    engine = Fakes(room, fate, choose)
+    engine.again = again
     request = replace(REQUEST, keep_going=going)
     campaign = Campaign(request, LOTS, lambda lot, *_: counted.append(lot))
-    return campaign.run(places, dict(known)), counted, places
+    return campaign.run(engine, dict(known)), counted, engine
 
 
 FATES = st.dictionaries(
@@ -158,18 +158,18 @@ def test_a_candidate_is_judged_on_until_so_many_different_failures_are_known() -
     # By the third it begins with a tensor that is known, as experiments say.
     seen = ("fails at x", "", "fails at x as q", "fails at x", "fails at y", "fails at z")
     fates = dict(enumerate(seen))
-    found, _, places = conducted(lambda lot, name: name and fates.get(lot.number, ""), going=2)
+    found, _, engine = conducted(lambda lot, name: name and fates.get(lot.number, ""), going=2)
     tally = found.tallies["a"]
     assert [failure["first"]["key"] for failure in tally.failures] == ["x", "y"]
     # What is known already is counted all the same.
     assert tally.marks == {"x": 2, "x as q": 1, "y": 1}
     # One failure was wanted of the third lot and of the last, which ended with it.
     assert tally.judged == 3 * SIZE + 2
-    assert places.asked[3][1] == (Ask("a", ("x", "x as q"), 1), Ask("b", ("x", "x as q"), 1))
-    assert len(places.asked) == 5
+    assert engine.asked[3][1] == (Ask("a", ("x", "x as q"), 1), Ask("b", ("x", "x as q"), 1))
+    assert len(engine.asked) == 5
     # The default.
-    found, _, places = conducted(lambda lot, name: name and fates.get(lot.number, ""))
-    assert (found.tallies["a"].judged, len(places.asked)) == (1, 1)
+    found, _, engine = conducted(lambda lot, name: name and fates.get(lot.number, ""))
+    assert (found.tallies["a"].judged, len(engine.asked)) == (1, 1)
 
 
 def test_of_failures_that_come_to_one_name_in_the_end_there_is_one() -> None:
@@ -187,22 +187,22 @@ def test_who_failed_is_asked_no_more_and_what_it_did_meanwhile_counts_for_nothin
         return "fails at x" if (lot.number, name) == (1, "a") else ""
 
     # The last that was begun is done first.
-    found, counted, places = conducted(fate, 3, lambda busy: busy - 1)
+    found, counted, engine = conducted(fate, 3, lambda busy: busy - 1)
     assert counted == LOTS
     assert (found.tallies["a"].judged, found.tallies["b"].judged) == (SIZE + 1, REQUEST.count)
     # Of how much it was asked depends on how lots are cut; of who failed nobody needs to know.
     asked = (found.tallies[name].coverage.asked.total() for name in ("a", "b"))
     assert tuple(asked) == (0, REQUEST.count)
-    again = [asked for lot, asked in places.asked if lot.number == 2]
+    again = [asked for lot, asked in engine.asked if lot.number == 2]
     assert again == [(Ask("a"), Ask("b")), (Ask("b"),)]
 
 
 def test_a_campaign_ends_with_the_last_who_is_asked() -> None:
-    found, counted, places = conducted(
+    found, counted, engine = conducted(
         lambda lot, name: "fails at x" if lot.number == 1 and name else ""
     )
     assert counted == LOTS[:2]
-    assert len(places.asked) == 2
+    assert len(engine.asked) == 2
     assert (found.size, found.cases) == (REQUEST.count, SIZE + 1)
 
 
@@ -219,12 +219,12 @@ def in_lot_2(how: str) -> Fate:
 
 
 def test_a_limit_begins_no_more_and_waits_for_what_is_under_way() -> None:
-    found, counted, places = conducted(in_lot_2("late"), 2, lambda busy: busy - 1)
+    found, counted, engine = conducted(in_lot_2("late"), 2, lambda busy: busy - 1)
     assert found.ended == LIMIT
-    assert not places.stopped
-    assert len(places.asked) * SIZE == found.cases
+    assert not engine.stopped
+    assert len(engine.asked) * SIZE == found.cases
     # None that was cut short, and none behind it, is one to be gone on from.
-    assert len(counted) < len(places.asked)
+    assert len(counted) < len(engine.asked)
     assert found.size == REQUEST.count
 
 
@@ -233,17 +233,17 @@ def ctrl_c(lot: Lot, name: str) -> str:
 
 
 def test_a_ctrl_c_has_all_told_that_was_judged() -> None:
-    found, counted, places = conducted(ctrl_c, 2, lambda busy: busy - 1)
-    assert places.stopped
+    found, counted, engine = conducted(ctrl_c, 2, lambda busy: busy - 1)
+    assert engine.stopped
     assert (found.ended, found.verdict) == (INTERRUPTED, "FAULT")
-    assert len(places.asked) * SIZE == found.cases
-    assert len(counted) < len(places.asked)
+    assert len(engine.asked) * SIZE == found.cases
+    assert len(counted) < len(engine.asked)
 
 
 def test_after_another_ctrl_c_nobody_is_waited_for() -> None:
-    found, counted, places = conducted(ctrl_c, again=True)
-    assert places.stopped
-    assert places.is_busy
+    found, counted, engine = conducted(ctrl_c, again=True)
+    assert engine.stopped
+    assert engine.is_busy
     assert (found.ended, found.verdict) == (INTERRUPTED, "FAULT")
     assert found.cases == len(counted) * SIZE == 2 * SIZE
     assert found.size == REQUEST.count
@@ -254,9 +254,9 @@ def test_a_lot_that_is_lost_is_given_to_another_and_lost_again_it_is_named() -> 
         return "lost" if lot.number == 2 and not name and next(losses, False) else ""
 
     losses = iter([True])
-    found, _, places = conducted(fate)
+    found, _, engine = conducted(fate)
     assert found == conducted(lambda *_: "")[0]
-    assert [lot.number for lot, _ in places.asked] == [0, 1, 2, 2, 3, 4, 5]
+    assert [lot.number for lot, _ in engine.asked] == [0, 1, 2, 2, 3, 4, 5]
     losses = iter([True, True])
     with pytest.raises(Lost, match="lot 2: whoever judged it was gone before it was done"):
         conducted(fate)
@@ -266,13 +266,13 @@ def test_what_is_known_is_not_judged_again() -> None:
     whole, _, _ = conducted(lambda *_: "")
     asked = tuple(map(Ask, REQUEST.candidates))
     known = {lot: (asked, judged(lot, asked, lambda *_: "")) for lot in LOTS[:4]}
-    found, counted, places = conducted(lambda *_: "", known=known)
-    assert [lot for lot, _ in places.asked] == LOTS[4:]
+    found, counted, engine = conducted(lambda *_: "", known=known)
+    assert [lot for lot, _ in engine.asked] == LOTS[4:]
     assert counted == LOTS
     assert found == msgspec.structs.replace(whole, seconds=found.seconds)
 
 
-class Forgetful(Here[str, str]):
+class Forgetful(ThisProcess[str, str]):
     """The first time that it has a job of this name, it loses it."""
 
     def __init__(self, *lost: str) -> None:
@@ -288,7 +288,7 @@ class Forgetful(Here[str, str]):
 
 
 def test_of_several_jobs_each_is_done_once_though_its_place_may_go() -> None:
-    done = dict(each("abc", Forgetful("b")))
+    done = dict(run_all("abc", Forgetful("b")))
     assert done == {"a": "A", "b": "B", "c": "C"}
     with pytest.raises(Lost, match="b: whoever judged it was gone before it was done, 2 times"):
-        list(each("abc", Forgetful("b", "b")))
+        list(run_all("abc", Forgetful("b", "b")))

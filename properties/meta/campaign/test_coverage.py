@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from harness.campaign.case_source import Supply
 from harness.campaign.coverage import AT_AN_EDGE, ENOUGH, Coverage
 from harness.campaign.request import Request
-from harness.campaign.supply import Supply
 from harness.campaign.tally import Tally
 from harness.case import Case, parse
 from harness.cli import main

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from harness.campaign.ask import Ask
 from harness.campaign.journal import BadJournal, Journal
-from harness.campaign.lot import SIZE, WHOLE, Part
+from harness.campaign.pending import Ask
 from harness.cli import main
+from harness.engine.lot import SIZE, WHOLE, Part
 from properties.helpers.places import ROOT
 from properties.helpers.wait import eventually
 from properties.meta.campaign.test_conduct import LOTS, REQUEST, judged

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from harness.campaign.check import check
 from harness.campaign.examine import Examiner
-from harness.campaign.lot import MANY, SIZE, Lot, Part
 from harness.campaign.merge import merge
 from harness.campaign.request import Request
 from harness.campaign.summary import Summary
@@ -24,6 +23,7 @@ from harness.campaign.tally import Tally
 from harness.case import parse
 from harness.cli import main
 from harness.compare import Comparison, Verdict
+from harness.engine.lot import MANY, SIZE, Lot, Part
 from harness.failure.shrink import Shrunk
 from harness.judge import Job, Session
 from harness.ranks.placement import Placement

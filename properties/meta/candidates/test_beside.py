@@ -21,9 +21,9 @@ from harness.commands.options import DIVERGED
 from harness.plugin import Prove
 from harness.plugin.failures import NotProven
 from harness.ranks import pool as pools
-from harness.ranks.crew import Crew
+from harness.ranks.case_run import CaseRun
+from harness.ranks.dispatcher import Dispatcher
 from harness.ranks.pool import CannotStart, NotAtHome, RankPool
-from harness.ranks.ticket import Ticket
 from harness.trace import Assembly
 from harness.verdict import Verdict
 from properties.helpers.alive import address_of, left_behind
@@ -31,7 +31,7 @@ from properties.helpers.judging import evaluate_all
 from properties.helpers.stores import stored_in
 
 if TYPE_CHECKING:
-    from harness.ranks.nodes import Nodes
+    from harness.ranks.other_hosts import OtherHosts
 
 pytestmark = pytest.mark.wrong_on_purpose
 
@@ -223,9 +223,9 @@ def test_ranks_of_a_folder_that_nobody_asks_for_make_room_for_those_of_another(
 
 
 def test_on_several_hosts_a_second_folder_is_refused_while_the_first_is_under_way() -> None:
-    pool = RankPool(1, nodes=cast("Nodes", object()))
+    pool = RankPool(1, nodes=cast("OtherHosts", object()))
     station = pool._serving("/a")
-    station.waiting.append(Ticket(ALONE, "/a/mine.py:STEP", "/a", traced=False))
+    station.waiting.append(CaseRun(ALONE, "/a/mine.py:STEP", "/a", traced=False))
     with pytest.raises(NotAtHome, match=r"candidate in /b: needs ranks of its own.* all serve /a"):
         pool._serving("/b")
     station.waiting.clear()
@@ -249,7 +249,7 @@ def test_ctrl_c_ends_the_ranks_of_every_folder(
     two: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupted(_: Crew) -> None:
+    def interrupted(_: Dispatcher) -> None:
         raise KeyboardInterrupt
 
     with RankPool(1) as pool:
@@ -261,7 +261,7 @@ def test_ctrl_c_ends_the_ranks_of_every_folder(
         for file in two:
             pool.submit(ALONE, locate(f"{file}:STEP"))
         with monkeypatch.context() as patch:
-            patch.setattr(Crew, "troubles", interrupted)
+            patch.setattr(Dispatcher, "troubles", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 pool.collect()
         assert [left_behind(address) for address in addresses] == [[], []]

@@ -17,7 +17,7 @@ from harness.judge.known import listed, recognised
 from properties.helpers.places import ROOT
 from properties.planted import behind
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.library
 LISTED = [
     (library, bug)
     for library in libraries().values()

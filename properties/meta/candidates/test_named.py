@@ -15,7 +15,7 @@ from harness.judge import Job, diagnosed
 SECONDS = 60.0
 
 
-@pytest.mark.long
+@pytest.mark.library
 @pytest.mark.parametrize(
     "library", [each for each in libraries().values() if bugs(each)], ids=lambda each: each.name
 )

@@ -5,16 +5,16 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from chaos import CLOSING, DEADLINE, IDLE, IN_A_CASE, PAGE, suffered, troubles, wrongly_told
+from chaos import CLOSING, DEADLINE, IDLE, IN_A_CASE, PAGE, incidents, suffered, wrongly_told
 
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
 
-TROUBLES = {(trouble.name, trouble.moment): trouble for trouble in troubles()}
+INCIDENTS = {(each.name, each.moment): each for each in incidents()}
 
 
 def test_there_are_many_kinds_and_each_has_a_name() -> None:
-    assert len(TROUBLES) == len(list(troubles())) >= 75
+    assert len(INCIDENTS) == len(list(incidents())) >= 75
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ def test_there_are_many_kinds_and_each_has_a_name() -> None:
     ],
 )
 def test_what_is_told_wrongly_or_not_at_all_is_a_miss(outcome: object, miss: str) -> None:
-    assert wrongly_told(TROUBLES["DIES", IN_A_CASE], outcome) == miss
+    assert wrongly_told(INCIDENTS["DIES", IN_A_CASE], outcome) == miss
 
 
 def test_a_fault_is_suffered_and_a_candidate_that_is_right_is_a_miss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dies, closing = (TROUBLES["SIGKILL to rank 1", moment] for moment in (IDLE, CLOSING))
+    dies, closing = (INCIDENTS["SIGKILL to rank 1", moment] for moment in (IDLE, CLOSING))
     with RankPool(2, deadline=DEADLINE) as pool:
         assert suffered(dies, pool, Random(0))[1] == ""
         assert suffered(closing, pool, Random(0))[1] == ""
@@ -50,5 +50,5 @@ def test_the_table_that_is_shown_has_every_kind_and_was_written_by_the_script() 
     shown = PAGE.read_text()
     name = r"[A-Z][A-Z_]*(?: to [\w ]+)?(?:, on another host)?"
     names = set(re.findall(rf"^\| ({name}) \|", shown, re.MULTILINE))
-    assert names == {trouble.name for trouble in TROUBLES.values()}
+    assert names == {trouble.name for trouble in INCIDENTS.values()}
     assert re.search(r"\n\d{3,} faults in a row from seed \d+, of \d+ kinds, and no miss\.", shown)

@@ -15,7 +15,7 @@ from length import document
 from harness.campaign.request import Request
 from harness.campaign.summary import Summary
 from harness.campaign.tally import Tally
-from harness.detection import Power
+from harness.detection import Score
 from harness.doctor import examine
 from harness.golden.verify import Verified
 
@@ -66,7 +66,7 @@ def test_a_campaign_is_summed_up_and_what_diverged_is_shown_and_annotated(
     assert "::error title=check%3A DIVERGED::DIVERGED%0A100%25\n" in said
 
 
-SCORE = Power().record()["score"] | {"mutants": 14, "killed": 13, "named_right": 12}
+SCORE = Score().record()["score"] | {"mutants": 14, "killed": 13, "named_right": 12}
 VERIFIED = Verified(goldens=2, verdicts=Counter(WITHIN=9), seconds=3.0).record()
 
 

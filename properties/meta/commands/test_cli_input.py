@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from harness.cli import COMMANDS, GROUPS, app, main
-from harness.commands.asked import read_request
+from harness.commands.campaign_request import read_request
 from properties.helpers.commands import options_of, ran
 
 pytestmark = pytest.mark.usefixtures("no_rank")
@@ -145,7 +145,7 @@ def test_sizes_that_nobody_named_are_those_that_fit(
 def test_more_cases_than_can_be_drawn_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("harness.campaign.supply.drawn", lambda *_: iter(()))
+    monkeypatch.setattr("harness.campaign.case_source.drawn", lambda *_: iter(()))
     monkeypatch.setattr("harness.ranks.pool.RankPool.start", lambda _: None)
     said = refused(capsys, "check", "--cases", "9", "--shard", "2/3")
     assert said.startswith("--cases=9: of 9 cases that are like this only 1 could be drawn; ask ")

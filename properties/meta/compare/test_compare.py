@@ -10,7 +10,7 @@ import torch
 
 from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict, compare
-from harness.compare.shares import is_cut_evenly, shares
+from harness.compare.token_ownership import is_cut_evenly, shares
 from harness.reference import TORCH_DTYPES, reference
 from harness.report import explain
 from harness.trace import (

@@ -10,16 +10,16 @@ import pytest
 from rich.console import Console
 
 from harness.against import ITSELF, PLAIN, Against
+from harness.campaign.case_source import draw
 from harness.campaign.request import Request
-from harness.campaign.supply import draw
 from harness.candidates.bank import Benign
 from harness.candidates.own.benign import BANK as VARIANTS
 from harness.candidates.own.mutants import BANK
 from harness.case import Case, parse
 from harness.cli import main
-from harness.commands.asked import read_keys
+from harness.commands.campaign_request import read_keys
 from harness.compare import Comparison, faulted
-from harness.detection import Power, Trial, Trier, measure, show
+from harness.detection import Score, Trial, Trier, measure, show
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
@@ -46,7 +46,7 @@ def batch(harness_pool: RankPool) -> list[Case]:
     return draw(REQUEST, harness_pool.size)
 
 
-def printed(power: Power) -> str:
+def printed(power: Score) -> str:
     out = io.StringIO()
     show(power, Console(file=out, width=100))
     return out.getvalue()
@@ -157,7 +157,7 @@ def test_what_is_flagged_is_explained_and_fails_the_score(
 
 
 def test_nothing_tried_is_no_score() -> None:
-    assert not Power().passed
+    assert not Score().passed
 
 
 @pytest.mark.slow
@@ -265,7 +265,7 @@ def test_what_is_wrong_at_sp_1_too_is_told_as_such_where_that_is_the_reference(
     assert main(["mutants", "--only", "B124", *words]) == 1
     assert "mutants.B124 survives 3 cases" in capsys.readouterr().out
     # Without plain training nobody is asked for the right name.
-    assert Power(mutants=[WITHOUT_A_NAME], against="self").passed
-    assert not Power(mutants=[WITHOUT_A_NAME]).passed
+    assert Score(mutants=[WITHOUT_A_NAME], against="self").passed
+    assert not Score(mutants=[WITHOUT_A_NAME]).passed
     # Where nothing can be found, nothing is shown.
     assert main(["mutants", "--only", "B17", *words]) == 1

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from harness.anomalies import ANOMALIES
+from harness.campaign.case_source import draw
 from harness.campaign.request import Request
-from harness.campaign.supply import draw
 from harness.candidates import locate
 from harness.candidates.bank import STAGES, Mutant
 from harness.candidates.own.benign import BANK as BENIGN

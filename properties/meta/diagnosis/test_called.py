@@ -8,7 +8,7 @@ from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import libraries
 from harness.compare import Comparison, KeyResult, Look, Verdict
 from harness.failure.bundle import write_bundle
-from harness.failure.sameness import mark_of
+from harness.failure.signature import mark_of
 from harness.judge.known import listed
 from harness.report import comparison_record, explain
 from harness.report.html.campaign import campaign_page

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from harness.campaign.lot import Part
 from harness.campaign.request import Request, origin
 from harness.compare import Comparison, KeyResult, Look, Verdict, faulted
 from harness.compare.differing import MOST_BYTES as MOST_TENSORS
 from harness.compare.differing import Kept
+from harness.engine.lot import Part
 from harness.failure.bundle import read_bundle, write_bundle
 from harness.failure.bundle.keep import keep
 from harness.failure.bundle.read import MOST_BYTES, RECORD, TENSORS
-from harness.failure.sameness import mark_of
+from harness.failure.signature import mark_of
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Fault, Kind, Misfit, MisfitKind

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.against import ITSELF
+from harness.campaign.case_source import draw
 from harness.campaign.request import Request
-from harness.campaign.supply import draw
 from harness.candidates import locate
 from harness.case import Case, parse
 from harness.cli import main

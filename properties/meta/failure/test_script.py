@@ -15,10 +15,10 @@ import pytest
 from harness.candidates import locate
 from harness.case import parse
 from harness.compare import Comparison, Verdict, faulted, unsupported
-from harness.failure import scripted
-from harness.failure.reached import reached
+from harness.failure import script_runtime
 from harness.failure.replay import look
 from harness.failure.script import MOST_ELEMENTS, NoScript, script, source_of
+from harness.failure.source_slice import reached
 from harness.judge import Job, Session
 from harness.ranks.messages import Order
 from harness.ranks.placement import Placement
@@ -370,9 +370,9 @@ def test_a_script_forks_ranks_only_where_it_cannot_have_started_their_device(
             pass
 
     monkeypatch.setattr("torch.distributed.elastic.multiprocessing.start_processes", Started)
-    monkeypatch.setattr(scripted, "bury_all_below", lambda: None)
+    monkeypatch.setattr(script_runtime, "bury_all_below", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv(scripted.FOLDER, "")
+    monkeypatch.setenv(script_runtime.FOLDER, "")
     order = Order(ranks=2, environment=Placement((device,)).environment(), launch="")
-    scripted._run_ranks(order, "script.py", tmp_path)
-    assert started == [scripted._again if forks else sys.executable]
+    script_runtime._run_ranks(order, "script.py", tmp_path)
+    assert started == [script_runtime._again if forks else sys.executable]

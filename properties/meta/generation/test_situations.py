@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from harness.campaign.supply import draw
+from harness.campaign.case_source import draw
 from harness.case import Case, parse
-from harness.commands.asked import read_request
+from harness.commands.campaign_request import read_request
 from harness.generation import cases, generate
 from harness.generation.situations import SITUATIONS, situations_of
 from properties.helpers.commands import options_of

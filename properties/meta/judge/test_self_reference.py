@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 
 from harness.against import IS_KEPT, ITSELF, NAMES
-from harness.campaign.supply import NONE_OF
+from harness.campaign.case_source import NONE_OF
 from harness.candidates.own.mutants import BANK
 from harness.case import Case, Dtype, LossContract, parse
 from harness.cli import main
@@ -26,7 +26,7 @@ from harness.report import explain
 from harness.trace import Kind
 from properties.helpers.judging import evaluate
 from properties.helpers.places import PLANTED
-from properties.meta.compare.test_crossing import VACUOUS
+from properties.meta.compare.test_least_traffic import VACUOUS
 
 ALONE, GRPO = PLANTED / "alone.py", PLANTED / "grpo.py"
 CASE = parse("case/1 rows=8:11111111,5:10111 heads=4/2 layers=2 sp=2 dp=2 micro=1")

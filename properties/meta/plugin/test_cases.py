@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from harness.campaign.case_source import NothingToDraw
 from harness.campaign.request import Request
-from harness.campaign.supply import NothingToDraw
 from harness.case import Case
 from harness.generation import cases, generate
 from harness.plugin.cases import never_drawn, of

@@ -2,8 +2,8 @@
 
 import execnet
 
-from harness.campaign.leaning import Leaning, Leanings
-from harness.plugin.judged import Judged
+from harness.campaign.bias import Leaning, Leanings
+from harness.plugin.session_record import Judged
 
 
 def test_a_lean_to_either_side_goes_through_the_pipe_of_xdist_and_comes_out_as_it_was() -> None:

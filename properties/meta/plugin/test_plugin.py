@@ -12,7 +12,7 @@ from harness.failure.bundle import read_bundle
 
 # With torch, which loads only once: what an inner session loads is forgotten.
 from harness.judge import Job, Session
-from harness.plugin.running import ON_PURPOSE
+from harness.plugin.current_test import ON_PURPOSE
 from harness.report.brief import COLUMNS
 from harness.trace import Fault, Kind
 from properties.helpers.judging import comparison_of

@@ -4,7 +4,7 @@ import pytest
 
 from harness.compare import Comparison, KeyResult, Verdict, faulted
 from harness.judge import Job, Session
-from harness.plugin.running import ON_PURPOSE
+from harness.plugin.current_test import ON_PURPOSE
 from harness.trace import Fault, Kind
 
 pytest_plugins = ["pytester"]

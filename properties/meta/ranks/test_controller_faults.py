@@ -219,7 +219,7 @@ from harness.ranks import placement
 
 settle = placement.settle
 def settled(local):
-    if os.environ["RANK"] == "1": {trouble}
+    if os.environ["RANK"] == "1": {incident}
     # Its peer does not come up either.
     signal.pause()
 placement.settle = settled
@@ -264,16 +264,16 @@ def test_of_two_that_end_while_they_start_the_first_is_named(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("trouble", "how", "log"),
+    ("incident", "how", "log"),
     [
         ("signal.raise_signal(signal.SIGTERM)", "killed by SIGTERM", ""),
         ("settle(99 / 0)", "exit status 1", "ZeroDivisionError: division by zero"),
     ],
 )
 def test_a_forked_rank_that_cannot_start_is_named_with_the_end_of_its_output(
-    trouble: str, how: str, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    incident: str, how: str, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(STARTS_WRONG.format(trouble=trouble))
+    (tmp_path / "sitecustomize.py").write_text(STARTS_WRONG.format(incident=incident))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with RankPool(2) as pool:
         fault = pool.run(CASE, locate("native-local"))

@@ -10,9 +10,9 @@ from properties.helpers.places import ROOT
 ROOMS = (ROOT / "harness" / "ranks", ROOT / "harness" / "watch")
 # What may still be done, where, and why.
 MAY = {
-    ("endings.py", "polls"): "where the kernel of a sandbox has no handles for processes",
+    ("process_exit.py", "polls"): "where the kernel of a sandbox has no handles for processes",
     ("descendants.py", "polls"): "of a process that is no child nobody hears when it is gone",
-    ("busy.py", "polls"): "it samples what a scheduler did in a while",
+    ("cpu_wait.py", "polls"): "it samples what a scheduler did in a while",
     ("hardware.py", "takes text apart"): "a driver tells its version in text",
     ("collectives.py", "takes text apart"): "torch's log of collectives names groups in text",
     ("worker.py", "sets tempdir"): "it is documented, and to be set",

@@ -14,10 +14,10 @@ import pytest
 
 from harness.candidates import locate
 from harness.case import Case, parse
-from harness.outside import LONGEST
-from harness.ranks import busy, crew, supervisor
+from harness.ranks import cpu_wait, dispatcher, supervisor
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind, Outcome
+from harness.untrusted import LONGEST
 from properties.helpers.alive import address_of, left_behind
 from properties.helpers.places import PLANTED
 from properties.helpers.wait import eventually
@@ -86,7 +86,7 @@ def test_a_rank_that_never_gets_anywhere_is_named_with_its_stack(
     fault_of: Expect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However busy this machine is.
-    monkeypatch.setattr(busy, "waited", lambda _: {})
+    monkeypatch.setattr(cpu_wait, "waited", lambda _: {})
     fault = fault_of(faulty("SPINS"))
     assert (fault.kind, fault.rank) == (Kind.HUNG, 1)
     assert fault.summary == "rank 1 gave no answer within 4 s, nor did rank 0"
@@ -134,7 +134,7 @@ def test_what_a_busy_machine_keeps_from_ranks_is_not_held_against_them(
     assert is_right(CASE, pool.run(CASE, locate("native-local")))
     monkeypatch.setattr(pool.deadlines, "case", 0.5)
     # Ready to run all the time, and nine times of ten without a processor.
-    monkeypatch.setattr(busy, "waited", lambda _: {"a thread": 0.9 * time.monotonic()})
+    monkeypatch.setattr(cpu_wait, "waited", lambda _: {"a thread": 0.9 * time.monotonic()})
     assert is_right(CASE, pool.run(CASE, locate(faulty("LATE"))))
 
 
@@ -143,7 +143,7 @@ def test_not_even_a_busy_machine_keeps_a_rank_for_ever(
     fault_of: Expect, pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool.deadlines, "case", 0.5)
-    monkeypatch.setattr(busy, "waited", lambda _: {"a thread": 0.99 * time.monotonic()})
+    monkeypatch.setattr(cpu_wait, "waited", lambda _: {"a thread": 0.99 * time.monotonic()})
     fault = fault_of(faulty("SPINS"))
     assert (fault.kind, fault.rank) == (Kind.HUNG, 1)
     assert " on a busy machine, where it was ready to run and had no processor 9" in fault.summary
@@ -288,7 +288,7 @@ def test_a_supervisor_that_cannot_be_watched_is_not_left_behind(
         seen.append(pid)
         raise OSError(errno.EMFILE, "too many open files")
 
-    monkeypatch.setattr(supervisor, "ending_of", refuses)
+    monkeypatch.setattr(supervisor, "exit_handle", refuses)
     with RankPool(2) as pool, pytest.raises(OSError, match="too many open files"):
         pool.start()
     (pid,) = seen
@@ -362,5 +362,5 @@ def test_time_in_which_nobody_listened_is_not_held_against_the_ranks(
     assert pool.wait_until_ready() is None
     pool.submit(case, locate("native-local"))
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * DEADLINE)
-    monkeypatch.setattr(crew, "time", later)
+    monkeypatch.setattr(dispatcher, "time", later)
     assert is_right(case, pool.collect())

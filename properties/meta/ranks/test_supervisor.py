@@ -12,8 +12,8 @@ import pytest
 
 from harness.candidates import locate
 from harness.case import parse
-from harness.ranks import host, supervise, supervisor
-from harness.ranks.controller import LAUNCH
+from harness.ranks import host, supervisor, supervisor_process
+from harness.ranks.controller_link import LAUNCH
 from harness.ranks.frames import encode
 from harness.ranks.messages import Ended, Order, Start, Stop, Stopped, ToSupervisor
 from harness.ranks.pipe import CHUNK, Pipe
@@ -211,7 +211,7 @@ def test_an_order_for_many_ranks_is_taken_whole_in_however_many_pieces_it_comes(
             """Nothing to start."""
 
     monkeypatch.setattr("harness.ranks.agent.Agent", Noted)
-    monkeypatch.setattr(supervise, "bury_all_below", lambda: None)
+    monkeypatch.setattr(supervisor_process, "bury_all_below", lambda: None)
     order = Start([{"RANK": "0", "long": "x" * CHUNK}] * 4, "/", forks=True)
     ours, theirs = socket.socketpair()
 
@@ -222,6 +222,6 @@ def test_an_order_for_many_ranks_is_taken_whole_in_however_many_pieces_it_comes(
     with ours, theirs:
         sender = threading.Thread(target=send)
         sender.start()
-        supervise._serve(Pipe(theirs, ToSupervisor))
+        supervisor_process._serve(Pipe(theirs, ToSupervisor))
         sender.join()
         assert taken == [order]

@@ -30,7 +30,7 @@ class Dealt(LocalDialect):
     """Ranks hold the padded stream in an order of its own, which attention does not know."""
 
     def order(self, total: int, sp: int) -> Tensor:
-        """Places in the padded stream: the first rank's, then the second's, and so on."""
+        """Engine in the padded stream: the first rank's, then the second's, and so on."""
         raise NotImplementedError
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
@@ -99,7 +99,7 @@ class PadOnEveryRank(LocalDialect):
     """Ranks cut the stream unevenly, and each pads its own piece to the longest one's length."""
 
     def places(self, total: int, sp: int) -> Tensor:
-        """Places in the stream, and the first place behind it for padding."""
+        """Engine in the stream, and the first place behind it for padding."""
         pieces = torch.arange(total).tensor_split(sp)
         longest = -(-total // sp)
         return torch.cat(

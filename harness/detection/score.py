@@ -1,0 +1,149 @@
+"""The whole bank, tried on one pool or several, and its score."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from harness.against import PLAIN, Against
+from harness.candidates.bank import Benign, Mutant
+from harness.case import Case
+from harness.compare import Comparison
+from harness.detection.trial import Trial, try_benign, try_mutant
+from harness.engine.engine import Engine, ThisProcess, run_all
+from harness.failure.smallest import smallest
+from harness.judge import Session
+
+# So much of what is found has to be called by its name.
+NAMED_RIGHT = 0.9
+
+
+@dataclass(kw_only=True)
+class Score:
+    """All trials, in the order of the bank."""
+
+    mutants: list[Trial] = field(default_factory=list)
+    benign: list[Trial] = field(default_factory=list)
+    seconds: float = 0.0
+    against: Against = PLAIN
+
+    @property
+    def killed(self) -> list[Trial]:
+        return [trial for trial in self.mutants if trial.failed]
+
+    @property
+    def hidden(self) -> list[Trial]:
+        """Mutants that are wrong at sp 1 too, if that is what they are compared with."""
+        return [trial for trial in self.mutants if trial.hidden]
+
+    @property
+    def survivors(self) -> list[Trial]:
+        return [trial for trial in self.mutants if not trial.failed and not trial.hidden]
+
+    @property
+    def named_right(self) -> list[Trial]:
+        return [trial for trial in self.mutants if trial.named_right]
+
+    @property
+    def flagged(self) -> list[Trial]:
+        return [trial for trial in self.benign if trial.failed]
+
+    @property
+    def median_seconds(self) -> float:
+        return median(trial.seconds for trial in self.killed) if self.killed else 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Every mutant found that can be, nearly every one named, and nothing right flagged.
+
+        Experiments, which give the names, need a reference of our own.
+        """
+        unnamed = len(self.named_right) < NAMED_RIGHT * len(self.killed)
+        return (
+            bool(self.killed or self.benign)
+            and not self.survivors
+            and not (unnamed and self.against == PLAIN)
+            and not self.flagged
+        )
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "score": {
+                "mutants": len(self.mutants),
+                "killed": len(self.killed),
+                "hidden": len(self.hidden),
+                "named_right": len(self.named_right),
+                "benign": len(self.benign),
+                "flagged": len(self.flagged),
+                "median_seconds": self.median_seconds,
+            },
+            "seconds": self.seconds,
+            "passed": self.passed,
+            "against": self.against,
+            "mutants": [asdict(trial) for trial in self.mutants],
+            "benign": [asdict(trial) for trial in self.benign],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trier:
+    """Tries one after the other, on the same cases."""
+
+    cases: Sequence[Case]
+    session: Session
+    shrinks: bool = False
+    required_only: bool = False
+    against: Against = PLAIN
+
+    def attempt(self, entry: Mutant | Benign) -> Trial:
+        """What becomes of it."""
+        if isinstance(entry, Benign):
+            return try_benign(entry, self.cases, self.session, against=self.against)
+        return try_mutant(
+            entry,
+            self.cases,
+            self.session,
+            self._smaller if self.shrinks else None,
+            required_only=self.required_only,
+            against=self.against,
+        )
+
+    def _smaller(self, failure: Comparison) -> Comparison:
+        before = self.cases[: self.cases.index(failure.case)]
+        return smallest(failure, self.session, before).smallest
+
+
+def measure(
+    mutants: Sequence[Mutant],
+    variants: Sequence[Benign],
+    trier: Trier,
+) -> Score:
+    """Try all, one after the other."""
+    entries: dict[str, Mutant | Benign] = {entry.key: entry for entry in mutants}
+    entries |= {entry.key: entry for entry in variants}
+    here = ThisProcess[str, Trial](lambda key: trier.attempt(entries[key]))
+    keys = [mutant.key for mutant in mutants], [variant.key for variant in variants]
+    return score(*keys, here, against=trier.against)
+
+
+def score(
+    mutants: Sequence[str],
+    variants: Sequence[str],
+    engine: Engine[str, Trial],
+    told: Callable[[Trial], None] = lambda _trial: None,
+    *,
+    against: Against = PLAIN,
+) -> Score:
+    """Have all tried, wherever that is; what takes longest goes first."""
+    started, trials = time.monotonic(), dict[str, Trial]()
+    for key, trial in run_all([*variants, *mutants], engine):
+        trials[key] = trial
+        told(trial)
+    return Score(
+        mutants=[trials[key] for key in mutants],
+        benign=[trials[key] for key in variants],
+        seconds=round(time.monotonic() - started, 3),
+        against=against,
+    )

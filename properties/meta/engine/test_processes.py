@@ -1,0 +1,269 @@
+"""Several pools at once: the same cases, the same report, the same exit status."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.campaign.request import Request
+from harness.cli import main
+from harness.commands.campaign_request import read_request
+from harness.commands.engines import pools_for
+from harness.commands.options import Pools
+from harness.commands.ranks import open_pool
+from harness.engine.lot import WHOLE, Part
+from harness.ranks import device
+from properties.helpers.commands import HARNESS, campaign_of, options_of, ran
+from properties.helpers.places import ROOT
+from properties.helpers.wait import PATIENCE, eventually
+
+pytest_plugins = ["properties.helpers.own_pool"]
+
+PARTS = (sys.executable, "-m", "properties.helpers.parts")
+
+
+# In the second half of ten cases.
+FAILS_LATER = """
+from harness.candidates.own.native import LocalDialect
+
+class Later(LocalDialect):
+    name = "later"
+
+    def loss(self, case, batch, stream, nll_L, targets, rank):
+        right = super().loss(case, batch, stream, nll_L, targets, rank)
+        return right * 2 if case.seed == SEED else right
+
+SEED = 5886
+LATER = Later()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_pool")
+def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("later.py").write_text(FAILS_LATER)
+    words = ["check", "--sp", "2", "--dp", "1", "--cases", "10", "--json", "--ranks", "2"]
+    words += ["--candidate", "native-local", "--candidate", "later.py:LATER", "--no-diagnose"]
+    assert main(words) == 1
+    one = campaign_of(capsys.readouterr().out)
+    run = ran(*HARNESS, *words, "--pools", "2", cwd=Path.cwd())
+    assert run.returncode == 1
+    two = campaign_of(run.stdout)
+    for document in (one, two):
+        # The session's ranks are more.
+        assert document["campaign"].pop("ranks") >= 2
+        tally = document["candidates"]["later.py:LATER"]
+        assert tally["judged"] == 9
+        for failure in tally["failures"]:
+            for name in ("bundle", "explanation"):
+                failure.pop(name)
+    assert two == one
+    assert run.stderr.count("situations met: ") == 1
+    assert run.stderr.count("exit status 1: later.py:LATER is DIVERGED on case/1 ") == 1
+
+
+@pytest.mark.slow
+def test_each_part_explains_and_keeps_the_failure_that_it_finds(tmp_path: Path) -> None:
+    words = ["check", "--sp", "2", "--dp", "1", "--cases", "10", "--json", "--pools", "2"]
+    words += ["--ranks", "2"]
+    words += ["--no-diagnose", "--candidate", "mutants.B14"]
+    run = ran(sys.executable, "-m", "harness", *words, cwd=tmp_path)
+    document = json.loads(run.stdout)
+    assert (run.returncode, document["verdict"]) == (1, "DIVERGED")
+    failures = document["candidates"]["mutants.B14"]["failures"]
+    assert failures
+    for failure in failures:
+        assert run.stderr.count(f"bundle  {failure['bundle']}\n") == 1
+    assert run.stderr.count("exit status 1: mutants.B14 is DIVERGED on case/1 ") == 1
+
+
+@contextmanager
+def under_way(folder: Path, parts: int) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """Parts that go on and on, and their processes."""
+    with subprocess.Popen(
+        [*PARTS, "goes on", str(parts)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        files = [folder / f"part-{number}" for number in range(1, parts + 1)]
+        try:
+            assert eventually(lambda: all(file.exists() and file.read_text() for file in files))
+            yield process, [int(file.read_text()) for file in files]
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_what_all_parts_judged_is_told_as_one_campaign(tmp_path: Path) -> None:
+    run = ran(*PARTS, "passes", "3", cwd=tmp_path)
+    document = json.loads(run.stdout)
+    assert (document["verdict"], document["cases"], document["size"]) == ("EQUAL", 3, 3)
+    assert document["shards"] == {"of": 1, "examined": [1], "missing": []}
+    assert sorted(run.stderr.splitlines()) == ["part 1/3", "part 2/3", "part 3/3"]
+
+
+def test_who_is_stopped_tells_what_all_parts_judged_until_then(tmp_path: Path) -> None:
+    with under_way(tmp_path, 2) as (process, _):
+        process.send_signal(signal.SIGINT)
+        document = json.loads(process.communicate(timeout=PATIENCE)[0])
+    assert (document["ended"], document["verdict"]) == ("interrupted", "FAULT")
+    assert document["shards"]["missing"] == []
+
+
+# A process that judges a part, held where it says so until somebody opens the other end.
+HELD = """
+import os, sys
+
+def hold():
+    with open("held", "w") as file:
+        file.write(str(os.getpid()))
+    open("go").close()
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "harness.campaign.request":
+            sys.meta_path.remove(self)
+            hold()
+
+if "--multiprocessing-fork" in sys.orig_argv:
+    {what}
+"""
+MOMENTS = {"it has begun": "hold()", "it imports": "sys.meta_path.insert(0, Finder())"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_ctrl_c_at_the_terminal_is_not_for_parts_though_they_still_start(
+    moment: str, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HELD.format(what=MOMENTS[moment]))
+    os.mkfifo(tmp_path / "go")
+    held = tmp_path / "held"
+    with subprocess.Popen(
+        [*PARTS, "goes on", "1"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert eventually(lambda: held.exists() and bool(held.read_text()))
+        os.kill(int(held.read_text()), signal.SIGINT)
+        (tmp_path / "go").write_text("")
+        assert eventually(lambda: (tmp_path / "part-1").exists() or process.poll() is not None)
+        process.send_signal(signal.SIGTERM)
+        told, said = process.communicate(timeout=PATIENCE)
+    assert json.loads(told)["ended"] == "interrupted"
+    assert said == "part 1/1\n"
+
+
+@pytest.mark.slow
+def test_a_lot_whose_process_is_gone_is_judged_by_another(tmp_path: Path) -> None:
+    run = ran(*PARTS, "vanishes once", "3", cwd=tmp_path)
+    document = json.loads(run.stdout)
+    assert (document["verdict"], document["cases"], document["size"]) == ("EQUAL", 3, 3)
+    assert len(run.stderr.splitlines()) == 6
+
+
+@pytest.mark.slow
+def test_who_is_gone_when_all_are_stopped_tells_nothing_and_nobody_passes(tmp_path: Path) -> None:
+    with under_way(tmp_path, 3) as (process, parts):
+        os.kill(parts[1], signal.SIGSTOP)
+        process.send_signal(signal.SIGTERM)
+        os.kill(parts[1], signal.SIGKILL)
+        document = json.loads(process.communicate(timeout=PATIENCE)[0])
+    assert (document["cases"], document["size"], document["verdict"]) == (2, 3, "FAULT")
+
+
+def test_no_part_outlives_who_started_it(tmp_path: Path) -> None:
+    with under_way(tmp_path, 2) as (process, parts):
+        process.kill()
+        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in parts))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("refuses", "BadInput: no such thing"),
+        ("has no ranks", "NoRanks: harness: they do not come up"),
+        ("breaks", "NoRanks: harness: nothing can be judged here: ZeroDivisionError:; in full"),
+        ("vanishes", "Lost: lot 0, piece "),
+    ],
+)
+def test_what_no_part_can_do_is_said_once(does: str, said: str, tmp_path: Path) -> None:
+    run = ran(*PARTS, does, "2", cwd=tmp_path)
+    assert json.loads(run.stdout).startswith(said)
+    assert {*run.stderr.splitlines()} <= {"part 1/2", "part 2/2"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--pools 0", "--pools=0: use auto, or a number from 1 to --cases=100"),
+        ("--pools many", "--pools=many: use auto, or a number from 1 to --cases=100"),
+        ("--pools 101", "--pools=101: use auto, or a number from 1 to --cases=100"),
+    ],
+)
+def test_pools_that_cannot_be_are_refused(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", *words.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
+def request(count: int) -> Request:
+    return read_request(options_of("check", "--cases", str(count)))[0]
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "ranks", "worth", "pools"),
+    [
+        (("cpu", 1), "auto", 4, 4, 4),
+        (("cpu", 1), "auto", 4, 2, 2),
+        (("cpu", 1), "auto", 32, 4, 1),
+        (("cuda", 8), "auto", 2, 40, 4),
+        (("cuda", 8), "cuda", 16, 40, 1),
+        (("cuda", 1), "cpu", 4, 40, 4),
+        (("cuda", 1), "pretend", 4, 40, 4),
+    ],
+)
+def test_auto_has_a_core_or_a_device_for_each_rank(
+    there: tuple[str, int],
+    asked: Any,
+    ranks: int,
+    worth: int,
+    pools: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device, "at_hand", lambda: there)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    options = Pools(pools="auto", device=asked)
+    assert pools_for(options, ranks, most=100, worth=worth, of="100") == pools
+
+
+def test_each_part_has_its_share_of_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "at_hand", lambda: ("cuda", 8))
+    monkeypatch.setattr("torch.distributed.is_backend_available", lambda _: True)
+    options = options_of("check", "--device", "cuda")
+    seen = []
+    for part in (WHOLE, Part(1, 4), Part(4, 4)):
+        with open_pool(options, 2, (), part) as pool:
+            seen.append((pool.placement.devices, pool.transport, pool.placement.sharing))
+    assert seen == [
+        (("cuda:0", "cuda:1"), "nccl", 1),
+        (("cuda:0", "cuda:1"), "nccl", 1),
+        (("cuda:6", "cuda:7"), "nccl", 1),
+    ]

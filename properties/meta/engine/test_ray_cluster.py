@@ -1,0 +1,203 @@
+"""Pools on a Ray cluster: the same cases, the same report, and nobody's end loses any."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.engine.no_ranks import NoRanks
+from harness.engine.processes import NO_RANKS, REFUSED
+from harness.engine.ray_cluster import PoolActor
+from harness.ranks.pool import CannotStart
+from harness.trace import Fault, Kind
+from harness.untrusted import BadInput
+from properties.helpers.commands import HARNESS, campaign_of, ran, running
+from properties.helpers.places import ROOT
+from properties.helpers.stores import stored_in
+from properties.helpers.wait import PATIENCE, eventually
+
+CLUSTER = (sys.executable, "-m", "properties.helpers.ray_cluster")
+CHECK = [
+    *("check", "--candidate", "native-local", "--candidate", "waits.py:WAITS", "--ranks", "2"),
+    *("--sp", "2", "--dp", "1", "--dtype", "fp64", "--set", "layers=1", "--cases", "210"),
+    *("--json", "--no-diagnose"),
+]
+# Whoever is given a case of the third lot waits for a file.
+WAITS = """
+import os, time
+from pathlib import Path
+from harness.candidates.own.native import LocalDialect
+
+class Waits(LocalDialect):
+    name = "waits"
+
+    def run(self, case, rank, emit):
+        here = Path(os.environ.get("HERE", "."))
+        while case.seed >> 17 == 2 and not (here / "go").exists():
+            (here / f"waits-{os.getpid()}").touch()
+            time.sleep(0.05)
+        super().run(case, rank, emit)
+
+WAITS = Waits()
+"""
+
+
+@contextmanager
+def cluster() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        CLUSTER,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            assert process.stdin
+            process.stdin.close()
+            process.wait(PATIENCE)
+
+
+def on(address: str, folder: Path, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """The campaign on a cluster."""
+    (folder / "waits.py").write_text(WAITS)
+    command = (*HARNESS, *CHECK, "--on", "ray", *words)
+    return running(*command, cwd=folder, RAY_ADDRESS=address)
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def begun(folder: Path, ranks: int) -> bool:
+    return len([*folder.glob("waits-*")]) >= ranks
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("gone", ["a host", "an actor"])
+def test_a_cluster_comes_to_what_one_pool_comes_to_though_it_loses(
+    gone: str, tmp_path: Path
+) -> None:
+    (alone := tmp_path / "alone").mkdir()
+    (alone / "waits.py").write_text(WAITS)
+    (alone / "go").touch()
+    one = ran(*HARNESS, *CHECK, cwd=alone)
+    (there := tmp_path / "there").mkdir()
+    words = ("--pools", "auto", "--resume", "kept")
+    with cluster() as ray, on(address_of(ray), there, *words) as run:
+        assert eventually(lambda: begun(there, 2))
+        if gone == "a host":
+            assert ray.stdin
+            ray.stdin.write("remove\n")
+            ray.stdin.flush()
+            assert address_of(ray) == "removed"
+        else:
+            rank = int(next(there.glob("waits-*")).name.partition("-")[2])
+            # It has started the supervisor of its ranks.
+            os.kill(parent_of(parent_of(rank)), signal.SIGKILL)
+            assert eventually(lambda: not Path(f"/proc/{rank}").exists())
+        (there / "go").touch()
+        said, log = run.communicate(timeout=PATIENCE)
+    assert run.returncode == one.returncode == 0, log
+    assert campaign_of(said) == campaign_of(one.stdout)
+
+
+@pytest.mark.long
+def test_other_commands_have_their_pools_on_a_cluster_too(tmp_path: Path) -> None:
+    stored_in(tmp_path / "store")
+    verify = ("golden", "verify", "--store", "store", "--sp", "1,2", "--candidate", "native-local")
+    mutants = ("mutants", "--only", "B14,B43", "--cases", "20")
+    with cluster() as ray:
+        address = address_of(ray)
+        for words in (verify, mutants):
+            command = (*HARNESS, *words, "--ranks", "2", "--json")
+            here = ran(*command, cwd=tmp_path)
+            pools = ("--on", "ray", "--pools", "2")
+            with running(*command, *pools, cwd=tmp_path, RAY_ADDRESS=address) as run:
+                said, log = run.communicate(timeout=PATIENCE)
+            assert run.returncode == here.returncode == 0, log
+            assert timeless(said) == timeless(here.stdout)
+
+
+def timeless(document: str) -> Any:
+    """Without how long anything took, wherever it says so."""
+
+    def kept(each: Any) -> Any:
+        if isinstance(each, dict):
+            return {name: kept(value) for name, value in each.items() if "seconds" not in name}
+        return [kept(one) for one in each] if isinstance(each, list) else each
+
+    return kept(json.loads(document))
+
+
+@pytest.mark.long
+def test_nothing_on_a_cluster_outlives_the_command(tmp_path: Path) -> None:
+    with cluster() as ray, on(address_of(ray), tmp_path, "--pools", "2") as run:
+        assert eventually(lambda: begun(tmp_path, 2))
+        pids = [int(file.name.partition("-")[2]) for file in tmp_path.glob("waits-*")]
+        run.send_signal(signal.SIGKILL)
+        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (BadInput("--sp=9: no"), (REFUSED, "--sp=9: no", "")),
+        (CannotStart(Fault(kind=Kind.START, summary="no ranks")), (NO_RANKS, "no", "ranks")),
+        (RuntimeError("late"), (NO_RANKS, None, "RuntimeError: late")),
+    ],
+)
+def test_what_goes_wrong_while_an_actor_works_is_told_as_when_it_starts(
+    error: Exception, said: tuple[str, str | None, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def opens() -> Iterator[Callable[[Exception], None]]:
+        def work(error: Exception) -> None:
+            raise error
+
+        try:
+            yield work
+        except CannotStart:
+            raise NoRanks("no", "ranks") from None
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    host = PoolActor(str(ROOT), opens, ())
+    assert host.open() is None
+    kind, text, summary = host.do(error)
+    assert (kind, summary) == (said[0], said[2])
+    assert text == said[1] or (said[1] is None and text.startswith("harness: "))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        (
+            "127.0.0.1:1",
+            "--on=ray: RAY_ADDRESS=127.0.0.1:1: nothing answers there; start ",
+        ),
+        ("nowhere", "--on=ray: RAY_ADDRESS=nowhere: no cluster can be reached: "),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_told_at_once(
+    address: str, said: str, tmp_path: Path
+) -> None:
+    with on(address, tmp_path) as run:
+        _, log = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 2
+    assert log.startswith(f"harness: {said}")
