@@ -261,7 +261,7 @@ def test_ctrl_c_ends_the_ranks_of_every_folder(
         for file in two:
             pool.submit(ALONE, locate(f"{file}:STEP"))
         with monkeypatch.context() as patch:
-            patch.setattr(Dispatcher, "troubles", interrupted)
+            patch.setattr(Dispatcher, "incidents", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 pool.collect()
         assert [left_behind(address) for address in addresses] == [[], []]

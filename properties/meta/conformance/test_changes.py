@@ -122,7 +122,7 @@ def test_a_bug_that_two_candidates_show_is_told_as_of_the_last_whoever_is_done_f
     def opened(*_: Any) -> Iterator[None]:
         yield None
 
-    def each(names: list[str], _places: None) -> Iterator[tuple[str, dict[str, Any]]]:
+    def run_all(names: list[str], _engine: None) -> Iterator[tuple[str, dict[str, Any]]]:
         assert names == ["a.one", "a.two"]
         for name in order:
             listed = {"bug": {**shown, "record": {"verdict": "KNOWN", "candidate": name}}}
@@ -130,7 +130,7 @@ def test_a_bug_that_two_candidates_show_is_told_as_of_the_last_whoever_is_done_f
 
     for name, stands_in in {
         "open_engine": opened,
-        "each": each,
+        "run_all": run_all,
         "wanted": lambda *_, **__: ["a.one", "a.two"],
         "pages": lambda *_: {},
         "_status": lambda *_, **__: 0,
