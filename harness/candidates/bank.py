@@ -1,7 +1,8 @@
-"""The native step with one thing changed: mutants, which must be found, and benign variants.
+"""The register of mutants, which the check must find, and of benign variants, which must pass.
 
-A mutant is a bug that somebody had, reduced to the step of ours that it would be in; the docstring
-is the bug in a sentence. A benign variant is a change that someone could take for a bug.
+A mutant is the native step with one bug from a real project. A benign variant is the native step
+with one change that could be taken for a bug. Each is a class whose docstring describes the
+change in one sentence; pages and output show this sentence.
 """
 
 from collections.abc import Callable
@@ -28,24 +29,24 @@ STAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A deliberate fault, where it comes from, and what is known of it beforehand."""
+    """One bug: where it comes from, what shows it, and what it must be named."""
 
-    # That of the bug in the catalogue; a letter follows where one bug has several faces.
+    # The number of the bug in the catalogue, and a letter if a bug takes several forms.
     key: str
     stage: str
     candidate: Candidate
     sentence: str
-    # owner/name#number of the discussions that it is distilled from.
+    # The public discussions of the bug, as owner/name#number.
     threads: tuple[str, ...]
-    # Without these a case cannot show it: situations by name, or a field as in "sp>1".
+    # What a case must have to show the bug: names of situations, or fields as in "sp>1".
     needs: tuple[str, ...]
-    # What a failure of it must be called.
+    # The anomaly that the diagnosis must name.
     anomaly: str
 
 
 @dataclass(frozen=True, slots=True)
 class Benign:
-    """A change that must not be flagged, and what it could be taken for."""
+    """One harmless change that the check must pass, and the bug that it looks like."""
 
     key: str
     candidate: Candidate
@@ -58,37 +59,36 @@ BENIGN: dict[str, Benign] = {}
 
 
 def mutant(key: str, *threads: str, needs: tuple[str, ...], named: str) -> Callable[[Kind], Kind]:
-    """Register a class derived from the native step."""
+    """Register a subclass of the native step as a mutant; its module is its stage."""
 
     def register(kind: Kind) -> Kind:
         stage = kind.__module__.rpartition(".")[2]
-        _refuse_second(key, MUTANTS)
-        MUTANTS[key] = Mutant(
-            key, stage, _named(kind, f"mutants.{key}"), _sentence(kind), threads, needs, named
-        )
+        _refuse_taken(key, MUTANTS)
+        candidate = _instance(kind, f"mutants.{key}")
+        MUTANTS[key] = Mutant(key, stage, candidate, _sentence(kind), threads, needs, named)
         return kind
 
     return register
 
 
 def benign(key: str, *, looks_like: str) -> Callable[[Kind], Kind]:
-    """Register a class derived from the native step."""
+    """Register a subclass of the native step as a benign variant."""
 
     def register(kind: Kind) -> Kind:
-        _refuse_second(key, BENIGN)
-        BENIGN[key] = Benign(key, _named(kind, f"benign.{key}"), _sentence(kind), looks_like)
+        _refuse_taken(key, BENIGN)
+        BENIGN[key] = Benign(key, _instance(kind, f"benign.{key}"), _sentence(kind), looks_like)
         return kind
 
     return register
 
 
-def _named(kind: Callable[[], Candidate], name: str) -> Candidate:
+def _instance(kind: Callable[[], Candidate], name: str) -> Candidate:
     candidate = kind()
     candidate.name = name
     return candidate
 
 
-def _refuse_second(key: str, bank: dict[str, Mutant] | dict[str, Benign]) -> None:
+def _refuse_taken(key: str, bank: dict[str, Mutant] | dict[str, Benign]) -> None:
     if key in bank:
         raise ValueError(f"key={key}: taken by {bank[key].candidate}")
 

@@ -1,4 +1,4 @@
-"""What an implementation under test has to be: two methods and a name."""
+"""The protocol of a candidate: a name and two methods."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-# What this process has in plain torch in the place of the package; it goes into every result.
+# Packages for which this process runs a stand-in in plain torch; every result lists them.
 STOOD_IN: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Where this process stands in the mesh of one case."""
+    """The place of this process in the mesh of one case."""
 
     index: int
     dp_index: int
@@ -33,9 +33,9 @@ class Rank:
 class Emit(Protocol):
     """Hand a tensor to the harness.
 
-    `tokens` gives the global token number of each row, obtained by sending numbers through the
-    candidate's own sharding, -1 where a row is padding. Without them the tensor is a replica:
-    every rank emits it and all copies must agree to the last bit.
+    `tokens` has the token number of each row of the tensor, and -1 for padding. A candidate gets
+    them by sharding the numbers as it shards the ids. Without `tokens` the tensor is a replica:
+    every rank emits it, and all copies must agree to the last bit.
     """
 
     def __call__(
@@ -51,14 +51,14 @@ class Candidate(Protocol):
     this rank's tokens, with their numbers), `loss`, and `grad.<parameter>` as its optimizer
     would see it. It never compares, catches or prints.
 
-    It may have `limits`, a text such as "loss=token-mean window=none": what it supports of single
-    fields, so that no other cases are drawn for it.
+    It may have `limits`, a text such as "loss=token-mean window=none", which lists the values that
+    it supports of single fields. Then the harness draws no other cases for it.
     """
 
     name: str
 
     def supports(self, case: Case) -> str | None:
-        """None, or the reason why this case cannot be run."""
+        """Return the reason why this case cannot be run, or None if it can."""
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        """One step on one rank."""
+        """Take one step on one rank."""

@@ -1,4 +1,9 @@
-"""From a name on the command line to a candidate."""
+"""Find a candidate by its name.
+
+`locate` reads a name and loads nothing; `Named.load` imports the candidate. A name has the form
+`native-local`, `mutants.B14`, `verl.attention@0.9.1`, `path/to/file.py:NAME` or
+`package.module:NAME`.
+"""
 
 import difflib
 import hashlib
@@ -24,60 +29,61 @@ BUILT_IN = {
     "native-local": "harness.candidates.own.native:LOCAL",
 }
 
-# `mutants.B14` is the entry B14 of what this module has registered by that time.
+# The module that fills each bank: `mutants.B14` is the entry B14 of its `BANK`.
 BANKS = {"mutants": "harness.candidates.own.mutants", "benign": "harness.candidates.own.benign"}
 
 
 class UnknownCandidate(BadInput):
-    """The name leads to nothing that can be run; the message says where it broke."""
+    """The name leads to no candidate; the message describes where the search ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A candidate by its name, which is read once: where it leads, and what its ranks need."""
+    """A candidate's name, taken apart: where the candidate is, and what its ranks need."""
 
     name: str
     inside: Literal["bank", "library", "file", "module"]
+    # The bank, the library, the path of the file or the name of the module.
     place: str
     attribute: str
-    # A library's: the pinned release unless the name has another.
+    # Of a library only: the pinned release, unless the name has another.
     environment: Environment | None = None
 
     @property
     def full(self) -> str:
-        """The name made independent of the current folder, so that ranks find the same file."""
+        """The name with an absolute path, so that ranks in other folders find the same file."""
         if self.inside != "file":
             return self.name
         return f"{Path(self.place).resolve()}:{self.attribute}"
 
     @property
     def is_foreign(self) -> bool:
-        """Whether its code is none that comes with the harness or with an installed library.
+        """Whether its code comes neither with the harness nor with an installed library.
 
-        Then only ranks run it: it may end its process, or never come back.
+        Then only ranks may run it, since it may end its process or never return.
         """
         return self.name not in BUILT_IN and self.inside in ("file", "module")
 
     @property
     def folder(self) -> str:
-        """What its ranks import from first, and no others do; nothing where it is installed.
+        """The folder that its ranks import from first, or "" if it is installed.
 
-        That is the folder of its file, or the current one if its package lies there.
+        This is the folder of its file, or the current folder if its package lies there.
         """
         if self.inside == "file":
             return str(Path(self.place).resolve().parent)
-        here, package = str(Path.cwd()), self.place.partition(".")[0]
+        current, package = str(Path.cwd()), self.place.partition(".")[0]
         if not self.is_foreign or package == harness.__name__:
             return ""
-        return here if PathFinder.find_spec(package, [here]) else ""
+        return current if PathFinder.find_spec(package, [current]) else ""
 
     @property
     def home(self) -> str:
-        """What its ranks must run in: `verl@0.9.1`, or nothing in particular."""
+        """The environment that its ranks must run in, as in `verl@0.9.1`, or "" for this one."""
         return f"{self.place}@{self.environment.version}" if self.environment else ""
 
     def load(self) -> Candidate:
-        """The candidate itself."""
+        """Import and return the candidate; raise `UnknownCandidate` if there is none."""
         if self.inside == "bank":
             return _from_bank(self)
         if self.environment:
@@ -102,7 +108,10 @@ class Named:
 
 
 def locate(name: str) -> Named:
-    """Read a built-in name, `path/to/file.py:NAME` or `package.module:NAME`; load nothing."""
+    """Read a candidate's name without importing the candidate.
+
+    Raise `UnknownCandidate` if it has no known form, or if its file does not exist.
+    """
     bank, dot, key = name.partition(".")
     if dot and bank in BANKS and ":" not in key:
         return Named(name, "bank", bank, key)
@@ -125,10 +134,10 @@ def locate(name: str) -> Named:
 
 
 def vouched_for(name: str, source: str, typed: Collection[str] = ()) -> str:
-    """A name that was read somewhere, and whose code may run though nobody asked for it.
+    """Return a name that was read from a document, if its code may run.
 
-    What comes with the harness or with an installed library is known. A file or a module is
-    whatever lies there: whoever sent the name may have sent that, too.
+    Code that comes with the harness or with an installed library may. A file or a module may have
+    come from a stranger together with the document, so the user must have typed its name as well.
     """
     if name in typed or not locate(name).is_foreign:
         return name
@@ -138,8 +147,8 @@ def vouched_for(name: str, source: str, typed: Collection[str] = ()) -> str:
     )
 
 
-def _not_in_bank(named: Named, known: Iterable[str]) -> UnknownCandidate:
-    """A bank, or a library's folder, has no entry of this key."""
+def _unknown_entry(named: Named, known: Iterable[str]) -> UnknownCandidate:
+    """Make the error for a key that a bank or a library does not have."""
     near = ", ".join(difflib.get_close_matches(named.attribute, known, 3, 0.0))
     return UnknownCandidate(
         f"candidate={named.name}: there is no {named.attribute} in {named.place}; near: {near}"
@@ -149,7 +158,7 @@ def _not_in_bank(named: Named, known: Iterable[str]) -> UnknownCandidate:
 def _from_bank(named: Named) -> Candidate:
     known: dict[str, Any] = importlib.import_module(BANKS[named.place]).BANK
     if named.attribute not in known:
-        raise _not_in_bank(named, known)
+        raise _unknown_entry(named, known)
     candidate: Candidate = known[named.attribute].candidate
     return candidate
 
@@ -157,7 +166,7 @@ def _from_bank(named: Named) -> Candidate:
 def _from_library(named: Named, library: Library) -> Candidate:
     key, *mended = named.attribute.split("+")
     if key not in library.limits:
-        raise _not_in_bank(named, library.limits)
+        raise _unknown_entry(named, library.limits)
     for bug in mended:
         if bug not in library.mends:
             raise UnknownCandidate(
@@ -168,7 +177,7 @@ def _from_library(named: Named, library: Library) -> Candidate:
 
 
 def interpreter(where: str) -> str:
-    """The Python of a home."""
+    """Return the Python of a home as `Named.home` has it."""
     if not where:
         return sys.executable
     name, _, version = where.partition("@")
@@ -177,7 +186,7 @@ def interpreter(where: str) -> str:
 
 def _from_file(named: Named) -> ModuleType:
     name, path = named.name, Path(named.place)
-    # A name of its own per file: two files called candidate.py must not shadow each other.
+    # Each file gets its own module name, so that two called candidate.py do not clash.
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     module_name = f"_candidate_{digest}"
     if module_name in sys.modules:

@@ -1,7 +1,8 @@
-"""A candidate that shows what every candidate must show, and nothing else.
+"""A candidate that emits the required tensors of another candidate and nothing else.
 
-`harness.candidates.required:mutants.B14` is the mutant B14 as somebody else's step would be seen;
-so is any other candidate of a bank or a library. A library's needs ranks in its environment.
+`harness.candidates.required:mutants.B14` is the mutant B14, seen as a user's step is that emits
+only what it must. The name after the colon may be any candidate of a bank or a library; one of a
+library needs ranks in its environment.
 """
 
 from torch import Tensor
@@ -13,7 +14,7 @@ from harness.trace import is_required
 
 
 class OnlyRequired(Candidate):
-    """Another candidate, of whose tensors the optional ones are kept back."""
+    """Another candidate without its optional tensors."""
 
     def __init__(self, whole: Candidate) -> None:
         self.name, self._whole = only_required(whole.name), whole
@@ -31,7 +32,7 @@ class OnlyRequired(Candidate):
 
 
 def only_required(name: str) -> str:
-    """The name of the same candidate without what it shows besides."""
+    """Return the name under which a candidate runs without its optional tensors."""
     return f"{__name__}:{name}"
 
 

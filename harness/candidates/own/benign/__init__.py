@@ -1,4 +1,15 @@
-"""Changes of the native candidate that must not be flagged."""
+"""Benign variants: native steps with one change that is right but looks wrong.
+
+The check must pass them all. Each module changes one part of the step:
+
+- `layout` and `held`: which rank holds which token; `padding`: what fills the gaps;
+- `labels`: where labels are shifted;
+- `exchange`, `held` and `rings`: what ranks send to each other;
+- `attention` and `partials`: how attention is computed;
+- `loss` and `scale`: how losses are combined; `gradients`: how gradients are reduced.
+
+docs/mutants.md shows the docstrings of registered classes, in the order of the imports below.
+"""
 
 from harness.candidates.bank import BENIGN
 from harness.candidates.own.benign import (

@@ -1,4 +1,4 @@
-"""The all-to-alls in other forms.
+"""The all-to-alls of Ulysses in other forms.
 
 Legend: L tokens on this rank, T tokens of the stream, N query heads, K kv heads, M query heads on
 this rank, C kv heads on this rank, H head dim, s peers.
@@ -20,21 +20,21 @@ from harness.candidates.own.native.exchange import gather_tokens
 from harness.case import Case
 
 
-class Overlapped(torch.autograd.Function):
-    """Several exchanges under way at once, forward and backward; all are in when it returns."""
+class OverlappedExchange(torch.autograd.Function):
+    """Run several exchanges at once, in forward and in backward, and wait for all of them."""
 
     @staticmethod
     def forward(ctx: Any, group: ProcessGroup, *pieces: Tensor) -> tuple[Tensor, ...]:
         ctx.group = group
-        return exchanged(pieces, group)
+        return exchange_all(pieces, group)
 
     @staticmethod
     def backward(ctx: Any, *grad_pieces: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *exchanged(grad_pieces, ctx.group)
+        return None, *exchange_all(grad_pieces, ctx.group)
 
 
-def exchanged(pieces: tuple[Tensor, ...], group: ProcessGroup) -> tuple[Tensor, ...]:
-    """Piece j of the first dim of each goes to peer j."""
+def exchange_all(pieces: tuple[Tensor, ...], group: ProcessGroup) -> tuple[Tensor, ...]:
+    """Send piece j of the first dim of each tensor to peer j."""
     sent = [x.contiguous() for x in pieces]
     received = tuple(torch.empty_like(x) for x in sent)
     works = [
@@ -52,7 +52,7 @@ class ExchangesOverlap(GatherDialect):
 
     def gather_tokens(self, tensors: tuple[Tensor, ...], rank: Rank) -> tuple[Tensor, ...]:
         pieces = [x_LNH.unflatten(1, (rank.sp.size(), -1)).movedim(1, 0) for x_LNH in tensors]
-        received: tuple[Tensor, ...] = Overlapped.apply(rank.sp, *pieces)  # type: ignore[no-untyped-call]
+        received: tuple[Tensor, ...] = OverlappedExchange.apply(rank.sp, *pieces)  # type: ignore[no-untyped-call]
         return tuple(x_sLMH.flatten(0, 1) for x_sLMH in received)
 
 
@@ -83,7 +83,7 @@ class HeadsFirst(LocalDialect):
 
     def exchange(self, x_LNH: Tensor, rank: Rank) -> Tensor:
         pieces_sMLH = x_LNH.transpose(0, 1).unflatten(0, (rank.sp.size(), -1))
-        (received_sMLH,) = Overlapped.apply(rank.sp, pieces_sMLH)  # type: ignore[no-untyped-call]
+        (received_sMLH,) = OverlappedExchange.apply(rank.sp, pieces_sMLH)  # type: ignore[no-untyped-call]
         x_TMH: Tensor = received_sMLH.transpose(1, 2).flatten(0, 1)
         return x_TMH
 
@@ -160,7 +160,7 @@ class HeadsDealt(GatherDialect):
         case: Case,
         rank: Rank,
     ) -> Tensor:
-        k_LKH, v_LKH = self.repeat(k_LKH, rank), self.repeat(v_LKH, rank)
+        k_LKH, v_LKH = self.repeat_kv_heads(k_LKH, rank), self.repeat_kv_heads(v_LKH, rank)
         groups = k_LKH.shape[1]
         dealt = torch.arange(groups).view(-1, case.sp).T.flatten()
         q_LNH = q_LNH.unflatten(1, (groups, -1))[:, dealt].flatten(1, 2)

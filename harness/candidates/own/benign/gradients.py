@@ -1,4 +1,4 @@
-"""The reduction over ranks, and what is done with parameters around it, in other ways."""
+"""The reduction of gradients over ranks, and the handling of parameters, in other ways."""
 
 import math
 from dataclasses import replace
@@ -18,7 +18,7 @@ from harness.reference.decoder import Decoder, at_least_fp32
 
 
 def gradients(model: Decoder) -> list[Tensor]:
-    """A tied weight has one."""
+    """Return all gradients of the model; a tied weight has only one."""
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
@@ -38,12 +38,12 @@ class AllAtOnce(GatherDialect):
     """All reductions are under way together, last parameter first, and awaited together."""
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
-        under_way = []
+        started = []
         for gradient in reversed(gradients(model)):
             whole = at_least_fp32(gradient)
             work = dist.all_reduce(whole, group=rank.world, async_op=True)
-            under_way.append((gradient, whole, work))
-        for gradient, whole, work in under_way:
+            started.append((gradient, whole, work))
+        for gradient, whole, work in started:
             work.wait()
             gradient.copy_(whole / self.divisor(rank))
 
@@ -75,9 +75,9 @@ class InSlices(LocalDialect):
         sizes = [gradient.numel() for gradient in whole]
         flat = torch.cat([at_least_fp32(gradient).flatten() for gradient in whole])
         flat = torch.cat((flat, flat.new_zeros(-len(flat) % rank.world.size())))
-        mine = torch.empty_like(flat[: len(flat) // rank.world.size()])
-        dist.reduce_scatter_tensor(mine, flat, group=rank.world)
-        dist.all_gather_into_tensor(flat, mine / self.divisor(rank), group=rank.world)
+        own = torch.empty_like(flat[: len(flat) // rank.world.size()])
+        dist.reduce_scatter_tensor(own, flat, group=rank.world)
+        dist.all_gather_into_tensor(flat, own / self.divisor(rank), group=rank.world)
         for gradient, piece in zip(whole, flat[: sum(sizes)].split(sizes), strict=True):
             gradient.copy_(piece.view_as(gradient))
 
@@ -120,7 +120,7 @@ class EveryMicroBatch(GatherDialect):
         return loss
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
-        """Nothing is left to do."""
+        """Do nothing: each micro-batch has reduced its gradients."""
 
 
 @benign("clipped-at-infinity", looks_like="B128, gradients clipped by a wrong norm")

@@ -1,4 +1,4 @@
-"""Where labels are shifted, and what stands where none is meant.
+"""Labels shifted in other places, and other labels where none counts.
 
 Legend: B rows, S longest row, L tokens on this rank, T tokens of the stream, s peers.
 """
@@ -14,15 +14,15 @@ from harness.candidates import Rank
 from harness.candidates.bank import benign
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.rows import Batch, Sample
-from harness.candidates.own.native.ulysses import Shard, Stream, supervised
+from harness.candidates.own.native.ulysses import Shard, Stream, supervised_columns
 from harness.case import Case
 
 IGNORED = -100
 
 
-def predicting(batch: Batch, stream: Stream) -> Tensor:
-    """Which tokens of the stream carry a loss term."""
-    counts_T: Tensor = F.pad(supervised(batch), (0, 1)).flatten()[stream.indices_T]
+def is_counted(batch: Batch, stream: Stream) -> Tensor:
+    """Return which tokens of the stream carry a loss term."""
+    counts_T: Tensor = F.pad(supervised_columns(batch), (0, 1)).flatten()[stream.indices_T]
     return counts_T
 
 
@@ -35,7 +35,7 @@ class ShiftedPerRow(GatherDialect):
         labels_BS = F.pad(batch.ids_BS[:, 1:], (0, 1))
         return replace(stream, labels_T=labels_BS.flatten()[stream.indices_T])
 
-    def shifted(self, stream: Stream) -> Stream:
+    def shift_labels(self, stream: Stream) -> Stream:
         return stream
 
 
@@ -43,15 +43,15 @@ class ShiftedPerRow(GatherDialect):
 class LabelFromNextRank(LocalDialect):
     """Each rank shifts its own labels and asks the next one for the last of them."""
 
-    def shifted(self, stream: Stream) -> Stream:
+    def shift_labels(self, stream: Stream) -> Stream:
         return stream
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        firsts_s = list(mine.labels_L.new_empty(case.sp, 1).unbind())
-        dist.all_gather(firsts_s, mine.labels_L[:1].contiguous(), group=rank.sp)
+        shard = super().shard(case, stream, rank)
+        firsts_s = list(shard.labels_L.new_empty(case.sp, 1).unbind())
+        dist.all_gather(firsts_s, shard.labels_L[:1].contiguous(), group=rank.sp)
         following = firsts_s[(rank.sp_index + 1) % case.sp]
-        return replace(mine, labels_L=torch.cat((mine.labels_L[1:], following)))
+        return replace(shard, labels_L=torch.cat((shard.labels_L[1:], following)))
 
 
 @benign("tail-labels-ignored", looks_like="B05, labels padded in another way than ids")
@@ -59,15 +59,15 @@ class TailLabelsIgnored(GatherDialect):
     """Pad tokens at the end of the stream have the label that cross entropy ignores."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        return replace(mine, labels_L=mine.labels_L.where(mine.tokens_L >= 0, IGNORED))
+        shard = super().shard(case, stream, rank)
+        return replace(shard, labels_L=shard.labels_L.where(shard.tokens_L >= 0, IGNORED))
 
 
 @benign("row-ends-ignored", looks_like="B21, one label given up")
 class RowEndsIgnored(LocalDialect):
     """The last token of a row has no label, where the mask would hide the next row's first."""
 
-    def shifted(self, stream: Stream) -> Stream:
+    def shift_labels(self, stream: Stream) -> Stream:
         ends_T = stream.positions_T.roll(-1) == 0
         return replace(stream, labels_T=stream.labels_T.roll(-1).masked_fill(ends_T, IGNORED))
 
@@ -79,10 +79,10 @@ class UnsupervisedIgnored(GatherDialect):
     def unpad(self, batch: Batch) -> Stream:
         stream = super().unpad(batch)
         return replace(
-            stream, labels_T=stream.labels_T.roll(-1).where(predicting(batch, stream), IGNORED)
+            stream, labels_T=stream.labels_T.roll(-1).where(is_counted(batch, stream), IGNORED)
         )
 
-    def shifted(self, stream: Stream) -> Stream:
+    def shift_labels(self, stream: Stream) -> Stream:
         return stream
 
 
@@ -94,10 +94,10 @@ class UnsupervisedReplaced(LocalDialect):
         stream = super().unpad(batch)
         others_T = torch.arange(len(stream.ids_T), device=stream.ids_T.device) % 2
         return replace(
-            stream, labels_T=stream.labels_T.roll(-1).where(predicting(batch, stream), others_T)
+            stream, labels_T=stream.labels_T.roll(-1).where(is_counted(batch, stream), others_T)
         )
 
-    def shifted(self, stream: Stream) -> Stream:
+    def shift_labels(self, stream: Stream) -> Stream:
         return stream
 
 

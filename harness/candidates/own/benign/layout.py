@@ -1,4 +1,4 @@
-"""Which rank holds which token, in what order, at what position.
+"""Other orders of tokens and rows, and other positions.
 
 Legend: B rows, S longest row, L tokens on this rank, T tokens of the stream, P pad tokens, M query
 heads on this rank, H head dim.
@@ -13,33 +13,33 @@ from torch.nn import functional as F
 
 from harness.candidates import Rank
 from harness.candidates.bank import benign
-from harness.candidates.own.benign.padding import lengthened
+from harness.candidates.own.benign.padding import lengthen
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Kernel, Segments
 from harness.candidates.own.native.rows import Batch, Sample
-from harness.candidates.own.native.ulysses import Shard, Stream, pad_to
+from harness.candidates.own.native.ulysses import Shard, Stream, pad_to_multiple
 from harness.case import Case
 
 
-def picked(stream: Stream, order: Tensor) -> Stream:
-    """Another stream, made of these tokens of one."""
+def pick(stream: Stream, order: Tensor) -> Stream:
+    """Make a stream of the tokens at these places of another."""
     return Stream(**{field.name: getattr(stream, field.name)[order] for field in fields(stream)})
 
 
 class Dealt(LocalDialect):
-    """Ranks hold the padded stream in an order of its own, which attention does not know."""
+    """The padded stream is reordered before it is cut; attention does not know the order."""
 
     def order(self, total: int, sp: int) -> Tensor:
-        """Engine in the padded stream: the first rank's, then the second's, and so on."""
+        """List places in the padded stream: first those of rank 0, then those of rank 1, ..."""
         raise NotImplementedError
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        full = lengthened(stream, -len(stream.ids_T) % case.sp, case.pad_id)
-        mine = super().shard(case, picked(full, self.order(len(full.ids_T), case.sp)), rank)
-        return replace(mine, positions_TP=full.positions_T)
+        full = lengthen(stream, -len(stream.ids_T) % case.sp, case.pad_id)
+        shard = super().shard(case, pick(full, self.order(len(full.ids_T), case.sp)), rank)
+        return replace(shard, positions_TP=full.positions_T)
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
-        weights_TP = pad_to(weights_T, rank.sp.size(), 0)
+        weights_TP = pad_to_multiple(weights_T, rank.sp.size(), 0)
         return super().cut_weights(weights_TP[self.order(len(weights_TP), rank.sp.size())], rank)
 
 
@@ -62,10 +62,10 @@ class Zigzag(Dealt):
 
 
 class MaskDealt(Dealt):
-    """Attention takes tokens as they come: the mask is put into their order."""
+    """Attention leaves tokens in their new order, and its mask is put into the same order."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        allowed_TT = super().segments(mine, case).allowed_TT
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        allowed_TT = super().segments(shard, case).allowed_TT
         order = self.order(len(allowed_TT), case.sp)
         return Segments.masked(allowed_TT[order][:, order])
 
@@ -99,7 +99,7 @@ class PadOnEveryRank(LocalDialect):
     """Ranks cut the stream unevenly, and each pads its own piece to the longest one's length."""
 
     def places(self, total: int, sp: int) -> Tensor:
-        """Engine in the stream, and the first place behind it for padding."""
+        """List places in the stream, rank by rank; the place after its end stands for padding."""
         pieces = torch.arange(total).tensor_split(sp)
         longest = -(-total // sp)
         return torch.cat(
@@ -107,9 +107,9 @@ class PadOnEveryRank(LocalDialect):
         )
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        full = lengthened(stream, 1, case.pad_id)
-        mine = super().shard(case, picked(full, self.places(len(stream.ids_T), case.sp)), rank)
-        return replace(mine, positions_TP=stream.positions_T)
+        full = lengthen(stream, 1, case.pad_id)
+        shard = super().shard(case, pick(full, self.places(len(stream.ids_T), case.sp)), rank)
+        return replace(shard, positions_TP=stream.positions_T)
 
     def kernel(self, case: Case) -> Kernel:
         inner = super().kernel(case)
@@ -180,6 +180,8 @@ class PositionsRunOn(LocalDialect):
     """Rotary angles are counted over the whole stream; only their differences matter in a row."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        first = rank.sp_index * len(mine.ids_L)
-        return replace(mine, positions_L=torch.arange(len(mine.ids_L), device=rank.device) + first)
+        shard = super().shard(case, stream, rank)
+        first = rank.sp_index * len(shard.ids_L)
+        return replace(
+            shard, positions_L=torch.arange(len(shard.ids_L), device=rank.device) + first
+        )

@@ -1,4 +1,4 @@
-"""Cross entropy, counts and means written down in other ways.
+"""Cross entropy, counts and means computed in other ways.
 
 Legend: B rows, S longest row, L tokens on this rank, T tokens of the stream, V vocabulary.
 """
@@ -9,11 +9,11 @@ from torch import distributed as dist
 
 from harness.candidates import Emit, Rank
 from harness.candidates.bank import benign
-from harness.candidates.own.benign.labels import predicting
+from harness.candidates.own.benign.labels import is_counted
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.rows import Batch
-from harness.candidates.own.native.training import summed
-from harness.candidates.own.native.ulysses import Shard, Stream, cut, supervised
+from harness.candidates.own.native.training import sum_over
+from harness.candidates.own.native.ulysses import Shard, Stream, cut, supervised_columns
 from harness.case import Case
 from harness.reference.decoder import Decoder, at_least_fp32
 
@@ -60,10 +60,10 @@ class ZeroTerm(GatherDialect):
     """Zero times the sum of all parameters is added to every token's loss."""
 
     def token_losses(
-        self, model: Decoder, case: Case, mine: Shard, rank: Rank, emit: Emit
+        self, model: Decoder, case: Case, shard: Shard, rank: Rank, emit: Emit
     ) -> Tensor:
-        touched = torch.stack([parameter.sum() for parameter in model.parameters()]).sum()
-        return super().token_losses(model, case, mine, rank, emit) + 0 * touched
+        everything = torch.stack([parameter.sum() for parameter in model.parameters()]).sum()
+        return super().token_losses(model, case, shard, rank, emit) + 0 * everything
 
 
 @benign("counted-in-fp32", looks_like="a count of lower precision than the sum")
@@ -79,9 +79,9 @@ class CountedByEveryone(GatherDialect):
     """All ranks add up what their replica counts, and divide by how often each was counted."""
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        mine = torch.stack([supervised(batch).sum() for batch in micro_batches]).sum()
-        dist.all_reduce(mine, group=rank.world)
-        return mine // rank.sp.size()
+        count = torch.stack([supervised_columns(batch).sum() for batch in micro_batches]).sum()
+        dist.all_reduce(count, group=rank.world)
+        return count // rank.sp.size()
 
 
 @benign("counted-by-shard", looks_like="B85, a count of this rank's tokens alone")
@@ -89,9 +89,9 @@ class CountedByShard(LocalDialect):
     """Each rank counts the loss terms on its own shard, and all of them are added up."""
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        counts = [predicting(batch, self.unpad(batch)).long() for batch in micro_batches]
-        mine = torch.stack([cut(counts_T, rank).sum() for counts_T in counts])
-        return summed(mine.sum(), rank.world)
+        counts = [is_counted(batch, self.unpad(batch)).long() for batch in micro_batches]
+        own = torch.stack([cut(counts_T, rank).sum() for counts_T in counts])
+        return sum_over(own.sum(), rank.world)
 
 
 @benign("selected-not-multiplied", looks_like="B28, supervised tokens compressed out of order")
@@ -148,5 +148,5 @@ class LossesInFp64(GatherDialect):
 class LoggedByReplica(GatherDialect):
     """The loss for the log is averaged over replicas only: peers have the same one."""
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        return summed(total, rank.dp) / rank.dp.size()
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
+        return sum_over(total, rank.dp) / rank.dp.size()

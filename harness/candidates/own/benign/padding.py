@@ -1,4 +1,4 @@
-"""What stands where no token is, and how much of it.
+"""Other padding: its content, its place and its length.
 
 Legend: B rows, S longest row, L tokens on this rank, T tokens of the stream, P pad tokens.
 """
@@ -17,8 +17,8 @@ from harness.candidates.own.native.ulysses import Shard, Stream, cut
 from harness.case import Case
 
 
-def lengthened(stream: Stream, count: int, pad_id: int) -> Stream:
-    """The stream with `count` pad tokens at its end, which are one more row."""
+def lengthen(stream: Stream, count: int, pad_id: int) -> Stream:
+    """Append `count` pad tokens, which are one more row, to the stream."""
     tail_P = torch.arange(count, device=stream.positions_T.device)
     return Stream(
         ids_T=F.pad(stream.ids_T, (0, count), value=pad_id),
@@ -29,12 +29,12 @@ def lengthened(stream: Stream, count: int, pad_id: int) -> Stream:
     )
 
 
-def with_tail(mine: Shard, tail_P: Tensor, rank: Rank) -> Shard:
-    """The pad tokens at the end of the stream at these positions instead."""
-    first = len(mine.positions_TP) - mine.pad
-    positions_TP = torch.cat((mine.positions_TP[:first], tail_P))
+def with_tail(shard: Shard, tail_P: Tensor, rank: Rank) -> Shard:
+    """Put the pad tokens at the end of the stream at other positions."""
+    first = len(shard.positions_TP) - shard.pad
+    positions_TP = torch.cat((shard.positions_TP[:first], tail_P))
     positions_L = cut(positions_TP, rank)
-    return replace(mine, positions_TP=positions_TP, positions_L=positions_L)
+    return replace(shard, positions_TP=positions_TP, positions_L=positions_L)
 
 
 @benign("other-tail-id", looks_like="B20, a wrong fill value")
@@ -51,7 +51,7 @@ class WrappedTail(LocalDialect):
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         length = len(stream.ids_T)
-        full = lengthened(stream, -length % case.sp, case.pad_id)
+        full = lengthen(stream, -length % case.sp, case.pad_id)
         again_TP = torch.arange(len(full.ids_T)) % length
         return super().shard(case, replace(full, ids_T=stream.ids_T[again_TP]), rank)
 
@@ -61,8 +61,8 @@ class TailOfZeros(LocalDialect):
     """Every pad token at the end of the stream has position zero."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        return with_tail(mine, mine.positions_TP.new_zeros(mine.pad), rank)
+        shard = super().shard(case, stream, rank)
+        return with_tail(shard, shard.positions_TP.new_zeros(shard.pad), rank)
 
 
 @benign("tail-continues", looks_like="B66, padding belongs to the last row")
@@ -70,9 +70,9 @@ class TailContinues(GatherDialect):
     """Pad tokens go on counting where the last row ends, and attend to it."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        after_P = torch.arange(mine.pad, device=rank.device) + stream.positions_T[-1] + 1
-        return with_tail(mine, after_P, rank)
+        shard = super().shard(case, stream, rank)
+        after_P = torch.arange(shard.pad, device=rank.device) + stream.positions_T[-1] + 1
+        return with_tail(shard, after_P, rank)
 
 
 @benign("tail-far-away", looks_like="positions outside of every row")
@@ -80,8 +80,8 @@ class TailFarAway(GatherDialect):
     """Every pad token has the same large position, behind all tokens of the last row."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        return with_tail(mine, mine.positions_TP.new_full((mine.pad,), 1000), rank)
+        shard = super().shard(case, stream, rank)
+        return with_tail(shard, shard.positions_TP.new_full((shard.pad,), 1000), rank)
 
 
 @benign("front-pad", looks_like="B08, everything is some columns off")
@@ -90,7 +90,7 @@ class FrontPad(LocalDialect):
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         pad = -len(stream.ids_T) % case.sp
-        full = lengthened(stream, pad, case.pad_id)
+        full = lengthen(stream, pad, case.pad_id)
         return super().shard(
             case,
             Stream(
@@ -114,7 +114,7 @@ class TwiceThePad(GatherDialect):
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         pad = -len(stream.ids_T) % (2 * case.sp)
-        return super().shard(case, lengthened(stream, pad, case.pad_id), rank)
+        return super().shard(case, lengthen(stream, pad, case.pad_id), rank)
 
 
 @benign("wider-batch", looks_like="B83, padding counted by the loss")

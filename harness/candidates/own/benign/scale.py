@@ -1,7 +1,8 @@
-"""What a rank's loss is, what backward makes of it, and what the reduction divides by.
+"""Three choices that depend on each other: a rank's loss, its backward, and the divisor.
 
-Any two of the three may be chosen; the third follows. A line that is right here is wrong in the
-class beside it.
+The loss may be whole or a share, backward may multiply it or not, and the reduction may divide by
+a number of ranks or not. Any two choices are free; the third follows from them. A line that is
+right in one class is wrong in the next.
 
 Legend: L tokens on this rank, T tokens of the padded stream.
 """
@@ -17,7 +18,7 @@ from harness.candidates import Rank
 from harness.candidates.bank import benign
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.rows import Batch
-from harness.candidates.own.native.training import summed
+from harness.candidates.own.native.training import sum_over
 from harness.candidates.own.native.ulysses import GatherTokens, Stream
 from harness.case import Case
 
@@ -32,7 +33,7 @@ class SumOfDivided(GatherDialect):
         whole = super().loss(case, batch, stream, nll_L, targets, rank)
         return whole / rank.world.size()
 
-    def divisor(self, rank: Rank) -> int:  # noqa: ARG002 - nobody is averaged over
+    def divisor(self, rank: Rank) -> int:  # noqa: ARG002 - a sum has the same divisor on any mesh
         return 1
 
 
@@ -63,12 +64,12 @@ class OwnPiecePutBack(GatherDialect):
     def divisor(self, rank: Rank) -> int:
         return rank.dp.size()
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        return summed(total, rank.world) / rank.world.size()
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
+        return sum_over(total, rank.world) / rank.world.size()
 
 
 class GatherSummedBack(GatherTokens):
-    """A gather whose backward is its adjoint: the sum of what all peers want of this piece."""
+    """A gather whose backward is its adjoint: it sums all peers' gradients of this piece."""
 
     @staticmethod
     def backward(ctx: Any, grad_T: Tensor) -> tuple[Tensor, None]:
@@ -87,17 +88,17 @@ class GatherSummedBackAveraged(GatherDialect):
         return nll_T
 
 
-class SummedBothWays(torch.autograd.Function):
-    """The sum over a group, whose gradient is the sum of all peers' gradients."""
+class SumBothWays(torch.autograd.Function):
+    """Sum a number over a group; backward sums the gradients of all peers."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, group: ProcessGroup) -> Tensor:
         ctx.group = group
-        return summed(value, group)
+        return sum_over(value, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return summed(grad, ctx.group), None
+        return sum_over(grad, ctx.group), None
 
 
 @benign("loss-summed-both-ways", looks_like="B104, a sum whose backward sums again")
@@ -108,7 +109,7 @@ class LossSummedBothWays(LocalDialect):
         self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
     ) -> Tensor:
         share = super().loss(case, batch, stream, nll_L, targets, rank)
-        whole: Tensor = SummedBothWays.apply(share, rank.sp)  # type: ignore[no-untyped-call]
+        whole: Tensor = SumBothWays.apply(share, rank.sp)  # type: ignore[no-untyped-call]
         return whole
 
     def divisor(self, rank: Rank) -> int:
@@ -123,10 +124,10 @@ class LossSummedForwardOnly(LocalDialect):
         self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
     ) -> Tensor:
         share = super().loss(case, batch, stream, nll_L, targets, rank)
-        return share + (summed(share, rank.sp) - share).detach()
+        return share + (sum_over(share, rank.sp) - share).detach()
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        return super().reported(total, rank) / rank.sp.size()
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
+        return super().reported_loss(total, rank) / rank.sp.size()
 
 
 @benign("scaled-up-and-down", looks_like="B89, gradients a thousand times too large")
@@ -141,5 +142,5 @@ class ScaledUpAndDown(LocalDialect):
     def divisor(self, rank: Rank) -> int:
         return super().divisor(rank) * self.SCALE
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        return super().reported(total, rank) * self.SCALE
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
+        return super().reported_loss(total, rank) * self.SCALE

@@ -1,4 +1,11 @@
-"""Real bugs, each reduced to one step of the native candidate; a module for each stage."""
+"""Mutants: native steps with one bug each, which somebody had in a real project.
+
+Each module has the bugs of one stage of a step. The keys B01 to B151 number a catalogue of bugs; a
+letter follows if a bug takes several forms. `LEFT_OUT` has the reason for each number without a
+mutant. `alone` lists for each mutant a property that kills it without a reference, and `called`
+the mutants that the diagnosis names otherwise than expected. docs/mutants.md shows the docstrings
+of registered classes.
+"""
 
 import importlib
 
@@ -7,7 +14,7 @@ from harness.candidates.bank import MUTANTS, STAGES
 _modules = [importlib.import_module(f"{__name__}.{stage}") for stage in STAGES]
 
 BANK = MUTANTS
-# Entries of the catalogue that no mutant stands for, and why.
+# Numbers of the catalogue that have no mutant, and why.
 LEFT_OUT: dict[str, str] = {}
 for _module in _modules:
     LEFT_OUT |= _module.LEFT_OUT

@@ -1,4 +1,4 @@
-"""The attention kernel and what it is told of rows.
+"""Bugs in the attention kernel, and in the row boundaries and masks that it gets.
 
 Legend: B rows, S longest row, L tokens on this rank, T tokens of the whole padded stream, N heads,
 K kv heads, M heads on this rank, C kv heads on this rank, H head dim.
@@ -16,7 +16,7 @@ from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Kernel, Segments
 from harness.candidates.own.native.rows import Batch
-from harness.candidates.own.native.ulysses import Shard, Stream, pad_to
+from harness.candidates.own.native.ulysses import Shard, Stream, pad_to_multiple
 from harness.case import Case
 
 
@@ -32,16 +32,16 @@ from harness.case import Case
 class OneDocument(LocalDialect):
     """The kernel is told of a single row as long as the stream, and packed rows see each other."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        return rows_from(starts_of(mine)[:1], mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        return segments_from(row_starts(shard)[:1], shard, case)
 
 
 @mutant("B57", "huggingface/accelerate#4177", needs=("window>0",), named="window-ignored")
 class PlainCausal(LocalDialect):
     """The mask is stripped for plain causal attention, and with it the sliding window."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        return super().segments(mine, replace(case, window=None))
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        return super().segments(shard, replace(case, window=None))
 
 
 @mutant("B57b", "huggingface/accelerate#4177", needs=("left-padded row",), named="pad-leak")
@@ -54,9 +54,9 @@ class PaddingUnmasked(GatherDialect):
         return super().unpad(replace(batch, attended_BS=kept_BS))
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        columns_T = pad_to(stream.indices_T % self.width, case.sp, 0)
-        return replace(mine, positions_TP=columns_T)
+        shard = super().shard(case, stream, rank)
+        columns_T = pad_to_multiple(stream.indices_T % self.width, case.sp, 0)
+        return replace(shard, positions_TP=columns_T)
 
 
 @mutant(
@@ -69,10 +69,10 @@ class PaddingUnmasked(GatherDialect):
 class WindowGatedOnShard(LocalDialect):
     """The window is switched off where the sequence is no longer than it, by a shard's length."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        if case.window is not None and len(mine.ids_L) <= case.window:
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        if case.window is not None and len(shard.ids_L) <= case.window:
             case = replace(case, window=None)
-        return super().segments(mine, case)
+        return super().segments(shard, case)
 
 
 @mutant(
@@ -85,30 +85,30 @@ class WindowGatedOnShard(LocalDialect):
 class BoundariesOfShards(LocalDialect):
     """Attention over the stream gets boundaries counted on shards, each of which begins a row."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        positions_T = mine.positions_TP
-        shards = torch.arange(0, len(positions_T), len(mine.ids_L), device=positions_T.device)
-        return rows_from(torch.cat((starts_of(mine), shards)), mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        positions_T = shard.positions_TP
+        shards = torch.arange(0, len(positions_T), len(shard.ids_L), device=positions_T.device)
+        return segments_from(torch.cat((row_starts(shard), shards)), shard, case)
 
 
 @mutant("B61", "PrimeIntellect-ai/prime-rl#2392", needs=("sp>1",), named="segment-leak")
 class FirstPositionIsOffset(LocalDialect):
     """A shard's first position is read as an offset, and its rows begin by so much too late."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        starts, size = starts_of(mine), len(mine.ids_L)
-        late = starts + mine.positions_TP[starts // size * size]
-        return rows_from(late[late < len(mine.positions_TP)], mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        starts, size = row_starts(shard), len(shard.ids_L)
+        late = starts + shard.positions_TP[starts // size * size]
+        return segments_from(late[late < len(shard.positions_TP)], shard, case)
 
 
 @mutant("B62", "huggingface/transformers#46634", needs=("sp>1",), named="segment-leak")
 class MaskHidesPacking(GatherDialect):
     """A padded stream brings a mask of ones, and with a mask nobody looks for packed rows."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        if mine.pad:
-            return rows_from(starts_of(mine)[:1], mine, case)
-        return super().segments(mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        if shard.pad:
+            return segments_from(row_starts(shard)[:1], shard, case)
+        return super().segments(shard, case)
 
 
 @mutant(
@@ -121,9 +121,9 @@ class MaskHidesPacking(GatherDialect):
 class StrictDecrease(LocalDialect):
     """A row begins where positions decrease, which they do not after a row of one token."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        decreases = (mine.positions_TP.diff() < 0).nonzero().squeeze(-1)
-        return rows_from(decreases + 1, mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        decreases = (shard.positions_TP.diff() < 0).nonzero().squeeze(-1)
+        return segments_from(decreases + 1, shard, case)
 
 
 @mutant(
@@ -138,12 +138,12 @@ class StrictDecrease(LocalDialect):
 class NoLeadingBoundary(LocalDialect):
     """What stands before the first position zero of a shard is in no row and gets no attention."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        self.in_row_L = (mine.positions_L == 0).cumsum(0) > 0
-        return super().segments(mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        self.in_row_L = (shard.positions_L == 0).cumsum(0) > 0
+        return super().segments(shard, case)
 
-    def attend(self, *given: Any) -> Tensor:
-        return super().attend(*given) * self.in_row_L[:, None, None]
+    def attend(self, *arguments: Any) -> Tensor:
+        return super().attend(*arguments) * self.in_row_L[:, None, None]
 
 
 @mutant(
@@ -157,8 +157,8 @@ class NoLeadingBoundary(LocalDialect):
 class ThreeAxesFlattened(GatherDialect):
     """Positions along three axes are flattened, and look like three times as many packed rows."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        return Segments.of(mine.positions_TP.expand(3, -1).flatten(), case.window)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        return Segments.from_positions(shard.positions_TP.expand(3, -1).flatten(), case.window)
 
 
 @mutant(
@@ -173,11 +173,11 @@ class ThreeAxesFlattened(GatherDialect):
 class RemaindersCutOff(LocalDialect):
     """A row is as long as sp times each rank's share, rounded down: what is left is cut off it."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        starts, length = starts_of(mine), len(mine.positions_TP)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        starts, length = row_starts(shard), len(shard.positions_TP)
         shares = F.pad(starts, (0, 1), value=length).diff() // case.sp
         ends = starts + shares * case.sp
-        return rows_from(torch.cat((starts, ends[ends < length])), mine, case)
+        return segments_from(torch.cat((starts, ends[ends < length])), shard, case)
 
 
 @mutant(
@@ -193,12 +193,12 @@ class RemaindersCutOff(LocalDialect):
 class UnwrittenTail(GatherDialect):
     """Attention writes nothing behind the last boundary, and weight gradients sum over it all."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        self.pads_L11 = (mine.tokens_L < 0)[:, None, None]
-        return super().segments(mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        self.pads_L11 = (shard.tokens_L < 0)[:, None, None]
+        return super().segments(shard, case)
 
-    def attend(self, *given: Any) -> Tensor:
-        return super().attend(*given).masked_fill(self.pads_L11, torch.nan)
+    def attend(self, *arguments: Any) -> Tensor:
+        return super().attend(*arguments).masked_fill(self.pads_L11, torch.nan)
 
 
 @mutant(
@@ -214,9 +214,9 @@ class UnwrittenTail(GatherDialect):
 class UnwrittenGradient(LocalDialect):
     """Attention's backward writes no gradient behind the last boundary; forward is exact."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        self.pads_L11 = (mine.tokens_L < 0)[:, None, None]
-        return super().segments(mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        self.pads_L11 = (shard.tokens_L < 0)[:, None, None]
+        return super().segments(shard, case)
 
     def attend(self, q_LNH: Tensor, *rest: Any) -> Tensor:
         q_LNH.register_hook(lambda grad_LNH: grad_LNH.masked_fill(self.pads_L11, torch.nan))
@@ -233,10 +233,10 @@ class UnwrittenGradient(LocalDialect):
 class LongestOnShard(LocalDialect):
     """The longest row is that of the shard, and what lies further on in a row is not computed."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        longest = (mine.positions_L == 0).cumsum(0).bincount().max()
-        self.reached_T11 = (mine.positions_TP < longest)[:, None, None]
-        return super().segments(mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        longest = (shard.positions_L == 0).cumsum(0).bincount().max()
+        self.reached_T11 = (shard.positions_TP < longest)[:, None, None]
+        return super().segments(shard, case)
 
     def kernel(self, case: Case) -> Kernel:
         whole = super().kernel(case)
@@ -247,10 +247,10 @@ class LongestOnShard(LocalDialect):
 class PadMaskInverted(GatherDialect):
     """The mask of a padded stream is inverted: padding is kept, and a token sees itself only."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        allowed_TT = super().segments(mine, case).allowed_TT
-        if mine.pad:
-            allowed_TT[:, : -mine.pad] = False
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        allowed_TT = super().segments(shard, case).allowed_TT
+        if shard.pad:
+            allowed_TT[:, : -shard.pad] = False
             allowed_TT.fill_diagonal_(fill_value=True)
         return Segments.masked(allowed_TT)
 
@@ -259,8 +259,8 @@ class PadMaskInverted(GatherDialect):
 class TrueMeansHidden(LocalDialect):
     """The causal mask has True for hidden, the kernel for seen: tokens see later ones instead."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        return Segments.masked(super().segments(mine, case).allowed_TT.mT)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        return Segments.masked(super().segments(shard, case).allowed_TT.mT)
 
 
 @mutant("B71c", "vllm-project/vllm-omni#672", needs=(), named="input-replaced")
@@ -285,16 +285,16 @@ class HeadAndTail(LocalDialect):
         return super().scatter_tokens(back, rank)
 
 
-def starts_of(mine: Shard) -> Tensor:
-    """Where rows begin in the stream, the tail of padding included."""
-    return (mine.positions_TP == 0).nonzero().squeeze(-1)
+def row_starts(shard: Shard) -> Tensor:
+    """Return where rows begin in the stream; the padding at its end is one of them."""
+    return (shard.positions_TP == 0).nonzero().squeeze(-1)
 
 
-def rows_from(starts: Tensor, mine: Shard, case: Case) -> Segments:
-    """What a kernel makes of the boundaries it is given: each ends one row and begins another."""
-    at_T = torch.arange(len(mine.positions_TP), device=starts.device)
+def segments_from(starts: Tensor, shard: Shard, case: Case) -> Segments:
+    """Make segments from boundaries: each ends one row and begins the next, as for a kernel."""
+    at_T = torch.arange(len(shard.positions_TP), device=starts.device)
     begins_T = torch.zeros_like(at_T).index_put((starts,), starts).cummax(0).values
-    return Segments.of(at_T - begins_T, case.window)
+    return Segments.from_positions(at_T - begins_T, case.window)
 
 
 LEFT_OUT: dict[str, str] = {

@@ -1,4 +1,4 @@
-"""Batching, padding, unpadding.
+"""Bugs in batching, padding and unpadding.
 
 Legend: B rows, S longest row, t tokens of one row, T tokens of the stream, P pad tokens, L tokens
 on this rank.
@@ -15,8 +15,8 @@ from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.rows import Batch, Sample
-from harness.candidates.own.native.training import summed
-from harness.candidates.own.native.ulysses import Shard, Stream, cut, pad_to
+from harness.candidates.own.native.training import sum_over
+from harness.candidates.own.native.ulysses import Shard, Stream, cut, pad_to_multiple
 from harness.case import Case
 
 
@@ -31,10 +31,10 @@ class FloorDivision(LocalDialect):
     """Every rank takes T // sp tokens of the stream, and no rank takes the remainder."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        return super().shard(case, part(stream, divisible(stream.ids_T, rank)), rank)
+        return super().shard(case, pick(stream, divisible_part(stream.ids_T, rank)), rank)
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
-        return super().cut_weights(weights_T[divisible(weights_T, rank)], rank)
+        return super().cut_weights(weights_T[divisible_part(weights_T, rank)], rank)
 
 
 @mutant(
@@ -49,24 +49,24 @@ class UnevenShards(LocalDialect):
     """Some ranks hold a token less, and an exchange for equal shards takes a filler for it."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = part(stream, uneven(stream.ids_T, rank))
+        own = pick(stream, uneven_part(stream.ids_T, rank))
         return replace(
             super().shard(case, stream, rank),
-            ids_L=mine.ids_T,
-            positions_L=mine.positions_T,
-            labels_L=mine.labels_T,
-            tokens_L=mine.tokens_T,
+            ids_L=own.ids_T,
+            positions_L=own.positions_T,
+            labels_L=own.labels_T,
+            tokens_L=own.tokens_T,
         )
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, segments: Segments, case: Case, rank: Rank
     ) -> Tensor:
-        mine, longest = len(q), segments.total // case.sp
-        q, k, v = (F.pad(x, (0, 0, 0, 0, 0, longest - mine)) for x in (q, k, v))
-        return super().attend(q, k, v, segments, case, rank)[:mine]
+        length, longest = len(q), segments.total // case.sp
+        q, k, v = (F.pad(x, (0, 0, 0, 0, 0, longest - length)) for x in (q, k, v))
+        return super().attend(q, k, v, segments, case, rank)[:length]
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
-        return weights_T[uneven(weights_T, rank)]
+        return weights_T[uneven_part(weights_T, rank)]
 
 
 @mutant("B03", "daydreamlive/scope#117", needs=("T divisible by sp",), named="crashed")
@@ -76,9 +76,9 @@ class NothingIsAllButNone(GatherDialect):
     pad: int
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        self.pad = mine.pad
-        return mine
+        shard = super().shard(case, stream, rank)
+        self.pad = shard.pad
+        return shard
 
     def gather_losses(self, nll_L: Tensor, rank: Rank) -> Tensor:
         nll_TP = super().gather_losses(nll_L, rank)
@@ -90,7 +90,7 @@ class EverythingIsTheLastNone(LocalDialect):
     """Padding is taken out of the loss as `x[-pad:] = 0`, which is all where there is none."""
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
-        weights_TP = pad_to(weights_T, rank.sp.size(), 1)
+        weights_TP = pad_to_multiple(weights_T, rank.sp.size(), 1)
         if rank.sp.size() > 1:
             weights_TP[-(len(weights_TP) - len(weights_T)) :] = 0
         return cut(weights_TP, rank)
@@ -111,10 +111,10 @@ class PadTokensAreRows(LocalDialect):
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
         streams = [self.unpad(batch).positions_T for batch in micro_batches]
-        padded = [pad_to(positions_T, rank.sp.size(), 0) for positions_T in streams]
-        begun = torch.stack([(positions_TP == 0).sum() for positions_TP in padded]).sum()
+        padded = [pad_to_multiple(positions_T, rank.sp.size(), 0) for positions_T in streams]
+        starts = torch.stack([(positions_TP == 0).sum() for positions_TP in padded]).sum()
         tails = sum(len(p_TP) > len(p_T) for p_TP, p_T in zip(padded, streams, strict=True))
-        self.rows = summed(begun - tails, rank.dp)
+        self.rows = sum_over(starts - tails, rank.dp)
         return super().targets(micro_batches, rank)
 
     def weights(self, case: Case, batch: Batch, stream: Stream, targets: Tensor) -> Tensor:
@@ -190,18 +190,18 @@ class LeftPaddingIsSeen(LocalDialect):
         return stream
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        tail = mine.positions_TP[len(self.columns_T) :]
-        return replace(mine, positions_TP=torch.cat((self.columns_T, tail)))
+        shard = super().shard(case, stream, rank)
+        tail = shard.positions_TP[len(self.columns_T) :]
+        return replace(shard, positions_TP=torch.cat((self.columns_T, tail)))
 
 
 @mutant("B10", "verl-project/verl#1270", needs=("rank that holds only padding",), named="crashed")
 class LongestOfNoRows(GatherDialect):
     """A rank is left with no row after padding is removed, and asks for the longest of them."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        mine.positions_L[mine.tokens_L >= 0].max()
-        return super().segments(mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        shard.positions_L[shard.tokens_L >= 0].max()
+        return super().segments(shard, case)
 
 
 @mutant(
@@ -242,7 +242,7 @@ class RowsTruncated(GatherDialect):
 
     def samples(self, case: Case, rank: Rank) -> list[Sample]:
         return [
-            truncated(sample, max(len(sample.ids) // case.sp, 1) * case.sp)
+            truncate(sample, max(len(sample.ids) // case.sp, 1) * case.sp)
             for sample in super().samples(case, rank)
         ]
 
@@ -250,24 +250,24 @@ class RowsTruncated(GatherDialect):
 LEFT_OUT: dict[str, str] = {}
 
 
-def part(stream: Stream, piece: slice) -> Stream:
-    """A piece of everything that a stream is."""
+def pick(stream: Stream, piece: slice) -> Stream:
+    """Take the same piece of each tensor of a stream."""
     return Stream(*(getattr(stream, field.name)[piece] for field in fields(stream)))
 
 
-def divisible(values_T: Tensor, rank: Rank) -> slice:
-    """As much as sp divides."""
+def divisible_part(values_T: Tensor, rank: Rank) -> slice:
+    """Return the longest first part whose length sp divides."""
     return slice(len(values_T) // rank.sp.size() * rank.sp.size())
 
 
-def uneven(values_T: Tensor, rank: Rank) -> slice:
-    """This rank's piece where lengths may differ by one."""
+def uneven_part(values_T: Tensor, rank: Rank) -> slice:
+    """Return this rank's part, where the lengths of parts may differ by one."""
     sp, i = rank.sp.size(), rank.sp_index
     return slice(len(values_T) * i // sp, len(values_T) * (i + 1) // sp)
 
 
-def truncated(sample: Sample, length: int) -> Sample:
-    """The first tokens of a row."""
+def truncate(sample: Sample, length: int) -> Sample:
+    """Keep the first tokens of a row."""
     return replace(
         sample,
         ids=sample.ids[:length],

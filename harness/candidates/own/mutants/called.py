@@ -1,6 +1,6 @@
-"""Mutants that experiments do not call by their names; `mutants --json` measures it."""
+"""Mutants that experiments name otherwise than expected, as `mutants --json` measured."""
 
-# With all that it shows, and with what it must show alone.
+# The name from all emitted tensors, and the name from the required ones alone.
 CALLED: dict[str, tuple[str, str]] = {
     "B11b": ("label-replaced", "unclassified"),
     "B48": ("kv-repeat", "kv-repeat"),

@@ -1,4 +1,4 @@
-"""The all-to-all of attention, and the layout of heads.
+"""Bugs in the all-to-all of attention and in the layout of heads.
 
 Legend: L tokens on this rank, T tokens of the padded stream, N heads, K kv heads, M query heads on
 this rank, C kv heads on this rank, H head dim, s peers.
@@ -17,7 +17,7 @@ from harness.candidates.own.native.exchange import gather_tokens
 from harness.candidates.own.native.ulysses import Shard, Stream
 from harness.case import Case
 
-# Messages of more elements than this arrive broken.
+# Messages with more elements than this arrive broken.
 LARGE = 128
 
 
@@ -134,7 +134,7 @@ class KeysOfTheNeighbour(GatherDialect):
 class FewerHeadsThanRanks(LocalDialect):
     """Kv heads are split over more ranks than there are heads, without being repeated."""
 
-    def repeat(self, x_LKH: Tensor, rank: Rank) -> Tensor:  # noqa: ARG002 - the bug
+    def repeat_kv_heads(self, x_LKH: Tensor, rank: Rank) -> Tensor:  # noqa: ARG002 - the bug
         return x_LKH
 
 
@@ -149,8 +149,8 @@ class FewerHeadsThanRanks(LocalDialect):
 class GradientOfOneCopy(GatherDialect):
     """Only the first copy's gradient of a kv head that several ranks share is kept."""
 
-    def repeat(self, x_LKH: Tensor, rank: Rank) -> Tensor:
-        copies = super().repeat(x_LKH, rank).detach()
+    def repeat_kv_heads(self, x_LKH: Tensor, rank: Rank) -> Tensor:
+        copies = super().repeat_kv_heads(x_LKH, rank).detach()
         copies[:, :: copies.shape[1] // x_LKH.shape[1]] = x_LKH
         return copies
 
@@ -159,7 +159,7 @@ class GradientOfOneCopy(GatherDialect):
 class TiledForRanks(GatherDialect):
     """Kv heads are tiled over the ranks, 0 1 0 1, where each should lie beside its copies."""
 
-    def repeat(self, x_LKH: Tensor, rank: Rank) -> Tensor:
+    def repeat_kv_heads(self, x_LKH: Tensor, rank: Rank) -> Tensor:
         return x_LKH.repeat(1, max(1, rank.sp.size() // x_LKH.shape[1]), 1)
 
 
@@ -183,7 +183,7 @@ class TiledForQueries(LocalDialect):
 class KvHeadsPaddedAlone(LocalDialect):
     """Kv heads are rounded up to the number of ranks by a copy of the last, queries are not."""
 
-    def repeat(self, x_LKH: Tensor, rank: Rank) -> Tensor:
+    def repeat_kv_heads(self, x_LKH: Tensor, rank: Rank) -> Tensor:
         missing = -x_LKH.shape[1] % rank.sp.size()
         return torch.cat((x_LKH, x_LKH[:, -1:].expand(-1, missing, -1)), 1)
 
@@ -290,8 +290,8 @@ class CutWherePadded(LocalDialect):
     """Labels are cut on the branch that pads; where there is nothing to pad they stay whole."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        return mine if mine.pad else replace(mine, labels_L=stream.labels_T)
+        shard = super().shard(case, stream, rank)
+        return shard if shard.pad else replace(shard, labels_L=stream.labels_T)
 
 
 @mutant(
@@ -324,13 +324,13 @@ class LargeMessagesBroken(LocalDialect):
 
 
 def sent_in_memory_order(x_LNH: Tensor, sp: int) -> Tensor:
-    """What has to be sent for peers to get consecutive memory instead of their heads."""
+    """Rearrange a tensor so that the exchange sends consecutive memory instead of heads."""
     pieces_sLMH = x_LNH.reshape(sp, x_LNH.shape[0], -1, x_LNH.shape[2])
     return pieces_sLMH.movedim(0, 1).flatten(1, 2)
 
 
 def received_in_memory_order(x_LNH: Tensor, sp: int) -> Tensor:
-    """What the peers' heads look like if they stay where they arrived."""
+    """Rearrange a tensor as if the received pieces stayed in the order in which they arrive."""
     pieces_sLMH: Tensor = x_LNH.unflatten(1, (sp, -1)).movedim(1, 0)
     return pieces_sLMH.reshape(x_LNH.shape)
 

@@ -1,4 +1,4 @@
-"""Gathers, autograd, and the scale of gradients.
+"""Bugs in gathers, in autograd and in the scale of gradients.
 
 Legend: L tokens on this rank, T tokens of the stream, N heads, K kv heads, M heads on this rank,
 C kv heads on this rank, H head dim, s peers.
@@ -18,20 +18,20 @@ from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.rows import Batch
-from harness.candidates.own.native.training import gradient, summed
+from harness.candidates.own.native.training import gradient_or_zeros, sum_over
 from harness.candidates.own.native.ulysses import GatherTokens, Shard, Stream, sum_gradients
 from harness.case import Case
 from harness.reference.decoder import Decoder
 
 
-def applied(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
-    """What the function makes of its inputs."""
+def apply(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
+    """Apply an autograd function with a typed result."""
     out: Tensor = function.apply(*inputs)
     return out
 
 
-class Gather(torch.autograd.Function):
-    """All peers' pieces, in order; backward does what it is told."""
+class GatherWith(torch.autograd.Function):
+    """Join the pieces of all peers; backward calls the given function."""
 
     @staticmethod
     def forward(ctx: Any, x_L: Tensor, rank: Rank, back: Callable[[Tensor], Tensor]) -> Tensor:
@@ -78,7 +78,7 @@ class NotPaidForAMean(GatherDialect):
 
     def gather_losses(self, nll_L: Tensor, rank: Rank) -> Tensor:
         sp = rank.sp.size()
-        return applied(Gather, nll_L, rank, lambda grad_T: grad_T.chunk(sp)[rank.sp_index])
+        return apply(GatherWith, nll_L, rank, lambda grad_T: grad_T.chunk(sp)[rank.sp_index])
 
 
 @mutant("B103", "verl-project/verl-SpeCo#29", needs=("sp>1",), named="gradient-over-sp")
@@ -96,7 +96,7 @@ class SummedBehindAutograd(LocalDialect):
 
 
 class AllReduce(torch.autograd.Function):
-    """A sum over the group, and the sum of gradients back: a true adjoint."""
+    """Sum over the group; backward sums the gradients, which is the adjoint."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
@@ -123,10 +123,10 @@ class SummedTwice(LocalDialect):
 
     def loss(self, case: Case, batch: Batch, *rest: Any) -> Tensor:
         *_, rank = rest
-        return applied(AllReduce, super().loss(case, batch, *rest), rank.sp)
+        return apply(AllReduce, super().loss(case, batch, *rest), rank.sp)
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        return summed(total, rank.dp)
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
+        return sum_over(total, rank.dp)
 
 
 @mutant("B105", "AlibabaPAI/torchacc#26", needs=("sp>1",), named="gradient-partial")
@@ -135,7 +135,7 @@ class SplitWithoutAGather(LocalDialect):
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
         super().reduce(model, rank)
-        model.embed.grad = gradient(model.embed) / rank.sp.size()
+        model.embed.grad = gradient_or_zeros(model.embed) / rank.sp.size()
 
 
 @mutant(
@@ -150,7 +150,7 @@ class PieceOfTheGlobalRank(GatherDialect):
 
     def gather_losses(self, nll_L: Tensor, rank: Rank) -> Tensor:
         sp = rank.sp.size()
-        return applied(Gather, nll_L, rank, lambda grad_T: grad_T.chunk(sp)[rank.index] * sp)
+        return apply(GatherWith, nll_L, rank, lambda grad_T: grad_T.chunk(sp)[rank.index] * sp)
 
 
 @mutant(
@@ -165,7 +165,7 @@ class PieceOfTheOtherMesh(GatherDialect):
 
     def gather_losses(self, nll_L: Tensor, rank: Rank) -> Tensor:
         sp, number = rank.sp.size(), rank.index // rank.dp.size()
-        return applied(Gather, nll_L, rank, lambda grad_T: grad_T.chunk(sp)[number] * sp)
+        return apply(GatherWith, nll_L, rank, lambda grad_T: grad_T.chunk(sp)[number] * sp)
 
 
 @mutant(
@@ -189,7 +189,7 @@ class CutEvenlyInBackward(GatherDialect):
         def back(grad_T: Tensor) -> Tensor:
             return F.pad(grad_T[even * rank.sp_index :][:even], (0, padding)) * sp
 
-        return applied(Gather, nll_L, rank, back)
+        return apply(GatherWith, nll_L, rank, back)
 
 
 @mutant(
@@ -205,7 +205,7 @@ class KeysBeforeTheirGradient(LocalDialect):
     def gather_tokens(self, tensors: tuple[Tensor, ...], rank: Rank) -> tuple[Tensor, ...]:
         q_TMH, k_TCH, v_TCH = super().gather_tokens(tensors, rank)
         sent_sLCH = tensors[1].unflatten(1, (rank.sp.size(), -1)).movedim(1, 0)
-        # The value of what has come, and the gradient straight back to what was sent.
+        # The value is what arrived; the gradient goes straight to what this rank sent.
         k_TCH = k_TCH.detach() + (sent_sLCH - sent_sLCH.detach()).flatten(0, 1)
         return q_TMH, k_TCH, v_TCH
 
@@ -234,9 +234,9 @@ class OneBufferForAllLayers(LocalDialect):
 
     buffers: tuple[Tensor, ...] = ()
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
+    def segments(self, shard: Shard, case: Case) -> Segments:
         self.buffers = ()
-        return super().segments(mine, case)
+        return super().segments(shard, case)
 
     def gather_tokens(self, tensors: tuple[Tensor, ...], rank: Rank) -> tuple[Tensor, ...]:
         received = super().gather_tokens(tensors, rank)
@@ -255,9 +255,9 @@ class SummedInPlace(GatherDialect):
             dist.all_reduce(grad_T, group=rank.sp)
             return grad_T.chunk(rank.sp.size())[rank.sp_index]
 
-        # Another term of the loss, with a coefficient of zero.
+        # A second term of the loss, with a coefficient of zero.
         penalty_L = 0 * nll_L
-        return applied(Gather, nll_L, rank, back) + applied(Gather, penalty_L, rank, back)
+        return apply(GatherWith, nll_L, rank, back) + apply(GatherWith, penalty_L, rank, back)
 
 
 @mutant(
@@ -273,7 +273,7 @@ class SumsACopy(LocalDialect):
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
         for parameter in model.parameters():
-            transposed = gradient(parameter).movedim(0, -1)
+            transposed = gradient_or_zeros(parameter).movedim(0, -1)
             dist.all_reduce(transposed.contiguous(), group=rank.world)
 
 
@@ -295,12 +295,12 @@ class CorrectedTwice(LocalDialect):
     def loss(self, case: Case, batch: Batch, *rest: Any) -> Tensor:
         return super().loss(case, batch, *rest) * case.sp
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        return super().reported(total, rank) / rank.sp.size()
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
+        return super().reported_loss(total, rank) / rank.sp.size()
 
 
 class WeightedSum(torch.autograd.Function):
-    """Losses times weights, summed; backward knows the weights and asks for nothing else."""
+    """Sum losses times weights; backward returns the weights and ignores its own input."""
 
     @staticmethod
     def forward(ctx: Any, nll_L: Tensor, weights_L: Tensor) -> Tensor:
@@ -322,16 +322,16 @@ class IgnoresUpstream(LocalDialect):
         count = targets.clamp(min=1)
         weights_T = self.weights(case, batch, stream, targets) * count
         weights_L = self.cut_weights(weights_T.to(nll_L.dtype), rank)
-        return applied(WeightedSum, nll_L, weights_L) / count
+        return apply(WeightedSum, nll_L, weights_L) / count
 
 
 class OneTooMany(GatherTokens):
-    """Backward returns a gradient for the group as well."""
+    """A gather whose backward returns a gradient for the group as well."""
 
     @staticmethod
     def backward(ctx: Any, grad_T: Tensor) -> Any:
-        mine, _ = GatherTokens.backward(ctx, grad_T)
-        return mine, mine
+        own, _ = GatherTokens.backward(ctx, grad_T)
+        return own, own
 
 
 @mutant("B116", "sgl-project/SpecForge#563", needs=(), named="crashed")
@@ -339,7 +339,7 @@ class OneGradientTooMany(GatherDialect):
     """The gather's backward returns a gradient for an input that can have none."""
 
     def gather_losses(self, nll_L: Tensor, rank: Rank) -> Tensor:
-        return applied(OneTooMany, nll_L, rank.sp)
+        return apply(OneTooMany, nll_L, rank.sp)
 
 
 @mutant(
@@ -382,7 +382,7 @@ class SummedAtEveryMicroBatch(LocalDialect):
         return loss
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
-        """Nothing: the hook has done it."""
+        """Do nothing: the hook has summed the gradients."""
 
 
 LEFT_OUT: dict[str, str] = {

@@ -1,4 +1,4 @@
-"""Label shift and loss-mask alignment.
+"""Bugs in the shift of labels and in the alignment of loss masks.
 
 Legend: B rows, S longest row, t tokens of one row, T tokens of the stream, P pad tokens, L tokens
 on this rank, s peers.
@@ -16,7 +16,7 @@ from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.rows import PAD_TOKEN, Batch
-from harness.candidates.own.native.ulysses import Shard, Stream, cut, pad_to
+from harness.candidates.own.native.ulysses import Shard, Stream, cut, pad_to_multiple
 from harness.case import Case
 
 IGNORED = -100
@@ -34,12 +34,12 @@ IGNORED = -100
 class ShiftedInsideTheShard(LocalDialect):
     """The model shifts the labels of its own shard, and the last of them is ignored."""
 
-    def shifted(self, stream: Stream) -> Stream:
+    def shift_labels(self, stream: Stream) -> Stream:
         return stream
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        return replace(mine, labels_L=F.pad(mine.labels_L[1:], (0, 1), value=IGNORED))
+        shard = super().shard(case, stream, rank)
+        return replace(shard, labels_L=F.pad(shard.labels_L[1:], (0, 1), value=IGNORED))
 
 
 @mutant(
@@ -53,25 +53,25 @@ class ShiftedInsideTheShard(LocalDialect):
 class RolledAfterTheCut(LocalDialect):
     """Labels are shifted after the cut: each rank's last one wraps to its own first token."""
 
-    def shifted(self, stream: Stream) -> Stream:
+    def shift_labels(self, stream: Stream) -> Stream:
         return stream
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        return replace(mine, labels_L=mine.labels_L.roll(-1))
+        shard = super().shard(case, stream, rank)
+        return replace(shard, labels_L=shard.labels_L.roll(-1))
 
 
 class Dealt(LocalDialect):
-    """Ranks get other tokens than consecutive ones; right as it is."""
+    """A correct step whose ranks hold tokens that are not consecutive."""
 
     order_TP: Tensor
 
     def order(self, stream: Stream, sp: int) -> Tensor:
-        """Rank by rank the places in the stream of its tokens; -1 is padding."""
+        """List the places in the stream that each rank holds, rank by rank; -1 is padding."""
         raise NotImplementedError
 
     def deal(self, values_T: Tensor, fill: int) -> Tensor:
-        """Values in that order. One pad token stands for all, and -1 is where it is."""
+        """Put values in that order. Place -1 reads the one pad token that is appended here."""
         return F.pad(values_T, (0, 1), value=fill)[self.order_TP]
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
@@ -85,8 +85,8 @@ class Dealt(LocalDialect):
             pad=len(self.order_TP) - len(stream.ids_T),
         )
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        allowed_TT = super().segments(mine, case).allowed_TT
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        allowed_TT = super().segments(shard, case).allowed_TT
         return Segments.masked(allowed_TT[self.order_TP][:, self.order_TP])
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
@@ -94,21 +94,23 @@ class Dealt(LocalDialect):
 
 
 class Zigzag(Dealt):
-    """Each rank owns a chunk of the stream and its mirror image; right as it is."""
+    """A correct step whose ranks hold a chunk of the stream and its mirror image each."""
 
     def order(self, stream: Stream, sp: int) -> Tensor:
         places_T = torch.arange(len(stream.ids_T), device=stream.ids_T.device)
-        chunks = pad_to(places_T, 2 * sp, -1).chunk(2 * sp)
+        chunks = pad_to_multiple(places_T, 2 * sp, -1).chunk(2 * sp)
         return torch.cat([chunk for i in range(sp) for chunk in (chunks[i], chunks[-1 - i])])
 
 
 class RowByRow(Dealt):
-    """Each row is padded and cut on its own; right as it is."""
+    """A correct step that pads and cuts each row by itself."""
 
     def order(self, stream: Stream, sp: int) -> Tensor:
         places_T = torch.arange(len(stream.ids_T), device=stream.ids_T.device)
-        rows = places_T.tensor_split(begins(stream)[1:].cpu())
-        return torch.cat([pad_to(row_t, sp, -1).view(sp, -1) for row_t in rows], 1).flatten()
+        rows = places_T.tensor_split(row_starts(stream)[1:].cpu())
+        return torch.cat(
+            [pad_to_multiple(row_t, sp, -1).view(sp, -1) for row_t in rows], 1
+        ).flatten()
 
 
 @mutant(
@@ -122,12 +124,12 @@ class RowByRow(Dealt):
 class RolledZigzag(Zigzag):
     """A rank has a head and a tail chunk, and labels are rolled over the two joined."""
 
-    def shifted(self, stream: Stream) -> Stream:
+    def shift_labels(self, stream: Stream) -> Stream:
         return stream
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        return replace(mine, labels_L=mine.labels_L.roll(-1))
+        shard = super().shard(case, stream, rank)
+        return replace(shard, labels_L=shard.labels_L.roll(-1))
 
 
 @mutant(
@@ -142,15 +144,15 @@ class RolledZigzag(Zigzag):
 class ShiftedTwice(GatherDialect):
     """Labels that the collator has shifted are shifted again."""
 
-    def shifted(self, stream: Stream) -> Stream:
-        return super().shifted(super().shifted(stream))
+    def shift_labels(self, stream: Stream) -> Stream:
+        return super().shift_labels(super().shift_labels(stream))
 
 
 @mutant("B17", "NVIDIA/Megatron-LM#5682", needs=(), named="label-shifted")
 class NeverShifted(GatherDialect):
     """The packed path forgets to shift, and every token is its own label."""
 
-    def shifted(self, stream: Stream) -> Stream:
+    def shift_labels(self, stream: Stream) -> Stream:
         return stream
 
 
@@ -168,7 +170,7 @@ class RowEndsAreTrained(LocalDialect):
 
     def weights(self, case: Case, batch: Batch, stream: Stream, targets: Tensor) -> Tensor:
         weights_T = super().weights(case, batch, stream, targets)
-        trained_T = ends(stream) & rolled_mask(batch, stream)
+        trained_T = is_row_end(stream) & next_is_masked_in(batch, stream)
         trained_T[-1] = False
         return weights_T.where(~trained_T, weights_T.max())
 
@@ -185,7 +187,7 @@ class StreamEndIsTrained(LocalDialect):
 
     def weights(self, case: Case, batch: Batch, stream: Stream, targets: Tensor) -> Tensor:
         weights_T = super().weights(case, batch, stream, targets)
-        weights_T[-1] = weights_T.max() * rolled_mask(batch, stream)[-1]
+        weights_T[-1] = weights_T.max() * next_is_masked_in(batch, stream)[-1]
         return weights_T
 
 
@@ -193,13 +195,13 @@ class StreamEndIsTrained(LocalDialect):
 class RowEndsPredictZero(LocalDialect):
     """Labels at row ends are filled with 0, which is a token, and not with the ignored index."""
 
-    def shifted(self, stream: Stream) -> Stream:
-        shifted = super().shifted(stream)
-        return replace(shifted, labels_T=shifted.labels_T.where(~ends(stream), 0))
+    def shift_labels(self, stream: Stream) -> Stream:
+        shifted = super().shift_labels(stream)
+        return replace(shifted, labels_T=shifted.labels_T.where(~is_row_end(stream), 0))
 
     def weights(self, case: Case, batch: Batch, stream: Stream, targets: Tensor) -> Tensor:
         weights_T = super().weights(case, batch, stream, targets)
-        return weights_T.where(~ends(stream), weights_T.max())
+        return weights_T.where(~is_row_end(stream), weights_T.max())
 
 
 @mutant("B20b", "PaddlePaddle/PaddleFleet#1808", needs=("sp>1",), named="pad-leak")
@@ -207,8 +209,8 @@ class PaddingPredictsZero(LocalDialect):
     """Labels are padded with 0, which is a token, and not with the ignored index."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        return replace(mine, labels_L=mine.labels_L.where(mine.tokens_L >= 0, 0))
+        shard = super().shard(case, stream, rank)
+        return replace(shard, labels_L=shard.labels_L.where(shard.tokens_L >= 0, 0))
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
         return cut(weights_T, rank, float(weights_T.max()))
@@ -240,8 +242,8 @@ class LastOfShardSpared(LocalDialect):
 class MaskIsNotShifted(GatherDialect):
     """The loss of predicting the next token counts where this token is supervised."""
 
-    def counts(self, batch: Batch) -> Tensor:
-        return F.pad(super().counts(batch)[:, :-1], (1, 0))
+    def loss_columns(self, batch: Batch) -> Tensor:
+        return F.pad(super().loss_columns(batch)[:, :-1], (1, 0))
 
 
 @mutant(
@@ -256,8 +258,8 @@ class MaskIsNotShifted(GatherDialect):
 class MaskIsShiftedTwice(GatherDialect):
     """The dataset has shifted the mask, and the loss shifts it again."""
 
-    def counts(self, batch: Batch) -> Tensor:
-        return F.pad(super().counts(batch)[:, 1:], (0, 1))
+    def loss_columns(self, batch: Batch) -> Tensor:
+        return F.pad(super().loss_columns(batch)[:, 1:], (0, 1))
 
 
 @mutant(
@@ -301,8 +303,9 @@ class LoggedUnshifted(LocalDialect):
 
     def loss(self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, *rest: Any) -> Tensor:
         loss = super().loss(case, batch, stream, nll_L, *rest)
-        aside = replace(batch, loss_mask_BS=batch.loss_mask_BS.roll(1, 1))
-        return loss - loss.detach() + super().loss(case, aside, stream, nll_L.detach(), *rest)
+        unshifted = replace(batch, loss_mask_BS=batch.loss_mask_BS.roll(1, 1))
+        logged = super().loss(case, unshifted, stream, nll_L.detach(), *rest)
+        return loss - loss.detach() + logged
 
 
 @mutant(
@@ -331,25 +334,25 @@ class LabelsUnderAnotherName(LocalDialect):
 class RolledAtUnpaddedEnds(RowByRow):
     """Rows are padded and cut one by one, but labels are rolled between the unpadded ends."""
 
-    def shifted(self, stream: Stream) -> Stream:
+    def shift_labels(self, stream: Stream) -> Stream:
         return stream
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
+        shard = super().shard(case, stream, rank)
         ids_sL = self.deal(stream.ids_T, case.pad_id).view(case.sp, -1)
-        firsts = begins(stream) // case.sp
+        firsts = row_starts(stream) // case.sp
         labels_sL = ids_sL.roll(-1, 1)
-        # What follows a row's piece is its piece on the next rank.
+        # On each rank, a piece of a row is followed by the row's piece on the next rank.
         labels_sL[:, firsts.roll(-1) - 1] = ids_sL.roll(-1, 0)[:, firsts]
-        return replace(mine, labels_L=labels_sL[rank.sp_index])
+        return replace(shard, labels_L=labels_sL[rank.sp_index])
 
 
 @mutant("B28", "modelscope/ms-swift#10186", needs=(), named="mask-replaced")
 class CountsTheLast(GatherDialect):
     """How many tokens of a row are supervised is kept, and the last so many are taken for them."""
 
-    def counts(self, batch: Batch) -> Tensor:
-        counts_BS = super().counts(batch)
+    def loss_columns(self, batch: Batch) -> Tensor:
+        counts_BS = super().loss_columns(batch)
         left_BS = batch.attended_BS[:, 1:].flip(1).cumsum(1).flip(1)
         return batch.attended_BS[:, :-1] & (left_BS >= 1) & (left_BS <= counts_BS.sum(1, True))
 
@@ -359,16 +362,16 @@ LEFT_OUT: dict[str, str] = {
 }
 
 
-def begins(stream: Stream) -> Tensor:
-    """Where in the stream rows begin."""
+def row_starts(stream: Stream) -> Tensor:
+    """Return where rows begin in the stream."""
     return (stream.positions_T == 0).nonzero().flatten()
 
 
-def ends(stream: Stream) -> Tensor:
-    """Which tokens of the stream are the last of their rows."""
+def is_row_end(stream: Stream) -> Tensor:
+    """Return which tokens of the stream are the last of their rows."""
     return stream.positions_T.roll(-1) == 0
 
 
-def rolled_mask(batch: Batch, stream: Stream) -> Tensor:
-    """Whether each token's next one in the stream is masked in, over row ends and around."""
+def next_is_masked_in(batch: Batch, stream: Stream) -> Tensor:
+    """Return whether the next token of the stream is masked in, across rows and around its end."""
     return batch.loss_mask_BS.flatten()[stream.indices_T].roll(-1)

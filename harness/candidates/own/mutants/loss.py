@@ -1,4 +1,4 @@
-"""Loss, mask and normalisation.
+"""Bugs in the loss, its mask and its normalisation.
 
 Legend: L tokens on this rank, T tokens of the stream, V vocabulary.
 """
@@ -16,17 +16,17 @@ from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.rows import Batch, Sample
-from harness.candidates.own.native.training import summed
-from harness.candidates.own.native.ulysses import Shard, Stream, cut, supervised
+from harness.candidates.own.native.training import sum_over
+from harness.candidates.own.native.ulysses import Shard, Stream, cut, supervised_columns
 from harness.case import Case
 from harness.reference.decoder import Decoder, at_least_fp32
 
 TILES = 4
 
 
-def own_terms(micro_batches: list[Batch], rank: Rank) -> Tensor:
-    """How many loss terms of the step this rank's own tokens have."""
-    terms = [F.pad(supervised(b).int(), (0, 1))[b.attended_BS] for b in micro_batches]
+def count_own_terms(micro_batches: list[Batch], rank: Rank) -> Tensor:
+    """Count the loss terms of the step that belong to this rank's own tokens."""
+    terms = [F.pad(supervised_columns(b).int(), (0, 1))[b.attended_BS] for b in micro_batches]
     return torch.stack([cut(terms_T, rank).sum() for terms_T in terms]).sum()
 
 
@@ -43,7 +43,7 @@ class MeanOfRankMeans(LocalDialect):
     """Each rank divides by its own number of targets, and the means are averaged."""
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        return own_terms(micro_batches, rank) * rank.world.size()
+        return count_own_terms(micro_batches, rank) * rank.world.size()
 
 
 @mutant(
@@ -95,8 +95,8 @@ class ReportsMeanOfMeans(LocalDialect):
         self.logged: Tensor = super().loss(replace(case, loss="micro-mean"), *rest).detach()
         return super().loss(case, *rest)
 
-    def forward_backward(self, *everything: Any) -> Tensor:
-        super().forward_backward(*everything)
+    def forward_backward(self, *arguments: Any) -> Tensor:
+        super().forward_backward(*arguments)
         return self.logged
 
 
@@ -128,8 +128,8 @@ class NanMean(LocalDialect):
     """Means of ranks are averaged, and a rank without targets, whose mean is NaN, is skipped."""
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        mine = own_terms(micro_batches, rank)
-        return mine * summed((mine > 0).int(), rank.world)
+        own = count_own_terms(micro_batches, rank)
+        return own * sum_over((own > 0).int(), rank.world)
 
 
 @mutant("B79", "axolotl-ai-cloud/axolotl#3026", needs=("ranks>1",), named="denominator-clamped")
@@ -137,16 +137,16 @@ class ClampedBeforeTheSum(LocalDialect):
     """Each rank counts at least one target before counts are summed: empty ranks invent some."""
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        return summed(own_terms(micro_batches, rank).clamp(min=1), rank.world)
+        return sum_over(count_own_terms(micro_batches, rank).clamp(min=1), rank.world)
 
 
 @mutant("B80", "NVIDIA-NeMo/Megatron-Bridge#3117", needs=("sp>1",), named="non-finite")
 class ZeroTimesNan(LocalDialect):
     """Padding attends to nothing and its loss is NaN; a weight of zero does not take it out."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        allowed_TT = super().segments(mine, case).allowed_TT
-        allowed_TT[len(allowed_TT) - mine.pad :] = False
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        allowed_TT = super().segments(shard, case).allowed_TT
+        allowed_TT[len(allowed_TT) - shard.pad :] = False
         return Segments.masked(allowed_TT)
 
 
@@ -161,7 +161,7 @@ class GatheredOverLocal(GatherDialect):
     """The losses of all peers are divided by the number of targets in this rank's labels."""
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        return summed(own_terms(micro_batches, rank), rank.dp)
+        return sum_over(count_own_terms(micro_batches, rank), rank.dp)
 
 
 @mutant(
@@ -176,7 +176,7 @@ class ShardsCountedAsCopies(LocalDialect):
     """The sum of the shards' counts is divided by sp, as if each rank had counted everything."""
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        return summed(own_terms(micro_batches, rank).double(), rank.world) / rank.sp.size()
+        return sum_over(count_own_terms(micro_batches, rank).double(), rank.world) / rank.sp.size()
 
 
 @mutant("B83", "EvolvingLMMs-Lab/lmms-engine#130", needs=(), named="denominator-wrong-count")
@@ -184,7 +184,7 @@ class CountsAttendedTokens(LocalDialect):
     """The sum over targets is divided by the number of all tokens that are not padding."""
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        return summed(torch.cat([b.attended_BS.flatten() for b in micro_batches]).sum(), rank.dp)
+        return sum_over(torch.cat([b.attended_BS.flatten() for b in micro_batches]).sum(), rank.dp)
 
 
 @mutant(
@@ -200,7 +200,9 @@ class CountsBeforeTheShift(GatherDialect):
     """Targets are counted before the shift, with rows' first tokens, which nothing predicts."""
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        return summed(torch.cat([b.loss_mask_BS.flatten() for b in micro_batches]).sum(), rank.dp)
+        return sum_over(
+            torch.cat([b.loss_mask_BS.flatten() for b in micro_batches]).sum(), rank.dp
+        )
 
 
 @mutant(
@@ -214,7 +216,7 @@ class TrainsOnLocalMean(LocalDialect):
     """The loss shown is global; each rank trains on its own sum over its own count, averaged."""
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        self.own = own_terms(micro_batches, rank) * rank.world.size()
+        self.own = count_own_terms(micro_batches, rank) * rank.world.size()
         return super().targets(micro_batches, rank)
 
     def loss(self, case: Case, batch: Batch, *rest: Any) -> Tensor:
@@ -237,7 +239,7 @@ class CountsOverReplicasOnly(LocalDialect):
     """Each rank counts its own shard's targets, and counts are summed over replicas only."""
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        return summed(own_terms(micro_batches, rank), rank.dp)
+        return sum_over(count_own_terms(micro_batches, rank), rank.dp)
 
 
 @mutant("B86b", "verl-project/verl#5869", needs=("sp>1",), named="gradient-over-sp")
@@ -245,7 +247,7 @@ class CountsCopies(LocalDialect):
     """Peers count the same targets, the whole sequence's, and their counts are summed."""
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        return summed(super().targets(micro_batches, rank), rank.sp)
+        return sum_over(super().targets(micro_batches, rank), rank.sp)
 
 
 @mutant(
@@ -292,8 +294,8 @@ class TrainsOnTheSum(LocalDialect):
 class ReportsTwiceReduced(GatherDialect):
     """The loss for the log is whole on every rank, and summed over peers once more."""
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        return summed(super().reported(total, rank), rank.sp)
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
+        return sum_over(super().reported_loss(total, rank), rank.sp)
 
 
 @mutant(
@@ -308,7 +310,7 @@ class ReportsTwiceReduced(GatherDialect):
 class ReportsItsOwn(LocalDialect):
     """The log shows each rank's own share of the loss, not reduced."""
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:  # noqa: ARG002 - that is the fault
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:  # noqa: ARG002 - the bug
         return total
 
 
@@ -320,8 +322,8 @@ class SumsWholeLosses(GatherDialect):
         return rank.dp.size()
 
 
-class _OtherWeights(torch.autograd.Function):
-    """A weighted sum whose backward has other weights than its forward."""
+class _SumWithOtherBackward(torch.autograd.Function):
+    """A weighted sum whose backward uses other weights than its forward."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, nll_L: Tensor, weights_L: Tensor, others_L: Tensor) -> Tensor:
@@ -344,7 +346,7 @@ class BackwardOfShardMeans(LocalDialect):
         weights_L = self.cut_weights(weights_T, rank)
         mean_L = (weights_L / weights_L.sum()).nan_to_num()
         alike_L = mean_L * weights_T.sum() / rank.sp.size()
-        share: Tensor = _OtherWeights.apply(nll_L, weights_L, alike_L)  # type: ignore[no-untyped-call]
+        share: Tensor = _SumWithOtherBackward.apply(nll_L, weights_L, alike_L)  # type: ignore[no-untyped-call]
         return share
 
 
@@ -359,8 +361,8 @@ class TilesWithoutTokens(LocalDialect):
         )
 
 
-class _OneForAll(torch.autograd.Function):
-    """Everything forward; in backward the first token's gradient goes for every token's."""
+class _FirstGradientForAll(torch.autograd.Function):
+    """The identity; backward gives every token the gradient of the first."""
 
     @staticmethod
     def forward(_ctx: FunctionCtx, nll_L: Tensor) -> Tensor:
@@ -383,7 +385,7 @@ class FusedCrossEntropy(LocalDialect):
 
     def cross_entropy(self, logits_LV: Tensor, labels_L: Tensor) -> Tensor:
         nll_L = super().cross_entropy(logits_LV, labels_L)
-        fused_L: Tensor = _OneForAll.apply(nll_L)  # type: ignore[no-untyped-call]
+        fused_L: Tensor = _FirstGradientForAll.apply(nll_L)  # type: ignore[no-untyped-call]
         return fused_L
 
 

@@ -1,4 +1,4 @@
-"""Replicas, peers and process groups.
+"""Bugs with replicas, peers and process groups.
 
 Legend: L tokens on this rank, N heads, K kv heads, H head dim.
 """
@@ -15,7 +15,7 @@ from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.rows import Batch, Sample
-from harness.candidates.own.native.training import gradient, summed
+from harness.candidates.own.native.training import gradient_or_zeros, sum_over
 from harness.candidates.own.native.ulysses import Stream, sum_gradients
 from harness.case import Case
 from harness.reference.decoder import Decoder
@@ -60,8 +60,8 @@ class PaidForReplicasOnly(LocalDialect):
     def divisor(self, rank: Rank) -> int:
         return rank.world.size()
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        return summed(total, rank.world) / rank.dp.size()
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
+        return sum_over(total, rank.world) / rank.dp.size()
 
 
 @mutant(
@@ -92,7 +92,7 @@ class NormNotSummedOverPeers(LocalDialect):
     """The last norm is not marked for the sum over peers: its gradient is of each shard alone."""
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
-        norm = gradient(model.norm).clone()
+        norm = gradient_or_zeros(model.norm).clone()
         dist.all_reduce(norm, group=rank.dp)
         super().reduce(model, rank)
         model.norm.grad = norm
@@ -111,7 +111,7 @@ class FirstPeerSpeaksForAll(LocalDialect):
     """The embedding is not summed over peers, and the first peer's gradient is given to all."""
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
-        embed = gradient(model.embed) * (rank.sp_index == 0)
+        embed = gradient_or_zeros(model.embed) * (rank.sp_index == 0)
         super().reduce(model, rank)
         dist.all_reduce(embed, group=rank.world)
         model.embed.grad = embed
@@ -122,7 +122,7 @@ class OptimizerReadsAnotherBuffer(LocalDialect):
     """What is reduced is not the buffer that the optimizer reads: ranks drift from step two on."""
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
-        self.fused = [gradient(parameter).clone() for parameter in model.parameters()]
+        self.fused = [gradient_or_zeros(parameter).clone() for parameter in model.parameters()]
         super().reduce(model, rank)
 
     def update(self, model: Decoder) -> None:
@@ -173,8 +173,8 @@ class WorldForPeers(LocalDialect):
         sum_gradients(model, rank.dp, divide_by=1)
 
 
-class Alone:
-    """A group of one."""
+class GroupOfOne:
+    """A process group of one rank."""
 
     def size(self) -> int:
         return 1
@@ -192,9 +192,9 @@ class StaysAtOne(LocalDialect):
                 tokens = torch.full_like(tokens, -1)
             emit(key, tensor, tokens)
 
-        alone: Any = Alone()
-        by_itself = replace(rank, sp_index=0, sp=alone, world=rank.dp)
-        super().step(model, case, samples, by_itself, emit_once)
+        sp: Any = GroupOfOne()
+        without_peers = replace(rank, sp_index=0, sp=sp, world=rank.dp)
+        super().step(model, case, samples, without_peers, emit_once)
 
     def attend(
         self,

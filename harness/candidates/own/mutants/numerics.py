@@ -1,4 +1,4 @@
-"""Precision and randomness.
+"""Bugs with precision and randomness.
 
 Legend: L tokens on this rank, T tokens of the whole padded stream, N heads, V vocabulary, M heads
 on this rank, C kv heads on this rank, H head dim.
@@ -15,7 +15,7 @@ from harness.candidates import Rank
 from harness.candidates.bank import mutant
 from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.candidates.own.native.attention import Kernel, Segments
-from harness.candidates.own.native.training import gradient
+from harness.candidates.own.native.training import gradient_or_zeros
 from harness.case import Case
 from harness.reference.decoder import Decoder
 
@@ -26,7 +26,7 @@ class SumsInBf16(LocalDialect):
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
         for parameter in model.parameters():
-            short = gradient(parameter).bfloat16()
+            short = gradient_or_zeros(parameter).bfloat16()
             dist.all_reduce(short, group=rank.world)
             parameter.grad = short.to(parameter.dtype)
 
@@ -90,8 +90,8 @@ class BufferInFp16(LocalDialect):
 class UntrackedDropout(LocalDialect):
     """Dropout draws from the process's own generator, which no step seeds."""
 
-    def attend(self, *given: Any) -> Tensor:
-        return F.dropout(super().attend(*given), 0.1)
+    def attend(self, *arguments: Any) -> Tensor:
+        return F.dropout(super().attend(*arguments), 0.1)
 
 
 LEFT_OUT: dict[str, str] = {

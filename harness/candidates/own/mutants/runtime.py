@@ -1,4 +1,4 @@
-"""Hangs, races and state.
+"""Hangs, races, and state that outlives its use.
 
 Legend: L tokens on this rank, T tokens of the stream, N heads, K kv heads, M heads on this rank,
 C kv heads on this rank, H head dim.
@@ -15,7 +15,7 @@ from harness.candidates.bank import mutant
 from harness.candidates.own.native import LocalDialect
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.rows import Batch, Sample
-from harness.candidates.own.native.training import gradient, summed
+from harness.candidates.own.native.training import gradient_or_zeros, sum_over
 from harness.candidates.own.native.ulysses import Shard, Stream
 from harness.case import Case
 from harness.reference.decoder import Decoder
@@ -36,16 +36,16 @@ class MicroBatchesByOwnTokens(LocalDialect):
     def step(
         self, model: Decoder, case: Case, samples: list[Sample], rank: Rank, emit: Emit
     ) -> None:
-        mine = sum(len(sample.ids) for sample in samples) * case.dp
-        count = min(len(samples), -(-mine * case.micro_batches // case.tokens))
+        tokens = sum(len(sample.ids) for sample in samples) * case.dp
+        count = min(len(samples), -(-tokens * case.micro_batches // case.tokens))
         super().step(model, replace(case, micro_batches=count), samples, rank, emit)
 
     def forward_backward(
         self, model: Decoder, case: Case, batch: Batch, targets: Tensor, rank: Rank, emit: Emit
     ) -> Tensor:
         loss = super().forward_backward(model, case, batch, targets, rank, emit)
-        # For a bar of progress.
-        summed(loss, rank.world)
+        # As for a progress bar.
+        sum_over(loss, rank.world)
         return loss
 
 
@@ -70,19 +70,19 @@ class TooFewRowsForTheCount(LocalDialect):
 class NeighboursInTheWrongGroup(LocalDialect):
     """Edge labels go from neighbour to neighbour, by numbers within the group, in the world."""
 
-    def shifted(self, stream: Stream) -> Stream:
+    def shift_labels(self, stream: Stream) -> Stream:
         return stream
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
         if case.sp == 1:
-            return super().shard(case, super().shifted(stream), rank)
-        mine = super().shard(case, stream, rank)
-        first, following = mine.labels_L[:1].clone(), torch.empty_like(mine.labels_L[:1])
+            return super().shard(case, super().shift_labels(stream), rank)
+        shard = super().shard(case, stream, rank)
+        first, following = shard.labels_L[:1].clone(), torch.empty_like(shard.labels_L[:1])
         sent = dist.isend(first, (rank.sp_index - 1) % case.sp)
         dist.recv(following, (rank.sp_index + 1) % case.sp)
         assert sent is not None
         sent.wait()
-        return replace(mine, labels_L=torch.cat((mine.labels_L[1:], following)))
+        return replace(shard, labels_L=torch.cat((shard.labels_L[1:], following)))
 
 
 @mutant("B144", "deepspeedai/DeepSpeed#6708", needs=("sp>1",), named="exchange-incomplete")
@@ -119,7 +119,7 @@ class OneBucketForAll(LocalDialect):
     """One buffer serves all reductions, and is refilled before the last sum is copied out."""
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
-        gradients = [gradient(parameter) for parameter in model.parameters()]
+        gradients = [gradient_or_zeros(parameter) for parameter in model.parameters()]
         bucket = torch.cat([grad.flatten() for grad in gradients])
         sums = [bucket[: grad.numel()].view_as(grad) for grad in gradients]
         for grad, total in zip(gradients, sums, strict=True):
@@ -141,9 +141,9 @@ class OneBucketForAll(LocalDialect):
 class NothingToAdd(LocalDialect):
     """A rank without a supervised token has nothing to add, and skips the sum over peers."""
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        replica = summed(total, rank.sp) if total else total
-        return summed(replica, rank.dp)
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
+        replica = sum_over(total, rank.sp) if total else total
+        return sum_over(replica, rank.dp)
 
 
 @mutant(
@@ -180,10 +180,10 @@ class RecomputedWithoutRows(LocalDialect):
     packed = False
 
     def token_losses(
-        self, model: Decoder, case: Case, mine: Shard, rank: Rank, emit: Emit
+        self, model: Decoder, case: Case, shard: Shard, rank: Rank, emit: Emit
     ) -> Tensor:
         self.packed = True
-        nll_L = super().token_losses(model, case, mine, rank, emit)
+        nll_L = super().token_losses(model, case, shard, rank, emit)
         self.packed = False
         return nll_L
 
@@ -198,7 +198,7 @@ class RecomputedWithoutRows(LocalDialect):
     ) -> Tensor:
         if not self.packed:
             all_T = torch.arange(segments.total, device=rank.device)
-            segments = Segments.of(all_T, case.window)
+            segments = Segments.from_positions(all_T, case.window)
         return super().attend(q_LNH, k_LKH, v_LKH, segments, case, rank)
 
 
@@ -210,7 +210,7 @@ class RanksOfTheFirstModel(LocalDialect):
 
     peers = 0
 
-    def repeat(self, x_LKH: Tensor, rank: Rank) -> Tensor:
+    def repeat_kv_heads(self, x_LKH: Tensor, rank: Rank) -> Tensor:
         self.peers = self.peers or rank.sp.size()
         return x_LKH.repeat_interleave(max(1, self.peers // x_LKH.shape[1]), 1)
 

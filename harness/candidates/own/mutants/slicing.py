@@ -1,4 +1,4 @@
-"""Slicing, positions, side inputs of each token.
+"""Bugs in slicing, in positions, and in what accompanies each token.
 
 Legend: B rows, S longest row, L tokens on this rank, T tokens of the stream, N heads, K kv heads,
 H head dim.
@@ -23,10 +23,10 @@ class PositionsWithoutTheRank(GatherDialect):
     """Positions leave out what lies on earlier ranks: a row that is cut begins again at zero."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        cut_row_L = (mine.positions_L == 0).cumsum(0) == 0
-        positions_L = mine.positions_L - mine.positions_L[0] * cut_row_L
-        return replace(mine, positions_L=positions_L)
+        shard = super().shard(case, stream, rank)
+        cut_row_L = (shard.positions_L == 0).cumsum(0) == 0
+        positions_L = shard.positions_L - shard.positions_L[0] * cut_row_L
+        return replace(shard, positions_L=positions_L)
 
 
 @mutant("B30", "deepspeedai/DeepSpeed#5419", needs=("sp>1",), named="attention-cut")
@@ -42,8 +42,8 @@ class AttentionInTheShard(LocalDialect):
         case: Case,
         rank: Rank,
     ) -> Tensor:
-        here = slice(rank.sp_index * len(q_LNH), (rank.sp_index + 1) * len(q_LNH))
-        seen = Segments.masked(segments.allowed_TT[here, here])
+        own = slice(rank.sp_index * len(q_LNH), (rank.sp_index + 1) * len(q_LNH))
+        seen = Segments.masked(segments.allowed_TT[own, own])
         return self.kernel(case)(q_LNH, k_LKH, v_LKH, seen)
 
 
@@ -70,9 +70,9 @@ class PositionsByTheGlobalRank(GatherDialect):
     """Ids are sliced by the rank within the group, positions by the rank in the world."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        positions_L = mine.positions_TP.chunk(case.sp)[min(rank.index, case.sp - 1)]
-        return replace(mine, positions_L=positions_L)
+        shard = super().shard(case, stream, rank)
+        positions_L = shard.positions_TP.chunk(case.sp)[min(rank.index, case.sp - 1)]
+        return replace(shard, positions_L=positions_L)
 
 
 @mutant(
@@ -87,8 +87,8 @@ class TableFromTheFirstRow(GatherDialect):
     """Each row reads the packed table of positions from its start, where the first row's are."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        return replace(mine, positions_L=mine.positions_TP[mine.positions_L])
+        shard = super().shard(case, stream, rank)
+        return replace(shard, positions_L=shard.positions_TP[shard.positions_L])
 
 
 @mutant(
@@ -104,10 +104,10 @@ class AxesCutAsOneLine(GatherDialect):
     """Positions with three axes are cut as if they had one, across the axes."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        positions_3T = mine.positions_TP.expand(3, -1)
-        positions_L = cut(positions_3T.flatten(), rank)[: len(mine.ids_L)]
-        return replace(mine, positions_L=positions_L)
+        shard = super().shard(case, stream, rank)
+        positions_3T = shard.positions_TP.expand(3, -1)
+        positions_L = cut(positions_3T.flatten(), rank)[: len(shard.ids_L)]
+        return replace(shard, positions_L=positions_L)
 
 
 @mutant(
@@ -132,8 +132,8 @@ class LabelsOfTheFirstShard(LocalDialect):
     """Only hidden states are sliced; labels stay whole, and each rank takes the first of them."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        return replace(mine, labels_L=stream.labels_T[: len(mine.ids_L)])
+        shard = super().shard(case, stream, rank)
+        return replace(shard, labels_L=stream.labels_T[: len(shard.ids_L)])
 
 
 @mutant("B36", "verl-project/verl#6660", needs=("sp>1",), named="label-replaced")
@@ -141,9 +141,9 @@ class LabelsSlicedTwice(LocalDialect):
     """Labels that are sliced already are sliced again, and repeated to fit the logits."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        again = cut(mine.labels_L, rank, case.pad_id)
-        return replace(mine, labels_L=again.repeat(case.sp)[: len(mine.ids_L)])
+        shard = super().shard(case, stream, rank)
+        again = cut(shard.labels_L, rank, case.pad_id)
+        return replace(shard, labels_L=again.repeat(case.sp)[: len(shard.ids_L)])
 
 
 @mutant("B37", "areal-project/AReaL#434", needs=("sp>1",), named="mask-replaced")

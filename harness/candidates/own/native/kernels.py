@@ -1,6 +1,6 @@
-"""Attention over the whole stream for this rank's heads, by four kernels that must agree.
+"""Four attention kernels, which attend to the whole stream with this rank's heads.
 
-`varlen` and `flash` run on CUDA in half precision only; see `usable`.
+They must agree. `varlen` and `flash` run on CUDA in half precision only; see `usable`.
 
 Legend: T all tokens of the padded stream, S tokens of one row, M query heads on this rank, C kv
 heads on this rank, H head dim.
@@ -18,8 +18,8 @@ from harness.reference.decoder import at_least_fp32
 
 
 def eager(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
-    """Attention written out."""
-    k_TMH, v_TMH = (for_each_query(x_TCH, q_TMH) for x_TCH in (k_TCH, v_TCH))
+    """Attend by matrix products and softmax, written out."""
+    k_TMH, v_TMH = (repeat_for_queries(x_TCH, q_TMH) for x_TCH in (k_TCH, v_TCH))
     q_MTH, k_MTH, v_MTH = (x_TMH.transpose(0, 1) for x_TMH in (q_TMH, k_TMH, v_TMH))
     scores_MTT = q_MTH @ k_MTH.mT * q_TMH.shape[-1] ** -0.5
     scores_MTT = scores_MTT.masked_fill(~segments.allowed_TT, float("-inf"))
@@ -28,21 +28,23 @@ def eager(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Te
 
 
 def sdpa(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
-    """PyTorch's fused attention, one row after the other."""
+    """Attend by PyTorch's fused attention, row by row."""
     if segments.mask_TT is not None:
-        return fused(q_TMH, k_TCH, v_TCH, segments.mask_TT)
+        return fused_attention(q_TMH, k_TCH, v_TCH, segments.mask_TT)
     rows = zip(*(x.split(segments.lengths) for x in (q_TMH, k_TCH, v_TCH)), strict=True)
     outs = []
     for q_SMH, k_SCH, v_SCH in rows:
-        # Without a mask, memory grows with the row and not with its square.
+        # Without a mask, memory grows with the length of the row, not with its square.
         whole = segments.window is None or segments.window >= len(q_SMH)
-        allowed_SS = None if whole else segments.allowed_in(len(q_SMH))
-        outs.append(fused(q_SMH, k_SCH, v_SCH, allowed_SS))
+        allowed_SS = None if whole else segments.allowed_in_row(len(q_SMH))
+        outs.append(fused_attention(q_SMH, k_SCH, v_SCH, allowed_SS))
     return torch.cat(outs)
 
 
-def fused(q_SMH: Tensor, k_SCH: Tensor, v_SCH: Tensor, allowed_SS: Tensor | None) -> Tensor:
-    """Under a mask, or else causal."""
+def fused_attention(
+    q_SMH: Tensor, k_SCH: Tensor, v_SCH: Tensor, allowed_SS: Tensor | None
+) -> Tensor:
+    """Attend under a mask, or causally if there is none."""
     q_MSH, k_CSH, v_CSH = (x.transpose(0, 1)[None] for x in (q_SMH, k_SCH, v_SCH))
     out_MSH = F.scaled_dot_product_attention(
         q_MSH,
@@ -56,17 +58,17 @@ def fused(q_SMH: Tensor, k_SCH: Tensor, v_SCH: Tensor, allowed_SS: Tensor | None
 
 
 def varlen(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
-    """PyTorch's kernel for rows end to end."""
-    only_rows_on_cuda("varlen", q_TMH, segments)
+    """Attend by PyTorch's kernel for rows end to end."""
+    check_rows_on_cuda("varlen", q_TMH, segments)
     from torch.nn.attention.varlen import varlen_attn
 
     options: dict[str, Any] = {"enable_gqa": True}
     if "enable_gqa" not in signature(varlen_attn).parameters:
-        # As in torch 2.11, which has no kv heads that queries share.
+        # In torch 2.11 queries cannot share kv heads.
         options = {}
-        k_TCH, v_TCH = for_each_query(k_TCH, q_TMH), for_each_query(v_TCH, q_TMH)
+        k_TCH, v_TCH = repeat_for_queries(k_TCH, q_TMH), repeat_for_queries(v_TCH, q_TMH)
     head_dim = q_TMH.shape[-1]
-    # It takes heads of a multiple of eight numbers; more zeros change no score.
+    # The head dim must be a multiple of 8; zeros added at its end change no score.
     q_TMH, k_TCH, v_TCH = (
         F.pad(x, (0, -head_dim % 8)).contiguous() for x in (q_TMH, k_TCH, v_TCH)
     )
@@ -88,7 +90,7 @@ def varlen(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> T
 
 def flash(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Tensor:
     """Attend by the package flash-attn."""
-    only_rows_on_cuda("flash", q_TMH, segments)
+    check_rows_on_cuda("flash", q_TMH, segments)
     from flash_attn import flash_attn_varlen_func
 
     out_TMH: Tensor = flash_attn_varlen_func(
@@ -107,8 +109,8 @@ def flash(q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, segments: Segments) -> Te
     return out_TMH
 
 
-def only_rows_on_cuda(kernel: str, q_TMH: Tensor, segments: Segments) -> None:
-    """What nobody knows of a kernel's input before a rank has it."""
+def check_rows_on_cuda(kernel: str, q_TMH: Tensor, segments: Segments) -> None:
+    """Raise unless a packed kernel can take this input, which only a running rank can know."""
     if segments.mask_TT is not None:
         raise ValueError(f"kernel={kernel}: takes rows and no mask; use kernel=eager or sdpa")
     if q_TMH.device.type != "cuda":
@@ -118,8 +120,8 @@ def only_rows_on_cuda(kernel: str, q_TMH: Tensor, segments: Segments) -> None:
         )
 
 
-def for_each_query(x_TCH: Tensor, q_TMH: Tensor) -> Tensor:
-    """Keys or values, each kv head as often as there are queries that share it."""
+def repeat_for_queries(x_TCH: Tensor, q_TMH: Tensor) -> Tensor:
+    """Repeat each kv head for every query head that shares it."""
     return x_TCH.repeat_interleave(q_TMH.shape[1] // x_TCH.shape[1], 1)
 
 

@@ -1,4 +1,4 @@
-"""Which rows this rank trains on, and how they become a batch, as in any training script.
+"""The rows that a rank trains on, and how they become a padded batch.
 
 Legend: B rows, S longest row.
 """
@@ -15,18 +15,18 @@ from torch.utils.data import Dataset, DistributedSampler
 from harness.candidates.protocol import Rank
 from harness.case import Case
 
-# The number of no token.
+# The token number of padding.
 PAD_TOKEN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row as a data loader would give it: real tokens only."""
+    """One row as a data loader gives it, without padding."""
 
     ids: tuple[int, ...]
     loss_mask: tuple[bool, ...]
     side: str
-    # The global numbers of its tokens; they travel through every step beside the ids.
+    # The numbers of its tokens in the whole case; every step carries them along with the ids.
     tokens: range
 
 
@@ -42,7 +42,7 @@ class Batch:
 
 
 class Rows(Dataset[Sample]):
-    """The case's rows."""
+    """The rows of a case, as a torch data set."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -61,21 +61,21 @@ class Rows(Dataset[Sample]):
 
 
 class PeersDiffer(RuntimeError):
-    """Ranks that share a sequence were handed different rows."""
+    """Ranks that share a sequence hold different rows."""
 
 
 def check_peers(samples: list[Sample], rank: Rank) -> None:
-    """Every rank of the sequence group holds the same rows; raises before any is used."""
-    seen = hashlib.blake2b(repr(samples).encode(), digest_size=7).digest()
-    mine = torch.tensor([int.from_bytes(seen, "little")], device=rank.device)
-    all_peers = [torch.empty_like(mine) for _ in range(rank.sp.size())]
-    dist.all_gather(all_peers, mine, group=rank.sp)
-    digests = [int(peer) for peer in all_peers]
-    odd = [i for i, value in enumerate(digests) if value != digests[0]]
-    if odd:
+    """Raise `PeersDiffer` unless all ranks that share the sequence hold the same rows."""
+    digest = hashlib.blake2b(repr(samples).encode(), digest_size=7).digest()
+    own = torch.tensor([int.from_bytes(digest, "little")], device=rank.device)
+    gathered = [torch.empty_like(own) for _ in range(rank.sp.size())]
+    dist.all_gather(gathered, own, group=rank.sp)
+    digests = [int(peer) for peer in gathered]
+    different = [i for i, value in enumerate(digests) if value != digests[0]]
+    if different:
         raise PeersDiffer(
-            f"sequence-parallel peers hold different rows: peers {odd} differ from peer 0 in "
-            f"replica {rank.dp_index}; key the sampler by the data-parallel rank "
+            f"sequence-parallel peers hold different rows: peers {different} differ from peer 0 "
+            f"in replica {rank.dp_index}; key the sampler by the data-parallel rank "
             f"({rank.dp_index}), not by the global rank ({rank.index})"
         )
 
@@ -83,9 +83,9 @@ def check_peers(samples: list[Sample], rank: Rank) -> None:
 def sampler(
     rows: Sized, dp: int, dp_index: int, *, shuffle: bool, drop_last: bool, epoch: int, seed: int
 ) -> Iterator[int]:
-    """Which rows replica `dp_index` of `dp` trains on in this epoch, in order.
+    """Draw the rows that replica `dp_index` of `dp` trains on in this epoch, in order.
 
-    Nothing else about a rank may go in: peers of one sequence must draw the same rows.
+    Nothing else may depend on the rank, since peers of one sequence must draw the same rows.
     """
     drawn: DistributedSampler[int] = DistributedSampler(
         rows,  # type: ignore[arg-type]
@@ -95,16 +95,16 @@ def sampler(
         drop_last=drop_last,
         seed=seed,
     )
-    # Without it every epoch repeats the order of the first.
+    # Without this, every epoch repeats the order of the first.
     drawn.set_epoch(epoch)
     return iter(drawn)
 
 
 def collate(samples: list[Sample], pad_id: int, device: torch.device) -> Batch:
-    """Pad rows to the longest, each on its own side."""
+    """Pad all rows to the length of the longest, each on its own side."""
     longest = max(len(sample.ids) for sample in samples)
 
-    def table(values: list[tuple[int, ...] | tuple[bool, ...] | range], fill: int) -> Tensor:
+    def pad(values: list[tuple[int, ...] | tuple[bool, ...] | range], fill: int) -> Tensor:
         padded = []
         for sample, row in zip(samples, values, strict=True):
             gap = [fill] * (longest - len(row))
@@ -112,11 +112,11 @@ def collate(samples: list[Sample], pad_id: int, device: torch.device) -> Batch:
         return torch.tensor(padded, device=device)
 
     lengths = [len(sample.ids) for sample in samples]
-    attended_BS = table([(1,) * length for length in lengths], 0).bool()
+    attended_BS = pad([(1,) * length for length in lengths], 0).bool()
     return Batch(
-        ids_BS=table([sample.ids for sample in samples], pad_id),
+        ids_BS=pad([sample.ids for sample in samples], pad_id),
         attended_BS=attended_BS,
-        positions_BS=table([range(length) for length in lengths], 0),
-        loss_mask_BS=table([sample.loss_mask for sample in samples], 0).bool(),
-        tokens_BS=table([sample.tokens for sample in samples], PAD_TOKEN),
+        positions_BS=pad([range(length) for length in lengths], 0),
+        loss_mask_BS=pad([sample.loss_mask for sample in samples], 0).bool(),
+        tokens_BS=pad([sample.tokens for sample in samples], PAD_TOKEN),
     )

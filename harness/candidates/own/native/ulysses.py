@@ -1,15 +1,23 @@
 """Ulysses: one micro-batch of sequence-parallel training, to be read from top to bottom.
 
-A batch is padded: it has ids, positions, and masks of which columns are tokens and which are
-targets. Its tokens become one stream. Labels are shifted on the whole of it; then it is padded and
-cut, and each of the sp ranks that share a sequence computes on its shard. Only attention looks
-further: ranks exchange tokens for heads, attend to the whole stream with their part of the heads,
-and exchange back; see `exchange` and `attention`. What each rank makes of its tokens' losses, and
-what is then done with gradients, is the dialect's: either is right, and half of one with half of
-the other is off by the number of ranks. What training has besides is in `training`.
+1. A padded batch arrives: ids, positions, and two masks, of the columns that hold a token and of
+   those that hold a target.
+2. `unpad` joins its tokens, row after row, into one stream.
+3. `shift_labels` makes the next token of the whole stream the label of each token.
+4. `shard` pads the stream and cuts it into sp equal pieces. Each rank keeps one, its shard.
+5. `token_losses` runs the model on the shard. Only attention needs other tokens: in `attend`, the
+   ranks exchange tokens for heads, attend to the whole stream with a part of the heads each, and
+   exchange back.
+6. `loss` combines the losses of tokens, backward follows, and `reduce` combines the gradients of
+   all ranks.
+
+How step 6 is scaled is the dialect. In `GatherDialect` each rank computes the whole loss of its
+replica, and gradients are averaged. In `LocalDialect` each rank computes the share of its own
+tokens, and gradients are summed. Both are right; half of one with half of the other is off by the
+number of ranks. Everything that training needs besides is in `training`.
 
 Legend: B rows, S longest row, T tokens of the stream, P pad tokens at its end, L tokens on this
-rank, D hidden, N heads, K kv heads, M and C of them on this rank, H head dim.
+rank, D hidden, N heads, K kv heads, M heads on this rank, C kv heads on this rank, H head dim.
 """
 
 from abc import abstractmethod
@@ -27,7 +35,7 @@ from harness.candidates.own.native.attention import Kernel, Segments
 from harness.candidates.own.native.exchange import gather_tokens_together, scatter_tokens
 from harness.candidates.own.native.kernels import KERNELS
 from harness.candidates.own.native.rows import PAD_TOKEN, Batch
-from harness.candidates.own.native.training import Training, gradient, summed
+from harness.candidates.own.native.training import Training, gradient_or_zeros, sum_over
 from harness.candidates.protocol import Emit, Rank
 from harness.case import Case
 from harness.reference.decoder import Decoder, at_least_fp32
@@ -40,65 +48,66 @@ class Stream:
     ids_T: Tensor
     positions_T: Tensor
     labels_T: Tensor
-    # The numbers by which the harness knows each token again.
+    # The number of each token in the whole case, by which the harness recognises it.
     tokens_T: Tensor
-    # Where each token came from in the flattened (B, S).
+    # The place of each token in the flattened (B, S) batch.
     indices_T: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one rank computes on, and what attention must know about the whole stream."""
+    """One rank's piece of the padded stream, and what attention needs of the whole stream."""
 
     ids_L: Tensor
     positions_L: Tensor
     labels_L: Tensor
     tokens_L: Tensor
+    # The positions of the whole padded stream, and how many of them are padding.
     positions_TP: Tensor
     pad: int
 
 
 class Ulysses(Training):
-    """One micro-batch; each method is a part that scripts get wrong, and that mutants replace."""
+    """One micro-batch. Each method is a part that scripts get wrong and that mutants replace."""
 
     def forward_backward(
         self, model: Decoder, case: Case, batch: Batch, targets: Tensor, rank: Rank, emit: Emit
     ) -> Tensor:
-        """One micro-batch; leaves its gradients in the model -> loss, as this rank sees it."""
-        stream = self.shifted(self.unpad(batch))
-        mine = self.shard(case, stream, rank)
-        nll_L = self.token_losses(model, case, mine, rank, emit)
+        """Train on one micro-batch -> its loss on this rank; the model holds the gradients."""
+        stream = self.shift_labels(self.unpad(batch))
+        shard = self.shard(case, stream, rank)
+        nll_L = self.token_losses(model, case, shard, rank, emit)
         nll_L.retain_grad()
-        emit("nll", nll_L, mine.tokens_L)
+        emit("nll", nll_L, shard.tokens_L)
         loss = self.loss(case, batch, stream, nll_L, targets, rank)
-        # More than one where DDP or FSDP averages gradients that the dialect wants summed.
-        scale = self.scale(case, rank)
+        # More than 1 where DDP or FSDP averages gradients that the dialect wants summed.
+        scale = self.loss_scale(case, rank)
         self.backward(loss * scale)
-        # How much each token's loss moves the gradients once they are reduced.
-        emit("weight", gradient(nll_L) / scale / self.divisor(rank), mine.tokens_L)
+        # How much the loss of each token weighs in the gradients once they are reduced.
+        emit("weight", gradient_or_zeros(nll_L) / scale / self.divisor(rank), shard.tokens_L)
         return loss.detach()
 
     def unpad(self, batch: Batch) -> Stream:
-        """Drop the padding; row order and token order stay. Labels are the ids until shifted."""
+        """Drop the padding and join the rows, in order. Labels are the ids until shifted."""
         indices_T = batch.attended_BS.flatten().nonzero().squeeze(-1)
         ids_T = batch.ids_BS.flatten()[indices_T]
         positions_T = batch.positions_BS.flatten()[indices_T]
         tokens_T = batch.tokens_BS.flatten()[indices_T]
         return Stream(ids_T, positions_T, ids_T, tokens_T, indices_T)
 
-    def shifted(self, stream: Stream) -> Stream:
-        """Each token's label is the next token of the *whole* stream.
+    def shift_labels(self, stream: Stream) -> Stream:
+        """Make the next token of the *whole* stream the label of each token.
 
-        The last token of a row gets the next row's first, the last of all gets the first of all;
-        both are real ids and both carry no weight in the loss. Shifting after the stream is cut
-        would instead lose or wrap one label per rank.
+        The last token of a row gets the first of the next row, and the last token of all gets the
+        first of all. Both labels are real ids, and neither has a weight in the loss. A shift after
+        the cut would lose or wrap one label on each rank.
         """
         return replace(stream, labels_T=stream.labels_T.roll(-1))
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        """Pad the stream at its end and keep this rank's piece of everything."""
+        """Pad the stream at its end, and keep this rank's piece of everything."""
         pad = -len(stream.ids_T) % rank.sp.size()
-        # Pad positions start over, so that the tail is one more row and no row attends to it.
+        # Positions of padding start at 0, so that it is one more row and no token attends to it.
         tail_P = torch.arange(pad, device=stream.positions_T.device)
         positions_TP = torch.cat((stream.positions_T, tail_P))
         return Shard(
@@ -111,26 +120,26 @@ class Ulysses(Training):
         )
 
     def token_losses(
-        self, model: Decoder, case: Case, mine: Shard, rank: Rank, emit: Emit
+        self, model: Decoder, case: Case, shard: Shard, rank: Rank, emit: Emit
     ) -> Tensor:
-        """The loss of each of this rank's tokens, padding included -> nll_L."""
-        tap = partial(emit, tokens=mine.tokens_L)
-        segments = self.segments(mine, case)
-        tap("ids", mine.ids_L)
-        tap("positions", mine.positions_L)
-        tap("labels", mine.labels_L)
+        """Run the model on the shard -> nll_L, the loss of each token, padding included."""
+        tap = partial(emit, tokens=shard.tokens_L)
+        segments = self.segments(shard, case)
+        tap("ids", shard.ids_L)
+        tap("positions", shard.positions_L)
+        tap("labels", shard.labels_L)
         nll_L: Tensor = model(
-            mine.ids_L,
-            mine.positions_L,
+            shard.ids_L,
+            shard.positions_L,
             lambda q_LNH, k_LKH, v_LKH: self.attend(q_LNH, k_LKH, v_LKH, segments, case, rank),
             tap,
-            lambda x_LD, head: self.losses(x_LD, head, mine.labels_L, case, tap),
+            lambda x_LD, head: self.losses_from_hidden(x_LD, head, shard.labels_L, case, tap),
         )
         return nll_L
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        """Which tokens of the whole stream see each other."""
-        return Segments.of(mine.positions_TP, case.window)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        """Return which tokens of the whole stream see each other."""
+        return Segments.from_positions(shard.positions_TP, case.window)
 
     def attend(
         self,
@@ -142,63 +151,63 @@ class Ulysses(Training):
         rank: Rank,
     ) -> Tensor:
         """Exchange tokens for heads, attend to the whole stream, exchange back -> out_LNH."""
-        k_LKH, v_LKH = self.repeat(k_LKH, rank), self.repeat(v_LKH, rank)
+        k_LKH, v_LKH = self.repeat_kv_heads(k_LKH, rank), self.repeat_kv_heads(v_LKH, rank)
         q_TMH, k_TCH, v_TCH = self.gather_tokens((q_LNH, k_LKH, v_LKH), rank)
         out_TMH = self.kernel(case)(q_TMH, k_TCH, v_TCH, segments)
         return self.scatter_tokens(out_TMH, rank)
 
-    def repeat(self, x_LKH: Tensor, rank: Rank) -> Tensor:
-        """Every rank needs a kv head: repeat each in place until there are sp of them."""
+    def repeat_kv_heads(self, x_LKH: Tensor, rank: Rank) -> Tensor:
+        """Repeat each kv head in place until there is one for every rank."""
         return x_LKH.repeat_interleave(max(1, rank.sp.size() // x_LKH.shape[1]), 1)
 
     def gather_tokens(self, tensors: tuple[Tensor, ...], rank: Rank) -> tuple[Tensor, ...]:
-        """Sequence layout to head layout: all tokens, this rank's heads."""
+        """Go from sequence layout to head layout: all tokens, this rank's heads."""
         return gather_tokens_together(tensors, rank.sp)
 
     def kernel(self, case: Case) -> Kernel:
-        """What attends, to the whole stream with this rank's heads."""
+        """Return the function that attends to the whole stream with this rank's heads."""
         return KERNELS[case.kernel]
 
     def scatter_tokens(self, out_TMH: Tensor, rank: Rank) -> Tensor:
-        """Head layout to sequence layout: this rank's tokens, all heads."""
+        """Go from head layout to sequence layout: this rank's tokens, all heads."""
         return scatter_tokens(out_TMH, rank.sp)
 
     def targets(self, micro_batches: list[Batch], rank: Rank) -> Tensor:
-        """How many loss terms the step has, over all micro-batches and replicas."""
-        mine = torch.stack([supervised(batch).sum() for batch in micro_batches]).sum()
-        return summed(mine, rank.dp)
+        """Count the loss terms of the step, over all micro-batches and replicas."""
+        counts = [supervised_columns(batch).sum() for batch in micro_batches]
+        return sum_over(torch.stack(counts).sum(), rank.dp)
 
     @abstractmethod
     def loss(
         self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
     ) -> Tensor:
-        """What this rank calls backward on."""
+        """Combine the losses of tokens into the number that this rank calls backward on."""
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
-        """Turn this rank's gradients into what the optimizer sees."""
+        """Replace this rank's gradients by those that the optimizer sees."""
         sum_gradients(model, rank.world, divide_by=self.divisor(rank))
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        """The loss that a training log would show."""
-        return summed(total, rank.world) / self.divisor(rank)
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
+        """Return the loss that a training log would show."""
+        return sum_over(total, rank.world) / self.divisor(rank)
 
 
 class GatherDialect(Ulysses):
-    """The whole replica's loss on each rank, and the mean of gradients."""
+    """Each rank computes the whole loss of its replica; gradients are averaged over all ranks."""
 
     name = "native-gather"
 
     def loss(
         self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
     ) -> Tensor:
-        """As in plain training, from the losses of all tokens."""
+        """Compute the loss as plain training does, from the losses of all tokens."""
         nll_T = self.gather_losses(nll_L, rank)[: len(stream.ids_T)]
-        # Back to the padded batch, zero where nothing was computed.
+        # Put each loss back into its column of the padded batch; padding has zeros.
         nll_BS = nll_T.new_zeros(batch.ids_BS.numel()).index_put((stream.indices_T,), nll_T)
-        counts_BS = self.counts(batch)
+        counts_BS = self.loss_columns(batch)
         terms_BS = nll_BS.view(batch.ids_BS.shape)[:, :-1] * counts_BS
         if case.loss == "token-mean":
-            # The mean over replicas divides by dp what the global count already divided.
+            # `targets` counts all replicas already, and the mean over them divides by dp again.
             return terms_BS.sum() / targets.clamp(min=1) * case.dp
         if case.loss == "micro-mean":
             return terms_BS.sum() / counts_BS.sum().clamp(min=1) / case.micro_batches
@@ -206,24 +215,24 @@ class GatherDialect(Ulysses):
         return row_means_B.sum() / (len(case.rows) / case.dp)
 
     def gather_losses(self, nll_L: Tensor, rank: Rank) -> Tensor:
-        """The losses of the whole padded stream -> nll_TP."""
+        """Gather the losses of the whole padded stream -> nll_TP."""
         nll_TP: Tensor = GatherTokens.apply(nll_L, rank.sp)  # type: ignore[no-untyped-call]
         return nll_TP
 
-    def counts(self, batch: Batch) -> Tensor:
-        """Which columns of the padded batch are loss terms."""
-        return supervised(batch)
+    def loss_columns(self, batch: Batch) -> Tensor:
+        """Return which columns of the padded batch are loss terms."""
+        return supervised_columns(batch)
 
     def divisor(self, rank: Rank) -> int:
-        """A mean over all ranks."""
+        """Divide by the number of all ranks, for a mean."""
         return rank.world.size()
 
 
 class GatherTokens(torch.autograd.Function):
-    """All peers' pieces, in order; backward keeps this rank's piece times the group size.
+    """Join the pieces of all peers; backward keeps this rank's piece, times the group size.
 
-    Every peer computes the same loss from the gathered tensor, so its own piece of the gradient
-    is already whole. The factor pays in advance for the mean over the group that follows.
+    Every peer computes the same loss from the joined tensor, so the gradient of this rank's piece
+    is complete without any other rank. The factor undoes the mean over the group that follows.
     """
 
     @staticmethod
@@ -240,57 +249,58 @@ class GatherTokens(torch.autograd.Function):
 
 
 class LocalDialect(Ulysses):
-    """On each rank the share of its tokens in the global loss, and the sum of gradients."""
+    """Each rank computes its tokens' share of the global loss; gradients are summed."""
 
     name = "native-local"
 
     def loss(
         self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
     ) -> Tensor:
-        """What this rank's tokens add to the loss of all."""
+        """Sum what this rank's tokens add to the global loss."""
         weights_T = self.weights(case, batch, stream, targets)
         return (nll_L * self.cut_weights(weights_T.to(nll_L.dtype), rank)).sum()
 
     def weights(self, case: Case, batch: Batch, stream: Stream, targets: Tensor) -> Tensor:
-        """The weight of every token of the stream in the global loss, zero where unsupervised."""
-        counts_BS = supervised(batch)
+        """Return each token's weight in the global loss, zero if unsupervised -> weights_T."""
+        counts_BS = supervised_columns(batch)
         per_row_B = counts_BS.sum(1, keepdim=True)
-        share = {
+        divide_by = {
             "token-mean": targets,
             "micro-mean": per_row_B.sum() * case.dp * case.micro_batches,
             "row-mean": per_row_B * len(case.rows),
         }[case.loss]
-        weights_BS = F.pad(counts_BS / share.clamp(min=1).double(), (0, 1))
+        weights_BS = F.pad(counts_BS / divide_by.clamp(min=1).double(), (0, 1))
         return weights_BS.flatten()[stream.indices_T]
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
-        """This rank's piece of them; padding weighs nothing."""
+        """Keep this rank's piece of the weights; padding has none."""
         return cut(weights_T, rank)
 
-    def divisor(self, rank: Rank) -> int:  # noqa: ARG002 - nobody is averaged over
-        """A sum over all ranks."""
+    def divisor(self, rank: Rank) -> int:  # noqa: ARG002 - a sum has the same divisor on any mesh
+        """Divide by 1, for a sum."""
         return 1
 
 
-def supervised(batch: Batch) -> Tensor:
-    """Columns 0 to S-2 whose next column is a real, supervised target of the same row."""
+def supervised_columns(batch: Batch) -> Tensor:
+    """Return which of columns 0 to S-2 precede a real, supervised target of the same row."""
     return batch.loss_mask_BS[:, 1:] & batch.attended_BS[:, :-1]
 
 
 def cut(values_T: Tensor, rank: Rank, fill: float = 0) -> Tensor:
-    """This rank's consecutive piece of the padded stream."""
-    return pad_to(values_T, rank.sp.size(), fill).chunk(rank.sp.size())[rank.sp_index]
+    """Pad the stream and keep this rank's piece of it: consecutive, and as long as any other."""
+    pieces = pad_to_multiple(values_T, rank.sp.size(), fill).chunk(rank.sp.size())
+    return pieces[rank.sp_index]
 
 
-def pad_to(values_T: Tensor, sp: int, fill: float) -> Tensor:
+def pad_to_multiple(values_T: Tensor, sp: int, fill: float) -> Tensor:
     """Append `fill` until sp divides the length."""
     return F.pad(values_T, (0, -len(values_T) % sp), value=fill)
 
 
 def sum_gradients(model: nn.Module, group: ProcessGroup, *, divide_by: int) -> None:
-    """Every gradient becomes its sum over the group, divided; one collective for all of them.
+    """Replace every gradient by its sum over the group, divided; use one collective for all.
 
-    Half precisions are summed in fp32: a sum over ranks must not depend on their number.
+    Half precisions are summed in fp32, so that the sum does not depend on the number of ranks.
     """
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     flat = torch.cat([at_least_fp32(grad).flatten() for grad in grads])

@@ -1,4 +1,4 @@
-"""Which kernels can run here, and what the others lack."""
+"""Which attention kernels this machine can run, and what the others lack."""
 
 from importlib import import_module
 from inspect import signature
@@ -7,37 +7,37 @@ import torch
 
 from harness.case import Case
 
-# What has to be installed, where its function is, and an argument that older ones do not have.
+# For each kernel: its requirement, module and function, and an argument new in that release.
 REQUIRED = {
     "varlen": ("torch>=2.11", "torch.nn.attention.varlen", "varlen_attn", "window_size"),
     "flash": ("flash-attn>=2.8", "flash_attn", "flash_attn_varlen_func", "deterministic"),
 }
 DTYPES = ("bf16", "fp16")
-COMPUTE = (8, 0)
+CAPABILITY = (8, 0)
 MAX_HEAD_DIM = 256
 
 
 def lacking(kernel: str) -> list[str]:
-    """What this machine lacks for a kernel: nothing where it can run."""
+    """List what this machine lacks to run a kernel; an empty list if it can."""
     if kernel not in REQUIRED:
         return []
-    found = []
+    missing = []
     requirement, module, function, argument = REQUIRED[kernel]
     try:
         if argument not in signature(getattr(import_module(module), function)).parameters:
-            found.append(f"{requirement} (this {function} has no {argument})")
+            missing.append(f"{requirement} (this {function} has no {argument})")
     except (ImportError, AttributeError) as error:
-        found.append(f"{requirement} ({error})")
+        missing.append(f"{requirement} ({error})")
     if not torch.cuda.is_available():
-        return [*found, "a CUDA device (torch finds none)"]
+        return [*missing, "a CUDA device (torch finds none)"]
     weakest = min(map(torch.cuda.get_device_capability, range(torch.cuda.device_count())))
-    if weakest < COMPUTE:
-        found.append("a GPU of sm{}{} or newer (one has sm{}{})".format(*COMPUTE, *weakest))
-    return found
+    if weakest < CAPABILITY:
+        missing.append("a GPU of sm{}{} or newer (one has sm{}{})".format(*CAPABILITY, *weakest))
+    return missing
 
 
-def unsupported(case: Case) -> str | None:
-    """None, or why no rank on this machine can run the kernel of a case."""
+def unsupported_reason(case: Case) -> str | None:
+    """Return why no rank on this machine can run the kernel of a case, or None if one can."""
     name = f"kernel={case.kernel}"
     if case.kernel not in REQUIRED:
         return None

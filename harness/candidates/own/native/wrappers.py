@@ -1,7 +1,7 @@
 """What training puts around a model: torch.compile, and DDP or FSDP, which hold its parameters.
 
-DDP and FSDP reduce gradients during backward, and average over all ranks: to them, each is a
-replica.
+DDP and FSDP reduce gradients during backward. They average over all ranks, because they take each
+rank for a replica.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -21,46 +21,47 @@ from harness.reference.weights import TORCH_DTYPES
 
 
 class Bare:
-    """Whole parameters on every rank; the step reduces their gradients itself."""
+    """No wrapper: every rank has whole parameters, and the step reduces their gradients."""
 
     def wrap(self, model: Decoder, _case: Case, _rank: Rank) -> Decoder:
+        """Return the model as the step calls it."""
         return model
 
-    def accumulation(self, _model: Any, _now: bool) -> AbstractContextManager[None]:
-        """Around a micro-batch: gradients are reduced now, or wait for those of the next."""
+    def gradient_sync(self, _model: Any, _now: bool) -> AbstractContextManager[None]:
+        """Return a context for a micro-batch, which reduces gradients now or later."""
         return nullcontext()
 
-    def unwrapped(self, model: Decoder) -> Decoder:
-        """The model that knows parameters by their names."""
+    def unwrap(self, model: Decoder) -> Decoder:
+        """Return the model whose parameters have their own names."""
         return model
 
-    def whole(self, gradient: Tensor) -> Tensor:
-        """The gradient, of which a rank may have no more than a piece."""
+    def whole_gradient(self, gradient: Tensor) -> Tensor:
+        """Gather the gradient if each rank has only a piece of it."""
         return gradient
 
 
 class Replicated(Bare):
-    """DDP: whole parameters on every rank, and gradients averaged in buckets."""
+    """DDP: every rank has whole parameters, and gradients are averaged in buckets."""
 
     def wrap(self, model: Decoder, _case: Case, rank: Rank) -> Decoder:
         replicated = DistributedDataParallel(model, process_group=rank.world)
         if next(model.parameters()).itemsize < 4:
             replicated.register_comm_hook(rank.world, average_in_fp32)
-        # Called like the model, and asked for its parameters.
+        # The step only calls it like the model and reads its parameters.
         return cast("Decoder", replicated)
 
-    def accumulation(self, model: Any, now: bool) -> AbstractContextManager[None]:
+    def gradient_sync(self, model: Any, now: bool) -> AbstractContextManager[None]:
         return nullcontext() if now else cast("AbstractContextManager[None]", model.no_sync())
 
-    def unwrapped(self, model: Decoder) -> Decoder:
+    def unwrap(self, model: Decoder) -> Decoder:
         return cast("Decoder", model.module)
 
 
 class Sharded(Bare):
-    """FSDP2: a piece of every parameter on each rank, and gradients averaged as they are cut."""
+    """FSDP2: each rank has a piece of every parameter, and of every averaged gradient."""
 
     def wrap(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
-        # A second to import, in a process that may never need it.
+        # These imports take a second, and many processes never need them.
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -74,12 +75,12 @@ class Sharded(Bare):
             fully_shard(module, mesh=mesh, mp_policy=policy)
         return model
 
-    def accumulation(self, model: Any, now: bool) -> AbstractContextManager[None]:
+    def gradient_sync(self, model: Any, now: bool) -> AbstractContextManager[None]:
         model.set_requires_gradient_sync(now)
         return nullcontext()
 
-    def whole(self, gradient: Any) -> Tensor:
-        """As `full_tensor`, in which gloo crashes if it is on a GPU: pytorch#152645."""
+    def whole_gradient(self, gradient: Any) -> Tensor:
+        """Do what `full_tensor` does, which crashes with gloo on a GPU: pytorch#152645."""
         group, piece = gradient.device_mesh.get_group(), gradient.to_local()
         # The last ranks may have fewer rows than the others, or none.
         most = -(-len(gradient) // group.size())
@@ -97,27 +98,30 @@ def average_in_fp32(
     group: ProcessGroup,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> Future[Tensor]:
-    """As DDP itself would, in half precision: but a sum must not depend on how many add to it."""
+    """Average a bucket of half-precision gradients as DDP does, but in fp32.
+
+    So the result does not depend on the number of ranks.
+    """
     short = bucket.buffer()
     wide = at_least_fp32(short) / group.size()
-    under_way = dist.all_reduce(wide, group=group, async_op=True).get_future()
-    averaged: Future[Tensor] = under_way.then(lambda done: short.copy_(done.value()[0]))
+    reduction = dist.all_reduce(wide, group=group, async_op=True).get_future()
+    averaged: Future[Tensor] = reduction.then(lambda done: short.copy_(done.value()[0]))
     return averaged
 
 
 def compile_layers(model: Decoder, device: torch.device) -> None:
-    """Compile what each layer does to tokens by themselves, for streams of any length.
+    """Compile the parts of each layer in which no token sees another, for streams of any length.
 
-    Collectives, and the taps that read what is between, stay outside of the graphs.
+    Collectives, and the taps between these parts, stay outside of the graphs.
     """
-    # torch gives up on a function after a few models of other shapes, and every case has its own.
+    # Each case has its own shapes, and after a few of them torch stops compiling a function.
     torch.compiler.reset()
-    # Without an accelerator, inductor needs a C++ compiler and 17 seconds for its first kernel.
-    # What it does before that, tracing and differentiating ahead of time, is the same here.
+    # On a CPU, inductor needs a C++ compiler and 17 seconds for its first kernel. `aot_eager`
+    # traces and differentiates in the same way, without the kernel.
     backend = "aot_eager" if device.type == "cpu" else "inductor"
     for layer in model.layers:
         for part in ("project", "feed_forward"):
-            # With `fullgraph` what is not compiled is an error, and not run as it is in silence.
+            # Without `fullgraph`, torch silently runs uncompiled what it cannot compile.
             compiled = torch.compile(
                 getattr(layer, part), fullgraph=True, dynamic=True, backend=backend
             )
