@@ -68,7 +68,7 @@ class Stream:
 
     def segments(self, device: str = "cpu") -> Segments:
         positions_T = torch.cat([torch.arange(length) for length in self.lengths])
-        return Segments.of(positions_T.to(device), self.window)
+        return Segments.from_positions(positions_T.to(device), self.window)
 
 
 @st.composite
@@ -167,7 +167,7 @@ def test_a_mask_is_whatever_the_rows_say() -> None:
 
 
 def test_a_stream_that_begins_inside_a_row_is_whole() -> None:
-    segments = Segments.of(torch.tensor([2, 3, 0, 0, 1]), None)
+    segments = Segments.from_positions(torch.tensor([2, 3, 0, 0, 1]), None)
     assert segments.lengths == [2, 1, 2]
     assert segments.total == 5
 

@@ -191,15 +191,15 @@ class Anywhere(LocalDialect):
 class OfOneRow(Anywhere):
     """The kernel is told of a single row as long as the stream."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        return Segments.of(torch.ones_like(mine.positions_TP), case.window)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        return Segments.from_positions(torch.ones_like(shard.positions_TP), case.window)
 
 
 class OneLate(Anywhere):
     """The kernel is told of rows that all begin a token late, but for the first."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        return Segments.of(mine.positions_TP - 1, case.window)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        return Segments.from_positions(shard.positions_TP - 1, case.window)
 
 
 VARLEN = Anywhere(varlen_attn)

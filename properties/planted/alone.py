@@ -1,4 +1,9 @@
-"""Steps of which something is to be said at sp 1, where nobody shares a sequence."""
+"""Candidates for comparisons of a step with itself at sp 1, where no ranks share a sequence.
+
+Some refuse or fail at sp 1, some are wrong there as well, and some emit only a part of their
+gradients, or hold gradients in more than one model. `properties/meta/judge/test_self_reference.py`
+has what the harness must report of each.
+"""
 
 from collections.abc import Collection
 from typing import ClassVar
@@ -9,33 +14,33 @@ from torch import distributed as dist
 
 from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LOCAL, LocalDialect
-from harness.candidates.own.native.training import gradient
+from harness.candidates.own.native.training import gradient_or_zeros
 from harness.case import Case
 from harness.reference import TORCH_DTYPES, Decoder
 
 
 class Alone(LocalDialect):
-    """Native, and at sp 1 it does something else."""
+    """The native step; a subclass changes what it refuses or emits at sp 1."""
 
     def supports(self, case: Case) -> str | None:
-        return self.why(case) if case.sp == 1 else super().supports(case)
+        return self.refusal(case) if case.sp == 1 else super().supports(case)
 
-    def why(self, case: Case) -> str | None:
+    def refusal(self, case: Case) -> str | None:
         return super().supports(case)
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        LOCAL.run(case, rank, self.otherwise(emit) if case.sp == 1 else emit)
+        LOCAL.run(case, rank, self.change_emit(emit) if case.sp == 1 else emit)
 
-    def otherwise(self, emit: Emit) -> Emit:
+    def change_emit(self, emit: Emit) -> Emit:
         return emit
 
 
 class Refuses(Alone):
-    """It does not do without peers."""
+    """It refuses every case without peers."""
 
     name = "refuses"
 
-    def why(self, case: Case) -> str | None:  # noqa: ARG002 - whatever the case
+    def refusal(self, case: Case) -> str | None:  # noqa: ARG002 - whatever the case
         return "two ranks or more"
 
 
@@ -44,12 +49,12 @@ class Raises(Alone):
 
     name = "raises"
 
-    def otherwise(self, emit: Emit) -> Emit:  # noqa: ARG002 - none is used
+    def change_emit(self, emit: Emit) -> Emit:  # noqa: ARG002 - none is used
         raise ValueError("no peers")
 
 
 class TwiceTheLoss(LocalDialect):
-    """Its log shows twice the loss, whatever sp is."""
+    """It reports twice the loss, at any sp."""
 
     name = "twice-the-loss"
 
@@ -61,7 +66,7 @@ class TwiceTheLoss(LocalDialect):
 
 
 class TwiceEverything(LocalDialect):
-    """Gradients are twice what they should be, whatever sp is."""
+    """Its gradients are twice as large as they should be, at any sp."""
 
     name = "twice-everything"
 
@@ -89,7 +94,7 @@ class DividedByReplicas(LocalDialect):
 
 
 class TimesMicroBatches(DividedByReplicas):
-    """Gradients are summed over micro-batches that are whole each."""
+    """Gradients are summed over micro-batches where they should be averaged."""
 
     name = "times-micro-batches"
 
@@ -98,20 +103,20 @@ class TimesMicroBatches(DividedByReplicas):
 
 
 class Few(LocalDialect):
-    """It shows two gradients of all that it has, whatever sp is."""
+    """It emits only two of its gradients, at any sp."""
 
     name = "few"
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        def of_two(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+        def emit_two(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
             if not key.startswith("grad.") or key in ("grad.norm", "grad.embed"):
                 emit(key, tensor, tokens)
 
-        super().run(case, rank, of_two)
+        super().run(case, rank, emit_two)
 
 
 class ClearsGradients(Few):
-    """The same, and at the end no parameter has a gradient."""
+    """As `Few`, and it clears the gradients of all parameters at the end."""
 
     name = "clears-gradients"
     models: ClassVar[list[nn.Module]] = []
@@ -127,7 +132,7 @@ class ClearsGradients(Few):
 
 
 class AsksForGradients(ClearsGradients):
-    """The same, and backward never put them into parameters."""
+    """As `ClearsGradients`, and gradients come from `torch.autograd.grad` instead of backward."""
 
     name = "asks-for-gradients"
 
@@ -138,26 +143,29 @@ class AsksForGradients(ClearsGradients):
     def backward(self, loss: Tensor) -> None:
         made = torch.autograd.grad(loss, self.parameters)
         for parameter, more in zip(self.parameters, made, strict=True):
-            parameter.grad = gradient(parameter) + more
+            parameter.grad = gradient_or_zeros(parameter) + more
 
 
 class EmitsTwice(LocalDialect):
-    """It emits matrices alone, and a tied weight under both its names."""
+    """It emits the gradients of matrices only, and that of a tied weight under both its names."""
 
     name, limits = "emits-twice", "tied=1 steps=1"
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        def of_matrices(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+        def emit_matrices(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
             if not key.startswith("grad.") or tensor.ndim > 1:
                 emit(key, tensor, tokens)
             if key == "grad.embed":
                 emit("grad.head", tensor, tokens)
 
-        super().run(case, rank, of_matrices)
+        super().run(case, rank, emit_matrices)
 
 
 class EmitsFused(LocalDialect):
-    """It emits queries, keys and values as one as well; so it may leave them out, or not norms."""
+    """It also emits the gradients of q, k and v joined in one tensor, and leaves some kinds out.
+
+    If it leaves out q, k and v themselves, the joined tensor still covers them, but no norms.
+    """
 
     def __init__(self, *, without: Collection[str], name: str) -> None:
         self.without, self.name = without, name
@@ -165,7 +173,7 @@ class EmitsFused(LocalDialect):
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         parts: list[Tensor] = []
 
-        def fused(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+        def emit_fused(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
             kind = key.rpartition(".")[2]
             if kind not in self.without or not key.startswith("grad."):
                 emit(key, tensor, tokens)
@@ -175,11 +183,11 @@ class EmitsFused(LocalDialect):
                 emit(f"{key}.fused", torch.cat(parts), None)
                 parts.clear()
 
-        super().run(case, rank, fused)
+        super().run(case, rank, emit_fused)
 
 
 class KeepsACopy(LocalDialect):
-    """A copy of the model in fp32 holds the same gradients."""
+    """It keeps a copy of the model in fp32, which holds the same gradients."""
 
     name = "keeps-a-copy"
 
@@ -191,11 +199,11 @@ class KeepsACopy(LocalDialect):
     def reduce(self, model: Decoder, rank: Rank) -> None:
         super().reduce(model, rank)
         for copy, parameter in zip(self.copy.parameters(), model.parameters(), strict=True):
-            copy.grad = gradient(parameter).to(copy.dtype)
+            copy.grad = gradient_or_zeros(parameter).to(copy.dtype)
 
 
 class KeepsItsModel(LocalDialect):
-    """The model of another step stays, with its gradients."""
+    """It keeps the models of earlier runs, with their gradients."""
 
     name = "keeps-its-model"
     kept: ClassVar[list[nn.Module]] = []
@@ -206,32 +214,32 @@ class KeepsItsModel(LocalDialect):
 
 
 class ZeroKeys(LocalDialect):
-    """The gradients of the weights of keys are zero, whatever sp is."""
+    """The gradients of the key weights are zero, at any sp."""
 
     name = "zero-keys"
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        def without_keys(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+        def emit_zero_keys(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
             factor = 0 if key.startswith("grad.") and key.endswith(".k") else 1
             emit(key, factor * tensor, tokens)
 
-        super().run(case, rank, without_keys)
+        super().run(case, rank, emit_zero_keys)
 
 
 class InBf16(LocalDialect):
-    """It says that it is for one dtype only."""
+    """Its limits allow one dtype only."""
 
     name, limits = "in-bf16", "dtype=bf16"
 
 
 class InTwoMicroBatches(LocalDialect):
-    """It says that it needs two micro-batches."""
+    """Its limits demand two micro-batches."""
 
     name, limits = "in-two-micro-batches", "micro=2"
 
 
 class OverAll(LocalDialect):
-    """It makes a group of its own over all ranks."""
+    """It needs all ranks that exist, as a step does that makes a group over all of them."""
 
     name, limits = "over-all", "ranks=all"
 
@@ -241,7 +249,7 @@ class OverAll(LocalDialect):
 
 
 class OverAllWrong(OverAll):
-    """And where a sequence is shared, its gradients are wrong."""
+    """As `OverAll`, and its gradients are wrong where ranks share a sequence."""
 
     name = "over-all-wrong"
 
@@ -274,7 +282,7 @@ OVER_ALL_WRONG = OverAllWrong()
 
 
 class NowAndThen(LocalDialect):
-    """Its first run over several ranks of each case is wrong, and every later one is right."""
+    """Its first run of each case with sp above 1 is wrong, and every later run is right."""
 
     name = "now-and-then"
     seen: ClassVar[set[str]] = set()
@@ -307,11 +315,11 @@ SHOWS_MORE = ShowsMore()
 
 
 class RoundsSums(LocalDialect):
-    """Its gradients are as exact as fp32, before they are divided by the number of targets."""
+    """It rounds gradients to fp32 before it divides them by the number of targets."""
 
     def __init__(self, name: str, factor: float) -> None:
         super().__init__()
-        # Where ranks share a sequence.
+        # The factor of gradients where ranks share a sequence.
         self.name, self.factor = name, factor
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:

@@ -1,6 +1,6 @@
-"""The native step with one thing wrong around it, and a probe of what is around it.
+"""Steps with one bug in what training puts around them, and steps that report what is around them.
 
-Each docstring of a mutant is the bug in a sentence.
+The docstring of a class describes its bug.
 """
 
 import time
@@ -20,58 +20,58 @@ from harness.watch.flight_recorder import kind_of, recorded
 
 
 class SharesAveraged(LocalDialect):
-    """Each rank has a share of the loss, and a wrapper averages as if it were whole."""
+    """Each rank has a share of the loss, and a wrapper averages it as if it were whole."""
 
     name = "shares-averaged"
 
-    def scale(self, _case: Case, _rank: Rank) -> float:
+    def loss_scale(self, _case: Case, _rank: Rank) -> float:
         return 1
 
 
 class NeverReduces(GatherDialect):
-    """The last micro-batch, too, is under `no_sync`."""
+    """The last micro-batch runs under `no_sync` as well."""
 
     name = "never-reduces"
 
-    def accumulation(self, *given: Any, **_last: Any) -> AbstractContextManager[None]:
-        return super().accumulation(*given, last=False)
+    def gradient_sync(self, *arguments: Any, **_last: Any) -> AbstractContextManager[None]:
+        return super().gradient_sync(*arguments, last=False)
 
 
 class AmongReplicas(GatherDialect):
-    """The wrapper is given the data-parallel group, and peers of a sequence are not averaged."""
+    """The wrapper gets the data-parallel group, so it does not average over peers."""
 
     name = "among-replicas"
 
-    def wrapped(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
-        return super().wrapped(model, case, replace(rank, world=rank.dp))
+    def wrap_model(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
+        return super().wrap_model(model, case, replace(rank, world=rank.dp))
 
 
 class ReducesAgain(LocalDialect):
-    """After each micro-batch everything is reduced, what was reduced before as well."""
+    """After each micro-batch all gradients are reduced, even those that were reduced before."""
 
     name = "reduces-again"
 
-    def accumulation(self, *given: Any, **_last: Any) -> AbstractContextManager[Any]:
-        model, _, rank = given
+    def gradient_sync(self, *arguments: Any, **_last: Any) -> AbstractContextManager[Any]:
+        model, _, rank = arguments
         after = ExitStack()
         after.callback(self.reduce, model, rank)
         return after
 
 
 class FirstLayerForAll(LocalDialect):
-    """What was compiled for the first layer, with its weights, runs in all of them."""
+    """The compiled code of the first layer, with its weights, runs in all layers."""
 
     name = "first-layer-for-all"
 
-    def wrapped(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
-        model = super().wrapped(model, case, rank)
+    def wrap_model(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
+        model = super().wrap_model(model, case, rank)
         for layer in model.layers:
             layer.feed_forward = model.layers[0].feed_forward
         return model
 
 
 class Watched(LocalDialect):
-    """Right, and tells how often it reduced, gathered and exchanged, and what was compiled."""
+    """A correct step that emits how often it reduced, gathered, exchanged and compiled."""
 
     name = "watched"
 
@@ -79,33 +79,33 @@ class Watched(LocalDialect):
         from torch._dynamo import config
         from torch._dynamo.utils import counters
 
-        before, began = counters["stats"]["unique_graphs"], time.time_ns()
+        before, started = counters["stats"]["unique_graphs"], time.time_ns()
         with config.patch(recompile_limit=2):
             super().run(case, rank, emit)
         emit("graphs", torch.tensor(counters["stats"]["unique_graphs"] - before))
-        entries = [entry for entry in recorded() if entry["time_created_ns"] >= began]
+        entries = [entry for entry in recorded() if entry["time_created_ns"] >= started]
         for kind in ("reduce", "gather", "all_to_all"):
-            ours = (entry for entry in entries if kind in kind_of(entry))
-            entered = [", ".join(entry.get("input_dtypes", [])) for entry in ours]
+            of_kind = (entry for entry in entries if kind in kind_of(entry))
+            entered = [", ".join(entry.get("input_dtypes", [])) for entry in of_kind]
             for dtype in set(entered):
                 emit(f"{kind} in {dtype}", torch.tensor(entered.count(dtype)))
 
 
 class AlwaysReduces(Watched):
-    """There is no `no_sync`: every micro-batch is reduced, and only the time is wasted."""
+    """Without `no_sync` every micro-batch is reduced; this is correct and wastes time."""
 
     name = "always-reduces"
 
-    def accumulation(self, *given: Any, **_last: Any) -> AbstractContextManager[None]:
-        return super().accumulation(*given, last=True)
+    def gradient_sync(self, *arguments: Any, **_last: Any) -> AbstractContextManager[None]:
+        return super().gradient_sync(*arguments, last=True)
 
 
 class SumsShort(Watched):
-    """Nobody tells the wrapper that gradients in half precision are to be summed in fp32."""
+    """The wrapper sums half-precision gradients in half precision, not in fp32."""
 
     name = "sums-short"
 
-    def wrapped(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
+    def wrap_model(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import fully_shard
 
@@ -116,48 +116,48 @@ class SumsShort(Watched):
 
 
 class SendsWide(SumsShort):
-    """Nobody tells FSDP either what parameters that are held in fp32 are computed with in."""
+    """As `SumsShort`, and FSDP gathers parameters that are held in fp32 in fp32."""
 
     name = "sends-wide"
 
-    def wrapped(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
-        return super().wrapped(model.float(), case, rank)
+    def wrap_model(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
+        return super().wrap_model(model.float(), case, rank)
 
 
 class HeldShort(Watched):
-    """Parameters are held in the dtype that they are computed with in."""
+    """Parameters are held in the dtype of the computation, not in fp32."""
 
     name = "held-short"
 
-    def wrapped(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
-        return super().wrapped(model, replace(case, mixed=False), rank)
+    def wrap_model(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
+        return super().wrap_model(model, replace(case, mixed=False), rank)
 
 
 class ComputedWide(Watched):
-    """Parameters that are held in fp32 are computed with in fp32."""
+    """Parameters that are held in fp32 are also used in fp32, not in half precision."""
 
     name = "computed-wide"
 
     def model(self, case: Case, rank: Rank) -> Decoder:
         return Decoder(case, torch.float32, rank.device)
 
-    def wrapped(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
-        return super().wrapped(model, replace(case, mixed=False), rank)
+    def wrap_model(self, model: Decoder, case: Case, rank: Rank) -> Decoder:
+        return super().wrap_model(model, replace(case, mixed=False), rank)
 
 
 class Uncompiled(Watched):
-    """torch.compile may give up in silence, and counts what it compiled in earlier cases."""
+    """torch.compile may give up silently, and its limit counts the graphs of earlier cases."""
 
     name = "uncompiled"
 
-    def wrapped(self, *given: Any) -> Decoder:
+    def wrap_model(self, *arguments: Any) -> Decoder:
         compiled = torch.compile
 
         def lenient(*function: Any, fullgraph: bool, **options: Any) -> Any:
             return compiled(*function, fullgraph=not fullgraph, **options)
 
         with patch("torch.compiler.reset"), patch("torch.compile", lenient):
-            return super().wrapped(*given)
+            return super().wrap_model(*arguments)
 
 
 SHARES_AVERAGED, NEVER_REDUCES = SharesAveraged(), NeverReduces()

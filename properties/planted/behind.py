@@ -1,6 +1,6 @@
-"""The steps of a published library, each with one more bug behind those that are listed.
+"""The steps of a published library with one more bug, hidden behind those that are listed.
 
-`make` writes the package that wires them, as somebody else's would lie there.
+`make` writes a package that wires these steps, as a user's own package would.
 """
 
 import sys
@@ -10,7 +10,7 @@ from harness.candidates.published.environment import Environment
 from harness.candidates.published.library import Library
 
 NAME = "behind"
-# Of every model, and no listed bug is of it alone.
+# Every model has this tensor, and no listed bug affects it alone.
 PLANTED = "grad.norm"
 
 CANDIDATE = """
@@ -31,7 +31,7 @@ STEPS = {{key: partial(step, released) for key, released in RELEASED.items()}}
 
 
 def make(folder: Path, library: Library) -> Path:
-    """The folder to be imported from; ranks run in the library's own environment."""
+    """Write the package, and return the folder to import it from."""
     package = folder / "outside" / NAME
     package.mkdir(parents=True)
     for name in ("requirements.txt", "known.toml"):
@@ -51,16 +51,16 @@ def make(folder: Path, library: Library) -> Path:
 
 
 def forget() -> None:
-    """The next library's is another package of the same name."""
+    """Unload the package, since that of the next library has the same name."""
     for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
         del sys.modules[name]
 
 
 def at_home(folder: Path, library: Library, planted: Library) -> Path:
-    """A folder of environments in which that of the library has both names."""
-    theirs = Environment(library, library.pinned).folder
+    """Make a folder in which both packages have the environment of the library."""
+    environment = Environment(library, library.pinned).folder
     environments = folder / "environments"
     environments.mkdir()
-    for name in (theirs.name, Environment(planted, planted.pinned).folder.name):
-        (environments / name).symlink_to(theirs)
+    for name in (environment.name, Environment(planted, planted.pinned).folder.name):
+        (environments / name).symlink_to(environment)
     return environments

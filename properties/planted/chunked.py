@@ -1,4 +1,4 @@
-"""The native step on a rank that has room for hardly any logits."""
+"""The native step with memory for hardly any logits."""
 
 from torch import Tensor
 
@@ -8,10 +8,10 @@ AT_ONCE = 100
 
 
 class Chunked(GatherDialect):
-    """A few tokens at a time, and a refusal of more."""
+    """Cross entropy gets a few tokens at a time, and raises if it gets more."""
 
     name = "chunked"
-    logits_at_once = AT_ONCE
+    max_logits_at_once = AT_ONCE
 
     def cross_entropy(self, logits_LV: Tensor, labels_L: Tensor) -> Tensor:
         tokens, vocabulary = logits_LV.shape

@@ -1,6 +1,6 @@
-"""The native step with a fault that takes time to show: another step, or another case.
+"""Steps whose bug shows only in a later step, or in a later case.
 
-Each docstring is the bug in a sentence, with its number in the catalogue where it has one.
+The docstring of a class describes its bug, with its number in the catalogue if it has one.
 
 Legend: L tokens on this rank.
 """
@@ -16,7 +16,7 @@ from harness.reference.decoder import Decoder
 
 
 class OldCount(LocalDialect):
-    """B149: the count of targets is kept for the next case, which divides by it."""
+    """B149: the next case divides by the number of targets of this one."""
 
     name = "old-count"
     last: Tensor | None = None
@@ -42,7 +42,7 @@ class KeepsGradients(LocalDialect):
 
 
 class ReducesSomeSteps(LocalDialect):
-    """Gradients are summed over ranks in one step only, and replicas drift apart in others."""
+    """Gradients are summed over ranks in one step only; in others replicas drift apart."""
 
     name = "reduces-some-steps"
 

@@ -1,7 +1,7 @@
-"""Steps that are wrong somewhere only: each is ours, and what it shows is altered there.
+"""Steps that are wrong in some cases only: each is the native step with altered tensors there.
 
-An adversary wrote them, and each was passed once. None may be, unless the bounds that are printed
-leave out where it is wrong.
+They were written to deceive the harness, and each passed once. None may pass now, unless the
+printed bounds exclude the cases in which it is wrong.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def everywhere(_case: Case) -> bool:
 
 
 class Altered:
-    """Our step; where it says so, another one."""
+    """The native step, which refuses some cases and alters its tensors in some."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Altered:
 
 
 def scaled(share: float, *only: str) -> Change:
-    """Gradients that are off by a factor, all or some of them."""
+    """Make a change that scales the given tensors, or all gradients."""
 
     def change(key: str, tensor: Tensor, _case: Case) -> Tensor:
-        is_meant = key in only if only else key.startswith("grad.")
-        return (tensor.double() * share).to(tensor.dtype) if is_meant else tensor
+        is_scaled = key in only if only else key.startswith("grad.")
+        return (tensor.double() * share).to(tensor.dtype) if is_scaled else tensor
 
     return change
 
@@ -71,12 +71,12 @@ def longest(case: Case) -> int:
     return max(map(len, case.rows))
 
 
-# What is asked for is refused.
+# These refuse the cases that the user asked for.
 ONLYSP1 = Altered("onlysp1", refuses=shares, wrong=shares)
 LIMSP1 = Altered("limsp1", limits="sp=1", wrong=shares)
 NOTARGET = Altered("notarget", refuses=has_a_target)
 
-# It is wrong beyond the usual sizes.
+# These are wrong beyond the usual sizes.
 LONG = Altered("long", lambda case: longest(case) > 12)
 ROWS = Altered("rows", lambda case: len(case.rows) > 8)
 VOCAB = Altered("vocab", lambda case: case.vocab > 32)
@@ -94,6 +94,6 @@ BEYOND = (
     *("SP3BAD", "SP8", "DP4"),
 )
 
-# It is off by little, and by the same in every case.
+# These are off by little, and by the same factor in every case.
 HUNDREDTH = Altered("hundredth", change=scaled(1.01, "grad.head"))
 HALF_A_HUNDREDTH = Altered("half-a-hundredth", change=scaled(1.005))

@@ -1,4 +1,8 @@
-"""Candidates that misbehave on one rank, each in its own way; the other ranks are honest."""
+"""Candidates that misbehave on one rank, each in its own way; the other ranks do not.
+
+Tests of the ranks, and `ci/chaos.py`, expect one report for each of them, and nothing left behind.
+Tests also look for names of functions in the stacks that the harness reports.
+"""
 
 import _thread
 import ctypes
@@ -38,7 +42,7 @@ FOR_EVER = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Faulty:
-    """The native step, and what one rank does before or after it."""
+    """The native step, with a call before or after it on one rank."""
 
     name: str
     rank: int
@@ -61,7 +65,7 @@ def sleep(_rank: Rank, _emit: Emit) -> None:
 
 
 def sleep_elsewhere(_rank: Rank, _emit: Emit) -> None:
-    """As in backward on a GPU: a thread that Python did not start, and the main one waits."""
+    """Sleep in a thread that Python does not know, as in backward on a GPU, and wait for it."""
     done = threading.Lock()
     done.acquire()
     _thread.start_new_thread(sleep, (_rank, _emit))
@@ -75,7 +79,7 @@ def spin(_rank: Rank, _emit: Emit) -> None:
 
 def turn_deaf(_rank: Rank, emit: Emit) -> None:
     emit("deaf", torch.ones(()))
-    # A call into C that does not let go of the interpreter: no other thread runs either.
+    # PyDLL keeps the interpreter lock during the call, so no other thread can run.
     ctypes.PyDLL(None).sleep(FOR_EVER)
 
 
@@ -88,7 +92,7 @@ def raise_as_planned(_rank: Rank, _emit: Emit) -> None:
 
 
 def leave_a_daemon(_rank: Rank, emit: Emit) -> None:
-    """Of another session and another parent, and nothing in its environment says whose it is."""
+    """Leave a process with another session, another parent and an empty environment."""
     command = [f"daemon of {os.environ[ADDRESS]}", str(FOR_EVER)]
     if os.fork() == 0:
         subprocess.Popen(command, executable="/bin/sleep", env={}, start_new_session=True)
@@ -125,7 +129,7 @@ def vanish(_rank: Rank, _emit: Emit) -> None:
 
 
 def flood(_rank: Rank, _emit: Emit) -> None:
-    """As a step does that prints every tensor; then it fails."""
+    """Write far too much to the log, as a step does that prints every tensor; then fail."""
     for _ in range(300):
         os.write(2, b"so long " * (1 << 17))
     raise ValueError("after a long word")
@@ -137,7 +141,7 @@ def close_sockets(_rank: Rank, _emit: Emit) -> None:
 
 
 def fill_the_disk(_rank: Rank, _emit: Emit) -> None:
-    """No file of this process may grow any more, its log neither."""
+    """Let no file of this process grow any more, not even its log."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     Path(tempfile.gettempdir(), "full").write_text("of this")
 
@@ -157,7 +161,7 @@ def all_reduce_alone(rank: Rank, _emit: Emit) -> None:
 
 
 def controller() -> Any:
-    """The worker's end of the socket, which no candidate should know of."""
+    """Return the worker's end of the socket to the controller, which no candidate should use."""
     return next(o for o in gc.get_objects() if type(o).__name__ == "Controller")
 
 
@@ -165,13 +169,13 @@ def leave_children(_rank: Rank, _emit: Emit) -> None:
     command = [sys.executable, "-c", f"import time; time.sleep({FOR_EVER})"]
     subprocess.Popen(command, start_new_session=True)
     if os.fork() == 0:
-        # This one keeps the socket to the controller open.
+        # This child keeps the socket to the controller open.
         time.sleep(FOR_EVER)
     os._exit(7)
 
 
 def leave_a_talker(_rank: Rank, _emit: Emit) -> None:
-    """Its child goes on to say what may be said, faster than anybody can listen."""
+    """Leave a child that sends valid messages faster than the controller can read them."""
     link, frames = controller(), encode(Ready({"device": "cpu"})) * 10_000
     if os.fork() == 0:
         while True:
@@ -185,7 +189,7 @@ def talk_garbage(_rank: Rank, _emit: Emit) -> None:
 
 
 class SlowLibrary(MetaPathFinder, Loader):
-    """What takes its time to import, once."""
+    """A module that takes some seconds to import the first time."""
 
     def __init__(self, name: str, seconds: float) -> None:
         self.name, self.seconds = name, seconds
@@ -209,7 +213,7 @@ def import_slowly(name: str, seconds: float) -> None:
 
 
 class RaisesThenDies(LocalDialect):
-    """Rank 0 raises; a moment later rank 1 is killed."""
+    """Rank 0 raises, and a moment later the other rank is killed."""
 
     name = "raises-then-dies"
 
@@ -221,18 +225,18 @@ class RaisesThenDies(LocalDialect):
 
 
 class SkipsCollective(LocalDialect):
-    """Rank 1 does not sum the loss, and is one collective ahead from there on."""
+    """Rank 1 leaves out the sum of the loss, and is one collective ahead from then on."""
 
     name = "skips-collective"
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
         if rank.index == 0:
             dist.all_reduce(total, group=rank.world)
         return total
 
 
 class SleepsBoth(LocalDialect):
-    """No rank ever comes back."""
+    """No rank ever returns."""
 
     name = "sleeps-both"
 
@@ -241,7 +245,7 @@ class SleepsBoth(LocalDialect):
 
 
 class Stops(LocalDialect):
-    """Rank 1 is stopped where rank 0 sleeps."""
+    """Rank 1 stops itself by a signal while rank 0 sleeps."""
 
     name = "stops"
 
@@ -252,7 +256,7 @@ class Stops(LocalDialect):
 
 
 class SkipsLast(LocalDialect):
-    """Rank 1 does not take part in the last collective of all."""
+    """Rank 1 does not take part in the last collective of the step."""
 
     name = "skips-last"
 
@@ -262,7 +266,7 @@ class SkipsLast(LocalDialect):
 
 
 class PeersDiffer(LocalDialect):
-    """A sampler keyed by the global rank: peers of one sequence hold different rows."""
+    """Peers of one sequence hold different rows, as with a sampler keyed by the global rank."""
 
     name = "peers-differ"
 

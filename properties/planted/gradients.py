@@ -1,4 +1,4 @@
-"""Steps whose gradients are wrong in one plain way, and whose loss is right."""
+"""Steps whose loss is right and whose gradients are wrong in one simple way."""
 
 import itertools
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from harness.candidates.own.native import LocalDialect
 from harness.candidates.protocol import Rank
 from harness.reference import Decoder
 
-# parameter's name, its gradient, sp -> what the optimizer sees
+# wrong(name of the parameter, its gradient, sp) -> the gradient that the optimizer sees.
 Wrong = Callable[[str, Tensor, int], Tensor]
 
 
 class WrongAtTheEnd(LocalDialect):
-    """Right until gradients are reduced."""
+    """The native step, which changes each gradient after the reduction."""
 
     def __init__(self, wrong: Wrong) -> None:
         self.wrong = wrong
@@ -27,7 +27,7 @@ class WrongAtTheEnd(LocalDialect):
 
 
 def in_the_last_layer(wrong: Wrong) -> Wrong:
-    """Wrong in layer 0, which is the last that backward reaches."""
+    """Restrict a change to layer 0, the last that backward reaches."""
     return lambda name, grad, sp: wrong(name, grad, sp) if name.startswith("layers.0.") else grad
 
 

@@ -1,4 +1,4 @@
-"""The native step with the loss of GRPO, whose inputs are drawn by row and by token."""
+"""The native step with the loss of GRPO; advantages are drawn for each row, the rest by token."""
 
 import math
 
@@ -12,21 +12,21 @@ from harness.case import Case
 from harness.reference import Decoder
 
 CLIP, BETA = 0.2, 0.04
-# How far old and reference policies are from one that knows nothing, and the name of each draw.
+# How far the old and the reference policy are from the uniform one, and the name of each draw.
 SPREAD, ADVANTAGES, OLD, REFERENCE = 0.5, "advantages", "old", "reference"
 
 
 class Grpo(LocalDialect):
-    """Clipped ratios times advantages, and a penalty for leaving the reference."""
+    """A correct step: clipped ratios times advantages, and a penalty for leaving the reference."""
 
     name = "grpo"
 
     def token_losses(
-        self, model: Decoder, case: Case, mine: Shard, rank: Rank, emit: Emit
+        self, model: Decoder, case: Case, shard: Shard, rank: Rank, emit: Emit
     ) -> Tensor:
-        log_p = -super().token_losses(model, case, mine, rank, emit)
+        log_p = -super().token_losses(model, case, shard, rank, emit)
         advantage, old, reference = (
-            self.drawn(case, name)[mine.tokens_L].to(log_p)
+            self.drawn(case, name)[shard.tokens_L].to(log_p)
             for name in (ADVANTAGES, OLD, REFERENCE)
         )
         ratio = (log_p - old).exp()
@@ -35,7 +35,7 @@ class Grpo(LocalDialect):
         return BETA * (away.exp() - away - 1) - gain
 
     def drawn(self, case: Case, name: str) -> Tensor:
-        """For each token of the case; a row has one advantage."""
+        """Draw a number for each token of the case; all tokens of a row share its advantage."""
         rows = []
         for row in range(len(case.rows)):
             numbers = self.numbers(case, row, name)
@@ -43,7 +43,7 @@ class Grpo(LocalDialect):
                 rows += [numbers[0]] * len(numbers)
             else:
                 rows += [SPREAD * number - math.log(case.vocab) for number in numbers]
-        # Padding takes the last token's, and counts for nothing.
+        # Padding has number -1, so it takes the last token's number; it counts for nothing.
         return torch.tensor(rows, dtype=torch.float64)
 
     def numbers(self, case: Case, row: int, name: str) -> tuple[float, ...]:
@@ -51,7 +51,7 @@ class Grpo(LocalDialect):
 
 
 class ByNumber(Grpo):
-    """What belongs to a row is drawn by its number."""
+    """A row's numbers depend on its index in the batch instead of on its content."""
 
     name = "by-number"
 

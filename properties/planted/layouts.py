@@ -1,4 +1,4 @@
-"""What goes wrong in any layout, in each of those that our own step does not have."""
+"""Three common bugs in each layout of the benign variants that the native step does not have."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from harness.candidates import Candidate, Rank
 from harness.candidates.own.benign import gradients, held, rings
-from harness.candidates.own.benign.partials import joined, partial_of
+from harness.candidates.own.benign.partials import attend_partially, join_partials
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.ulysses import Shard, Stream, Ulysses
 from harness.case import Case
@@ -26,23 +26,23 @@ LAYOUTS: tuple[type[Ulysses], ...] = (
 
 
 class RolledLocally(Ulysses):
-    """Labels are shifted on each rank by itself."""
+    """Each rank shifts the labels of its own shard."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        return replace(mine, labels_L=mine.ids_L.roll(-1))
+        shard = super().shard(case, stream, rank)
+        return replace(shard, labels_L=shard.ids_L.roll(-1))
 
 
 class SeesNeighbours(Ulysses):
-    """Nobody tells attention where a row ends."""
+    """Attention takes the whole stream for one row."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        whole = super().segments(mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        whole = super().segments(shard, case)
         return replace(whole, cu_seqlens=whole.cu_seqlens[[0, -1]])
 
 
 class KeysAveraged(Ulysses):
-    """Gradients of keys are a mean over those who used them, and not their sum."""
+    """Gradients of keys are averaged, not summed, over the ranks that used the keys."""
 
     def attend(
         self,
@@ -58,7 +58,7 @@ class KeysAveraged(Ulysses):
 
 
 class KeysAsTables(gradients.WeightsFromRank0, held.KeysGatheredEvenly):
-    """Right: keys have two dims while they are sent, as weights have, which are sent as well."""
+    """A correct step that sends keys with two dims; so look weights, which it sends as well."""
 
     name = "keys-as-tables"
 
@@ -76,12 +76,12 @@ class KeysAsTables(gradients.WeightsFromRank0, held.KeysGatheredEvenly):
             for x in (k_LKH, v_LKH)
         )
         allowed_LT = segments.allowed_TT.chunk(rank.sp.size())[rank.sp_index]
-        return joined([partial_of(q_LNH, k_TKH, v_TKH, allowed_LT)], q_LNH)
+        return join_partials([attend_partially(q_LNH, k_TKH, v_TKH, allowed_LT)], q_LNH)
 
 
 KEYS_AS_TABLES = KeysAsTables()
 FAULTS = (RolledLocally, SeesNeighbours, KeysAveraged)
-# By the names of their classes: as a file's attributes they are candidates.
+# Each bug in each layout, under the names of both classes, as attributes of this file.
 PLANTED: dict[str, Candidate] = {
     f"{layout.__name__}{fault.__name__}": type(
         f"{layout.__name__}{fault.__name__}", (fault, layout), {}

@@ -1,4 +1,4 @@
-"""Steps of which losses and gradients are right, and that emit something besides."""
+"""Steps with right losses and gradients that also emit other tensors, some of them wrong."""
 
 from collections.abc import Callable
 
@@ -11,96 +11,96 @@ from harness.case import Case
 
 
 class Metrics(LocalDialect):
-    """A right step that logs something besides."""
+    """A correct step that also emits metrics."""
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         super().run(case, rank, emit)
-        self.log(case, rank, emit)
+        self.emit_metrics(case, rank, emit)
 
-    def log(self, case: Case, rank: Rank, emit: Emit) -> None:
-        """The same on every rank; of one rank alone; and of tokens."""
+    def emit_metrics(self, case: Case, rank: Rank, emit: Emit) -> None:
+        """Emit a number of all ranks, a number of one rank, and numbers of tokens."""
         emit("metric.kl", torch.tensor(0.25))
         if rank.index == 1:
             emit("metric.of-rank-1", torch.tensor(1.0))
-        # Rows of tokens, which no two ranks have in common.
+        # Each token's number comes from one rank only.
         numbers = torch.arange(case.tokens)[rank.index :: case.ranks]
         emit("entropy", numbers.double(), numbers)
 
 
 class OfItsRank(Metrics):
-    """What should be one number is another on each rank."""
+    """A metric that should be the same on all ranks differs on each."""
 
-    def log(self, case: Case, rank: Rank, emit: Emit) -> None:
+    def emit_metrics(self, case: Case, rank: Rank, emit: Emit) -> None:
         emit("metric.kl", self.kl(case, rank))
 
-    def kl(self, case: Case, rank: Rank) -> Tensor:  # noqa: ARG002 - of others
+    def kl(self, case: Case, rank: Rank) -> Tensor:  # noqa: ARG002 - overrides use it
         return torch.tensor(float(rank.index))
 
 
 class OfSp(OfItsRank):
-    """All ranks agree, on another number than at sp 1."""
+    """All ranks agree on a number, which is another one at sp 1."""
 
-    def kl(self, case: Case, rank: Rank) -> Tensor:  # noqa: ARG002 - as above
+    def kl(self, case: Case, rank: Rank) -> Tensor:  # noqa: ARG002 - the same on every rank
         return torch.tensor(float(case.sp))
 
 
 class OfTheLastRank(Metrics):
-    """The last rank logs what it knows of its own tokens."""
+    """The last rank emits the number of its own tokens."""
 
-    def log(self, case: Case, rank: Rank, emit: Emit) -> None:
+    def emit_metrics(self, case: Case, rank: Rank, emit: Emit) -> None:
         if rank.index == case.ranks - 1:
             emit("metric.tokens", torch.tensor(float(case.tokens // case.sp)))
 
 
 class AtSp1Alone(Metrics):
-    """Where a sequence is shared, the metric is forgotten."""
+    """The metric is missing where ranks share a sequence."""
 
-    def log(self, case: Case, rank: Rank, emit: Emit) -> None:  # noqa: ARG002 - of others
+    def emit_metrics(self, case: Case, rank: Rank, emit: Emit) -> None:  # noqa: ARG002 - unused
         if case.sp == 1:
             emit("metric.kl", torch.tensor(0.25))
 
 
 class OfSomeTokens(Metrics):
-    """It is right: only every second token has the metric, and every rank has it of all."""
+    """A correct step: only every second token has the metric, and every rank emits them all."""
 
-    def log(self, case: Case, rank: Rank, emit: Emit) -> None:  # noqa: ARG002 - of others
+    def emit_metrics(self, case: Case, rank: Rank, emit: Emit) -> None:  # noqa: ARG002 - unused
         numbers = torch.arange(0, case.tokens, 2)
         emit("metric.of-some", numbers.double(), numbers)
 
 
 class Besides(LocalDialect):
-    """What it says besides of a key is wrong, or has so many numbers for each token."""
+    """It emits one more tensor, `key`, which a function computes from the tensor `by`."""
 
     def __init__(self, key: str, wrong: Callable[[Tensor], Tensor], by: str = "nll") -> None:
         self.key, self.wrong, self.by = key, wrong, by
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        def more(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+        def emit_more(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
             if key == self.by:
                 emit(self.key, self.wrong(tensor.detach()), tokens)
             if key != self.key:
                 emit(key, tensor, tokens)
 
-        super().run(case, rank, more)
+        super().run(case, rank, emit_more)
 
 
 class BesideTheLoss(LocalDialect):
-    """A term that reaches norms alone is averaged over ranks, and emitted unless it is `quiet`."""
+    """A term that affects only norms is averaged over ranks; it is emitted unless `quiet`."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet = quiet
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        def more(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+        def emit_with_term(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
             emit(key, tensor + 1 / case.sp if key.endswith("norm") else tensor, tokens)
 
-        super().run(case, rank, more)
+        super().run(case, rank, emit_with_term)
         if not self.quiet:
             emit("metric.balance", torch.tensor(1 / case.sp))
 
 
 def rolled(values: Tensor) -> Tensor:
-    """Shifted after the cut."""
+    """Shift the values of a shard, as after the cut."""
     return values.roll(-1, 0)
 
 

@@ -1,6 +1,6 @@
-"""The tutorial's candidate with a tensor on the wrong device, in each part of the step.
+"""The tutorial's candidate with one tensor on the wrong device, in each part of the step.
 
-On a CPU all of them pass.
+On a CPU all variants pass. On a GPU, or under `--device pretend`, each raises an error.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ TWO = "expected all tensors to be on the same device, but got cuda:0 and cpu"
 
 
 class Mistake(NamedTuple):
-    """What is written instead, and what comes of it on a GPU."""
+    """One replacement in the tutorial's code, and the error that it causes on a GPU."""
 
     right: str
     wrong: str
@@ -52,5 +52,5 @@ MISTAKES = {
 
 
 def tutorial(*changes: tuple[str, str]) -> str:
-    """Its code, right or wrong."""
+    """Return the tutorial's code with replacements."""
     return shown("writing-a-candidate.md", *changes)

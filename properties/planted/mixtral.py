@@ -1,4 +1,4 @@
-"""A mixture of experts under Ulysses, right, and with faults that sp 1 does not have."""
+"""A mixture of experts under Ulysses: a correct step, and bugs that do not show at sp 1."""
 
 from typing import Any
 
@@ -13,7 +13,9 @@ from properties.planted.stranger import Stranger, Tokens, planted
 
 
 class Mixtral(Stranger):
-    def model(self, case: Case) -> Any:
+    """A correct step with a small Mixtral."""
+
+    def build_model(self, case: Case) -> Any:
         config = MixtralConfig(
             vocab_size=case.vocab,
             hidden_size=case.heads * case.head_dim,
@@ -33,45 +35,47 @@ class Mixtral(Stranger):
 
 
 class LabelsRolledLocally(Mixtral):
-    """Labels are shifted after the cut."""
+    """Labels are shifted after the stream is cut."""
 
     def shard(self, stream: Tokens, rank: Rank) -> Tokens:
-        mine = super().shard(stream, rank)
-        return mine._replace(labels=mine.ids.roll(-1))
+        shard = super().shard(stream, rank)
+        return shard._replace(labels=shard.ids.roll(-1))
 
 
 class RowsCountedLocally(Mixtral):
-    """Rows are numbered after the cut: several have one number, and a cut row has two."""
+    """Rows are numbered after the cut: several rows share a number, and a cut row has two."""
 
-    def rows(self, positions_T: Tensor, rank: Rank) -> Tensor:
-        rows_of = super().rows
+    def number_rows(self, positions_T: Tensor, rank: Rank) -> Tensor:
+        number_rows = super().number_rows
         shards = positions_T.chunk(rank.sp.size())
-        return torch.cat([rows_of(positions_L, rank) for positions_L in shards])
+        return torch.cat([number_rows(positions_L, rank) for positions_L in shards])
 
 
 class KeyValueHeadsRepeatedInTurn(Mixtral):
     """Where several ranks share a sequence, key-value heads are repeated 0 1 0 1, not 0 0 1 1."""
 
-    def repeated(self, x: Tensor, times: int, rank: Rank) -> Tensor:
-        return x.repeat(1, times, 1, 1) if rank.sp.size() > 1 else super().repeated(x, times, rank)
+    def repeat_heads(self, x: Tensor, times: int, rank: Rank) -> Tensor:
+        if rank.sp.size() == 1:
+            return super().repeat_heads(x, times, rank)
+        return x.repeat(1, times, 1, 1)
 
 
 class RouterLeftLocal(Mixtral):
     """The gradients of routers are reduced over replicas only."""
 
-    def reduced(self, name: str, gradient: Tensor, rank: Rank) -> Tensor:
+    def reduce_gradient(self, name: str, gradient: Tensor, rank: Rank) -> Tensor:
         if not name.endswith(".gate.weight"):
-            return super().reduced(name, gradient, rank)
+            return super().reduce_gradient(name, gradient, rank)
         dist.all_reduce(gradient, group=rank.dp)
         return gradient
 
 
 class ExpertsAveraged(Mixtral):
-    """Over the ranks that share a sequence, the gradients of experts are a mean."""
+    """The gradients of experts are averaged over the ranks that share a sequence."""
 
-    def reduced(self, name: str, gradient: Tensor, rank: Rank) -> Tensor:
+    def reduce_gradient(self, name: str, gradient: Tensor, rank: Rank) -> Tensor:
         ranks = rank.sp.size() if ".experts." in name else 1
-        return super().reduced(name, gradient, rank) / ranks
+        return super().reduce_gradient(name, gradient, rank) / ranks
 
 
 MIXTRAL = Mixtral("mixtral")

@@ -1,4 +1,4 @@
-"""Multi-head latent attention under Ulysses, right, and with faults that sp 1 does not have."""
+"""Multi-head latent attention under Ulysses: a correct step, and bugs that do not show at sp 1."""
 
 from typing import Any
 
@@ -15,13 +15,15 @@ EXPERTS = 8
 
 
 class Mla(Stranger):
-    def model(self, case: Case) -> Any:
+    """A correct step with a small DeepSeek-V3."""
+
+    def build_model(self, case: Case) -> Any:
         config = DeepseekV3Config(
             vocab_size=case.vocab,
             hidden_size=case.heads * case.head_dim,
             intermediate_size=2 * case.heads * case.head_dim,
             moe_intermediate_size=case.heads * case.head_dim,
-            # The first is dense.
+            # The first layer is dense.
             num_hidden_layers=1 + case.layers,
             first_k_dense_replace=1,
             num_attention_heads=case.heads,
@@ -53,56 +55,57 @@ class Mla(Stranger):
 
 
 class PositionsRestarted(Mla):
-    """Positions are counted after the cut: a row that goes on begins anew."""
+    """Positions are counted after the cut: a row that was cut starts again at 0."""
 
     def shard(self, stream: Tokens, rank: Rank) -> Tokens:
-        mine = super().shard(stream, rank)
-        goes_on_L = (mine.positions == 0).cumsum(0) == 0
-        return mine._replace(positions=mine.positions - goes_on_L * mine.positions[0])
+        shard = super().shard(stream, rank)
+        cut_row_L = (shard.positions == 0).cumsum(0) == 0
+        return shard._replace(positions=shard.positions - cut_row_L * shard.positions[0])
 
 
 class SeesNeighbours(Mla):
-    """Where several ranks share a sequence, attention is only causal."""
+    """Where several ranks share a sequence, attention is causal and ignores rows."""
 
-    def rows(self, positions_T: Tensor, rank: Rank) -> Tensor:
-        rows_T = super().rows(positions_T, rank)
+    def number_rows(self, positions_T: Tensor, rank: Rank) -> Tensor:
+        rows_T = super().number_rows(positions_T, rank)
         return rows_T if rank.sp.size() == 1 else torch.zeros_like(rows_T)
 
 
 class MeanOfMeans(Mla):
-    """The mean of a replica is that of its ranks' means, however many targets each has."""
+    """A replica averages the means of its ranks, although some have more targets than others."""
 
-    def terms(self, case: Case, mine: Tokens, rank: Rank) -> Tensor:
-        own = mine.counts.sum()
-        of_replica = own.clone()
-        dist.all_reduce(of_replica, group=rank.sp)
-        equally = own.clamp(min=1) * rank.sp.size() / of_replica.clamp(min=1)
-        return super().terms(case, mine, rank) * equally
+    def divisor(self, case: Case, shard: Tokens, rank: Rank) -> Tensor:
+        own_count = shard.counts.sum()
+        replica_count = own_count.clone()
+        dist.all_reduce(replica_count, group=rank.sp)
+        factor = own_count.clamp(min=1) * rank.sp.size() / replica_count.clamp(min=1)
+        return super().divisor(case, shard, rank) * factor
 
 
 class ValueHeadsDealt(Mla):
-    """Heads of values go to ranks in turn, those of queries and keys in blocks."""
+    """Heads of values go to ranks in turn, but those of queries and keys in blocks."""
 
-    def exchanged(
+    def exchange_tokens(
         self, layer: Any, q: Tensor, k: Tensor, v: Tensor, rank: Rank
     ) -> tuple[Tensor, ...]:
         dealt = v.unflatten(1, (-1, rank.sp.size())).transpose(1, 2).flatten(1, 2)
-        return super().exchanged(layer, q, k, dealt, rank)
+        return super().exchange_tokens(layer, q, k, dealt, rank)
 
 
 class RotaryKeyOfOwnHeads(Mla):
-    """All heads use the rotary part of a key; the gradient comes back from this rank's only.
+    """All heads use the rotary part of a key, but it gets the gradient of this rank's heads only.
 
-    So it is where that part is gathered apart from the heads, and backward only slices it.
+    This happens if the part is gathered apart from the heads, and backward only slices it.
     """
 
-    def exchanged(
+    def exchange_tokens(
         self, layer: Any, q: Tensor, k: Tensor, v: Tensor, rank: Rank
     ) -> tuple[Tensor, ...]:
         nope, rope = k.split([layer.qk_nope_head_dim, layer.qk_rope_head_dim], -1)
         parts = list(rope.detach().chunk(rank.sp.size(), 1))
         parts[rank.sp_index] = rope.chunk(rank.sp.size(), 1)[rank.sp_index]
-        return super().exchanged(layer, q, torch.cat((nope, torch.cat(parts, 1)), -1), v, rank)
+        k = torch.cat((nope, torch.cat(parts, 1)), -1)
+        return super().exchange_tokens(layer, q, k, v, rank)
 
 
 MLA = Mla("mla")

@@ -1,4 +1,4 @@
-"""Steps that deal tokens out, under a mask that does not know it."""
+"""Steps that reorder tokens under a mask that ignores the new order."""
 
 import torch
 
@@ -11,17 +11,17 @@ from harness.case import Case
 
 
 class InTurn(RoundRobin):
-    """The mask stays that of the stream."""
+    """Tokens are dealt to ranks in turn; the mask is that of the stream."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        return Ulysses.segments(self, mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        return Ulysses.segments(self, shard, case)
 
 
 class FromEitherEnd(RingZigzag):
-    """The mask knows rows, and takes tokens to be in order."""
+    """Ranks hold pieces of either end; the mask respects rows and ignores the order of tokens."""
 
-    def segments(self, mine: Shard, case: Case) -> Segments:
-        right = super().segments(mine, case)
+    def segments(self, shard: Shard, case: Case) -> Segments:
+        right = super().segments(shard, case)
         row_T = torch.arange(len(right.lengths)).repeat_interleave(torch.tensor(right.lengths))
         place_T = torch.cat(self.places(right.total, case.sp)).argsort()
         back_TT = place_T[:, None] - place_T

@@ -1,4 +1,4 @@
-"""Candidates that try one part of the step on real ranks, or the whole of it under poison.
+"""Candidates that run one part of the step on real ranks, or all of it with poisoned memory.
 
 Legend: B rows, S longest row, L tokens on this rank, T tokens of the stream, P pad tokens at its
 end, N heads, M heads on this rank, H head dim, s peers.
@@ -27,26 +27,26 @@ from harness.candidates.own.native.ulysses import GatherTokens, Shard, Stream
 from harness.case import Case
 
 Tensors = tuple[Tensor, ...]
-# Of the inputs on each rank, by the size of the group.
+# shape(size of the group) -> the shapes of the inputs on each rank.
 Shape = Callable[[int], Sequence[tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Linear, from what the ranks of a group hold together to what they hold together."""
+    """A linear function of what all ranks of a group hold together."""
 
     apply: Callable[[Tensors, ProcessGroup], Tensors]
     shapes: Shape
-    # Whether it is promised only for gradients that are the same on every peer.
-    alike: bool = False
+    # Whether its backward is the adjoint only for gradients that are the same on every peer.
+    same_on_peers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Adjoint:
-    """<A x, y> and <x, A^T y> of operators, summed over the group.
+    """A candidate that emits <A x, y> and <x, A^T y> for each operator A, summed over the group.
 
-    Tensors hold small whole numbers, of which fp64 adds up thousands without rounding: the two
-    are the same number or they are not.
+    Tensors hold small whole numbers, which fp64 adds without rounding. So the two results are
+    exactly equal if backward is the adjoint of forward.
     """
 
     name: str
@@ -56,34 +56,34 @@ class Adjoint:
         return None
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        ours = torch.Generator().manual_seed(case.seed)
-        mine = torch.Generator().manual_seed(case.seed * case.sp + rank.sp_index + 1)
+        common = torch.Generator().manual_seed(case.seed)
+        own = torch.Generator().manual_seed(case.seed * case.sp + rank.sp_index + 1)
         for name, operator in self.operators.items():
             shapes = operator.shapes(case.sp)
-            inputs = tuple(whole(shape, mine, rank).requires_grad_() for shape in shapes)
+            inputs = tuple(random_integers(shape, own, rank).requires_grad_() for shape in shapes)
             outputs = operator.apply(inputs, rank.sp)
-            source = ours if operator.alike else mine
-            upstream = tuple(whole(output.shape, source, rank) for output in outputs)
+            source = common if operator.same_on_peers else own
+            upstream = tuple(random_integers(output.shape, source, rank) for output in outputs)
             gradients = torch.autograd.grad(outputs, inputs, upstream)
-            emit(f"forward.{name}", total(outputs, upstream, rank.sp))
-            emit(f"backward.{name}", total(inputs, gradients, rank.sp))
-            for function in functions(outputs):
-                emit(f"through.{written_as(function)}", torch.ones(()))
+            emit(f"forward.{name}", inner_product(outputs, upstream, rank.sp))
+            emit(f"backward.{name}", inner_product(inputs, gradients, rank.sp))
+            for function in custom_functions(outputs):
+                emit(f"through.{qualified_name(function)}", torch.ones(()))
 
 
-def whole(shape: Sequence[int], source: torch.Generator, rank: Rank) -> Tensor:
+def random_integers(shape: Sequence[int], source: torch.Generator, rank: Rank) -> Tensor:
     return torch.randint(-8, 9, tuple(shape), generator=source).double().to(rank.device)
 
 
-def total(left: Tensors, right: Tensors, group: ProcessGroup) -> Tensor:
-    """The inner product over the whole group."""
-    whole_ = torch.stack([(a * b).sum() for a, b in zip(left, right, strict=True)]).sum().detach()
-    dist.all_reduce(whole_, group=group)
-    return whole_
+def inner_product(left: Tensors, right: Tensors, group: ProcessGroup) -> Tensor:
+    """Compute the inner product over the whole group."""
+    total = torch.stack([(a * b).sum() for a, b in zip(left, right, strict=True)]).sum().detach()
+    dist.all_reduce(total, group=group)
+    return total
 
 
-def functions(outputs: Tensors) -> set[type]:
-    """The custom autograd functions that a gradient passes on its way back from here."""
+def custom_functions(outputs: Tensors) -> set[type]:
+    """Collect the custom autograd functions that the gradients of these outputs pass through."""
     found: set[type] = set()
     nodes: list[Any] = [output.grad_fn for output in outputs]
     while nodes:
@@ -94,7 +94,7 @@ def functions(outputs: Tensors) -> set[type]:
     return found
 
 
-def written_as(function: type) -> str:
+def qualified_name(function: type) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
@@ -115,7 +115,7 @@ ADJOINT = Adjoint(
         "gather_tokens_together": Operator(
             gather_tokens_together, lambda s: [(3, 2 * s, 5), (3, s, 5), (3, s, 5)]
         ),
-        "GatherTokens": Operator(gather_losses, lambda _s: [(7,)], alike=True),
+        "GatherTokens": Operator(gather_losses, lambda _s: [(7,)], same_on_peers=True),
     },
 )
 
@@ -125,9 +125,9 @@ UNINITIALISED = {ATEN.empty, ATEN.empty_like, ATEN.empty_strided, ATEN.new_empty
 
 
 class Poison(TorchDispatchMode):
-    """Memory that nobody has written yet holds this instead of what happens to lie there.
+    """Fill all uninitialised memory with a given value.
 
-    Under the dispatcher, because a mode of `torch.overrides` is not in force during backward.
+    This is a mode of the dispatcher, since those of `torch.overrides` do not apply in backward.
     """
 
     def __init__(self, value: float) -> None:
@@ -140,14 +140,14 @@ class Poison(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if func.overloadpacket in UNINITIALISED:
             self.fills += 1
-            # Of whole numbers, the one that is least like any that is meant.
+            # Integers get their lowest value, which no step ever means.
             out.fill_(self.value if out.is_floating_point() else torch.iinfo(out.dtype).min)
         return out
 
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """A candidate in whose memory nothing is zero by luck."""
+    """A candidate whose uninitialised memory holds a given value, so that none is zero by luck."""
 
     inner: Candidate
     value: float
@@ -171,7 +171,7 @@ NAN_LOCAL, HUGE_LOCAL = Poisoned(LOCAL, NAN), Poisoned(LOCAL, HUGE)
 
 
 class GarbagePadding(Ulysses):
-    """Where the padded batch has no token stands an id outside the vocabulary, far away."""
+    """Padding of the batch holds an id outside the vocabulary, at a position far away."""
 
     def collate(self, case: Case, samples: list[Sample], rank: Rank) -> Batch:
         batch = super().collate(case, samples, rank)
@@ -183,20 +183,20 @@ class GarbagePadding(Ulysses):
 
 
 class OtherTail(Ulysses):
-    """Behind the end of the stream stand other ids, labels and positions than usual."""
+    """Padding at the end of the stream holds other ids, labels and positions than usual."""
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        pad_L = mine.tokens_L < 0
-        # Every pad token a row of its own, instead of one row for all of them.
-        real = len(mine.positions_TP) - mine.pad
-        positions_TP = mine.positions_TP.clone()
+        shard = super().shard(case, stream, rank)
+        pad_L = shard.tokens_L < 0
+        # Every pad token becomes a row of its own, instead of one row for all of them.
+        real = len(shard.positions_TP) - shard.pad
+        positions_TP = shard.positions_TP.clone()
         positions_TP[real:] = 0
         return replace(
-            mine,
-            ids_L=mine.ids_L.where(~pad_L, (case.pad_id + 1) % case.vocab),
-            labels_L=mine.labels_L.where(~pad_L, (case.pad_id + 2) % case.vocab),
-            positions_L=mine.positions_L.where(~pad_L, 0),
+            shard,
+            ids_L=shard.ids_L.where(~pad_L, (case.pad_id + 1) % case.vocab),
+            labels_L=shard.labels_L.where(~pad_L, (case.pad_id + 2) % case.vocab),
+            positions_L=shard.positions_L.where(~pad_L, 0),
             positions_TP=positions_TP,
         )
 
@@ -223,7 +223,7 @@ TAIL_GATHER, TAIL_LOCAL = OtherTailGather(), OtherTailLocal()
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Which of `size` rows each rank draws, shuffled or not, whole or not, epoch by epoch."""
+    """A candidate that emits which of `size` rows each rank draws, for all sampler options."""
 
     name: str
     size: int
@@ -232,12 +232,12 @@ class Draws:
         return None
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        for key, options in draws():
+        for key, options in sampler_options():
             rows = sampler(range(self.size), case.dp, rank.dp_index, seed=case.seed, **options)
             emit(f"{key} rank={rank.index}", torch.tensor(list(rows)))
 
 
-def draws() -> Iterator[tuple[str, dict[str, Any]]]:
+def sampler_options() -> Iterator[tuple[str, dict[str, Any]]]:
     for shuffle, drop_last, epoch in product((False, True), (False, True), range(3)):
         options = {"shuffle": shuffle, "drop_last": drop_last, "epoch": epoch}
         yield f"{shuffle=} {drop_last=} {epoch=}", options

@@ -1,8 +1,9 @@
-"""A step written from scratch, with keys gathered from all peers, and what may be wrong with it.
+"""A step written from scratch, which gathers keys from all peers, and variants of it with bugs.
 
-It shares with ours the case and the seeded weights alone, and shows what it must and no more.
+It shares only the case and the seeded weights with the native step, and emits only the required
+tensors. Class names say what is wrong; `WRONG` has the anomaly that each must be named.
 
-Legend: T tokens of a micro-batch with its padding, L of this rank, N heads, K kv heads,
+Legend: T tokens of a micro-batch with its padding, L tokens on this rank, N heads, K kv heads,
 H head dim.
 """
 
@@ -20,7 +21,7 @@ from harness.reference.weights import seeded_weights
 
 
 class Scratch:
-    """Right. Each part that a kin gets wrong is a method."""
+    """The correct step. Each part that a subclass gets wrong is a method."""
 
     limits = (
         "dtype=fp64 model=llama tied=0 steps=1 loss=token-mean wrapper=none compiled=0 mixed=0"
@@ -48,7 +49,7 @@ class Scratch:
             nll.append(nll_L.detach())
             numbers.append(numbers_L)
         emit("nll", torch.cat(nll), torch.cat(numbers))
-        emit("loss", self.reported(total, rank))
+        emit("loss", self.reported_loss(total, rank))
         found = {name: w.grad for name, w in weights.items() if w.grad is not None}
         self.reduce(found, rank)
         for name, gradient in found.items():
@@ -57,46 +58,46 @@ class Scratch:
     def micro_batch(
         self, case: Case, rows: list[int], weights: dict[str, Tensor], rank: Rank
     ) -> tuple[Tensor, Tensor, Tensor]:
-        def whole(of_rows: list[range] | list[list[int]], fill: int) -> Tensor:
-            flat = [number for each in of_rows for number in each]
+        def padded(values: list[range] | list[list[int]], fill: int) -> Tensor:
+            flat = [number for row in values for number in row]
             return torch.tensor([*flat, *[fill] * (-len(flat) % case.sp)], device=rank.device)
 
-        ids_T = whole([list(case.ids_of(row)) for row in rows], case.pad_id)
-        row_T = whole([[row] * len(case.rows[row]) for row in rows], -1)
-        place_T = whole([range(len(case.rows[row])) for row in rows], 0)
-        number_T = whole([range(*case.offsets[row : row + 2]) for row in rows], -1)
-        target_T = whole([[int(bit) for bit in case.rows[row].mask] for row in rows], 0)
+        ids_T = padded([list(case.ids_of(row)) for row in rows], case.pad_id)
+        row_T = padded([[row] * len(case.rows[row]) for row in rows], -1)
+        place_T = padded([range(len(case.rows[row])) for row in rows], 0)
+        number_T = padded([range(*case.offsets[row : row + 2]) for row in rows], -1)
+        target_T = padded([[int(bit) for bit in case.rows[row].mask] for row in rows], 0)
         size = len(ids_T) // case.sp
-        mine = slice(rank.sp_index * size, (rank.sp_index + 1) * size)
-        seen_TT = self.seen(row_T, case, size)
-        x = weights["embed"][ids_T[mine]]
-        position_L = self.positions(place_T, mine)
+        own = slice(rank.sp_index * size, (rank.sp_index + 1) * size)
+        seen_TT = self.visible(row_T, case, size)
+        x = weights["embed"][ids_T[own]]
+        position_L = self.positions(place_T, own)
         for layer in range(case.layers):
             at = {
                 k.split(".")[2]: w for k, w in weights.items() if k.startswith(f"layers.{layer}.")
             }
             y = norm(x, at["attn_norm"])
             q, k, v = (F.linear(y, at[part]).unflatten(-1, (-1, case.head_dim)) for part in "qkv")
-            q, k = turned(q, position_L), turned(k, position_L)
-            k_TKH, v_TKH = (self.gathered(each, rank) for each in (k, v))
-            out = self.attention(q, k_TKH, v_TKH, seen_TT[mine], case)
+            q, k = rotate(q, position_L), rotate(k, position_L)
+            k_TKH, v_TKH = (self.gather(x_LKH, rank) for x_LKH in (k, v))
+            out = self.attention(q, k_TKH, v_TKH, seen_TT[own], case)
             x = x + F.linear(out.flatten(-2), at["o"])
             y = norm(x, at["mlp_norm"])
             x = x + F.linear(F.silu(F.linear(y, at["gate"])) * F.linear(y, at["up"]), at["down"])
         logits = self.logits(F.linear(norm(x, weights["norm"]), weights["head"]))
-        labels_L = self.labels(ids_T, mine)
+        labels_L = self.labels(ids_T, own)
         nll_L = F.cross_entropy(logits, labels_L, reduction="none")
-        counts_L = self.counts(target_T, row_T)[mine]
-        return nll_L, number_T[mine], self.loss(nll_L, counts_L, case)
+        counts_L = self.is_target(target_T, row_T)[own]
+        return nll_L, number_T[own], self.loss(nll_L, counts_L, case)
 
-    def positions(self, place_T: Tensor, mine: slice) -> Tensor:
-        return place_T[mine]
+    def positions(self, place_T: Tensor, own: slice) -> Tensor:
+        return place_T[own]
 
-    def gathered(self, x_LKH: Tensor, rank: Rank) -> Tensor:
+    def gather(self, x_LKH: Tensor, rank: Rank) -> Tensor:
         x_TKH: Tensor = Gathered.apply(x_LKH, rank)  # type: ignore[no-untyped-call]
         return x_TKH
 
-    def seen(self, row_T: Tensor, case: Case, size: int) -> Tensor:  # noqa: ARG002 - of a shard
+    def visible(self, row_T: Tensor, case: Case, size: int) -> Tensor:  # noqa: ARG002 - overrides
         at_T = torch.arange(len(row_T), device=row_T.device)
         back_TT = at_T[:, None] - at_T
         seen_TT = (row_T[:, None] == row_T) & (back_TT >= 0)
@@ -105,25 +106,25 @@ class Scratch:
     def attention(
         self, q_LNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, seen_LT: Tensor, case: Case
     ) -> Tensor:
-        k_TNH, v_TNH = (self.repeated(x, case.heads // case.kv_heads) for x in (k_TKH, v_TKH))
-        scores_NLT = torch.einsum("lnh,tnh->nlt", q_LNH, k_TNH) * self.scale(case)
+        k_TNH, v_TNH = (self.repeat_heads(x, case.heads // case.kv_heads) for x in (k_TKH, v_TKH))
+        scores_NLT = torch.einsum("lnh,tnh->nlt", q_LNH, k_TNH) * self.softmax_scale(case)
         scores_NLT = scores_NLT.masked_fill(~seen_LT, -math.inf)
         return torch.einsum("nlt,tnh->lnh", scores_NLT.softmax(-1), v_TNH)
 
-    def repeated(self, x_TKH: Tensor, times: int) -> Tensor:
+    def repeat_heads(self, x_TKH: Tensor, times: int) -> Tensor:
         return x_TKH.repeat_interleave(times, 1)
 
-    def scale(self, case: Case) -> float:
+    def softmax_scale(self, case: Case) -> float:
         return 1 / math.sqrt(case.head_dim)
 
     def logits(self, logits: Tensor) -> Tensor:
         return logits
 
-    def labels(self, ids_T: Tensor, mine: slice) -> Tensor:
-        return ids_T.roll(-1)[mine]
+    def labels(self, ids_T: Tensor, own: slice) -> Tensor:
+        return ids_T.roll(-1)[own]
 
-    def counts(self, target_T: Tensor, row_T: Tensor) -> Tensor:
-        """Where the next token is a target of the same row."""
+    def is_target(self, target_T: Tensor, row_T: Tensor) -> Tensor:
+        """Return where the next token is a target of the same row."""
         return (target_T.roll(-1) * (row_T.roll(-1) == row_T)).index_fill(
             0, torch.tensor([len(row_T) - 1], device=row_T.device), 0
         )
@@ -131,7 +132,7 @@ class Scratch:
     def loss(self, nll_L: Tensor, counts_L: Tensor, case: Case) -> Tensor:
         return (nll_L * counts_L).sum() / sum(len(row.supervised()) for row in case.rows)
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
         dist.all_reduce(total, group=rank.world)
         return total
 
@@ -141,7 +142,7 @@ class Scratch:
 
 
 class Gathered(torch.autograd.Function):
-    """What all peers have, one after the other; each gets back what all make of its own."""
+    """Gather the pieces of all peers; backward sums the gradients of each peer's piece."""
 
     @staticmethod
     def forward(ctx: Any, x_LKH: Tensor, rank: Rank) -> Tensor:
@@ -161,7 +162,7 @@ def norm(x: Tensor, weight: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight
 
 
-def turned(x_LNH: Tensor, position_L: Tensor) -> Tensor:
+def rotate(x_LNH: Tensor, position_L: Tensor) -> Tensor:
     half = x_LNH.shape[-1] // 2
     rate = 10000.0 ** -(torch.arange(half, dtype=torch.float64, device=x_LNH.device) / half)
     angle = position_L[:, None, None] * rate
@@ -170,46 +171,46 @@ def turned(x_LNH: Tensor, position_L: Tensor) -> Tensor:
 
 
 class PositionsOfTheShard(Scratch):
-    def positions(self, place_T: Tensor, mine: slice) -> Tensor:
-        return torch.arange(len(place_T[mine]), device=place_T.device)
+    def positions(self, place_T: Tensor, own: slice) -> Tensor:
+        return torch.arange(len(place_T[own]), device=place_T.device)
 
 
 class PositionsOfTheColumnsOfAShard(Scratch):
-    """As where a batch is padded on the right and cut into columns."""
+    """Positions restart as if a batch, padded on the right, were cut into columns."""
 
-    def positions(self, place_T: Tensor, mine: slice) -> Tensor:
-        peers = len(place_T) // len(place_T[mine])
-        return place_T[mine] % -(-(int(place_T.max()) + 1) // peers)
+    def positions(self, place_T: Tensor, own: slice) -> Tensor:
+        peers = len(place_T) // len(place_T[own])
+        return place_T[own] % -(-(int(place_T.max()) + 1) // peers)
 
 
 class NoWindow(Scratch):
-    def seen(self, row_T: Tensor, case: Case, size: int) -> Tensor:
+    def visible(self, row_T: Tensor, case: Case, size: int) -> Tensor:
         at_T = torch.arange(len(row_T), device=row_T.device)
-        return super().seen(row_T, case, size) | (
+        return super().visible(row_T, case, size) | (
             (row_T[:, None] == row_T) & (at_T[:, None] >= at_T)
         )
 
 
 class RowsJoined(Scratch):
-    def seen(self, row_T: Tensor, case: Case, size: int) -> Tensor:
-        return super().seen(row_T.clamp(max=0), case, size)
+    def visible(self, row_T: Tensor, case: Case, size: int) -> Tensor:
+        return super().visible(row_T.clamp(max=0), case, size)
 
 
 class SeesAheadAtTheEdge(Scratch):
-    def seen(self, row_T: Tensor, case: Case, size: int) -> Tensor:
-        seen_TT = super().seen(row_T, case, size)
+    def visible(self, row_T: Tensor, case: Case, size: int) -> Tensor:
+        seen_TT = super().visible(row_T, case, size)
         last_T = torch.arange(size - 1, len(row_T) - 1, size, device=row_T.device)
         seen_TT[last_T, last_T + 1] = row_T[last_T] == row_T[last_T + 1]
         return seen_TT
 
 
 class ScaledByThePeers(Scratch):
-    def scale(self, case: Case) -> float:
-        return super().scale(case) / math.sqrt(case.sp)
+    def softmax_scale(self, case: Case) -> float:
+        return super().softmax_scale(case) / math.sqrt(case.sp)
 
 
 class KeysTiled(Scratch):
-    def repeated(self, x_TKH: Tensor, times: int) -> Tensor:
+    def repeat_heads(self, x_TKH: Tensor, times: int) -> Tensor:
         return x_TKH.repeat(1, times, 1)
 
 
@@ -221,12 +222,12 @@ class HeadsReversed(Scratch):
 
 
 class LabelsOfTheShard(Scratch):
-    def labels(self, ids_T: Tensor, mine: slice) -> Tensor:
-        return ids_T[mine].roll(-1)
+    def labels(self, ids_T: Tensor, own: slice) -> Tensor:
+        return ids_T[own].roll(-1)
 
 
 class MaskNotShifted(Scratch):
-    def counts(self, target_T: Tensor, row_T: Tensor) -> Tensor:
+    def is_target(self, target_T: Tensor, row_T: Tensor) -> Tensor:
         return target_T * (row_T >= 0)
 
 
@@ -237,8 +238,8 @@ class MeanOfMeans(Scratch):
 
 
 class KeysAveragedInBackward(Scratch):
-    def gathered(self, x_LKH: Tensor, rank: Rank) -> Tensor:
-        x_TKH = super().gathered(x_LKH, rank)
+    def gather(self, x_LKH: Tensor, rank: Rank) -> Tensor:
+        x_TKH = super().gather(x_LKH, rank)
         return x_TKH.detach() + (x_TKH - x_TKH.detach()) / rank.sp.size()
 
 
@@ -264,7 +265,7 @@ class LogitsInHalf(Scratch):
 
 
 class OddBesideAWindow(Scratch):
-    """Like no known bug."""
+    """With a window it is wrong in a way that resembles no known bug."""
 
     def attention(
         self, q_LNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, seen_LT: Tensor, case: Case
@@ -274,7 +275,7 @@ class OddBesideAWindow(Scratch):
 
 
 class OddBesideManyHeads(KeysTiled):
-    """Of a few heads a known bug; of more, another."""
+    """With few heads it has a known bug, with more it has another one as well."""
 
     def attention(
         self, q_LNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, seen_LT: Tensor, case: Case
@@ -284,14 +285,14 @@ class OddBesideManyHeads(KeysTiled):
 
 
 class ScaledALittle(Scratch):
-    """Small errors everywhere, and none of them rounding."""
+    """Its errors are small everywhere, and none is due to rounding."""
 
-    def scale(self, case: Case) -> float:
-        return super().scale(case) * 1.0005
+    def softmax_scale(self, case: Case) -> float:
+        return super().softmax_scale(case) * 1.0005
 
 
 class GradientsBentALittle(Scratch):
-    """The same of gradients alone."""
+    """Its gradients have small errors, and none is due to rounding."""
 
     def reduce(self, gradients: dict[str, Tensor], rank: Rank) -> None:
         super().reduce(gradients, rank)
@@ -300,17 +301,17 @@ class GradientsBentALittle(Scratch):
 
 
 class NothingSeenBesidePadding(NoWindow):
-    """Two bugs: where there is padding, every loss is NaN."""
+    """It has two bugs: it ignores windows, and with padding every loss is NaN."""
 
-    def seen(self, row_T: Tensor, case: Case, size: int) -> Tensor:
-        return super().seen(row_T, case, size) & (row_T >= 0).all()
+    def visible(self, row_T: Tensor, case: Case, size: int) -> Tensor:
+        return super().visible(row_T, case, size) & (row_T >= 0).all()
 
 
 class NoWindowAndMeanOfMeans(NoWindow, MeanOfMeans):
-    """Two bugs, one in attention and one in the loss."""
+    """It has two bugs, one in attention and one in the loss."""
 
 
-# What each is to be called.
+# The anomaly that the diagnosis must name for each.
 WRONG = {
     PositionsOfTheShard: "positions-restarted",
     PositionsOfTheColumnsOfAShard: "positions-restarted",

@@ -1,6 +1,6 @@
-"""The native step with one step replaced: what the properties in this folder have to notice.
+"""Steps with one bug each, which the properties in `properties/step` must find.
 
-Each docstring is the bug in a sentence, with its number in the catalogue where it has one.
+The docstring of a class describes its bug, with its number in the catalogue if it has one.
 
 Legend: B rows, S longest row, L tokens on this rank, T tokens of the stream, N heads, M heads on
 this rank, H head dim, s peers.
@@ -18,7 +18,7 @@ from harness.candidates import Rank
 from harness.candidates.own.native import LocalDialect
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.rows import Batch, Sample
-from harness.candidates.own.native.training import summed
+from harness.candidates.own.native.training import sum_over
 from harness.candidates.own.native.ulysses import GatherTokens, Shard, Stream, cut
 from harness.case import Case
 from properties.planted.probes import (
@@ -33,7 +33,7 @@ from properties.planted.probes import (
 
 
 class OneWay(torch.autograd.Function):
-    """B105: an exchange whose backward hands the gradient back without exchanging it."""
+    """B105: an exchange whose backward returns the gradient without exchanging it."""
 
     @staticmethod
     def forward(_ctx: FunctionCtx, x_sL: Tensor, group: ProcessGroup) -> Tensor:
@@ -55,20 +55,20 @@ class PlainGather(GatherTokens):
         return grad_T.chunk(group.size())[group.rank()], None
 
 
-def applied(function: Any, shape: Shape, *, alike: bool = False) -> Operator:
-    """A function that is exchanged for one of the product's."""
-    return Operator(lambda x, group: (function.apply(*x, group),), shape, alike)
+def as_operator(function: Any, shape: Shape, *, same_on_peers: bool = False) -> Operator:
+    """Make an operator of an autograd function."""
+    return Operator(lambda x, group: (function.apply(*x, group),), shape, same_on_peers)
 
 
 class UnwrittenTail(LocalDialect):
-    """B67: attention's output behind the last real token is left as it was allocated."""
+    """B67: the output of attention after the last real token stays uninitialised."""
 
     name = "unwritten-tail"
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
-        self.real = int((mine.tokens_L >= 0).sum())
-        return mine
+        shard = super().shard(case, stream, rank)
+        self.real = int((shard.tokens_L >= 0).sum())
+        return shard
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, segments: Segments, case: Case, rank: Rank
@@ -80,7 +80,7 @@ class UnwrittenTail(LocalDialect):
 
 
 class OnlyReal(torch.autograd.Function):
-    """Everything forward, and back the gradient of the first tokens only."""
+    """The identity; backward writes the gradient of the first tokens only."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x_LNH: Tensor, real: int) -> Tensor:
@@ -96,7 +96,7 @@ class OnlyReal(torch.autograd.Function):
 
 
 class UnwrittenGradient(UnwrittenTail):
-    """B67: so is its gradient, where backward begins; the forward pass is exact."""
+    """B67: the gradient of that output stays uninitialised there; the forward pass is exact."""
 
     name = "unwritten-gradient"
 
@@ -109,7 +109,7 @@ class UnwrittenGradient(UnwrittenTail):
 
 
 class MaskFromIds(LocalDialect):
-    """B23: what is padding is told by the token's id instead of by the mask."""
+    """B23: padding is recognised by the id of a token instead of by the mask."""
 
     name = "mask-from-ids"
 
@@ -121,7 +121,7 @@ class MaskFromIds(LocalDialect):
 
 
 class MaskFromGarbage(MaskFromIds, GarbagePadding):
-    """The same, where the padding holds any id."""
+    """As `MaskFromIds`, with other ids in the padding."""
 
 
 class CountsTail(LocalDialect):
@@ -138,15 +138,15 @@ class CountsTail(LocalDialect):
 
 
 class CountsOtherTail(OtherTail, CountsTail):
-    """The same, where the tail holds other ids and labels."""
+    """As `CountsTail`, with other ids and labels in the padding."""
 
 
 class Crossed(LocalDialect):
-    """Every other rank starts two collectives in the opposite order; with gloo nothing hangs."""
+    """Every second rank starts two collectives in the opposite order; gloo does not hang."""
 
     name = "crossed"
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
         groups = [rank.sp, rank.world] if rank.index % 2 else [rank.world, rank.sp]
         flags = [torch.zeros(1, device=rank.device) for _ in groups]
         works = [
@@ -155,15 +155,15 @@ class Crossed(LocalDialect):
         ]
         for work in works:
             work.wait()
-        return super().reported(total, rank)
+        return super().reported_loss(total, rank)
 
 
 class InCircle(LocalDialect):
-    """Neighbours sum up over peers and replicas in opposite orders; no two share both groups."""
+    """Neighbours sum over peers and replicas in opposite orders; no two share both groups."""
 
     name = "in-circle"
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
         odd = (rank.sp_index + rank.dp_index) % 2
         groups = [rank.sp, rank.dp] if odd else [rank.dp, rank.sp]
         works = [
@@ -172,32 +172,32 @@ class InCircle(LocalDialect):
         ]
         for work in works:
             work.wait()
-        return super().reported(total, rank)
+        return super().reported_loss(total, rank)
 
 
 class OtherShape(LocalDialect):
-    """Every other rank gives the loss as a vector; as many bytes, so the backend is content."""
+    """Every second rank sums the loss as a vector; no backend objects, since the bytes match."""
 
     name = "other-shape"
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
-        return summed(total.view(1) if rank.index % 2 else total, rank.world)
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
+        return sum_over(total.view(1) if rank.index % 2 else total, rank.world)
 
 
 class OtherDtype(LocalDialect):
-    """Every other rank counts in floats; a zero has the same bytes in both."""
+    """Every second rank counts in floats; a zero has the same bytes in both dtypes."""
 
     name = "other-dtype"
 
-    def reported(self, total: Tensor, rank: Rank) -> Tensor:
+    def reported_loss(self, total: Tensor, rank: Rank) -> Tensor:
         dtype = torch.float64 if rank.index % 2 else torch.int64
-        summed(torch.zeros((), dtype=dtype, device=rank.device), rank.world)
-        return super().reported(total, rank)
+        sum_over(torch.zeros((), dtype=dtype, device=rank.device), rank.world)
+        return super().reported_loss(total, rank)
 
 
-ONE_WAY = Adjoint("one-way", {"exchange": applied(OneWay, lambda s: [(s, 3)])})
+ONE_WAY = Adjoint("one-way", {"exchange": as_operator(OneWay, lambda s: [(s, 3)])})
 PLAIN_GATHER = Adjoint(
-    "plain-gather", {"gather": applied(PlainGather, lambda _s: [(7,)], alike=True)}
+    "plain-gather", {"gather": as_operator(PlainGather, lambda _s: [(7,)], same_on_peers=True)}
 )
 UNWRITTEN_TAIL, POISONED_TAIL = UnwrittenTail(), Poisoned(UnwrittenTail(), NAN)
 UNWRITTEN_GRADIENT = UnwrittenGradient()

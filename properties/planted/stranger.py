@@ -1,9 +1,9 @@
-"""A stranger's step: a transformers model with weights of its own, cut by Ulysses.
+"""A user's step with a transformers model that the harness does not have, under Ulysses.
 
 Each replica packs its rows into one stream. The loss is the mean over the targets of all replicas.
-What faults get wrong are methods of their own.
+Each part that a subclass gets wrong is a method.
 
-In names of tensors: T tokens of the stream, L of this rank.
+Legend: T tokens of the stream, L tokens on this rank.
 """
 
 import re
@@ -24,8 +24,8 @@ from harness.case import Case
 
 ULYSSES = "ulysses"
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
-# What the step does, by the fields of a case.
-DOES: dict[str, tuple[object, ...]] = {
+# The values of fields that the step supports.
+SUPPORTED: dict[str, tuple[object, ...]] = {
     "dtype": tuple(DTYPES),
     "loss": ("token-mean",),
     "steps": (1,),
@@ -36,12 +36,12 @@ DOES: dict[str, tuple[object, ...]] = {
     "checkpoint": (False,),
     "compiled": (False,),
 }
-# At a usual initialisation attention is uniform and experts tie.
+# With smaller weights attention would be uniform, and experts would tie.
 GAIN = 1.5
 
 
 class Tokens(NamedTuple):
-    """Those of a stream, or of a rank; `counts` tells whether the label is a target."""
+    """The tokens of a stream or of a rank; `counts` is 1 where the label is a target."""
 
     ids: Tensor
     positions: Tensor
@@ -51,17 +51,17 @@ class Tokens(NamedTuple):
 
 
 class Stranger:
-    """Right, for any model that `transformers` has; a subclass says which."""
+    """A correct step for any model of `transformers`; a subclass builds the model."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def model(self, case: Case) -> Any:
-        """With any weights."""
+    def build_model(self, case: Case) -> Any:
+        """Build the model with any weights."""
         raise NotImplementedError
 
     def supports(self, case: Case) -> str | None:
-        for field, values in DOES.items():
+        for field, values in SUPPORTED.items():
             value = getattr(case, field)
             if value not in values:
                 return f"{field}={value}: this step has {' or '.join(map(str, values))} only"
@@ -69,36 +69,36 @@ class Stranger:
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         stream = self.stream(case, rank)
-        mine = self.shard(stream, rank)
-        rows_T = self.rows(stream.positions, rank)
+        shard = self.shard(stream, rank)
+        rows_T = self.number_rows(stream.positions, rank)
         causal_TT = torch.ones(len(rows_T), len(rows_T), device=rank.device).tril().bool()
         allowed_TT = causal_TT & (rows_T[:, None] == rows_T)
         AttentionInterface.register(ULYSSES, partial(self.attention, rank, allowed_TT))
-        model = self.weighted(case).to(rank.device).train()
+        model = self.seeded_model(case).to(rank.device).train()
 
-        logits = model(input_ids=mine.ids[None], position_ids=mine.positions[None]).logits[0]
-        of_half = logits.dtype.itemsize < 4
+        logits = model(input_ids=shard.ids[None], position_ids=shard.positions[None]).logits[0]
+        is_half = logits.dtype.itemsize < 4
         nll_L = F.cross_entropy(
-            logits.float() if of_half else logits, mine.labels, reduction="none"
+            logits.float() if is_half else logits, shard.labels, reduction="none"
         )
-        emit("positions", mine.positions, mine.numbers)
-        emit("labels", mine.labels, mine.numbers)
-        emit("nll", nll_L, mine.numbers)
-        loss = (nll_L * mine.counts).sum() / self.terms(case, mine, rank)
+        emit("positions", shard.positions, shard.numbers)
+        emit("labels", shard.labels, shard.numbers)
+        emit("nll", nll_L, shard.numbers)
+        loss = (nll_L * shard.counts).sum() / self.divisor(case, shard, rank)
         loss.backward()
         for name, parameter in model.named_parameters():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            emit(f"grad.{name}", self.reduced(name, parameter.grad, rank))
+            emit(f"grad.{name}", self.reduce_gradient(name, parameter.grad, rank))
         loss = loss.detach()
         dist.all_reduce(loss, group=rank.world)
         emit("loss", loss)
 
-    def weighted(self, case: Case) -> Any:
-        """The model with the weights of the case: in other dtypes those of fp64, rounded."""
-        model, dtype = self.model(case), DTYPES[case.dtype]
+    def seeded_model(self, case: Case) -> Any:
+        """Build the model with weights from the case's seed, drawn in fp64 and rounded."""
+        model, dtype = self.build_model(case), DTYPES[case.dtype]
         model.set_attn_implementation(ULYSSES)
-        # The usual one multiplies no fp64.
+        # The default implementation does not support fp64.
         model.set_experts_implementation("eager")
         generator = torch.Generator().manual_seed(case.seed)
         for parameter in model.parameters():
@@ -109,7 +109,7 @@ class Stranger:
         return model
 
     def stream(self, case: Case, rank: Rank) -> Tokens:
-        """This replica's rows, end to end; each pad at the end is a row."""
+        """Join the rows of this replica; each pad token at the end is a row of its own."""
         rows = range(rank.dp_index, len(case.rows), case.dp)
         columns = torch.tensor(
             [
@@ -134,8 +134,8 @@ class Stranger:
         sp = rank.sp.size()
         return Tokens(*(column_T.chunk(sp)[rank.sp_index] for column_T in stream))
 
-    def rows(self, positions_T: Tensor, _rank: Rank) -> Tensor:
-        """Which row each token belongs to."""
+    def number_rows(self, positions_T: Tensor, _rank: Rank) -> Tensor:
+        """Return which row each token belongs to."""
         return (positions_T == 0).cumsum(0)
 
     def attention(
@@ -150,28 +150,28 @@ class Stranger:
         scaling: float,
         **_options: object,
     ) -> tuple[Tensor, None]:
-        """Of all heads of this rank's tokens; they come as [1, heads, L, dim]."""
-        k, v = (self.repeated(x, layer.num_key_value_groups, rank) for x in (k, v))
-        q, k, v = self.exchanged(layer, q, k, v, rank)
+        """Attend as Ulysses does; q, k and v of this rank's tokens come as [1, heads, L, dim]."""
+        k, v = (self.repeat_heads(x, layer.num_key_value_groups, rank) for x in (k, v))
+        q, k, v = self.exchange_tokens(layer, q, k, v, rank)
         out = F.scaled_dot_product_attention(q, k, v, allowed_TT, scale=scaling)
         return exchange(out, 2, 1, rank.sp).transpose(1, 2), None
 
-    def repeated(self, x: Tensor, times: int, _rank: Rank) -> Tensor:
-        """A head of keys or values for each head of queries."""
+    def repeat_heads(self, x: Tensor, times: int, _rank: Rank) -> Tensor:
+        """Repeat heads of keys or values until there is one for each head of queries."""
         return x.repeat_interleave(times, 1)
 
-    def exchanged(
+    def exchange_tokens(
         self, _layer: Any, q: Tensor, k: Tensor, v: Tensor, rank: Rank
     ) -> tuple[Tensor, ...]:
-        """All tokens, and of the heads only this rank's; dims of values may be others."""
+        """Exchange heads for tokens; the head dim of values may differ from that of keys."""
         return tuple(exchange(x, 1, 2, rank.sp) for x in (q, k, v))
 
-    def terms(self, case: Case, _mine: Tokens, _rank: Rank) -> int | Tensor:
-        """What the sum of this rank's losses is divided by."""
+    def divisor(self, case: Case, _mine: Tokens, _rank: Rank) -> int | Tensor:
+        """Return what the sum of this rank's losses is divided by."""
         return max(sum(len(row.supervised()) for row in case.rows), 1)
 
-    def reduced(self, _name: str, gradient: Tensor, rank: Rank) -> Tensor:
-        """As the optimizer sees it."""
+    def reduce_gradient(self, _name: str, gradient: Tensor, rank: Rank) -> Tensor:
+        """Sum a gradient over all ranks, as the optimizer sees it."""
         dist.all_reduce(gradient, group=rank.world)
         return gradient
 
@@ -184,6 +184,6 @@ def exchange(x: Tensor, scatter: int, gather: int, group: ProcessGroup) -> Tenso
 
 
 def planted(*faults: Callable[[str], Stranger]) -> dict[str, Stranger]:
-    """One of each, by the name of its class as constants are written."""
+    """Make one candidate of each class, named after the class in upper case."""
     names = [re.sub(r"\B(?=[A-Z])", "_", fault.__name__).upper() for fault in faults]
     return {name: fault(name) for name, fault in zip(names, faults, strict=True)}

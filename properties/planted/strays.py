@@ -1,4 +1,4 @@
-"""Candidates that are not as exact as plain training: more than they may, or as they may."""
+"""Candidates that are less exact than plain training, more than is allowed or just as much."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -14,7 +14,7 @@ from harness.reference.decoder import Decoder
 
 
 class Strays(LocalDialect):
-    """Right but for an error a little larger than fp64 is allowed."""
+    """A step with one error, a little larger than the budget of fp64."""
 
     name = "strays"
 
@@ -26,10 +26,10 @@ class Strays(LocalDialect):
 
 
 class Single(LocalDialect):
-    """What leaves the embedding is rounded to fp32, as where norms are computed in it."""
+    """The output of the embedding is rounded to fp32, as if norms were computed in it."""
 
     name = "single"
-    least = 1
+    min_sp = 1
 
     def forward_backward(
         self, model: Decoder, case: Case, batch: Batch, targets: Tensor, rank: Rank, emit: Emit
@@ -39,26 +39,26 @@ class Single(LocalDialect):
         def rounded(ids: Tensor, weight: Tensor) -> Tensor:
             return plain(ids, weight).float().to(weight.dtype)
 
-        rounds = case.sp >= self.least
+        rounds = case.sp >= self.min_sp
         with patch.object(F, "embedding", rounded if rounds else plain):
             return super().forward_backward(model, case, batch, targets, rank, emit)
 
 
 class SingleAmongPeers(Single):
-    """The same, and only where ranks share a sequence."""
+    """As `Single`, but only where ranks share a sequence."""
 
     name = "single-among-peers"
-    least = 2
+    min_sp = 2
 
 
 class SingleOverAll(Single):
-    """The same, over all ranks that there are."""
+    """As `Single`, and it needs all ranks that exist."""
 
     name, limits = "single-over-all", "ranks=all"
 
 
 class Fuses(LocalDialect):
-    """As a library does that has fused attention, whatever a case has."""
+    """It always uses fused attention, as some libraries do, whatever kernel the case has."""
 
     name = "fuses"
 

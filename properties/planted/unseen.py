@@ -1,4 +1,4 @@
-"""Exchanges that torch.distributed does not carry: through files, as others use shared memory."""
+"""Steps that exchange through files instead of torch.distributed, as others use shared memory."""
 
 import itertools
 import tempfile
@@ -16,7 +16,7 @@ from harness.case import Case
 
 
 class Unseen(LocalDialect):
-    """Right, whether or not it says what it sends."""
+    """A correct step, which may report how much it sends, or not."""
 
     name = "unseen"
 
@@ -30,15 +30,15 @@ class Unseen(LocalDialect):
             super().run(case, rank, emit)
 
     def _through_files(self, pieces: Tensor, group: ProcessGroup) -> Tensor:
-        # All ranks of a launch have one folder for what they leave behind.
+        # All ranks of a launch have the same temporary folder.
         folder, number = Path(tempfile.gettempdir()), next(self._numbers)
-        me, peers = dist.get_rank(), dist.get_process_group_ranks(group)
+        own, peers = dist.get_rank(), dist.get_process_group_ranks(group)
         for peer, piece in zip(peers, pieces, strict=True):
-            torch.save(piece.clone(), folder / f"{number}.{me}.{peer}")
+            torch.save(piece.clone(), folder / f"{number}.{own}.{peer}")
         if self._says_so:
             self._emit("sent", torch.tensor(pieces.nbytes))
         dist.barrier(group=group)
-        received = [torch.load(folder / f"{number}.{peer}.{me}") for peer in peers]
+        received = [torch.load(folder / f"{number}.{peer}.{own}") for peer in peers]
         dist.barrier(group=group)
         return torch.stack(received)
 

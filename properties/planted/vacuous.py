@@ -1,4 +1,8 @@
-"""Steps that share nothing, and whose every number is right all the same."""
+"""Steps in which no ranks share a sequence, and which still emit only right numbers.
+
+A comparison of tensors passes them all. The harness must find from their traffic that they are
+not sequence-parallel.
+"""
 
 from dataclasses import replace
 
@@ -20,14 +24,14 @@ from harness.watch.flight_recorder import BUFFER
 
 
 class ComputesAll(LocalDialect):
-    """Every rank computes on all tokens, and says of a few of them that they are its own."""
+    """Every rank computes on all tokens, and emits a part of them as its own."""
 
     name = "computes-all"
 
     def shard(self, case: Case, stream: Stream, rank: Rank) -> Shard:
-        mine = super().shard(case, stream, rank)
+        shard = super().shard(case, stream, rank)
         return replace(
-            mine,
+            shard,
             ids_L=stream.ids_T,
             positions_L=stream.positions_T,
             labels_L=stream.labels_T,
@@ -45,17 +49,17 @@ class ComputesAll(LocalDialect):
         case: Case,
         rank: Rank,
     ) -> Tensor:
-        self.show(q_LNH, rank)
+        self.send_for_show(q_LNH, rank)
         return self.kernel(case)(q_LNH, k_LKH, v_LKH, segments)
 
-    def show(self, q_LNH: Tensor, rank: Rank) -> None:
-        """What is sent to be seen."""
+    def send_for_show(self, q_LNH: Tensor, rank: Rank) -> None:
+        """Send something useless, to look sequence-parallel; here nothing."""
 
     def cut_weights(self, weights_T: Tensor, rank: Rank) -> Tensor:
-        return weights_T * self.own(len(weights_T), rank)
+        return weights_T * self.owned(len(weights_T), rank)
 
-    def own(self, total: int, rank: Rank) -> Tensor:
-        """Of all tokens, those that this rank calls its own."""
+    def owned(self, total: int, rank: Rank) -> Tensor:
+        """Return which of all tokens this rank emits as its own."""
         places_T = torch.arange(total, device=rank.device)
         mine_T = cut(places_T, rank, -1)
         return torch.isin(places_T, mine_T)
@@ -63,37 +67,37 @@ class ComputesAll(LocalDialect):
     def forward_backward(
         self, model: Decoder, case: Case, batch: Batch, targets: Tensor, rank: Rank, emit: Emit
     ) -> Tensor:
-        def of_own(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+        def emit_owned(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
             if tokens is None:
                 emit(key, tensor)
             else:
-                own = self.own(len(tokens), rank)
+                own = self.owned(len(tokens), rank)
                 emit(key, tensor[own], tokens[own])
 
-        return super().forward_backward(model, case, batch, targets, rank, of_own)
+        return super().forward_backward(model, case, batch, targets, rank, emit_owned)
 
 
 class AllToAllForShow(ComputesAll):
-    """The same, and zeros are exchanged."""
+    """As `ComputesAll`, and it exchanges zeros."""
 
     name = "all-to-all-for-show"
 
-    def show(self, q_LNH: Tensor, rank: Rank) -> None:
+    def send_for_show(self, q_LNH: Tensor, rank: Rank) -> None:
         zeros = q_LNH.new_zeros(rank.sp.size())
         dist.all_to_all_single(torch.empty_like(zeros), zeros, group=rank.sp)
 
 
 class KeysSummedForShow(ComputesAll):
-    """The same, and all ranks sum up what none of them needs, flat as gradients are."""
+    """As `ComputesAll`, and ranks sum a flat tensor that none needs, as if it were gradients."""
 
     name = "sums-for-show"
 
-    def show(self, q_LNH: Tensor, rank: Rank) -> None:
+    def send_for_show(self, q_LNH: Tensor, rank: Rank) -> None:
         dist.all_reduce(q_LNH.detach().clone().flatten(), group=rank.sp)
 
 
 class Broadcasts(ComputesAll):
-    """The same, where all begin with the weights of rank 0, as trainers do."""
+    """As `ComputesAll`, and rank 0 broadcasts its weights first, as in a trainer."""
 
     name = "broadcasts"
 
@@ -105,7 +109,7 @@ class Broadcasts(ComputesAll):
 
 
 class Wrapped(ComputesAll):
-    """The same in a DDP of its own, which hands out weights as one flat piece."""
+    """As `ComputesAll`, in a DDP of its own, which broadcasts weights as one flat tensor."""
 
     name = "wrapped"
 
@@ -116,7 +120,7 @@ class Wrapped(ComputesAll):
 
 
 class ReducesToOne(ComputesAll):
-    """The same, where gradients are summed up on one rank, and handed out."""
+    """As `ComputesAll`, but one rank sums the gradients and broadcasts them."""
 
     name = "reduces-to-one"
 
@@ -128,20 +132,20 @@ class ReducesToOne(ComputesAll):
 
 
 class GathersGradients(ComputesAll):
-    """The same, where each rank sums up the gradients of all."""
+    """As `ComputesAll`, but each rank gathers the gradients of all and sums them."""
 
     name = "gathers-gradients"
 
     def reduce(self, model: Decoder, rank: Rank) -> None:
         for parameter in model.parameters():
             assert parameter.grad is not None
-            every = [torch.empty_like(parameter.grad) for _ in range(rank.world.size())]
-            dist.all_gather(every, parameter.grad, group=rank.world)
-            parameter.grad.copy_(torch.stack(every).sum(0))
+            gathered = [torch.empty_like(parameter.grad) for _ in range(rank.world.size())]
+            dist.all_gather(gathered, parameter.grad, group=rank.world)
+            parameter.grad.copy_(torch.stack(gathered).sum(0))
 
 
 class GathersShares(ComputesAll):
-    """The same, where each rank holds some rows of every weight, as FSDP has it."""
+    """As `ComputesAll`, and ranks gather pieces of every weight, as FSDP does."""
 
     name = "gathers-shares"
 
@@ -149,56 +153,56 @@ class GathersShares(ComputesAll):
         model = super().model(case, rank)
         ranks = rank.world.size()
         for parameter in model.parameters():
-            each = -(-len(parameter) // ranks)
-            rows = [0, 0] * (parameter.ndim - 1) + [0, each * ranks - len(parameter)]
-            mine = F.pad(parameter.data, rows).split(each)[rank.index].contiguous()
-            dist.all_gather([torch.empty_like(mine) for _ in range(ranks)], mine, rank.world)
+            size = -(-len(parameter) // ranks)
+            padding = [0, 0] * (parameter.ndim - 1) + [0, size * ranks - len(parameter)]
+            piece = F.pad(parameter.data, padding).split(size)[rank.index].contiguous()
+            dist.all_gather([torch.empty_like(piece) for _ in range(ranks)], piece, rank.world)
         return model
 
 
 class AmongOne(ComputesAll):
-    """Ulysses over a group of one: that of replicas, where there is one of them."""
+    """Ulysses over a group of one rank: the group of replicas, if there is one replica."""
 
     name = "among-one"
     limits = "dp=1"
 
-    def show(self, q_LNH: Tensor, rank: Rank) -> None:
+    def send_for_show(self, q_LNH: Tensor, rank: Rank) -> None:
         gather_tokens(scatter_tokens(q_LNH, rank.dp), rank.dp)
 
 
 class WithOtherReplicas(ComputesAll):
-    """The same, and it exchanges with other replicas what it should with peers."""
+    """As `ComputesAll`, and it exchanges with other replicas instead of with peers."""
 
     name = "with-other-replicas"
 
-    def show(self, q_LNH: Tensor, rank: Rank) -> None:
+    def send_for_show(self, q_LNH: Tensor, rank: Rank) -> None:
         received = [torch.empty_like(q_LNH) for _ in range(rank.dp.size())]
         dist.all_gather(received, q_LNH.contiguous(), group=rank.dp)
         dist.all_to_all(received, [q_LNH.contiguous()] * rank.dp.size(), group=rank.dp)
 
 
 class CallsALot(ComputesAll):
-    """The same, among more collectives than a log has room for."""
+    """As `ComputesAll`, among more collectives than the log of torch can hold."""
 
     name = "calls-a-lot"
 
-    def show(self, q_LNH: Tensor, rank: Rank) -> None:
+    def send_for_show(self, q_LNH: Tensor, rank: Rank) -> None:
         number = q_LNH.new_zeros(1)
         for _ in range(BUFFER):
             dist.all_reduce(number, group=rank.sp)
 
 
 class OneHoldsAll(ComputesAll):
-    """The first rank does everything, and its peers have nothing to do."""
+    """The first rank emits everything, and its peers emit no token."""
 
     name = "one-holds-all"
 
-    def own(self, total: int, rank: Rank) -> Tensor:
+    def owned(self, total: int, rank: Rank) -> Tensor:
         return torch.full((total,), rank.sp_index == 0, device=rank.device)
 
 
 class RowsApart(ComputesAll):
-    """Each rank has whole rows, and what would have to be cut is refused."""
+    """Each rank emits whole rows, and refuses cases in which a row would have to be cut."""
 
     name = "rows-apart"
     limits = "dp=1 micro=1 checkpoint=0"
@@ -207,10 +211,10 @@ class RowsApart(ComputesAll):
         return super().supports(case) or ("few rows" if len(case.rows) < case.sp else None)
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        self._rows = [row for row, its in enumerate(case.rows) for _ in range(len(its))]
+        self._rows = [index for index, row in enumerate(case.rows) for _ in range(len(row))]
         super().run(case, rank, emit)
 
-    def own(self, total: int, rank: Rank) -> Tensor:
+    def owned(self, total: int, rank: Rank) -> Tensor:
         padding = [0] * (total - len(self._rows))
         rows_T = torch.tensor([*self._rows, *padding], device=rank.device)
         return rows_T % rank.sp.size() == rank.sp_index

@@ -12,7 +12,7 @@ from harness.case import parse
 from harness.ranks.pool import RankPool
 from harness.trace import Trace
 from properties.helpers.asking import ask, mutant, probe
-from properties.planted.probes import written_as
+from properties.planted.probes import qualified_name
 
 MESHES = ("sp=1", "sp=2", "sp=3", "sp=4", "sp=2 dp=2")
 SEEDS = range(3)
@@ -44,7 +44,7 @@ def hand_written(package: str = native.__name__) -> set[str]:
         function = known.pop()
         known += function.__subclasses__()
         if function.__module__.startswith(package):
-            found.add(written_as(function))
+            found.add(qualified_name(function))
     return found
 
 
@@ -72,7 +72,7 @@ def test_no_function_written_by_hand_is_left_untried(harness_pool: RankPool) -> 
     reached = tried(harness_pool)
     assert hand_written() == reached
     assert len(hand_written()) >= 2
-    assert hand_written(__name__) - reached == {written_as(Fresh)}
+    assert hand_written(__name__) - reached == {qualified_name(Fresh)}
 
 
 @pytest.mark.parametrize("name", ["ONE_WAY", "PLAIN_GATHER"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.candidates.own.native.kernels import sdpa
-from harness.candidates.own.native.usable import lacking, unsupported
+from harness.candidates.own.native.usable import lacking, unsupported_reason
 from harness.case import parse
 from harness.doctor import examine
 from properties.helpers.standins import STANDINS, StandIn, flash_attn_varlen_func, in_place
@@ -27,11 +27,11 @@ def test_a_kernel_lacks_nothing_or_says_what(
     case = parse(f"case/1 rows=2:11 kernel={kernel} dtype=bf16")
     with in_place(function):
         gpus(monkeypatch, (8, 0), (9, 0))
-        assert unsupported(case) is None
+        assert unsupported_reason(case) is None
         gpus(monkeypatch, (9, 0), (7, 5))
         assert lacking(kernel) == ["a GPU of sm80 or newer (one has sm75)"]
         gpus(monkeypatch)
-        assert unsupported(case) == (
+        assert unsupported_reason(case) == (
             f"kernel={kernel}: this machine lacks a CUDA device (torch finds none); "
             "use kernel=eager or sdpa"
         )
@@ -63,8 +63,8 @@ def test_a_case_that_a_kernel_cannot_compute_is_refused(
     kernel: str, setting: str, said: str
 ) -> None:
     case = parse(f"case/1 rows=2:11 kernel={kernel} {setting}")
-    assert str(unsupported(case)).startswith(f"kernel={kernel}: {said}")
-    assert unsupported(replace(case, kernel="sdpa")) is None
+    assert str(unsupported_reason(case)).startswith(f"kernel={kernel}: {said}")
+    assert unsupported_reason(replace(case, kernel="sdpa")) is None
 
 
 def test_the_doctor_says_what_a_kernel_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
