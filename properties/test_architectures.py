@@ -1,4 +1,4 @@
-"""What Qwen adds to a Llama is sharded, reduced and judged like everything else."""
+"""The parameters that Qwen adds to a Llama are sharded, reduced and judged like all others."""
 
 import pytest
 
@@ -16,7 +16,7 @@ LINE = "case/1 rows=5:11111,6:011101 heads=4/2 layers=2 sp=2 dtype=fp64 seed=1"
 
 
 class LeavesOut(LocalDialect):
-    """Of what an architecture adds nothing is summed over ranks."""
+    """The gradients of the parameters that an architecture adds are not summed over ranks."""
 
     name = "leaves-out"
 
@@ -50,7 +50,7 @@ def test_every_architecture_holds_in_generated_cases(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ADDED)
-def test_a_gradient_of_what_it_adds_that_is_left_out_is_found(
+def test_a_bias_or_norm_left_out_of_the_reduction_is_found(
     model: Model, harness_pool: RankPool
 ) -> None:
     comparison = evaluate(parse(f"{LINE} model={model}"), f"{__file__}:LEAVES_OUT", harness_pool)

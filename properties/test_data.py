@@ -1,6 +1,6 @@
-"""Which rows which rank trains on: peers the same ones, replicas each its own, nobody none.
+"""Samplers: peers draw the same rows, replicas different ones, and together they draw all rows.
 
-Nothing here but a sampler and the arithmetic of the mesh; one test asks real ranks.
+Most tests need only the sampler and the arithmetic of the mesh; one runs real ranks.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from harness.trace import Assembly
 from properties.helpers.places import PLANTED
 
 EPOCHS = range(3)
-# From here on two epochs have the same order less often than once in 10^18 seeds.
+# With 20 rows for each replica, two epochs have equal orders for fewer than one in 10^18 seeds.
 ENOUGH = 20
 PROBES = PLANTED / "probes.py"
 
@@ -38,12 +38,12 @@ class Plan:
     seed: int = 0
 
 
-# What rank number `index` draws in an epoch.
+# draw(plan, index, epoch) -> the rows that a rank draws in an epoch.
 Draw = Callable[[Plan, int, int], list[int]]
 
 
-def drawn(plan: Plan, index: int, epoch: int) -> list[int]:
-    """As the native step draws."""
+def draw_rows(plan: Plan, index: int, epoch: int) -> list[int]:
+    """Draw the rows of a rank as the native step does."""
     dp_index, _ = place(index, plan.sp)
     return list(
         sampler(
@@ -58,15 +58,15 @@ def drawn(plan: Plan, index: int, epoch: int) -> list[int]:
     )
 
 
-def complaint(plan: Plan, draw: Draw) -> str:
-    """The first claim about who gets what that does not hold, or nothing."""
-    return next(complaints(plan, draw), "")
+def first_violation(plan: Plan, draw: Draw) -> str:
+    """Return the first violated claim about which rank gets which rows, or ""."""
+    return next(violations(plan, draw), "")
 
 
-def complaints(plan: Plan, draw: Draw) -> Iterator[str]:
+def violations(plan: Plan, draw: Draw) -> Iterator[str]:
     sp_groups, _ = groups(plan.dp, plan.sp)
     size, orders = len(plan.rows), []
-    # Dropped or repeated to make the shares even, and not one more.
+    # Only as many rows may be dropped or repeated as it takes to make the shares equal.
     even = size - size % plan.dp if plan.drop_last else size + -size % plan.dp
     for epoch in EPOCHS:
         held = [[draw(plan, index, epoch) for index in group] for group in sp_groups]
@@ -90,7 +90,7 @@ def complaints(plan: Plan, draw: Draw) -> Iterator[str]:
 
 plans = st.builds(
     Plan,
-    # Of the notebook's own sizes, too.
+    # 200 and 1000 are the sizes in the notebook.
     (st.integers(1, 150) | st.sampled_from((200, 1000))).map(range),
     st.integers(1, 5),
     st.integers(1, 4),
@@ -101,8 +101,8 @@ plans = st.builds(
 
 
 @given(plan=plans)
-def test_peers_share_replicas_divide_and_epochs_differ(plan: Plan) -> None:
-    assert complaint(plan, drawn) == ""
+def test_peers_share_rows_replicas_divide_them_and_epochs_differ(plan: Plan) -> None:
+    assert first_violation(plan, draw_rows) == ""
 
 
 @pytest.mark.parametrize("mesh", ["sp=2 dp=2", "sp=4", "sp=1 dp=3"])
@@ -111,52 +111,52 @@ def test_real_ranks_draw_what_the_arithmetic_says(
     harness_pool: RankPool, mesh: str, size: int
 ) -> None:
     case = parse(f"case/1 rows={','.join(['1:1'] * 12)} heads=4/4 {mesh}")
-    seen = harness_pool.run(case, locate(locate(f"{PROBES}:DRAWS_{size}").full), traced=True)
-    assert isinstance(seen, Assembly), seen
+    outcome = harness_pool.run(case, locate(locate(f"{PROBES}:DRAWS_{size}").full), traced=True)
+    assert isinstance(outcome, Assembly), outcome
     for shuffle in (False, True):
         for drop_last in (False, True):
 
             def on_rank(plan: Plan, index: int, epoch: int) -> list[int]:
                 options = f"shuffle={plan.shuffle} drop_last={plan.drop_last} epoch={epoch}"
-                rows: list[int] = seen.trace[f"{options} rank={index}"].values.tolist()
+                rows: list[int] = outcome.trace[f"{options} rank={index}"].values.tolist()
                 return rows
 
             plan = Plan(range(size), case.dp, case.sp, shuffle, drop_last)
-            assert complaint(plan, on_rank) == ""
+            assert first_violation(plan, on_rank) == ""
 
 
 def by_global_rank(plan: Plan, index: int, epoch: int) -> list[int]:
     """B125: the sampler is keyed by the global rank."""
-    return drawn(plan, index % plan.dp * plan.sp, epoch)
+    return draw_rows(plan, index % plan.dp * plan.sp, epoch)
 
 
 def by_world(plan: Plan, index: int, epoch: int) -> list[int]:
     """B125: every rank counts as a replica."""
-    return drawn(replace(plan, dp=plan.dp * plan.sp, sp=1), index, epoch)
+    return draw_rows(replace(plan, dp=plan.dp * plan.sp, sp=1), index, epoch)
 
 
 def own_seed(plan: Plan, index: int, epoch: int) -> list[int]:
     """B125: every rank shuffles by a seed of its own."""
-    return drawn(replace(plan, seed=index), index, epoch)
+    return draw_rows(replace(plan, seed=index), index, epoch)
 
 
 def seed_of_replica(plan: Plan, index: int, epoch: int) -> list[int]:
-    """Every replica shuffles by a seed of its own: peers agree, and rows are dealt twice."""
-    return drawn(replace(plan, seed=index // plan.sp), index, epoch)
+    """Every replica shuffles by a seed of its own: peers agree, and replicas share rows."""
+    return draw_rows(replace(plan, seed=index // plan.sp), index, epoch)
 
 
 def no_epoch(plan: Plan, index: int, _epoch: int) -> list[int]:
-    """Nobody tells the sampler that an epoch is over."""
-    return drawn(plan, index, 0)
+    """The sampler never learns of a new epoch."""
+    return draw_rows(plan, index, 0)
 
 
 def rest_dropped(plan: Plan, index: int, epoch: int) -> list[int]:
-    """What does not divide is dropped though nobody asked for it."""
-    return drawn(replace(plan, drop_last=True), index, epoch)
+    """The remainder is dropped although `drop_last` is off."""
+    return draw_rows(replace(plan, drop_last=True), index, epoch)
 
 
 @pytest.mark.parametrize(
-    ("draw", "told"),
+    ("draw", "message"),
     [
         (by_global_rank, "peers of one sequence hold different rows"),
         (by_world, "peers of one sequence hold different rows"),
@@ -166,7 +166,7 @@ def rest_dropped(plan: Plan, index: int, epoch: int) -> list[int]:
         (rest_dropped, "more rows are dropped or repeated than it takes"),
     ],
 )
-def test_a_sampler_that_deals_wrongly_is_found(draw: Draw, told: str) -> None:
+def test_a_sampler_that_deals_wrongly_is_found(draw: Draw, message: str) -> None:
     plan = Plan(range(61), dp=2, sp=2, shuffle=True, drop_last=False)
-    assert complaint(plan, drawn) == ""
-    assert complaint(plan, draw) == told
+    assert first_violation(plan, draw_rows) == ""
+    assert first_violation(plan, draw) == message

@@ -1,4 +1,4 @@
-"""The property that everything else serves: sharded training is plain training."""
+"""The main property: sequence-parallel training equals plain training."""
 
 from itertools import cycle
 
@@ -50,7 +50,7 @@ def test_lower_precisions_hold_inside_derived_budgets_in_all_situations(
 ) -> None:
     batch = generate(cases(max_ranks=4, dtypes=(dtype,)), count, 0)
     met = {name for case in batch for name in situations_of(case)}
-    # That one needs six ranks: see `test_more_ranks`.
+    # The missing situation needs six ranks; `metamorphic/test_more_ranks.py` has it.
     assert count < 120 or met == set(SITUATIONS) - {"dp and sp above 1, and different"}
     for comparison in evaluate_all(zip(batch, cycle(DIALECTS), strict=False), harness_pool):
         assert comparison.verdict.passed, explain(comparison)
@@ -68,32 +68,32 @@ def test_a_kernel_that_cannot_run_here_is_unsupported_and_not_passed(
 
 
 @pytest.mark.parametrize(
-    ("again", "ways"),
-    # Forward and backward; what is recomputed is exchanged again.
+    ("checkpoint", "passes"),
+    # Forward and backward; recomputed layers exchange again.
     [("checkpoint=0", 2), ("checkpoint=1", 3)],
 )
 def test_exchanging_q_k_and_v_takes_one_collective_and_the_way_back_another(
-    harness_pool: RankPool, again: str, ways: int
+    harness_pool: RankPool, checkpoint: str, passes: int
 ) -> None:
-    case = parse(f"case/1 rows=5:11111 heads=4/4 layers=3 sp=2 {again}")
+    case = parse(f"case/1 rows=5:11111 heads=4/4 layers=3 sp=2 {checkpoint}")
     outcome = harness_pool.run(case, locate(WATCHED), traced=True)
     assert isinstance(outcome, Assembly)
     exchanges = outcome.trace["all_to_all in Double"].values
-    assert exchanges == 2 * case.layers * ways
-    # Nor is anything sent that is not queries, keys, values or outputs; half of it stays at home.
-    padded_tokens, of_a_token = 6, 4 * case.heads * case.head_dim * 8 // case.sp
-    assert sum(outcome.sent) == padded_tokens * of_a_token * case.layers * ways
+    assert exchanges == 2 * case.layers * passes
+    # Ranks send nothing but queries, keys, values and outputs; half of these stay where they are.
+    padded_tokens, bytes_per_token = 6, 4 * case.heads * case.head_dim * 8 // case.sp
+    assert sum(outcome.sent) == padded_tokens * bytes_per_token * case.layers * passes
 
 
-def test_the_notebooks_batch_is_rolled_padded_and_cut_as_the_notebook_says(
+def test_the_notebooks_batch_is_rolled_padded_and_cut_as_in_the_notebook(
     harness_pool: RankPool,
 ) -> None:
     case = parse("case/1 rows=4:1111,3:111 ids=[1,2,3,4],[5,6,7] heads=4/4 vocab=10 sp=4")
-    seen = harness_pool.run(case, locate("native-gather"), traced=True)
-    assert isinstance(seen, Assembly), seen
-    assert seen.trace["ids"].values.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert seen.trace["labels"].values.tolist() == [2, 3, 4, 5, 6, 7, 1]
-    owners = seen.trace["ids"].owners
+    outcome = harness_pool.run(case, locate("native-gather"), traced=True)
+    assert isinstance(outcome, Assembly), outcome
+    assert outcome.trace["ids"].values.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert outcome.trace["labels"].values.tolist() == [2, 3, 4, 5, 6, 7, 1]
+    owners = outcome.trace["ids"].owners
     assert owners is not None
     assert owners.tolist() == [0, 0, 1, 1, 2, 2, 3]
-    assert seen.local_rows == (2, 2, 2, 2)
+    assert outcome.local_rows == (2, 2, 2, 2)

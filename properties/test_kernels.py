@@ -1,4 +1,4 @@
-"""Each attention kernel alone, and the native path with each of them.
+"""Each attention kernel by itself, and the native step with each of them.
 
 Legend: T all tokens of the stream, M query heads, C kv heads, H head dim.
 """
@@ -25,14 +25,14 @@ from harness.reference.weights import TORCH_DTYPES
 from harness.report import explain
 from harness.trace.trace import Values
 from properties.helpers import standins
-from properties.helpers.asking import few
-from properties.helpers.memory import Largest
-from properties.helpers.standins import STANDINS, in_place, varlen_attn, varlen_attn_of_2_11
+from properties.helpers.asking import fewer_examples
+from properties.helpers.memory import LargestTensor
+from properties.helpers.standins import STANDINS, installed, varlen_attn, varlen_attn_of_2_11
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Rows end to end, and what comes back for their attention."""
+    """Rows end to end, with random queries, keys and values."""
 
     lengths: list[int]
     window: int | None
@@ -41,14 +41,17 @@ class Stream:
     head_dim: int
     seed: int = 0
 
-    def attended(
+    def attend(
         self, kernel: str, dtype: str, inputs: str, device: str = "cpu", *, masked: bool = False
     ) -> dict[str, Values]:
-        """What a kernel makes of it in one dtype, from inputs that another one can hold."""
+        """Run a kernel in one dtype on inputs that another dtype represents exactly.
+
+        Return the output and the gradients of queries, keys and values.
+        """
         numbers = torch.Generator().manual_seed(self.seed)
 
         def drawn(heads: int) -> Tensor:
-            # Heads first, as no kernel wants them.
+            # Heads come first, so that what the kernel gets is not contiguous.
             x_MTH = torch.randn(heads, sum(self.lengths), self.head_dim, generator=numbers)
             x_MTH = x_MTH.to(device, TORCH_DTYPES[inputs]).to(TORCH_DTYPES[dtype])
             return x_MTH.transpose(0, 1).requires_grad_()
@@ -63,7 +66,8 @@ class Stream:
         for name, x in (("q", q_TMH), ("k", k_TCH), ("v", v_TCH)):
             assert x.grad is not None
             found[f"grad.{name}"] = x.grad
-        # By heads, as each slice has a budget: a row's first query has a gradient of zero.
+        # Heads come first, since each slice has a budget: by tokens, the slice of a row's first
+        # query would have a gradient of zero.
         return {key: x.transpose(0, 1).double().cpu().numpy() for key, x in found.items()}
 
     def segments(self, device: str = "cpu") -> Segments:
@@ -85,36 +89,40 @@ def streams(draw: st.DrawFn, max_length: int = 12, head_dims: tuple[int, ...] = 
     )
 
 
-def strays(stream: Stream, kernel: str, dtype: Dtype, device: str = "cpu") -> dict[str, float]:
-    """What of it is outside of its budget, and by how much of that."""
-    oracle = stream.attended("eager", "fp64", dtype)
-    plain = [oracle]
+def over_budget(
+    stream: Stream, kernel: str, dtype: Dtype, device: str = "cpu"
+) -> dict[str, float]:
+    """Return the tensors that exceed their budgets, and by what factor."""
+    oracle = stream.attend("eager", "fp64", dtype)
+    runs = [oracle]
     if dtype != "fp64":
-        # What is fused rounds otherwise than the formula; under a mask it is told no rows.
-        fused = stream.attended("sdpa", dtype, dtype, masked=True)
-        plain = [stream.attended("eager", dtype, dtype), fused]
-    got = stream.attended(kernel, dtype, dtype, device)
-    plainly = {key: [found[key] for found in plain] for key in oracle}
-    noise = measure_noise({key: (oracle[key], plainly[key]) for key in oracle})
-    judged = {key: judge(key, dtype, oracle[key], plainly[key], got[key], noise) for key in oracle}
-    return {key: found.used for key, found in judged.items() if found.wrong.size}
+        # Fused attention rounds differently. With a mask it attends to the whole stream at once.
+        fused = stream.attend("sdpa", dtype, dtype, masked=True)
+        runs = [stream.attend("eager", dtype, dtype), fused]
+    got = stream.attend(kernel, dtype, dtype, device)
+    baselines = {key: [run[key] for run in runs] for key in oracle}
+    noise = measure_noise({key: (oracle[key], baselines[key]) for key in oracle})
+    judged = {
+        key: judge(key, dtype, oracle[key], baselines[key], got[key], noise) for key in oracle
+    }
+    return {key: result.used for key, result in judged.items() if result.wrong.size}
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16"])
 @given(stream=streams())
 def test_fused_attention_agrees_with_attention_written_out(dtype: Dtype, stream: Stream) -> None:
-    assert strays(stream, "sdpa", dtype) == {}
+    assert over_budget(stream, "sdpa", dtype) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp64", "bf16"])
 @pytest.mark.parametrize(("kernel", "function"), STANDINS.values(), ids=STANDINS)
 @given(stream=streams())
-def test_a_kernel_for_packed_rows_is_told_what_attention_written_out_is(
+def test_a_kernel_for_packed_rows_agrees_with_attention_written_out(
     kernel: str, function: standins.StandIn, dtype: Dtype, stream: Stream
 ) -> None:
-    with in_place(function):
-        assert strays(stream, kernel, dtype) == {}
+    with installed(function):
+        assert over_budget(stream, kernel, dtype) == {}
 
 
 @pytest.mark.needs("cuda")
@@ -126,7 +134,7 @@ def test_a_kernel_agrees_with_attention_written_out_on_a_gpu(
 ) -> None:
     if lacks := lacking(kernel):
         pytest.skip(f"kernel={kernel}: lacks {' and '.join(lacks)}")
-    assert strays(stream, kernel, dtype, "cuda") == {}
+    assert over_budget(stream, kernel, dtype, "cuda") == {}
 
 
 @pytest.mark.parametrize(("window", "window_size"), [(None, (-1, 0)), (1, (0, 0)), (5, (4, 0))])
@@ -135,26 +143,26 @@ def test_rows_reach_the_kernel_as_boundaries_and_a_window(
     kernel: str, function: standins.StandIn, window: int | None, window_size: tuple[int, int]
 ) -> None:
     standins.calls.clear()
-    with in_place(function):
-        Stream([3, 1, 4], window, 4, 2, 12).attended(kernel, "bf16", "bf16")
-    (told,) = standins.calls
-    bounds = told["cu_seqlens_q" if kernel == "flash" else "cu_seq_q"]
+    with installed(function):
+        Stream([3, 1, 4], window, 4, 2, 12).attend(kernel, "bf16", "bf16")
+    (call,) = standins.calls
+    bounds = call["cu_seqlens_q" if kernel == "flash" else "cu_seq_q"]
     assert (bounds.tolist(), bounds.dtype) == ([0, 3, 4, 8], torch.int32)
-    assert told["max_seqlen_q" if kernel == "flash" else "max_q"] == 4
-    assert told["softmax_scale" if kernel == "flash" else "scale"] == 12**-0.5
-    assert told["window_size"] == window_size
-    assert told.get("causal", True)
-    keys = told["k" if kernel == "flash" else "key"]
+    assert call["max_seqlen_q" if kernel == "flash" else "max_q"] == 4
+    assert call["softmax_scale" if kernel == "flash" else "scale"] == 12**-0.5
+    assert call["window_size"] == window_size
+    assert call.get("causal", True)
+    keys = call["k" if kernel == "flash" else "key"]
     assert keys.shape[1] == (4 if function is varlen_attn_of_2_11 else 2)
 
 
-def test_a_stand_in_is_called_like_what_it_stands_in_for() -> None:
-    true = signature(varlen.varlen_attn).parameters.keys()
-    known = [signature(f).parameters.keys() for f in (varlen_attn, varlen_attn_of_2_11)]
-    assert true in known
+def test_a_stand_in_has_the_signature_of_the_kernel_it_replaces() -> None:
+    real = signature(varlen.varlen_attn).parameters.keys()
+    stand_ins = [signature(f).parameters.keys() for f in (varlen_attn, varlen_attn_of_2_11)]
+    assert real in stand_ins
 
 
-def test_a_mask_is_whatever_the_rows_say() -> None:
+def test_a_mask_follows_from_rows_and_window() -> None:
     stream = Stream([2, 1, 3], 2, 1, 1, 2)
     assert stream.segments().allowed_TT.int().tolist() == [
         [1, 0, 0, 0, 0, 0],
@@ -166,26 +174,26 @@ def test_a_mask_is_whatever_the_rows_say() -> None:
     ]
 
 
-def test_a_stream_that_begins_inside_a_row_is_whole() -> None:
+def test_a_stream_may_begin_inside_a_row() -> None:
     segments = Segments.from_positions(torch.tensor([2, 3, 0, 0, 1]), None)
     assert segments.lengths == [2, 1, 2]
     assert segments.total == 5
 
 
 @pytest.mark.parametrize(("kernel", "squared"), [("sdpa", False), ("eager", True)])
-def test_fused_attention_without_a_window_makes_nothing_of_the_square_of_a_row(
+def test_fused_attention_without_a_window_makes_no_tensor_of_a_squared_row(
     kernel: str, squared: bool
 ) -> None:
-    with Largest() as largest:  # type: ignore[no-untyped-call]
-        Stream([512], None, 2, 1, 8).attended(kernel, "fp32", "fp32")
+    with LargestTensor() as largest:  # type: ignore[no-untyped-call]
+        Stream([512], None, 2, 1, 8).attend(kernel, "fp32", "fp32")
     assert (largest.numbers >= 512**2) is squared
 
 
 @pytest.mark.parametrize("kernel", ["varlen", "flash"])
 def test_a_rank_on_the_cpu_refuses_a_kernel_that_needs_a_gpu(kernel: str) -> None:
-    said = f"kernel={kernel}: runs on CUDA, and this rank is on device=cpu; use --device cuda"
-    with pytest.raises(ValueError, match=said):
-        Stream([2], None, 1, 1, 8).attended(kernel, "bf16", "bf16")
+    message = f"kernel={kernel}: runs on CUDA, and this rank is on device=cpu; use --device cuda"
+    with pytest.raises(ValueError, match=message):
+        Stream([2], None, 1, 1, 8).attend(kernel, "bf16", "bf16")
 
 
 @pytest.mark.parametrize("kernel", ["varlen", "flash"])
@@ -198,28 +206,26 @@ def test_a_kernel_for_packed_rows_refuses_a_mask(kernel: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["VARLEN", "VARLEN_2_11", "FLASH"])
-@few
+@fewer_examples
 @given(case=cases(max_ranks=4, dtypes=("fp64", "bf16")))
 def test_the_native_path_is_plain_training_with_a_kernel_for_packed_rows(
     harness_evaluate: Evaluate, name: str, case: Case
 ) -> None:
-    comparison = evaluated(harness_evaluate, name, case)
+    comparison = evaluate_with(harness_evaluate, name, case)
     assert comparison.verdict.passed, explain(comparison)
 
 
 @pytest.mark.slow
 @pytest.mark.wrong_on_purpose
 @pytest.mark.parametrize("name", ["VARLEN_OF_ONE_ROW", "FLASH_LATE"])
-def test_boundaries_that_are_not_those_of_rows_are_seen(
-    harness_evaluate: Evaluate, name: str
-) -> None:
-    comparison = evaluated(harness_evaluate, name, parse("case/1 rows=3:111,4:1111 sp=2"))
+def test_wrong_row_boundaries_are_found(harness_evaluate: Evaluate, name: str) -> None:
+    comparison = evaluate_with(harness_evaluate, name, parse("case/1 rows=3:111,4:1111 sp=2"))
     assert comparison.verdict is Verdict.DIVERGED
     assert comparison.first is not None
     assert comparison.first.key == "layers.0.attn.out"
 
 
-def evaluated(harness_evaluate: Evaluate, name: str, case: Case) -> Comparison:
-    """With a stand-in, as ranks load it."""
+def evaluate_with(harness_evaluate: Evaluate, name: str, case: Case) -> Comparison:
+    """Judge the native step on a case, with a stand-in for its kernel."""
     kernel: Kernel = "flash" if name.startswith("FLASH") else "varlen"
     return harness_evaluate(replace(case, kernel=kernel), f"{standins.__file__}:{name}")

@@ -1,4 +1,4 @@
-"""Real lengths: what is cut into blocks comes out as if it were not, and memory stays linear."""
+"""Long sequences: computing in blocks changes no result, and memory stays linear in the length."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from harness.reference.attention import fused
 from harness.reference.padded import LOGITS_AT_ONCE
 from harness.report import explain
 from harness.trace import Trace
-from properties.helpers.memory import Largest
+from properties.helpers.memory import LargestTensor
 from properties.helpers.places import PLANTED
 
 CHUNKED = f"{PLANTED / 'chunked.py'}:CHUNKED"
@@ -35,57 +35,57 @@ LONG = parse(
 
 @contextmanager
 def in_blocks(scores: int, logits: int) -> Iterator[None]:
-    """The reference has room for so many of each."""
+    """Let the reference hold at most so many scores and logits at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harness.reference.attention.SCORES_AT_ONCE", scores)
         patch.setattr("harness.reference.padded.LOGITS_AT_ONCE", logits)
         yield
 
 
-def oracle(case: Case) -> Trace:
+def compute_oracle(case: Case) -> Trace:
     return reference(case, torch.float64)
 
 
 @settings(max_examples=20)
 @given(cases(sps=(1,), dps=(1, 2)), st.integers(1, 2000), st.integers(1, 500))
-def test_the_reference_comes_out_the_same_in_blocks_of_any_size(
+def test_blocks_of_any_size_do_not_change_the_reference(
     case: Case, scores: int, logits: int
 ) -> None:
-    at_once = oracle(case)
+    at_once = compute_oracle(case)
     with in_blocks(scores, logits):
-        assert agree(at_once, oracle(case)) == ""
+        assert agree(at_once, compute_oracle(case)) == ""
 
 
 @pytest.mark.parametrize("window", [None, 4, 29])
-def test_rows_of_all_lengths_on_either_side_come_out_the_same_in_blocks(
+def test_blocks_do_not_change_rows_of_any_length_on_either_side(
     window: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = replace(RAGGED, window=window)
-    at_once = oracle(case)
+    at_once = compute_oracle(case)
     for scores in (1, 4 * 31 * 30):
         with in_blocks(scores, 70):
-            assert agree(at_once, oracle(case)) == ""
-    # With the kernel that is fused as well.
+            assert agree(at_once, compute_oracle(case)) == ""
+    # Fused attention is computed in blocks as well.
     monkeypatch.setattr("harness.reference.padded.attention", fused)
     with in_blocks(4 * 31 * 7, 70):
-        assert agree(at_once, oracle(case)) == ""
+        assert agree(at_once, compute_oracle(case)) == ""
 
 
-class Kept(saved_tensors_hooks):
-    """What a graph holds on to from forward until backward begins."""
+class SavedTensors(saved_tensors_hooks):
+    """The tensors that an autograd graph holds between forward and backward."""
 
     def __init__(self) -> None:
-        super().__init__(self.keep, self.use)
+        super().__init__(self.save, self.use)
         self.tensors: dict[int, Tensor] = {}
-        self.backward = False
+        self.is_in_backward = False
 
-    def keep(self, tensor: Tensor) -> Tensor:
-        if not self.backward:
+    def save(self, tensor: Tensor) -> Tensor:
+        if not self.is_in_backward:
             self.tensors[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     def use(self, tensor: Tensor) -> Tensor:
-        self.backward = True
+        self.is_in_backward = True
         return tensor
 
     @property
@@ -97,30 +97,28 @@ class Kept(saved_tensors_hooks):
 @pytest.mark.parametrize(("kernel", "dtype"), [("eager", "fp64"), ("sdpa", "fp32")])
 def test_the_reference_never_holds_all_scores_or_logits(kernel: Kernel, dtype: Dtype) -> None:
     case = replace(LONG, kernel=kernel, dtype=dtype)
-    largest, kept = Largest(), Kept()  # type: ignore[no-untyped-call]
-    with largest, kept:
+    largest, saved = LargestTensor(), SavedTensors()  # type: ignore[no-untyped-call]
+    with largest, saved:
         reference(case, TORCH_DTYPES[dtype])
     scores, logits = case.heads * len(case.rows[0]) ** 2, case.tokens * case.vocab
     assert largest.numbers <= LOGITS_AT_ONCE < min(scores, logits)
-    # Neither do all blocks together until backward.
-    assert kept.bytes < min(scores, logits) * TORCH_DTYPES[dtype].itemsize
+    # All blocks together do not hold them until backward either.
+    assert saved.bytes < min(scores, logits) * TORCH_DTYPES[dtype].itemsize
 
 
 def test_twice_the_tokens_keep_twice_the_memory_until_backward() -> None:
-    half, whole = Kept(), Kept()
+    half, whole = SavedTensors(), SavedTensors()
     with in_blocks(1 << 14, 1 << 14):
-        for tokens, kept in ((400, half), (800, whole)):
-            with kept:
-                oracle(parse(f"case/1 rows={tokens}:1{{{tokens}}},100:1{{100}}:left sp=1"))
+        for tokens, saved in ((400, half), (800, whole)):
+            with saved:
+                compute_oracle(parse(f"case/1 rows={tokens}:1{{{tokens}}},100:1{{100}}:left sp=1"))
     assert half.bytes < whole.bytes < 2.1 * half.bytes
 
 
 @pytest.mark.slow
 @settings(max_examples=10)
 @given(case=cases(max_ranks=2))
-def test_ranks_come_out_the_same_with_a_few_logits_at_a_time(
-    harness_evaluate: Evaluate, case: Case
-) -> None:
+def test_chunked_logits_do_not_change_a_step(harness_evaluate: Evaluate, case: Case) -> None:
     comparison = harness_evaluate(case, CHUNKED)
     assert comparison.verdict.passed, explain(comparison)
 
@@ -129,7 +127,9 @@ def test_ranks_come_out_the_same_with_a_few_logits_at_a_time(
 @pytest.mark.parametrize(
     "around", ["checkpoint=1", "wrapper=ddp", "wrapper=fsdp", "wrapper=fsdp checkpoint=1"]
 )
-def test_so_they_do_whatever_is_around_the_model(harness_evaluate: Evaluate, around: str) -> None:
+def test_chunked_logits_hold_with_wrappers_and_checkpointing(
+    harness_evaluate: Evaluate, around: str
+) -> None:
     case = parse(f"case/1 rows=9:1{{9}},4:0111:left,2:11,7:0111111 sp=2 micro=2 tied=1 {around}")
     comparison = harness_evaluate(case, CHUNKED)
     assert comparison.verdict.passed, explain(comparison)

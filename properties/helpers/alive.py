@@ -1,4 +1,4 @@
-"""What is alive on this machine, asked of the kernel and of nobody else."""
+"""Find what a launch left behind on this machine, by what the kernel shows in `/proc`."""
 
 import os
 from pathlib import Path
@@ -8,21 +8,21 @@ from harness.ranks.supervisor import OUTPUT
 from properties.helpers.wait import eventually
 
 VARIABLE = b"HARNESS_SOCKET="
-# Seconds that ranks have to be gone.
-ALLOWED = 5.0
+# The processes of a launch must end within so many seconds.
+SECONDS = 5.0
 
 
 def address_of(pid: int) -> str:
-    """Where the launch listens that a process belongs to; unique to it."""
+    """Return the address on which the launch of a process listens; no two launches share it."""
     process = Path(f"/proc/{pid}")
-    # While a process changes its program it has no environment to be read.
+    # During exec the environment of a process cannot be read.
     assert eventually(lambda: bool(_addresses(process)))
     return _addresses(process)[0]
 
 
 def left_behind(address: str) -> list[str]:
-    """Processes and files of a launch that are still there after the time that is allowed."""
-    eventually(lambda: not _members(address), ALLOWED)
+    """List the processes and files of a launch that still exist after the allowed time."""
+    eventually(lambda: not _members(address), SECONDS)
     return _members(address)
 
 
@@ -35,30 +35,30 @@ def _members(address: str) -> list[str]:
     found = {
         entry: command
         for entry, command in processes.items()
-        # Planted ones without an environment say in their command whose they are.
+        # Planted processes without an environment have the address in their command.
         if address in command or address in _addresses(entry)
     }
     folder = Path(address).parent
-    waits = [entry for entry, command in found.items() if _waits(entry, command)]
-    for entry in waits:
+    idle = [entry for entry, command in found.items() if _is_idle_supervisor(entry, command)]
+    for entry in idle:
         del found[entry]
-    known = {str(folder), str(folder / OUTPUT)} if waits else set()
-    files = [file for file in _files_in(folder) if file not in known]
+    kept = {str(folder), str(folder / OUTPUT)} if idle else set()
+    files = [file for file in _files_in(folder) if file not in kept]
     return files + [f"{entry.name}: {command}" for entry, command in found.items()]
 
 
-def _waits(process: Path, command: str) -> bool:
-    """Whether it is a supervisor whose controller lives, and may give it its next launch."""
-    parent = _read(process / "stat").rpartition(b")")[2].split()[1:2]
-    controller = _variables(process, f"{supervisor_process.CONTROLLER}=".encode())
-    return supervisor_process.__name__ in command and parent == [
-        each.encode() for each in controller
+def _is_idle_supervisor(process: Path, command: str) -> bool:
+    """Whether it is a supervisor that waits for the next launch of its living controller."""
+    parents = _read(process / "stat").rpartition(b")")[2].split()[1:2]
+    controllers = _variables(process, f"{supervisor_process.CONTROLLER}=".encode())
+    return supervisor_process.__name__ in command and parents == [
+        pid.encode() for pid in controllers
     ]
 
 
 def _files_in(folder: Path) -> list[str]:
-    # While a launch is being ended its folders vanish under the one who lists them; os.walk
-    # passes over those, Path.rglob does not.
+    # Folders may vanish while they are listed, if a launch is ending. os.walk skips those;
+    # Path.rglob raises.
     found = [
         str(Path(place, name))
         for place, folders, files in os.walk(folder)

@@ -1,4 +1,4 @@
-"""Processes that say they are on several hosts, as a launcher would have them, all on this one."""
+"""Processes of this host that claim to be on several, with the variables that a launcher sets."""
 
 import socket
 import subprocess
@@ -20,7 +20,7 @@ def free_port() -> int:
 
 
 def told(rank: int, size: int, port: int, group: int | None = None) -> dict[str, Any]:
-    """What a launcher tells a process that it starts; each on a host of its own, if not said."""
+    """Return the variables that a launcher sets; without `group` each rank has its own host."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(size),
@@ -38,7 +38,7 @@ def children(pid: int) -> list[int]:
 def pool_with_another_host(
     deadline: float = 600.0,
 ) -> Iterator[tuple[RankPool, subprocess.Popen[str], OtherHosts]]:
-    """Of two ranks, of which this process has one."""
+    """Open a pool of two ranks; this process starts one, and the other host the second."""
     port = free_port()
     with running(*HARNESS, "check", **told(1, 2, port)) as other:
         nodes = OtherHosts(World(0, 2, "127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""Cases through a pool of ranks, without a reference to compare with."""
+"""Run candidates on cases without comparing them with a reference."""
 
 from collections.abc import Iterable
 
@@ -11,26 +11,26 @@ from harness.trace import Assembly
 from properties.helpers.places import PLANTED
 
 DIALECTS = ("native-gather", "native-local")
-# Of the examples that the profile has: for what takes several runs each.
-few = settings(max_examples=settings().max_examples * 2 // 5)
+# For tests that need several runs for each example: two fifths of the examples of the profile.
+fewer_examples = settings(max_examples=settings().max_examples * 2 // 5)
 
 
-def mutant(name: str) -> str:
+def planted_step(name: str) -> str:
     return f"{PLANTED / 'steps.py'}:{name}"
 
 
-def drifting(name: str) -> str:
+def planted_drift(name: str) -> str:
     return f"{PLANTED / 'drifting.py'}:{name}"
 
 
-def probe(name: str) -> str:
+def planted_probe(name: str) -> str:
     return f"{PLANTED / 'probes.py'}:{name}"
 
 
-def ask(
+def run_all(
     pool: RankPool, jobs: Iterable[tuple[Case, str]], *, traced: bool = False
 ) -> list[Assembly]:
-    """What candidates left behind, each on its case, all under way at once."""
+    """Run each candidate on its case; all must complete. Ranks stay busy between the runs."""
     jobs = list(jobs)
     for case, name in jobs:
         pool.submit(case, locate(locate(name).full), traced=traced)

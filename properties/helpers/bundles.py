@@ -1,4 +1,4 @@
-"""Failures made by hand, for what is written of them: no rank, no model."""
+"""Failures made by hand, for tests of bundles; no rank runs and no model is built."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from harness.compare.differing import Kept
 
 LINE = "case/1 rows=5:11111,2:11 heads=2/2 layers=1 vocab=16 sp=2 dp=1 dim=4 dtype=fp64 seed=0"
 CASE = parse(LINE)
-# What is in a bundle.
+# The files of a bundle.
 FILES = {"failure.json", "explanation.txt", "tensors.safetensors", "ranks.txt"}
 
 
 def wrong(key: str, *shape: int, rows: int = 1) -> tuple[Any, ...]:
-    """A tensor of which some rows came otherwise than expected, as the judge hands it over."""
+    """Make a tensor with some wrong rows, in the form in which the judge keeps it."""
     expected = np.arange(float(np.prod(shape))).reshape(shape)
     got = expected.copy()
     got[:rows] += 1.0
@@ -23,7 +23,7 @@ def wrong(key: str, *shape: int, rows: int = 1) -> tuple[Any, ...]:
 
 
 def made_by_hand(*keys: str, **fields: Any) -> Comparison:
-    """A divergence that no rank was needed for."""
+    """Make a comparison that diverges in the given keys."""
     kept = Kept()
     for key in keys:
         kept.add(*wrong(key, 3, 2))

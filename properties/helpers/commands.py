@@ -1,4 +1,4 @@
-"""Commands that tests run, to their end or beside them, and what they print."""
+"""Run commands in tests, to their end or in the background, and read what they print."""
 
 import json
 import os
@@ -20,17 +20,17 @@ HARNESS = (sys.executable, "-m", "harness")
 def ran(
     *command: str | Path, cwd: Path = ROOT, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """What a command said and how it ended; it finds this project, and these variables."""
+    """Run a command to its end with these variables; it can import this project."""
     with running(*command, cwd=cwd, **variables) as process:
-        said, log = process.communicate(timeout=DEADLINE)
-    return subprocess.CompletedProcess(process.args, process.returncode, said, log)
+        output, errors = process.communicate(timeout=DEADLINE)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 @contextmanager
 def running(
     *command: str | Path, cwd: Path = ROOT, **variables: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """The same, under way; it does not outlive the test."""
+    """Run a command in the background; it is killed when the context ends."""
     with subprocess.Popen(
         command,
         cwd=cwd,
@@ -46,23 +46,23 @@ def running(
 
 
 def options_of(*words: str) -> Any:
-    """What a command line asks a command for."""
-    _, given = read(words)
-    return given.arguments["options"]
+    """Parse a command line and return the command's options."""
+    _, parsed = read(words)
+    return parsed.arguments["options"]
 
 
 def campaign_of(text: str) -> Any:
-    """What `check --json` printed, but for times and where it ran."""
-    said = json.loads(text)
+    """Read what `check --json` printed, without times and without where it ran."""
+    document = json.loads(text)
     for name in ("seconds", "placement"):
-        said.pop(name)
-    for tally in said["candidates"].values():
+        document.pop(name)
+    for tally in document["candidates"].values():
         tally.pop("pace")
-    return said
+    return document
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """What the commands in it take of a processor; a busy machine may take its time."""
+    """Return the processor time of the commands that a function runs; waiting does not count."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

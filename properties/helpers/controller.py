@@ -1,4 +1,8 @@
-"""A controller to be killed: says who supervises its ranks, and waits for them for ever."""
+"""A controller for tests that kill it.
+
+Run as `python -m properties.helpers.controller STAGE CANDIDATE`. It prints the process id of the
+supervisor of its ranks, and then runs the candidate.
+"""
 
 import signal
 import sys
@@ -14,7 +18,7 @@ def main(stage: str, candidate: str) -> None:
     if stage == "again":
         with RankPool(2) as earlier:
             earlier.run(CASE, locate("native-gather"))
-    # A shell that starts us in the background would have us ignore it.
+    # A shell lets processes in the background ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with RankPool(2, deadline=600) as pool:
         pool.start()

@@ -1,4 +1,4 @@
-"""Failures and campaigns made by hand, for pages: no rank, no model."""
+"""Failures and campaigns made by hand, for tests of pages; no rank runs, no model is built."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ SIGNS = "00-0800"
 
 
 def pictured(case: Case = CASE, signs: str = SIGNS, **fields: Any) -> Comparison:
-    """A divergence of labels, drawn by hand."""
+    """Make a divergence of labels, with its picture."""
     tokens = range(case.tokens)
     picture = Picture(
         owners=((0, 0), (case.tokens // 2, 1)),
@@ -41,7 +41,7 @@ def pictured(case: Case = CASE, signs: str = SIGNS, **fields: Any) -> Comparison
 
 
 def campaign() -> dict[str, Any]:
-    """What `check --json` prints of one candidate that failed."""
+    """Make the document that `check --json` prints for one candidate that failed."""
     failure = {**comparison_record(pictured()), "bundle": ".harness/failures/x"}
     tally = {
         "verdict": "DIVERGED",

@@ -1,4 +1,4 @@
-"""A disk that is full for a while."""
+"""A disk that is full for some time."""
 
 import resource
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ FITS = 600
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process can grow beyond a few hundred bytes."""
+    """Let no file of this process grow beyond a few hundred bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (FITS, hard))
     try:

@@ -1,4 +1,4 @@
-"""Small changes of texts, and what must come of a decoder that is given them."""
+"""Mutate texts and documents, and require that a decoder accepts or refuses each of them."""
 
 import json
 import re
@@ -9,28 +9,29 @@ from typing import Any, TypeVar
 
 Input = TypeVar("Input", str, bytes)
 
-# What a number or a quoted word is replaced by, in a line or in JSON.
+# Replacements for a number or a quoted word, in a line or in JSON.
 VALUES = [
     *("0", "-1", "1e400", "2.5", "NaN", "1099511627775", "9" * 25, "8" * 5000, "null", "true"),
     *('""', '"<i8"', '"\\ud800"', "[]", "[1]", "{}", "[[[[2]]]]", "[0,549755813888,549755813888]"),
 ]
-# The same for a value of a document.
-OTHERS: list[Any] = [
+# Replacements for a value in a document.
+DOCUMENT_VALUES: list[Any] = [
     *(None, True, 0, -1, 3, 0.5, 1e400, 10**30, "", "x", "\ud800", "\x1b[2J", [], [[]], {}),
     *({"": 0}, ["x"], [1, 2]),
 ]
-# Words, and what holds words: mutations that respect them get further into a decoder.
-PLACES = [re.compile(r'"[^"]*"|\[[^][]*\]|[0-9]+'), re.compile(r"\{[^{}]*\}|[a-z]+=[^ ]*")]
+# Patterns of values, and of what holds values: mutations that respect them get further into a
+# decoder than others.
+WORDS = [re.compile(r'"[^"]*"|\[[^][]*\]|[0-9]+'), re.compile(r"\{[^{}]*\}|[a-z]+=[^ ]*")]
 
 
 def mutate(text: str, other: str, random: Random) -> str:
-    """A few small changes of a text; `other` lends pieces."""
+    """Make a few small changes to a text; some insert pieces of `other`."""
     for _ in range(random.choice((1, 1, 2, 3))):
         start = random.randint(0, len(text))
         stop = min(len(text), start + random.randint(1, 8))
         words, lent = text.split(" "), other.split(" ")
         word = random.randrange(len(words))
-        places = list(random.choice(PLACES).finditer(text))
+        places = list(random.choice(WORDS).finditer(text))
         kind = random.randrange(9)
         if kind == 0:
             text = text[:start] + chr(random.randrange(256)) + text[start + 1 :]
@@ -54,7 +55,7 @@ def mutate(text: str, other: str, random: Random) -> str:
 
 
 def one_value_else(text: str, random: Random) -> str:
-    """A document in which one thing, at any depth, is another, missing, or there twice."""
+    """Replace, delete or duplicate one value of a document, at any depth."""
     document = json.loads(text)
     inside = document
     while True:
@@ -72,16 +73,18 @@ def one_value_else(text: str, random: Random) -> str:
         elif kind < 0.2 and isinstance(inside, list):
             inside.append(deeper)
         else:
-            inside[place] = random.choice(OTHERS)
+            inside[place] = random.choice(DOCUMENT_VALUES)
         break
     return json.dumps(document)
 
 
 def mutants(document: str, random: Random) -> Iterator[bytes]:
-    """A document in JSON, changed without end; most often it is still one."""
+    """Yield mutants of a JSON document without end; most of them are still JSON."""
     while True:
-        alike = random.random() < 0.7
-        changed = one_value_else(document, random) if alike else mutate(document, document, random)
+        is_json = random.random() < 0.7
+        changed = (
+            one_value_else(document, random) if is_json else mutate(document, document, random)
+        )
         yield changed.encode("utf-8", "surrogatepass")
 
 
@@ -91,7 +94,7 @@ def fuzz(
     refusal: type[Exception],
     count: int,
 ) -> Counter[str]:
-    """How many were accepted and refused; any other exception passes through, with its input."""
+    """Count accepted and refused inputs; any other exception gets its input as a note."""
     seen: Counter[str] = Counter()
     for _, data in zip(range(count), inputs, strict=False):
         try:

@@ -1,4 +1,4 @@
-"""A process group of this process only."""
+"""A process group that consists of this process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

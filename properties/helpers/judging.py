@@ -1,4 +1,4 @@
-"""Candidates judged by their names, as a command line has them."""
+"""Judge candidates by the names that a command line has for them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from harness.verdict import Verdict
 def evaluate(
     case: Case, candidate: str, pool: RankPool, *, against: Against = PLAIN
 ) -> Comparison:
-    """Judge one case; if it diverges, also find the first place."""
+    """Judge one case; if it diverges, also find the first tensor that differs."""
     return Session(pool).judge_one(Job(case, locate(candidate), against))
 
 
 def evaluate_all(
     jobs: Iterable[tuple[Case, str]], pool: RankPool, *, against: Against = PLAIN
 ) -> Iterator[Comparison]:
-    """Judge in order, while ranks stay busy."""
+    """Judge cases in order, and keep the ranks busy between them."""
     return Session(pool).judge(Job(case, locate(name), against) for case, name in jobs)
 
 
@@ -42,13 +42,13 @@ def verdict_only(
 
 
 def comparison_of(job: Job, verdict: Verdict, **fields: Any) -> Comparison:
-    """What a session may say of a job."""
+    """Make the comparison that a session returns for a job."""
     return Comparison(case=job.case, candidate=job.candidate.name, verdict=verdict, **fields)
 
 
 @dataclass(frozen=True, slots=True)
 class Answering(Session):
-    """A session that asks a function, and no ranks."""
+    """A session that calls a function instead of running ranks."""
 
     answer: Callable[[Job], Comparison]
 

@@ -1,8 +1,9 @@
-"""`golden generate`, killed again and again; `python -m properties.helpers.killed FOLDER`.
+"""Kill `golden generate` at each of its changes to a folder, and print the state of the store.
 
-A process of its own, since it forks, which nobody should who has threads. It is killed at its
-first change of the folder, at its second, and so on until it is done before. Of each it prints
-which state the store was found in: "old", "new", or what is wrong with it.
+Run as `python -m properties.helpers.killed FOLDER`: it forks, which is unsafe in a process with
+threads. The first child is killed at its first change of the folder, the second at its second
+change, and so on until one is done before. After each child it prints "old", "new", or what is
+wrong with the store.
 """
 
 import os
@@ -18,17 +19,17 @@ from harness.golden import Store, examine, generate
 from harness.trace import Entry, Trace
 from properties.helpers.stores import stored_in
 
-# What changes a folder, as Python tells its auditors.
+# The audit events of Python that change a folder.
 EVENTS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"}
 GENERATE = ["golden", "generate", "--accept", "--reason", "to be killed", "--json"]
 
 
-# Once, for all children: it is the writer that is to be killed.
-computed = cache(generate.compute)
+# Computed once for all children, since only the writing is under test.
+compute_once = cache(generate.compute)
 
 
 def at_event(number: int, folder: Path, blow: signal.Signals = signal.SIGKILL) -> None:
-    """Strike this process at so many changes of the folder."""
+    """Send this process a signal at its n-th change of the folder."""
     left = number
 
     def audit(event: str, args: tuple[object, ...]) -> None:
@@ -42,10 +43,10 @@ def at_event(number: int, folder: Path, blow: signal.Signals = signal.SIGKILL) -
 
 
 def regenerate(folder: Path, times: float, event: int) -> None:
-    """Change every golden, and be killed at one of the events in the folder."""
+    """Scale every golden, and get killed at one of the changes of the folder."""
 
     def changed(case: Case) -> Trace:
-        trace, scaled = computed(case), Trace()
+        trace, scaled = compute_once(case), Trace()
         for key in trace:
             scaled.put(key, Entry(times * trace[key].values, trace[key].tokens))
         return scaled
@@ -58,7 +59,7 @@ def regenerate(folder: Path, times: float, event: int) -> None:
 
 
 def was_killed(folder: Path, times: float, event: int) -> bool:
-    """Whether a child that generates was killed before it was done."""
+    """Whether a child that generates goldens was killed before it was done."""
     child = os.fork()
     if child == 0:
         regenerate(folder, times, event)
@@ -67,6 +68,7 @@ def was_killed(folder: Path, times: float, event: int) -> bool:
 
 
 def state(store: Store, before: float, after: float, first: dict[str, float]) -> str:
+    """Describe the state of the store, whose losses are `before` or `after` times the first."""
     goldens, damages = examine(store.files())
     if damages:
         return str(damages[0])
@@ -87,14 +89,14 @@ def losses(store: Store) -> dict[str, float]:
 
 def kill_all(folder: Path) -> None:
     store = stored_in(folder)
-    first, now = losses(store), 1.0
+    first, factor = losses(store), 1.0
     for golden in examine(store.files())[0].values():
-        computed(golden.vector.case)
+        compute_once(golden.vector.case)
     for event in count(1):
-        killed = was_killed(folder, now * 2, event)
-        found = state(store, now, now * 2, first)
+        killed = was_killed(folder, factor * 2, event)
+        found = state(store, factor, factor * 2, first)
         print(found, flush=True)  # noqa: T201 - read by a test
-        now = now * 2 if found == "new" else now
+        factor = factor * 2 if found == "new" else factor
         if not killed:
             break
 

@@ -1,4 +1,4 @@
-"""What a computation needs room for."""
+"""The size of the largest tensor that a computation makes."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class Largest(TorchDispatchMode):
-    """How many numbers the largest tensor has that anybody makes, forward or backward."""
+class LargestTensor(TorchDispatchMode):
+    """A context that counts the elements of the largest tensor made in it, in backward as well."""
 
     numbers = 0
 

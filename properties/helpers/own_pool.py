@@ -1,4 +1,4 @@
-"""A fixture, for modules that name this one in `pytest_plugins`."""
+"""The fixture `own_pool`, for test modules that name this module in `pytest_plugins`."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from harness.report import explain_no_start
 
 @pytest.fixture
 def own_pool(harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands use the session's ranks instead of their own, in a folder of their own."""
+    """Make commands use the ranks of the test session, and run them in a new folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("harness.failure.bundle.read.elsewhere", lambda: tmp_path / "elsewhere")
 

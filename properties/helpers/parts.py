@@ -1,7 +1,7 @@
-"""Lots of a campaign that are judged by nobody, side by side: a program for tests.
+"""A campaign whose lots are judged by fake examiners in several processes, for tests.
 
-Run as `python -m properties.helpers.parts WHAT POOLS`, in a folder of its own; each pool has one
-lot. Everyone who comes so far leaves the number of its process there.
+Run as `python -m properties.helpers.parts BEHAVIOUR POOLS`, in a folder of its own; each pool gets
+one lot. Each examiner that starts to judge writes its process id into a file there.
 """
 
 import json
@@ -37,11 +37,11 @@ REQUEST = Request(
 )
 
 
-class Nobody:
-    """Instead of ranks: one case that passed for each lot, or what was asked for."""
+class FakeExaminer:
+    """Reports one passed case for each lot without running ranks, or misbehaves as requested."""
 
-    def __init__(self, does: str, worker: Part) -> None:
-        self._does, self._worker = does, worker
+    def __init__(self, behaviour: str, worker: Part) -> None:
+        self._behaviour, self._worker = behaviour, worker
 
     def examine(self, share: Share) -> dict[str, Any]:
         lot, asked = share
@@ -57,18 +57,21 @@ class Nobody:
             situations=Counter({"a situation": 1}),
             cases=1,
         )
-        if self._does == "vanishes" or (self._does == "vanishes once" and not _was_here(lot)):
+        if self._behaviour == "vanishes":
+            os._exit(1)
+        if self._behaviour == "vanishes once" and not _was_begun(lot):
             os._exit(1)
         try:
             Path(f"part-{self._worker.number}").write_text(str(os.getpid()))
-            while self._does == "goes on":
+            while self._behaviour == "goes on":
                 signal.pause()
         except KeyboardInterrupt:
             summary.ended = INTERRUPTED
         return summary.record()
 
 
-def _was_here(lot: Lot) -> bool:
+def _was_begun(lot: Lot) -> bool:
+    """Whether this lot was begun before; record that it is begun now."""
     try:
         Path(f"lot {lot.piece.number}").touch(exist_ok=False)
     except FileExistsError:
@@ -77,29 +80,29 @@ def _was_here(lot: Lot) -> bool:
 
 
 @contextmanager
-def opens(does: str, worker: Part) -> Iterator[Callable[[Share], dict[str, Any]]]:
+def open_fake(behaviour: str, worker: Part) -> Iterator[Callable[[Share], dict[str, Any]]]:
     sys.stderr.write(f"part {worker}\n")
-    if does == "refuses":
+    if behaviour == "refuses":
         raise BadInput("no such thing")
-    if does == "has no ranks":
+    if behaviour == "has no ranks":
         raise NoRanks("harness: they do not come up", "they do not")
-    if does == "breaks":
+    if behaviour == "breaks":
         raise ZeroDivisionError
-    yield Nobody(does, worker).examine
+    yield FakeExaminer(behaviour, worker).examine
 
 
-def main(does: str, pools: str) -> Any:
+def main(behaviour: str, pools: str) -> Any:
     count = int(pools)
     request, lots = replace(REQUEST, count=count), WHOLE.lots(count, count)
     try:
-        with Processes[Share, Summary](opens, (does,), count, read_work) as places:
-            return Campaign(request, lots, lambda *_: None).run(places, {}).record()
+        with Processes[Share, Summary](open_fake, (behaviour,), count, read_work) as engine:
+            return Campaign(request, lots, lambda *_: None).run(engine, {}).record()
     except KeyboardInterrupt:
         return "KeyboardInterrupt"
-    except Exception as error:  # noqa: BLE001 - tests look at it
+    except Exception as error:  # noqa: BLE001 - tests read it
         return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":
     obey_signals()
-    print(json.dumps(main(*sys.argv[1:])))  # noqa: T201 - the answer
+    print(json.dumps(main(*sys.argv[1:])))  # noqa: T201 - tests read it

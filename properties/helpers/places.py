@@ -1,7 +1,7 @@
-"""Where things are that tests read."""
+"""Folders that tests read from."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Files of candidates that are there to be judged, most of them wrong on purpose.
+# Files of candidates for tests, most of them wrong on purpose.
 PLANTED = ROOT / "properties" / "planted"

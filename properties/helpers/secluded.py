@@ -1,5 +1,7 @@
-"""A controller in namespaces of its own: no network, a name that nobody knows, and a name server
-that never answers. It says how a case went, and what that server was asked.
+"""A controller for tests, in namespaces of its own: without a network, under an unknown host name.
+
+It runs a name server that never answers. It prints the verdict of a case, the questions that the
+name server got, and the sockets that listen outside of loopback.
 """
 
 import json
@@ -21,24 +23,24 @@ def main() -> None:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     socket.sethostname("nobody.knows.me")
     questions: list[str] = []
-    with tempfile.NamedTemporaryFile("w", suffix=".conf") as told, RankPool(2) as pool:
-        told.write(f"nameserver {SERVER[0]}\n")
-        told.flush()
-        subprocess.run(["mount", "--bind", told.name, "/etc/resolv.conf"], check=True)
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as resolver, RankPool(2) as pool:
+        resolver.write(f"nameserver {SERVER[0]}\n")
+        resolver.flush()
+        subprocess.run(["mount", "--bind", resolver.name, "/etc/resolv.conf"], check=True)
         threading.Thread(target=listen, args=(questions,), daemon=True).start()
         verdict = evaluate(CASE, "native-local", pool).verdict.name
-        print(json.dumps({"verdict": verdict, "questions": questions, "open": reachable()}))  # noqa: T201
+        print(json.dumps({"verdict": verdict, "questions": questions, "open": open_sockets()}))  # noqa: T201
 
 
 def listen(questions: list[str]) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mute:
-        mute.bind(SERVER)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(SERVER)
         while True:
-            questions.append(repr(mute.recv(512)))
+            questions.append(repr(server.recv(512)))
 
 
-def reachable() -> list[str]:
-    """Sockets that listen on any address but that of loopback; all here are this pool's."""
+def open_sockets() -> list[str]:
+    """List sockets that listen on an address other than loopback; only this pool has any here."""
     found = []
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""What the pages show, to be run."""
+"""The code that pages show, for tests that run it."""
 
 import re
 
@@ -6,7 +6,7 @@ from properties.helpers.places import ROOT
 
 
 def shown(page: str, *changes: tuple[str, str]) -> str:
-    """The first Python code of a page, right, or wrong in some places."""
+    """Return the first block of Python code on a page, with replacements."""
     found = re.search(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
     assert found
     code = found[1]

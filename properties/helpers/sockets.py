@@ -1,4 +1,4 @@
-"""Where processes listen."""
+"""The addresses on which processes listen."""
 
 import socket
 import struct
@@ -10,7 +10,7 @@ LISTENS = "0A"
 
 
 def listening(*pids: int) -> set[str]:
-    """The addresses on which these processes, all of one network, listen."""
+    """Return the addresses on which these processes listen, all in one network namespace."""
     held = {_target(file) for pid in pids for file in Path(f"/proc/{pid}/fd").iterdir()}
     found = set()
     for table, family in FAMILIES.items():
@@ -28,6 +28,6 @@ def _target(file: Path) -> str:
 
 
 def _address(family: socket.AddressFamily, text: str) -> str:
-    """The kernel writes it as whole numbers of four bytes."""
+    """Read an address as the kernel writes it: numbers of four bytes, in hexadecimal."""
     words = (int(text[start : start + 8], 16) for start in range(0, len(text), 8))
     return socket.inet_ntop(family, b"".join(struct.pack("=I", word) for word in words))

@@ -1,7 +1,7 @@
-"""Kernels for packed rows that run anywhere, in place of those that need a GPU.
+"""Stand-ins, which run anywhere, for the kernels for packed rows that need a GPU.
 
-They are called like the true ones and refuse what those refuse, and what was given is recorded.
-What they compute is written without our `Segments`. What a true one would not write is NaN.
+They have the signatures of the real kernels, refuse what those refuse, and record their arguments.
+They compute attention without `Segments`, and leave NaN where a real kernel would write nothing.
 
 Legend: T all tokens of the stream, S tokens of one row, M query heads, C kv heads, H head dim.
 """
@@ -25,7 +25,7 @@ from harness.case import Case, Kernel
 
 StandIn = Callable[..., Tensor]
 
-# What each call was given, by the name of the argument.
+# The arguments of each call, by name.
 calls: list[dict[str, Any]] = []
 
 
@@ -125,7 +125,7 @@ def packed(
     scale: float | None,
     window_size: tuple[int, int],
 ) -> Tensor:
-    """Row by row and head by head, each with the tokens that its window reaches."""
+    """Attend row by row and head by head, to the tokens that the window reaches."""
     assert all(x.is_contiguous() for x in (q_TMH, k_TCH, v_TCH))
     assert cu_seqlens.dtype == torch.int32
     assert type(longest) is int
@@ -146,9 +146,9 @@ def packed(
     return out_TMH
 
 
-# Where each is imported from, and as what.
+# The module from which each kernel is imported, and its name there.
 PACKAGES = {"flash_attn": "flash_attn_varlen_func", "torch.nn.attention.varlen": "varlen_attn"}
-# By name, the kernel of a case and what is called in its place.
+# For each stand-in: the kernel that a case names, and the function that replaces it.
 STANDINS: dict[str, tuple[Kernel, StandIn]] = {
     "varlen": ("varlen", varlen_attn),
     "varlen-2.11": ("varlen", varlen_attn_of_2_11),
@@ -157,22 +157,22 @@ STANDINS: dict[str, tuple[Kernel, StandIn]] = {
 
 
 @contextmanager
-def in_place(function: StandIn) -> Iterator[None]:
-    """The native path calls this one, wherever its tokens are."""
-    true = {package: sys.modules.pop(package, None) for package in PACKAGES}
+def installed(function: StandIn) -> Iterator[None]:
+    """Make the native step call this function as its kernel, on any device."""
+    originals = {package: sys.modules.pop(package, None) for package in PACKAGES}
     for package, name in PACKAGES.items():
         sys.modules[package] = ModuleType(package)
         vars(sys.modules[package])[name] = function
     try:
-        with patch.object(kernels, "only_rows_on_cuda"):
+        with patch.object(kernels, "check_rows_on_cuda"):
             yield
     finally:
-        for package, module in true.items():
+        for package, module in originals.items():
             del sys.modules[package]
             sys.modules |= {package: module} if module else {}
 
 
-class Anywhere(LocalDialect):
+class WithStandIn(LocalDialect):
     """The native step with a stand-in for its kernel."""
 
     def __init__(self, function: StandIn) -> None:
@@ -180,30 +180,30 @@ class Anywhere(LocalDialect):
         self.function = function
 
     def supports(self, case: Case) -> None:
-        """Whatever the dtype, and wherever the ranks are."""
+        """Support every case, whatever the dtype and the device."""
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        with in_place(self.function):
+        with installed(self.function):
             super().run(case, rank, emit)
         calls.clear()
 
 
-class OfOneRow(Anywhere):
-    """The kernel is told of a single row as long as the stream."""
+class OfOneRow(WithStandIn):
+    """The kernel gets the boundaries of a single row as long as the stream."""
 
     def segments(self, shard: Shard, case: Case) -> Segments:
         return Segments.from_positions(torch.ones_like(shard.positions_TP), case.window)
 
 
-class OneLate(Anywhere):
-    """The kernel is told of rows that all begin a token late, but for the first."""
+class OneLate(WithStandIn):
+    """The kernel gets boundaries that begin each row but the first one token too late."""
 
     def segments(self, shard: Shard, case: Case) -> Segments:
         return Segments.from_positions(shard.positions_TP - 1, case.window)
 
 
-VARLEN = Anywhere(varlen_attn)
-VARLEN_2_11 = Anywhere(varlen_attn_of_2_11)
-FLASH = Anywhere(flash_attn_varlen_func)
+VARLEN = WithStandIn(varlen_attn)
+VARLEN_2_11 = WithStandIn(varlen_attn_of_2_11)
+FLASH = WithStandIn(flash_attn_varlen_func)
 VARLEN_OF_ONE_ROW = OfOneRow(varlen_attn)
 FLASH_LATE = OneLate(flash_attn_varlen_func)

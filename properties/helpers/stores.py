@@ -1,4 +1,4 @@
-"""Small stores to damage."""
+"""Small stores of goldens, for tests that damage them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from harness.golden import Store, Vector, as_files, examine
 from harness.golden.generate import make
 from properties.helpers.places import ROOT
 
-# The goldens of this project.
+# The folder of this project's own goldens.
 PLACE = ROOT / "golden"
 CASES = {
     "two-rows": "case/1 rows=4:1111,3:111 ids=[1,2,3,4],[5,6,7] heads=2/1 vocab=10 sp=2 dim=2",
@@ -28,19 +28,19 @@ def vector(name: str) -> Vector:
 
 @cache
 def files() -> Mapping[str, bytes]:
-    """What a whole store of these holds."""
+    """Return the files of a store that holds all of these cases."""
     return as_files({name: make(vector(name), MADE, "0" * 40) for name in CASES})
 
 
 def stored_in(folder: Path) -> Store:
-    """The same, on disk."""
+    """Write a store of these cases into a folder."""
     store = Store(folder)
     store.write(files())
     return store
 
 
 def made_otherwise(folder: Path, **made: str) -> None:
-    """As if its tensors had been made like this."""
+    """Rewrite a store as if its tensors had been made in another way, such as by another torch."""
     goldens, _ = examine(Store(folder).files())
     changed = {
         name: replace(golden, stored=replace(golden.stored, made=golden.stored.made | made))
@@ -50,7 +50,7 @@ def made_otherwise(folder: Path, **made: str) -> None:
 
 
 def on_disk(folder: Path) -> dict[Path, tuple[bytes, int]]:
-    """Every file's bytes and when it was written: nothing may be touched unseen."""
+    """Return every file's content and time of writing, so that a test sees any change."""
     return {
         path: (path.read_bytes(), path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))

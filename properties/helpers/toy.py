@@ -1,7 +1,7 @@
-"""A library that nobody published, wired in a package outside the tree.
+"""A toy library, and a package outside of the project that wires it.
 
-Release 1.0 multiplies the loss by three where there are peers; 1.1 is right. Both import what
-only a GPU has.
+Release 1.0 multiplies the loss by three where there are peers; release 1.1 is right. Both import a
+module that only a GPU would have.
 """
 
 import zipfile
@@ -153,8 +153,8 @@ main = "not looked at: there is none"
 """
 
 
-def make(folder: Path, *, pinned: str = "1.0", known: str = KNOWN) -> Path:
-    """The wiring, as an installed package would lie there, and the library's wheels."""
+def write_package(folder: Path, *, pinned: str = "1.0", known: str = KNOWN) -> Path:
+    """Write the wiring as an installed package, and the library's wheels; return its folder."""
     package = folder / "outside" / "toywiring"
     package.mkdir(parents=True)
     for name, text in {
@@ -174,12 +174,12 @@ def make(folder: Path, *, pinned: str = "1.0", known: str = KNOWN) -> Path:
     wheels = folder / "wheels"
     wheels.mkdir()
     for version, scale in (("1.0", 3), ("1.1", 1)):
-        wheel(wheels, version, f"import kernels_of_a_gpu\nSCALE = {scale}\n")
+        write_wheel(wheels, version, f"import kernels_of_a_gpu\nSCALE = {scale}\n")
     return folder / "outside"
 
 
-def wheel(folder: Path, version: str, source: str) -> None:
-    """The smallest wheel that pip takes."""
+def write_wheel(folder: Path, version: str, source: str) -> None:
+    """Write the smallest wheel that pip accepts."""
     name = f"toylib-{version}"
     files = {
         "toylib/__init__.py": source,

@@ -1,4 +1,4 @@
-"""Traces that are not quite what plain training computes."""
+"""Traces that differ a little from those of plain training."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from harness.trace import Trace
 
 
 def scaled(trace: Trace, times: float) -> Trace:
-    """The same with every number so many times as large."""
+    """Multiply every number of a trace by a factor."""
     other = Trace()
     for key in trace:
         other.put(key, replace(trace[key], values=times * trace[key].values))

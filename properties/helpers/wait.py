@@ -1,14 +1,15 @@
-"""Wait for the moment that a test is about, however busy the machine is."""
+"""Wait for an event that nothing reports, however busy the machine is."""
 
 import time
 from collections.abc import Callable
 
-# Of a test that fails. One that passes waits no longer than it takes.
+# Seconds before a test fails, and between two looks. A test that passes waits only as long as it
+# must.
 PATIENCE, BETWEEN = 120.0, 0.01
 
 
 def eventually(holds: Callable[[], bool], patience: float = PATIENCE) -> bool:
-    """Whether it comes to hold. It is looked at again and again: not every end can be heard."""
+    """Call a predicate again and again until it holds; return whether it did in time."""
     until = time.monotonic() + patience
     while not (found := holds()) and time.monotonic() < until:
         time.sleep(BETWEEN)

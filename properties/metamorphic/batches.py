@@ -1,4 +1,4 @@
-"""Small batches, each of which costs a rank milliseconds."""
+"""Small cases for relations, each of which takes a rank milliseconds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from harness.case import Case, LossContract
 from harness.generation import cases
 from harness.generation.strategies import LOSSES, rows
 
-# Rows may be dealt and grouped at will under these: no mean is taken over a micro-batch.
+# Under these losses rows may be dealt and grouped in any way: none takes a mean of a micro-batch.
 REGROUPABLE: tuple[LossContract, ...] = ("token-mean", "row-mean")
 
 
@@ -24,7 +24,7 @@ def batches(
     losses: Sequence[LossContract] = LOSSES,
     **bounds: Any,
 ) -> Case:
-    """Any model and mesh of `cases`, with as many rows, as long, as a relation needs."""
+    """Draw any model and mesh of `cases`, with as many rows and tokens as a relation needs."""
     model = draw(
         cases(
             **{"max_ranks": 4, "max_rows": 1, "max_length": 1, "max_layers": 1, **bounds},
@@ -38,5 +38,5 @@ def batches(
 
 
 def one_step(case: Case) -> Case:
-    """The same case judged at its first step: later ones carry every token in their weights."""
+    """Reduce a case to its first step: in later ones the weights depend on every token."""
     return replace(case, steps=1)

@@ -1,4 +1,4 @@
-"""Where the subject supports nothing of what a relation is about, that is skipped."""
+"""Skip a relation if the subject supports none of its cases."""
 
 from collections import Counter
 from collections.abc import Generator
@@ -10,15 +10,15 @@ from properties.metamorphic.trial import unless_all_is_refused
 
 @pytest.fixture
 def refused() -> Counter[str]:
-    """What was drawn and is not supported, by the reason that was given."""
+    """How many drawn cases the subject does not support, by its reason."""
     return Counter()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    given = getattr(item, "funcargs", {})
-    if not {"subject", "refused"} <= given.keys():
+    fixtures = getattr(item, "funcargs", {})
+    if not {"subject", "refused"} <= fixtures.keys():
         return (yield)
-    pool = given.get("pool", given["harness_pool"])
-    with unless_all_is_refused(pool, given["subject"], given["refused"]):
+    pool = fixtures.get("pool", fixtures["harness_pool"])
+    with unless_all_is_refused(pool, fixtures["subject"], fixtures["refused"]):
         return (yield)

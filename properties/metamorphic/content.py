@@ -1,4 +1,4 @@
-"""What a row holds reaches its own loss and nothing else, and reaches it from the past only."""
+"""Relations about content: a token affects its own row only, and only what comes after it."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from properties.metamorphic.relation import (
 
 @st.composite
 def rewritten(draw: st.DrawFn, case: Case, row: int, start: int, stop: int) -> Case:
-    """The case with other ids at these positions of a row: not one stays what it was."""
+    """Change every id at these positions of a row."""
     case = with_ids(case)
     assert case.ids is not None
     size = stop - start
@@ -35,7 +35,7 @@ def rewritten(draw: st.DrawFn, case: Case, row: int, start: int, stop: int) -> C
 
 
 def masked(case: Case, row: int, mask: str) -> Case:
-    """The case with another mask on one row."""
+    """Give one row of a case another mask."""
     rows = list(case.rows)
     rows[row] = replace(rows[row], mask=mask)
     return replace(case, rows=tuple(rows))
@@ -47,7 +47,9 @@ def with_another_row(draw: st.DrawFn) -> Twins:
     changed = draw(st.integers(0, len(case.rows) - 1))
     twin = draw(rewritten(case, changed, 0, len(case.rows[changed])))
     origins = {row: row for row in range(len(case.rows)) if row != changed}
-    return Twins(case, (Twin(twin, tokens_of(twin, case, origins), whole=False, exact=True),))
+    return Twins(
+        case, (Twin(twin, tokens_of(twin, case, origins), is_whole=False, is_exact=True),)
+    )
 
 
 @st.composite
@@ -57,10 +59,10 @@ def with_another_mask(draw: st.DrawFn) -> Twins:
     old = case.rows[row].mask
     turned = draw(st.sets(st.integers(0, len(old) - 1), min_size=1))
     mask = "".join("01"[(bit == "1") != (t in turned)] for t, bit in enumerate(old))
-    # What a candidate reports for a token that does not count is its own affair.
-    mine = {case.offsets[row] + t - 1 for t in turned}
-    tokens = {n: origin for n, origin in all_tokens(case).items() if n not in mine}
-    return Twins(case, (Twin(masked(case, row, mask), tokens, whole=False, exact=True),))
+    # A candidate may report any loss for a token that does not count in one of the two cases.
+    left_out = {case.offsets[row] + t - 1 for t in turned}
+    tokens = {n: origin for n, origin in all_tokens(case).items() if n not in left_out}
+    return Twins(case, (Twin(masked(case, row, mask), tokens, is_whole=False, is_exact=True),))
 
 
 @st.composite
@@ -69,9 +71,11 @@ def with_another_future(draw: st.DrawFn) -> Twins:
     row = draw(st.integers(0, len(case.rows) - 1))
     t = draw(st.integers(2, len(case.rows[row]) - 1))
     twin = draw(rewritten(case, row, t, t + 1))
-    # Token t - 1 is the last that has not seen the change; what it must predict did change.
+    # Token t - 1 is the last that does not see the change, but its label has changed.
     past = range(case.offsets[row], case.offsets[row] + t - 1)
-    return Twins(case, (Twin(twin, {token: token for token in past}, whole=False, exact=True),))
+    return Twins(
+        case, (Twin(twin, {token: token for token in past}, is_whole=False, is_exact=True),)
+    )
 
 
 @st.composite
@@ -80,20 +84,22 @@ def with_another_past(draw: st.DrawFn) -> Twins:
     window = draw(st.integers(1, 3))
     case = replace(case, window=window)
     row = draw(st.integers(0, len(case.rows) - 1))
-    # So many tokens further on it is still seen: each layer looks back once more.
+    # Each layer lets a token see one window further back; so far ahead the change has an effect.
     reach = case.layers * (window - 1)
     length = len(case.rows[row])
     t = draw(st.integers(0, length - reach - 3))
     twin = draw(rewritten(case, row, t, t + 1))
     later = range(case.offsets[row] + t + reach + 1, case.offsets[row] + length - 1)
-    return Twins(case, (Twin(twin, {token: token for token in later}, whole=False, exact=True),))
+    return Twins(
+        case, (Twin(twin, {token: token for token in later}, is_whole=False, is_exact=True),)
+    )
 
 
 @st.composite
 def with_other_first_bits(draw: st.DrawFn) -> Twins:
     case = draw(batches())
     others = [replace(row, mask="10"[int(row.mask[0])] + row.mask[1:]) for row in case.rows]
-    return Twins(case, (Twin(replace(case, rows=tuple(others)), all_tokens(case), exact=True),))
+    return Twins(case, (Twin(replace(case, rows=tuple(others)), all_tokens(case), is_exact=True),))
 
 
 @st.composite
@@ -103,27 +109,27 @@ def with_another_tail(draw: st.DrawFn) -> Twins:
     length = len(case.rows[row])
     start = draw(st.integers(1, length - 1))
     case = masked(case, row, case.rows[row].mask[:start] + "0" * (length - start))
-    return Twins(case, (Twin(draw(rewritten(case, row, start, length)), {}, exact=True),))
+    return Twins(case, (Twin(draw(rewritten(case, row, start, length)), {}, is_exact=True),))
 
 
 def one_by_one(run: Run, case: Case) -> str:
-    """A single target has its own token's loss, and the mean over all targets is the whole."""
+    """A single target has the loss of its token, and the mean over all targets is the loss."""
     targets = [(row, t) for row, r in enumerate(case.rows) for t in range(1, len(r))]
     singles = [
         masked(unsupervised(case), row, "0" * t + "1" + "0" * (len(case.rows[row]) - t - 1))
         for row, t in targets
     ]
     full, *parts = run(case, *singles)
-    seen = Trace()
+    singly = Trace()
     losses = np.array([float(part["loss"].values) for part in parts])
     numbers = np.array([case.offsets[row] + t - 1 for row, t in targets])
-    seen.put("nll", Entry(losses, numbers))
-    found = agree(full.only(["nll"]).renumbered(all_tokens(case)), seen)
+    singly.put("nll", Entry(losses, numbers))
+    found = agree(full.only(["nll"]).renumbered(all_tokens(case)), singly)
     return f"{found}\n  {case}" if found else sum_up(case, full, parts, 1 / len(parts))
 
 
 def row_by_row(run: Run, case: Case) -> str:
-    """What rows add to the whole, each while no other has targets, is the whole."""
+    """Losses and gradients of single rows, while no other row has targets, add up to the whole."""
     singles = [masked(unsupervised(case), row, r.mask) for row, r in enumerate(case.rows)]
     full, *parts = run(case, *singles)
     return sum_up(case, full, parts, 1.0)
@@ -160,7 +166,7 @@ def at_a_fork(draw: st.DrawFn) -> tuple[Case, int, int]:
 
 
 def chances_are_whole(run: Run, fork: tuple[Case, int, int]) -> str:
-    """Over all tokens that may come next, the chances that their losses stand for are one."""
+    """The probabilities of all possible next tokens, taken from their losses, sum to one."""
     case, row, t = fork
     assert case.ids is not None
     before, ids, after = case.ids[:row], case.ids[row], case.ids[row + 1 :]

@@ -1,4 +1,4 @@
-"""How a batch is laid out does not matter: order, padding, micro-batches, ranks."""
+"""Relations about layout: order, padding, micro-batches and the mesh do not matter."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def reordered(draw: st.DrawFn) -> Twins:
     case = draw(batches(per_replica=(2, 4)))
     groups = [list(range(len(case.rows)))]
     if case.loss == "micro-mean":
-        # A row that changed its micro-batch would change what its mean is taken over.
+        # Rows must stay in their micro-batches, whose means are averaged.
         groups = [[span.row for span in stream.spans] for stream in plan(case).streams]
     order = list(range(len(case.rows)))
     for group in groups:
@@ -50,13 +50,13 @@ def flipped(draw: st.DrawFn) -> Twins:
 def widened(draw: st.DrawFn) -> Twins:
     case = draw(batches(losses=("token-mean",)))
     count, longest = len(case.rows), max(len(row) for row in case.rows)
-    # A target in the first place would not be one: nothing stands before it.
+    # The first mask bit may be either: a first token never counts as a target.
     mask = draw(st.sampled_from("01")) + "0" * (longest + draw(st.integers(0, 2)))
     spare = [(Row(mask, draw(st.sampled_from(list(OTHER)))), (case.pad_id,) * len(mask))] * case.dp
-    there = [(case.rows[row], case.ids_of(row)) for row in range(count)]
-    # One for each replica, so that all rows but these stay in theirs.
+    present = [(case.rows[row], case.ids_of(row)) for row in range(count)]
+    # Each replica gets one new row, so that the other rows stay in their replicas.
     at = case.dp * draw(st.integers(0, count // case.dp))
-    batch = there[:at] + spare + there[at:]
+    batch = present[:at] + spare + present[at:]
     twin = replace(case, rows=tuple(row for row, _ in batch), ids=tuple(ids for _, ids in batch))
     origins = {row + case.dp * (row >= at): row for row in range(count)}
     return Twins(case, (Twin(twin, tokens_of(twin, case, origins)),))
@@ -65,12 +65,12 @@ def widened(draw: st.DrawFn) -> Twins:
 @st.composite
 def padded_otherwise(draw: st.DrawFn) -> Twins:
     case = draw(batches())
-    # A token that occurs: code that takes padding for its id then loses it.
+    # Take an id that occurs in the batch: code that recognises padding by its id loses this token.
     seen = draw(
         st.sampled_from([token for row in range(len(case.rows)) for token in case.ids_of(row)])
     )
     pad_id = (seen + 1) % case.vocab if seen == case.pad_id else seen
-    return Twins(case, (Twin(replace(case, pad_id=pad_id), all_tokens(case), exact=True),))
+    return Twins(case, (Twin(replace(case, pad_id=pad_id), all_tokens(case), is_exact=True),))
 
 
 @st.composite
@@ -86,7 +86,7 @@ def doubled(draw: st.DrawFn) -> Twins:
     case = draw(batches())
     rows = range(len(case.rows))
     if case.loss == "micro-mean":
-        # Both copies in one micro-batch, or each in one of its own.
+        # Both copies are in one micro-batch, or each in its own.
         case, pieces = replace(case, micro_batches=1), draw(st.integers(1, 2))
     else:
         pieces = draw(st.integers(1, 2 * len(rows) // case.dp))
@@ -96,7 +96,7 @@ def doubled(draw: st.DrawFn) -> Twins:
 
 
 def on_meshes(case: Case, *meshes: tuple[int, int]) -> Twins:
-    """The same batch on other numbers of replicas and of ranks for each."""
+    """Put the same batch on meshes with other numbers of replicas and of ranks for each."""
     tokens = all_tokens(case)
     others = (replace(case, dp=dp, sp=sp) for dp, sp in meshes)
     return Twins(case, tuple(Twin(other, tokens) for other in others))
@@ -104,11 +104,11 @@ def on_meshes(case: Case, *meshes: tuple[int, int]) -> Twins:
 
 @st.composite
 def refactored(draw: st.DrawFn) -> Twins:
-    # Heads that 4 ranks can share, 2 can; and every one of 4 replicas gets as many rows.
-    each = draw(st.integers(1, 2))
-    rows = 4 * each
+    # Two ranks can share heads that four can share, and four replicas get equal numbers of rows.
+    per_replica = draw(st.integers(1, 2))
+    rows = 4 * per_replica
     case = draw(batches(per_replica=(rows, rows), losses=REGROUPABLE, sps=(4,), dps=(1,)))
-    case = replace(case, micro_batches=draw(st.integers(1, each)))
+    case = replace(case, micro_batches=draw(st.integers(1, per_replica)))
     return on_meshes(case, (2, 2), (4, 1))
 
 
@@ -120,7 +120,7 @@ def among_fewer(draw: st.DrawFn) -> Twins:
 @st.composite
 def resharded(draw: st.DrawFn) -> Twins:
     case = draw(batches(per_replica=(1, 2), lengths=(1, 8), sps=(1,), dps=(1,)))
-    # Every sp divides 24; more than one kv head but fewer than 24 would not fit them all.
+    # Every sp divides 24. Any number of kv heads between 1 and 24 would not fit all of them.
     kv_heads = draw(st.sampled_from((24, 1)))
     case = replace(case, heads=24, kv_heads=kv_heads, head_dim=2)
     return on_meshes(case, (1, 2), (1, 3), (1, 4), (1, 8))

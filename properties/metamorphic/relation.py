@@ -1,8 +1,13 @@
-"""What must stay the same between two runs of one candidate; no reference says what it is.
+"""Relations between runs of one candidate, which need no reference.
 
-A relation draws a case and its twins: the same training step written down another way, or with
-one thing changed that must not reach what is compared. A candidate that treats them differently
-is wrong, whatever is right.
+A relation draws a case and its twins. A twin is the same training step in another form, or with a
+change that must not affect what is compared. A candidate whose results differ is wrong, whatever
+the right result is.
+
+1. Losses of tokens are matched by token numbers, since a twin may move, copy or drop rows.
+2. A twin compares up to rounding, or to the last bit where nothing but ignored values changed.
+3. Each relation names a mutant that it must kill. So a relation that holds for anything is found.
+4. A case that the candidate does not support is no violation; another one is drawn instead.
 """
 
 from collections import Counter
@@ -21,24 +26,24 @@ from harness.trace import Assembly, Trace, Unsupported
 
 
 class Run(Protocol):
-    """A candidate, as a relation sees it: cases in, what it computed out."""
+    """Run a candidate on cases, and return the traces."""
 
     def __call__(self, *cases: Case) -> list[Trace]: ...
 
 
 class Holds(Protocol):
-    """Where a candidate breaks a relation on what was drawn, in words; or nothing."""
+    """Describe how a candidate breaks a relation on what was drawn; return "" if it does not."""
 
     def __call__(self, run: Run, drawn: Any, /) -> str: ...
 
 
 @dataclass(frozen=True)
 class Relation:
-    """A claim about every candidate, and the proof that it is not idle."""
+    """A claim about every correct candidate, and a mutant that violates it."""
 
     claim: str
     drawn: SearchStrategy[Any]
-    # A mutant of the bank, right but for the one thing that the claim is about.
+    # The key of the mutant.
     kills: str
     holds: Holds
 
@@ -48,44 +53,46 @@ class Relation:
 
 @dataclass(frozen=True)
 class Twin:
-    """Another case, and how much of a run on it is known from a run on the first."""
+    """Another case, and which results on it follow from the results on the first."""
 
     case: Case
-    # Token n of this case must have the loss that token `tokens[n]` of the first has.
+    # Token n of this case must have the loss of token `tokens[n]` of the first.
     tokens: Mapping[int, int]
-    # The loss and every gradient must be the same, too.
-    whole: bool = True
-    # Not even the rounding may differ.
-    exact: bool = False
+    # Whether the loss and every gradient must be the same, too.
+    is_whole: bool = True
+    # Whether even the rounding must be the same.
+    is_exact: bool = False
 
 
 @dataclass(frozen=True)
 class Twins:
-    """A case and others like it."""
+    """A case and its twins."""
 
     first: Case
     others: tuple[Twin, ...]
 
 
 def twins_agree(run: Run, twins: Twins) -> str:
-    """What each twin must share with the first case, it does."""
+    """Each twin has the results that it must share with the first case."""
     first, *others = run(twins.first, *(twin.case for twin in twins.others))
     for twin, other in zip(twins.others, others, strict=True):
         expected = first.renumbered(twin.tokens)
         got = other.renumbered({token: token for token in twin.tokens})
-        # How much each loss weighs depends on how many there are.
-        keys = ["nll"] if not twin.whole else [key for key in expected if key != "weight"]
+        # The weight of a loss depends on the number of targets, which a twin may change.
+        keys = ["nll"] if not twin.is_whole else [key for key in expected if key != "weight"]
         expected, got = (trace.only(keys) for trace in (expected, got))
-        found = (identical if twin.exact else agree)(expected, got)
+        found = (identical if twin.is_exact else agree)(expected, got)
         if found:
             return f"{found}\n  {twins.first}\n  {twin.case}"
     return ""
 
 
 def runner(pool: RankPool, candidate: str, refused: Counter[str]) -> Run:
-    """A candidate on real ranks; a run that fails, or does not fit together, is no answer.
+    """Make a function that runs a candidate on real ranks.
 
-    What it does not support is drawn anew, and counted by the reason that it gives.
+    It raises an AssertionError if a run fails or its fragments do not fit together. If the
+    candidate does not support a case, it counts the reason in `refused`, and Hypothesis draws
+    another one.
     """
 
     def run(*cases: Case) -> list[Trace]:
@@ -107,12 +114,12 @@ def runner(pool: RankPool, candidate: str, refused: Counter[str]) -> Run:
 
 
 def with_ids(case: Case) -> Case:
-    """The same case with its token ids stated, so that rows can move or change."""
+    """State the token ids of a case, so that its rows can move or change."""
     return replace(case, ids=tuple(case.ids_of(row) for row in range(len(case.rows))))
 
 
 def arranged(case: Case, order: Sequence[int], **changes: Any) -> Case:
-    """Row i of the new case is row `order[i]` of this one."""
+    """Rearrange rows: row i of the new case is row `order[i]` of this one."""
     return replace(
         case,
         rows=tuple(case.rows[row] for row in order),
@@ -122,9 +129,9 @@ def arranged(case: Case, order: Sequence[int], **changes: Any) -> Case:
 
 
 def tokens_of(case: Case, first: Case, origins: Mapping[int, int]) -> dict[int, int]:
-    """Tokens of the rows of `case` and where they stand in `first`: row r is row `origins[r]`.
+    """Map tokens of `case` to those of `first`, where row r is row `origins[r]`.
 
-    Without the last token of each row: what comes next is another row's, and so is its loss.
+    This leaves out the last token of each row, whose label belongs to another row.
     """
     return {
         case.offsets[row] + t: first.offsets[origin] + t
@@ -134,5 +141,5 @@ def tokens_of(case: Case, first: Case, origins: Mapping[int, int]) -> dict[int, 
 
 
 def all_tokens(case: Case) -> dict[int, int]:
-    """Every token of rows that stay where they are."""
+    """Map every token to itself, for rows that stay in their places."""
     return tokens_of(case, case, {row: row for row in range(len(case.rows))})

@@ -1,4 +1,4 @@
-"""The yardstick of every relation, on traces made by hand."""
+"""The comparisons that relations use, on traces made by hand."""
 
 from collections.abc import Callable, Mapping
 
@@ -27,13 +27,13 @@ def head(*values: float) -> Trace:
     return trace(grad_head=Entry(np.array(values).reshape(2, 2)))
 
 
-def test_what_differs_by_a_rounding_agrees_and_is_not_identical() -> None:
+def test_traces_that_differ_by_rounding_agree_and_are_not_identical() -> None:
     assert agree(trace(), head(1, -2 - 1e-13, 0, 4)) == ""
-    said = identical(trace(), head(1, -2 - 1e-13, 0, 4))
-    assert said == "grad.head: 1 of 4 elements are not identical"
+    message = identical(trace(), head(1, -2 - 1e-13, 0, 4))
+    assert message == "grad.head: 1 of 4 elements are not identical"
 
 
-def test_a_little_more_than_a_rounding_does_not_agree() -> None:
+def test_traces_that_differ_by_more_than_rounding_do_not_agree() -> None:
     assert agree(trace(), head(1, -2 - 1e-11, 0, 4)) == "grad.head: 1 of 4 elements differ"
 
 
@@ -42,7 +42,7 @@ def test_zeros_are_identical_whatever_their_sign() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_finite_agrees_with_nothing_and_not_with_itself(value: float) -> None:
+def test_values_that_are_not_finite_agree_with_nothing_not_even_themselves(value: float) -> None:
     wild = head(1, -2, value, 4)
     assert agree(wild, wild) == agree(wild, trace()) == "grad.head: not finite"
     assert agree(trace(), wild) == "grad.head: 1 of 4 elements differ"
@@ -51,7 +51,7 @@ def test_what_is_not_finite_agrees_with_nothing_and_not_with_itself(value: float
 
 @pytest.mark.parametrize("same", [agree, identical])
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "message"),
     [
         (trace().only(["loss", "nll"]), "only one of them has grad.head"),
         (trace(loss=Entry(np.array([1.25]))), "loss: shapes () and (1,)"),
@@ -59,14 +59,14 @@ def test_what_is_not_finite_agrees_with_nothing_and_not_with_itself(value: float
         (trace(nll=Entry(np.array([1.0, 2.0, 0.5]))), "nll: rows of different tokens"),
     ],
 )
-def test_what_cannot_be_put_side_by_side_is_no_match(
-    same: Callable[[Trace, Trace], str], other: Trace, said: str
+def test_traces_with_other_keys_shapes_or_tokens_do_not_match(
+    same: Callable[[Trace, Trace], str], other: Trace, message: str
 ) -> None:
-    assert same(trace(), other) == said
-    assert same(other, trace()).startswith(said[:5])
+    assert same(trace(), other) == message
+    assert same(other, trace()).startswith(message[:5])
 
 
-def test_a_total_is_taken_of_what_belongs_to_no_token() -> None:
+def test_a_total_leaves_out_tensors_with_tokens() -> None:
     together = total([head(1, 1, 1, 1), head(3, 1, -1, 2)], 0.5)
     assert list(together) == ["loss", "grad.head"]
     assert together["grad.head"].values.tolist() == [[2, 1], [0, 1.5]]
@@ -81,7 +81,7 @@ def test_a_total_is_taken_of_what_belongs_to_no_token() -> None:
         ({}, [], [], []),
     ],
 )
-def test_tokens_may_swap_be_copied_and_be_left_out(
+def test_renumbering_may_swap_copy_and_leave_out_tokens(
     origins: Mapping[int, int], numbers: list[int], losses: list[float], owners: list[int]
 ) -> None:
     moved = trace().renumbered(origins)

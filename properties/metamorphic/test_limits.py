@@ -1,4 +1,4 @@
-"""A step that supports some cases only is held to the relations on these."""
+"""Relations on candidates that support some cases only, or none."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from harness.candidates.own.native import LocalDialect
 from harness.case import LossContract, parse
 from harness.ranks.pool import RankPool
 from properties.metamorphic.relation import Relation, Twin, Twins, arranged, twins_agree
-from properties.metamorphic.trial import PROBES, check, patient, unless_all_is_refused
+from properties.metamorphic.trial import PROBES, check, expensive_examples, unless_all_is_refused
 
 LIMITS = "loss=token-mean"
 
@@ -42,45 +42,45 @@ def relation(*losses: LossContract) -> Relation:
     return Relation("a batch twice is a batch", drawn, "B89", twins_agree)
 
 
-@patient
+@expensive_examples
 @given(data=st.data())
-def tried(
+def try_relation(
     subject: str, relation: Relation, pool: RankPool, refused: Counter[str], data: st.DataObject
 ) -> None:
     check(relation, pool, f"{__file__}:{subject}", data.draw(relation.drawn), refused)
 
 
 @pytest.mark.slow
-def test_it_can_pass_and_fail(harness_pool: RankPool, refused: Counter[str]) -> None:
+def test_a_relation_can_pass_and_fail(harness_pool: RankPool, refused: Counter[str]) -> None:
     some = relation("row-mean", "token-mean")
-    tried("RIGHT", some, harness_pool, refused)
+    try_relation("RIGHT", some, harness_pool, refused)
     with pytest.raises(AssertionError, match="it is not true that a batch twice is a batch"):
-        tried("WRONG", some, harness_pool, refused)
+        try_relation("WRONG", some, harness_pool, refused)
 
 
 @pytest.mark.slow
-def test_a_relation_about_other_cases_is_skipped_with_what_limits_it(
+def test_a_relation_about_unsupported_cases_is_skipped_and_names_the_limits(
     harness_pool: RankPool, refused: Counter[str]
 ) -> None:
     others = relation("row-mean", "micro-mean")
     right = f"{__file__}:RIGHT"
-    said = "RIGHT supports nothing of what it is about: its limits are loss=token-mean"
+    message = "RIGHT supports nothing of what it is about: its limits are loss=token-mean"
     with (
-        pytest.raises(pytest.skip.Exception, match=said),
+        pytest.raises(pytest.skip.Exception, match=message),
         unless_all_is_refused(harness_pool, right, refused),
     ):
-        tried("RIGHT", others, harness_pool, refused)
+        try_relation("RIGHT", others, harness_pool, refused)
     with pytest.raises(Unsatisfiable), unless_all_is_refused(harness_pool, right, Counter()):
-        tried("RIGHT", others, harness_pool, refused)
+        try_relation("RIGHT", others, harness_pool, refused)
 
 
 @pytest.mark.slow
-def test_who_supports_no_case_at_all_fails_where_all_would_be_skipped(
+def test_a_candidate_that_supports_no_case_fails_instead_of_being_skipped(
     harness_pool: RankPool, refused: Counter[str]
 ) -> None:
-    said = f"supports none of {PROBES} cases, and nothing is examined: its limits are layers=9"
+    message = f"supports none of {PROBES} cases, and nothing is examined: its limits are layers=9"
     with (
-        pytest.raises(pytest.fail.Exception, match=said),
+        pytest.raises(pytest.fail.Exception, match=message),
         unless_all_is_refused(harness_pool, f"{__file__}:REFUSES_ALL", refused),
     ):
-        tried("REFUSES_ALL", relation("row-mean"), harness_pool, refused)
+        try_relation("REFUSES_ALL", relation("row-mean"), harness_pool, refused)

@@ -1,4 +1,4 @@
-"""The relation that needs more ranks than any other test, and so a pool of its own."""
+"""The relation that needs eight ranks, and so a pool of its own."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from harness.report import explain
 from properties.helpers.judging import evaluate_all
 from properties.metamorphic.layout import RESHARDED
 from properties.metamorphic.relation import Twins
-from properties.metamorphic.trial import check, check_it_kills, patient
+from properties.metamorphic.trial import check, check_it_kills, expensive_examples
 
 RANKS = 8
 
 
 @pytest.fixture(scope="module")
 def pool(pytestconfig: pytest.Config, harness_pool: RankPool) -> Iterator[RankPool]:
-    """On the device of all other tests; only some kinds can be shared by so many ranks."""
+    """A pool on the device of all other tests, if so many ranks can share that device."""
     try:
         placement = place(pytestconfig, RANKS)
     except NoPlace as error:
@@ -33,7 +33,7 @@ def pool(pytestconfig: pytest.Config, harness_pool: RankPool) -> Iterator[RankPo
 
 
 @pytest.mark.slow
-@settings(patient, max_examples=patient.max_examples // 2)
+@settings(expensive_examples, max_examples=expensive_examples.max_examples // 2)
 @given(twins=RESHARDED.drawn)
 def test_one_rank_or_eight_compute_the_same(
     pool: RankPool, subject: str, refused: Counter[str], twins: Twins
@@ -52,5 +52,5 @@ def test_lower_precisions_hold_where_dp_and_sp_are_above_one_and_different(
 
 
 @pytest.mark.slow
-def test_labels_lost_between_two_ranks_show_when_the_cuts_move(pool: RankPool) -> None:
+def test_labels_lost_between_ranks_show_when_the_cuts_move(pool: RankPool) -> None:
     check_it_kills(RESHARDED, pool)

@@ -1,4 +1,4 @@
-"""A relation on trial: it holds for a candidate, and it kills what it says it kills."""
+"""Check that a relation holds for a candidate, and that it kills its mutant."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from harness.trace import Unsupported
 from properties.metamorphic.batches import batches
 from properties.metamorphic.relation import Relation, runner
 
-# One example takes several runs; and a candidate may refuse most of what is drawn.
-patient = settings(
+# An example takes several runs, and a candidate may refuse most of what is drawn.
+expensive_examples = settings(
     max_examples=settings().max_examples // 5, suppress_health_check=list(HealthCheck)
 )
-# So many cases of any kind are tried before a subject is said to support none.
+# A subject that refuses so many cases of any kind supports none.
 PROBES = 100
-# The same draws each time. The rarest bug shows in one of five, so that these are plenty.
-determined = settings(max_examples=100, database=None, phases=[Phase.generate])
+# The draws are always the same. The rarest bug shows in one of five, so 100 suffice.
+deterministic = settings(max_examples=100, database=None, phases=[Phase.generate])
 
 
 def check(
@@ -36,9 +36,9 @@ def check(
 
 @contextmanager
 def unless_all_is_refused(pool: RankPool, subject: str, refused: Counter[str]) -> Iterator[None]:
-    """Skip a relation if the subject supports nothing of what it is about, and say why.
+    """Skip a relation if the subject supports none of its cases, with the reason.
 
-    Who supports no case at all would skip every relation: that is no pass.
+    Fail if the subject supports no case at all, since it would skip every relation.
     """
     try:
         yield
@@ -47,8 +47,8 @@ def unless_all_is_refused(pool: RankPool, subject: str, refused: Counter[str]) -
             raise
         ((reason, _),) = refused.most_common(1)
         drawn = generate(batches(), PROBES, 0)
-        asked = (pool.run(case, locate(locate(subject).full)) for case in drawn)
-        if all(isinstance(outcome, Unsupported) for outcome in asked):
+        outcomes = (pool.run(case, locate(locate(subject).full)) for case in drawn)
+        if all(isinstance(outcome, Unsupported) for outcome in outcomes):
             pytest.fail(
                 f"{subject} supports none of {PROBES} cases, and nothing is examined: {reason}",
                 pytrace=False,
@@ -57,13 +57,13 @@ def unless_all_is_refused(pool: RankPool, subject: str, refused: Counter[str]) -
 
 
 def check_it_kills(relation: Relation, pool: RankPool) -> None:
-    """It does, and in the very same case it accuses nobody else."""
+    """Check that the relation kills its mutant on a case, and passes the native step on it."""
     refused = Counter[str]()
     mutant = runner(pool, f"mutants.{relation.kills}", refused)
     deadly = find(
         relation.drawn,
         lambda drawn: bool(relation.holds(mutant, drawn)),
-        settings=determined,
+        settings=deterministic,
         random=Random(0),
     )
     for subject in ("native-local", "native-gather"):

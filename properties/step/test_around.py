@@ -1,6 +1,6 @@
-"""What training puts around a step changes nothing: wrappers, accumulation, precision, compilers.
+"""Wrappers, accumulation, mixed precision and compilers around a step do not change its result.
 
-Every case here has several micro-batches, layers and rows of different lengths.
+Every case here has several micro-batches, several layers and rows of different lengths.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from harness.plugin import Evaluate
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Trace
-from properties.helpers.asking import DIALECTS, ask
+from properties.helpers.asking import DIALECTS, run_all
 from properties.helpers.judging import evaluate, evaluate_all, verdict_only
 from properties.helpers.places import PLANTED
 
@@ -37,20 +37,20 @@ PRECISIONS: tuple[Switches, ...] = (
 )
 
 
-def mutant(name: str) -> str:
+def planted_around(name: str) -> str:
     return f"{FILE}:{name}"
 
 
-def wrapped(wrapper: Wrapper) -> list[Case]:
-    """Two steps under a wrapper, with any two of all switches but the compiler."""
+def wrapped_cases(wrapper: Wrapper) -> list[Case]:
+    """Make cases of two steps under a wrapper, with each pair of the switches but the compiler."""
     return [
         replace(CASE, wrapper=wrapper, sync=sync, steps=2, **precision, **mesh)
         for (sync, precision), mesh in zip(product(SYNCS, PRECISIONS), cycle(MESHES), strict=False)
     ]
 
 
-def watched(pool: RankPool, case: Case, candidate: str = "WATCHED") -> Trace:
-    (assembly,) = ask(pool, [(case, mutant(candidate))], traced=True)
+def watch(pool: RankPool, case: Case, candidate: str = "WATCHED") -> Trace:
+    (assembly,) = run_all(pool, [(case, planted_around(candidate))], traced=True)
     return assembly.trace
 
 
@@ -60,14 +60,14 @@ def watched(pool: RankPool, case: Case, candidate: str = "WATCHED") -> Trace:
 def test_a_wrapped_step_is_plain_training(
     harness_pool: RankPool, wrapper: Wrapper, candidate: str
 ) -> None:
-    jobs = ((case, candidate) for case in wrapped(wrapper))
+    jobs = ((case, candidate) for case in wrapped_cases(wrapper))
     for comparison in evaluate_all(jobs, harness_pool):
         assert comparison.verdict.passed, explain(comparison)
 
 
 @pytest.mark.slow
-def test_parameters_need_not_be_cut_evenly(harness_pool: RankPool) -> None:
-    # Four ranks share 5 rows of one parameter and 2 of another: the last has none.
+def test_fsdp_may_cut_parameters_unevenly(harness_pool: RankPool) -> None:
+    # Four ranks share 5 rows of one parameter and 2 rows of another, so some ranks have none.
     case = replace(CASE, heads=2, kv_heads=1, head_dim=2, vocab=5, wrapper="fsdp")
     comparison = evaluate(case, "native-local", harness_pool)
     assert comparison.verdict.passed, explain(comparison)
@@ -75,7 +75,7 @@ def test_parameters_need_not_be_cut_evenly(harness_pool: RankPool) -> None:
 
 @pytest.fixture
 def patient_pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> RankPool:
-    """What is compiled for the first time takes its time on a busy machine."""
+    """The pool of the session with a long deadline, since compiling may take long."""
     monkeypatch.setattr(harness_pool.deadlines, "case", 120.0)
     return harness_pool
 
@@ -100,7 +100,7 @@ def test_a_compiled_step_is_plain_training(patient_pool: RankPool, changes: Swit
 @pytest.mark.slow
 def test_a_compiled_step_that_is_wrong_is_found(patient_pool: RankPool) -> None:
     case = replace(ALONE, compiled=True)
-    comparison = verdict_only(case, mutant("FIRST_LAYER_FOR_ALL"), patient_pool)
+    comparison = verdict_only(case, planted_around("FIRST_LAYER_FOR_ALL"), patient_pool)
     assert comparison.verdict is Verdict.DIVERGED
 
 
@@ -121,14 +121,14 @@ def test_a_compiled_step_that_is_wrong_is_found(patient_pool: RankPool) -> None:
 def test_a_fault_around_a_step_is_found(
     harness_evaluate: Evaluate, name: str, changes: Switches, looks: str
 ) -> None:
-    comparison = harness_evaluate(replace(CASE, **changes), mutant(name))
+    comparison = harness_evaluate(replace(CASE, **changes), planted_around(name))
     assert comparison.verdict is Verdict.DIVERGED
     assert looks in {look.name for look in comparison.looks}
 
 
-def sums(pool: RankPool, wrapper: Wrapper, sync: Sync, candidate: str) -> int:
-    """How often gradients are summed over ranks, for as many parameters at once as it may be."""
-    trace = watched(pool, replace(ALONE, wrapper=wrapper, sync=sync), candidate)
+def count_sums(pool: RankPool, wrapper: Wrapper, sync: Sync, candidate: str) -> int:
+    """Count the reductions of gradients, each of any number of parameters."""
+    trace = watch(pool, replace(ALONE, wrapper=wrapper, sync=sync), candidate)
     return int(trace["reduce in Double"].values)
 
 
@@ -137,11 +137,11 @@ def sums(pool: RankPool, wrapper: Wrapper, sync: Sync, candidate: str) -> int:
 def test_gradients_are_reduced_after_the_last_micro_batch_or_after_each(
     harness_pool: RankPool, wrapper: Wrapper
 ) -> None:
-    last, each = (sums(harness_pool, wrapper, sync, "WATCHED") for sync in SYNCS)
-    assert each == last * ALONE.micro_batches > 0
+    after_last, after_each = (count_sums(harness_pool, wrapper, sync, "WATCHED") for sync in SYNCS)
+    assert after_each == after_last * ALONE.micro_batches > 0
     if wrapper != "none":
-        # One that never waits is seen.
-        assert sums(harness_pool, wrapper, "last", "ALWAYS_REDUCES") == each
+        # The count shows a step that reduces after each micro-batch without being asked to.
+        assert count_sums(harness_pool, wrapper, "last", "ALWAYS_REDUCES") == after_each
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_gradients_in_half_precision_are_summed_in_fp32(
 ) -> None:
     def summed_in(candidate: str) -> set[str]:
         case = replace(ALONE, wrapper=wrapper, dtype="bf16")
-        trace = watched(harness_pool, case, candidate)
+        trace = watch(harness_pool, case, candidate)
         return {key for key in trace if key.startswith("reduce in")}
 
     assert summed_in("WATCHED") == {"reduce in Float"}
@@ -161,17 +161,17 @@ def test_gradients_in_half_precision_are_summed_in_fp32(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_parameters_held_in_fp32_are_computed_with_and_sent_in_half_precision(
+def test_parameters_held_in_fp32_are_used_and_sent_in_half_precision(
     harness_pool: RankPool, wrapper: Wrapper
 ) -> None:
     def is_short(trace: Trace, key: str) -> bool:
-        """Whether bf16 can represent all that there is."""
+        """Whether bf16 represents all values exactly."""
         values = torch.tensor(trace[key].values)
         return bool((values.bfloat16() == values).all())
 
     def mixed(candidate: str) -> Trace:
         case = replace(ALONE, wrapper=wrapper, dtype="bf16", mixed=True)
-        return watched(harness_pool, case, candidate)
+        return watch(harness_pool, case, candidate)
 
     trace = mixed("WATCHED")
     assert is_short(trace, "logits")
@@ -184,17 +184,17 @@ def test_parameters_held_in_fp32_are_computed_with_and_sent_in_half_precision(
         assert "gather in BFloat16" not in mixed("SENDS_WIDE")
 
 
-def graphs(pool: RankPool, candidate: str) -> list[int]:
-    """How many torch compiled for each of several models, if it gives up after two."""
+def count_graphs(pool: RankPool, candidate: str) -> list[int]:
+    """Count the graphs that torch compiles for each of several models; its limit is two."""
     alone = replace(ALONE, sp=1, layers=1, compiled=True)
     return [
-        int(watched(pool, replace(alone, head_dim=size), candidate)["graphs"].values)
+        int(watch(pool, replace(alone, head_dim=size), candidate)["graphs"].values)
         for size in (4, 6, 10)
     ]
 
 
 @pytest.mark.slow
-def test_a_compiled_case_is_compiled_whatever_was_before_it(patient_pool: RankPool) -> None:
-    # What is between two exchanges, and the feed-forward part.
-    assert graphs(patient_pool, "WATCHED") == [2, 2, 2]
-    assert graphs(patient_pool, "UNCOMPILED")[-1] == 0
+def test_a_compiled_case_is_compiled_no_matter_what_ran_before(patient_pool: RankPool) -> None:
+    # Each layer has two: up to the exchange, and the feed-forward part.
+    assert count_graphs(patient_pool, "WATCHED") == [2, 2, 2]
+    assert count_graphs(patient_pool, "UNCOMPILED")[-1] == 0

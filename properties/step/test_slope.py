@@ -1,4 +1,4 @@
-"""The loss that a step reports rises as its own gradient says: no reference is asked."""
+"""The gradient of a step is the slope of the loss that it reports; this needs no reference."""
 
 from dataclasses import replace
 from math import nan
@@ -13,29 +13,29 @@ from harness.generation import cases
 from harness.ranks.pool import RankPool
 from harness.reference.weights import seeded_direction
 from harness.trace import Entry, Trace
-from properties.helpers.asking import DIALECTS, ask, few
+from properties.helpers.asking import DIALECTS, fewer_examples, run_all
 
-# Both kinds of parallelism, every kind of parameter, a loss that all of them move.
+# It has both kinds of parallelism and every kind of parameter, and all of them affect its loss.
 CASE = parse("case/1 rows=7:0111111,5:10110 heads=4/2 layers=2 vocab=16 sp=2 dp=2")
 
 
 def misfit(case: Case, candidate: str, pool: RankPool) -> str:
-    """How the candidate's gradients contradict its losses on nudged weights, or nothing."""
-    # Of later steps the gradient is not that of the weights that are nudged.
+    """Return how the gradients contradict the losses on nudged weights, or ""."""
+    # Only the gradient of the first step belongs to the weights that are nudged.
     case = replace(case, steps=1, nudge=0.0)
-    nudged = [replace(case, nudge=nudge) for nudge in NUDGES]
-    here, *around = ask(pool, [(case, candidate), *((there, candidate) for there in nudged)])
+    cases = [case, *(replace(case, nudge=nudge) for nudge in NUDGES)]
+    unchanged, *nudged = run_all(pool, [(each, candidate) for each in cases])
     losses = {
         nudge: float(assembly.trace["loss"].values)
-        for nudge, assembly in zip(NUDGES, around, strict=True)
+        for nudge, assembly in zip(NUDGES, nudged, strict=True)
     }
     direction = {name: way.numpy() for name, way in seeded_direction(case).items()}
-    return slope_misfit(losses, here.trace, direction)
+    return slope_misfit(losses, unchanged.trace, direction)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("candidate", DIALECTS)
-@few
+@fewer_examples
 @given(case=cases(max_ranks=4))
 def test_the_gradient_is_the_slope_of_the_reported_loss(
     harness_pool: RankPool, candidate: str, case: Case
@@ -48,7 +48,7 @@ def test_the_gradient_is_the_slope_of_the_reported_loss(
     [(1, True), (1 - 1e-9, False), (1 + 1e-9, False), (-1, False), (0, False), (nan, False)],
 )
 def test_a_slope_is_known_to_nine_digits(*, factor: float, accepted: bool) -> None:
-    # The cube of 2, along the direction 1.
+    # The loss is w cubed, at w = 2, along the direction 1.
     trace = Trace()
     trace.put("loss", Entry(np.array(8.0)))
     trace.put("grad.w", Entry(np.array([12.0 * factor])))

@@ -1,4 +1,4 @@
-"""Several steps of training are several steps of plain training."""
+"""Several steps of training equal as many steps of plain training."""
 
 from dataclasses import replace
 
@@ -12,25 +12,25 @@ from harness.generation import cases
 from harness.plugin import Evaluate
 from harness.report import explain
 from harness.trace import MisfitKind
-from properties.helpers.asking import DIALECTS, drifting, few
+from properties.helpers.asking import DIALECTS, fewer_examples, planted_drift
 
 CASE = parse("case/1 rows=5:11111,3:101 heads=4/2 vocab=16 sp=2 dp=2")
 BETWEEN = ("KEEPS_GRADIENTS", "REDUCES_FIRST", "REDUCES_LAST")
 
 
-def trained(case: Case, steps: int, candidate: str, evaluate: Evaluate) -> Comparison:
-    """The last of so many steps against the same step of plain training."""
+def train_and_judge(case: Case, steps: int, candidate: str, evaluate: Evaluate) -> Comparison:
+    """Compare the last of several steps with the same step of plain training."""
     return evaluate(replace(case, steps=steps), candidate)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("candidate", DIALECTS)
-@few
+@fewer_examples
 @given(case=cases(max_ranks=4, max_rows=3, max_length=8), steps=st.sampled_from((2, 3)))
-def test_what_comes_after_a_step_is_what_plain_training_comes_to(
+def test_later_steps_are_those_of_plain_training(
     harness_evaluate: Evaluate, candidate: str, case: Case, steps: int
 ) -> None:
-    comparison = trained(case, steps, candidate, harness_evaluate)
+    comparison = train_and_judge(case, steps, candidate, harness_evaluate)
     assert comparison.verdict.passed, explain(comparison)
 
 
@@ -40,7 +40,7 @@ def test_a_step_changes_what_the_next_one_computes(
 ) -> None:
     losses = set()
     for steps in (1, 2, 3):
-        comparison = trained(CASE, steps, candidate, harness_evaluate)
+        comparison = train_and_judge(CASE, steps, candidate, harness_evaluate)
         assert comparison.verdict.passed, explain(comparison)
         losses.add(comparison.loss)
     assert len(losses) == 3
@@ -49,18 +49,20 @@ def test_a_step_changes_what_the_next_one_computes(
 @pytest.mark.slow(but=1)
 @pytest.mark.wrong_on_purpose
 @pytest.mark.parametrize("name", BETWEEN)
-def test_what_goes_wrong_between_steps_is_found_in_two_and_right_in_one(
+def test_a_bug_between_steps_shows_with_two_steps_and_not_with_one(
     harness_evaluate: Evaluate, name: str
 ) -> None:
     alone, two, three = (
-        trained(CASE, steps, drifting(name), harness_evaluate) for steps in (1, 2, 3)
+        train_and_judge(CASE, steps, planted_drift(name), harness_evaluate) for steps in (1, 2, 3)
     )
     assert alone.verdict.passed, explain(alone)
     assert two.verdict is three.verdict is Verdict.DIVERGED
 
 
 @pytest.mark.wrong_on_purpose
-def test_replicas_that_drift_apart_are_told_by_each_other(harness_evaluate: Evaluate) -> None:
-    comparison = trained(CASE, 2, drifting("REDUCES_FIRST"), harness_evaluate)
+def test_replicas_that_drift_apart_are_found_without_a_reference(
+    harness_evaluate: Evaluate,
+) -> None:
+    comparison = train_and_judge(CASE, 2, planted_drift("REDUCES_FIRST"), harness_evaluate)
     split = {misfit.key for misfit in comparison.misfits if misfit.kind is MisfitKind.SPLIT}
     assert {"grad.embed", "grad.head"} <= split
