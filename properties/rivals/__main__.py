@@ -1,4 +1,4 @@
-"""Score the rules on every mutant; prints the table of docs/mutants.md."""
+"""Score all rivals on every mutant, and print the table of docs/mutants.md."""
 
 import sys
 from typing import get_args

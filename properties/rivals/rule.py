@@ -1,4 +1,4 @@
-"""What another project's suite asks of a sequence-parallel step, as data.
+"""The acceptance rule of another project's test suite, as data.
 
 A rule is a list of checks; each compares two numbers, or two tensors, within a tolerance.
 """
@@ -16,8 +16,8 @@ from harness.trace import Trace
 from harness.trace.trace import Tokens
 
 Pairs = Iterator[tuple[Any, Any]]
-# What is compared of these keys of plain training and of a candidate. It raises if they cannot be
-# put side by side.
+# view(plain, candidate, pattern) -> the pairs to compare, for all keys that match the pattern. It
+# raises if the two traces cannot be compared.
 View = Callable[[Trace, Trace, str], Pairs]
 
 
@@ -32,14 +32,14 @@ class Tolerance:
     atol: float = 0.0
 
     def holds(self, actual: npt.ArrayLike, expected: npt.ArrayLike) -> bool:
-        """In float64. A NaN is close to nothing, not even to a NaN; an infinity to itself."""
+        """Compare in float64. A NaN is close to nothing; an infinity is close to itself."""
         one, other = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
         return one.shape == other.shape and bool(
             np.isclose(one, other, rtol=self.rtol, atol=self.atol).all()
         )
 
 
-# What torch.testing.assert_close takes where no tolerance is given.
+# The default tolerances of torch.testing.assert_close.
 DEFAULT: dict[Dtype, Tolerance] = {
     "fp64": Tolerance(rtol=1e-7, atol=1e-7),
     "fp32": Tolerance(rtol=1.3e-6, atol=1e-5),
@@ -57,16 +57,16 @@ def values(trace: Trace, pattern: str) -> Iterator[npt.NDArray[np.float64]]:
 
 
 def elements(plain: Trace, candidate: Trace, pattern: str) -> Pairs:
-    """Rows of other tokens are refused, though a suite that gathers rows would not see it."""
+    """Pair all elements; raise if rows are of different tokens, which some suites cannot see."""
     for key in keys(plain, pattern):
         one, other = plain[key], candidate[key]
-        if not _same(one.tokens, other.tokens):
+        if not _same_tokens(one.tokens, other.tokens):
             raise ValueError(f"{key}: rows of different tokens")
         yield one.values, other.values
 
 
 def supervised(plain: Trace, candidate: Trace, pattern: str) -> Pairs:
-    """A candidate may have one for every token, where plain training has those that count."""
+    """Pair the losses of supervised tokens; the candidate may have losses of others as well."""
     tokens = plain[pattern].tokens
     assert tokens is not None
     kept = Trace()
@@ -75,27 +75,28 @@ def supervised(plain: Trace, candidate: Trace, pattern: str) -> Pairs:
 
 
 def singles(plain: Trace, candidate: Trace, pattern: str) -> Pairs:
-    """Numbers that the suite holds in float32."""
+    """Pair two numbers in float32."""
     yield np.float32(plain[pattern].values), np.float32(candidate[pattern].values)
 
 
 def five_decimals(plain: Trace, candidate: Trace, pattern: str) -> Pairs:
-    """As losses are read from TensorBoard there."""
+    """Pair two numbers to five decimals, as the suite reads losses from TensorBoard."""
     one, other = (round(float(trace[pattern].values), 5) for trace in (plain, candidate))
     yield one, other
 
 
 def mean(plain: Trace, candidate: Trace, pattern: str) -> Pairs:
+    """Pair the means of a tensor."""
     yield plain[pattern].values.mean(dtype="f8"), candidate[pattern].values.mean(dtype="f8")
 
 
 def norm(plain: Trace, candidate: Trace, pattern: str) -> Pairs:
-    """Of everything together, as trainers log it before they clip."""
+    """Pair the norms of all tensors together, as trainers log them before they clip."""
     yield _norm(values(plain, pattern)), _norm(values(candidate, pattern))
 
 
 def zeros(plain: Trace, candidate: Trace, pattern: str) -> Pairs:
-    """How many elements are zero."""
+    """Pair the numbers of elements that are zero."""
     one, other = (
         sum(int((x == 0).sum()) for x in values(trace, pattern)) for trace in (plain, candidate)
     )
@@ -103,19 +104,19 @@ def zeros(plain: Trace, candidate: Trace, pattern: str) -> Pairs:
 
 
 def off_by_largest(plain: Trace, candidate: Trace, pattern: str) -> Pairs:
-    """The largest difference over the largest element."""
+    """Pair 0 with the largest difference, divided by the largest element."""
     for one, other in elements(plain, candidate, pattern):
         largest = max(float(np.abs(one).max()), 1e-9)
         yield 0.0, float(np.abs(_difference(one, other)).max()) / largest
 
 
 def off_by_norm(plain: Trace, candidate: Trace, pattern: str) -> Pairs:
-    """The norm of the difference over the norm of the candidate's, which comes second there."""
+    """Pair 0 with the norm of the difference, divided by the norm of the candidate's tensor."""
     for one, other in elements(plain, candidate, pattern):
         yield 0.0, _norm([_difference(one, other)]) / (_norm([other]) + 1e-30)
 
 
-def _same(one: Tokens | None, other: Tokens | None) -> bool:
+def _same_tokens(one: Tokens | None, other: Tokens | None) -> bool:
     return one is other if one is None or other is None else np.array_equal(one, other)
 
 
@@ -131,20 +132,20 @@ def _norm(tensors: Iterable[Any]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A comparison of what has these keys."""
+    """A comparison of all tensors whose keys match a pattern."""
 
-    # As for a file name: a star stands for anything.
+    # As for file names: a star stands for anything.
     pattern: str
-    # One for all cases, or what it is for a case.
+    # A tolerance for all cases, or a function of the case.
     within: Tolerance | Callable[[Case], Tolerance]
     view: View = elements
-    # Which of the two is the expected one differs between suites, and is kept as they have it.
-    of_plain: bool = False
+    # Whether the tolerance is relative to plain training; in some suites it is to the candidate.
+    is_relative_to_plain: bool = False
 
     def passes(self, case: Case, plain: Trace, candidate: Trace) -> bool:
         within = self.within if isinstance(self.within, Tolerance) else self.within(case)
         return all(
-            within.holds(other, one) if self.of_plain else within.holds(one, other)
+            within.holds(other, one) if self.is_relative_to_plain else within.holds(one, other)
             for one, other in self.view(plain, candidate, self.pattern)
         )
 
@@ -153,22 +154,22 @@ class Check:
 class Rival:
     """A published acceptance rule, with the shapes that its own test runs on.
 
-    Where the original leaves a choice, it is the one that makes the suite look better.
+    If the original leaves a choice, this is the one that makes the suite look better.
     """
 
     name: str
-    # "owner/name: path", as public on the day when it was read.
+    # "owner/name: path", as it was public when it was read.
     source: str
     shapes: tuple[Case, ...]
-    # All must pass; without any it compares nothing, and a NaN passes as well.
+    # All must pass. A rule without checks compares nothing, so that even a NaN passes.
     checks: tuple[Check, ...]
-    # What is scaled down, replaced or left out, and why.
+    # What is scaled down, replaced or left out here, and why.
     note: str = field(kw_only=True)
 
     def accepts(self, case: Case, plain: Trace, candidate: Trace) -> bool:
-        """Whether its test would have passed; plain training is in the case's dtype."""
+        """Whether its test would pass, with plain training in the dtype of the case."""
         try:
             return all(check.passes(case, plain, candidate) for check in self.checks)
         except (KeyError, ValueError, IndexError):
-            # A tensor of another shape, or none at all, stops any comparison.
+            # A tensor is missing or has another shape.
             return False

@@ -1,4 +1,4 @@
-"""The rules of other suites accept what is right, up to their bounds, and what they cannot see."""
+"""Rivals accept plain training, errors up to their bounds, and errors that they cannot see."""
 
 import math
 import re
@@ -27,16 +27,16 @@ from properties.rivals.table import FIRST_Q, GRADIENT_BOUND, GRADIENTS, LOGITS, 
 Change = Callable[[Any], Any]
 
 BY_NAME = {rival.name: rival for rival in RIVALS}
-every = pytest.mark.parametrize("rival", RIVALS, ids=BY_NAME)
+for_each_rival = pytest.mark.parametrize("rival", RIVALS, ids=BY_NAME)
 
 
 @cache
-def plain(case: Case) -> Trace:
+def plain_trace(case: Case) -> Trace:
     return reference(case, TORCH_DTYPES[case.dtype], traced=True)
 
 
-def changed(trace: Trace, change: Change, *patterns: str) -> Trace:
-    """With other values in the entries of these keys."""
+def with_change(trace: Trace, change: Change, *patterns: str) -> Trace:
+    """Change the values of all entries whose keys match a pattern."""
     other = Trace()
     for key in trace:
         entry = trace[key]
@@ -46,18 +46,18 @@ def changed(trace: Trace, change: Change, *patterns: str) -> Trace:
     return other
 
 
-def times(factor: float) -> Change:
+def scale_by(factor: float) -> Change:
     return lambda values: values * factor
 
 
 def accepts_on_its_shapes(rival: Rival, change: Change, *patterns: str) -> list[bool]:
     return [
-        rival.accepts(case, plain(case), changed(plain(case), change, *patterns))
+        rival.accepts(case, plain_trace(case), with_change(plain_trace(case), change, *patterns))
         for case in rival.shapes
     ]
 
 
-def test_names_are_unique_sources_are_files_and_shapes_run_anywhere() -> None:
+def test_names_are_unique_sources_are_files_and_shapes_are_small() -> None:
     assert len(BY_NAME) == len(RIVALS) > 20
     for rival in RIVALS:
         assert re.fullmatch(r"[\w.-]+/[\w.-]+: [\w./-]+", rival.source), rival.source
@@ -69,15 +69,17 @@ def test_names_are_unique_sources_are_files_and_shapes_run_anywhere() -> None:
 
 
 @pytest.mark.slow(but=3)
-@every
-def test_a_rival_accepts_plain_training_and_looks_at_nothing_else_than_it_says(
+@for_each_rival
+def test_a_rival_accepts_plain_training_and_looks_only_at_its_patterns(
     rival: Rival,
 ) -> None:
-    assert all(accepts_on_its_shapes(rival, times(1.0)))
+    assert all(accepts_on_its_shapes(rival, scale_by(1.0)))
     case = rival.shapes[0]
     patterns = [check.pattern for check in rival.checks]
-    others = [key for key in plain(case) if not any(fnmatchcase(key, p) for p in patterns)]
-    assert rival.accepts(case, plain(case), changed(plain(case), times(math.nan), *others))
+    others = [key for key in plain_trace(case) if not any(fnmatchcase(key, p) for p in patterns)]
+    assert rival.accepts(
+        case, plain_trace(case), with_change(plain_trace(case), scale_by(math.nan), *others)
+    )
 
 
 @settings(max_examples=20)
@@ -88,8 +90,8 @@ def test_every_rival_accepts_plain_training_on_any_case(case: Case) -> None:
 
 
 @pytest.mark.slow(but=3)
-@every
-def test_a_rival_refuses_what_is_no_number_and_rows_that_are_missing_where_it_looks(
+@for_each_rival
+def test_a_rival_refuses_nan_and_missing_rows_where_it_looks(
     rival: Rival,
 ) -> None:
     def without_a_row(trace: Trace, pattern: str) -> Trace:
@@ -103,16 +105,16 @@ def test_a_rival_refuses_what_is_no_number_and_rows_that_are_missing_where_it_lo
         return short
 
     for check in rival.checks:
-        assert not any(accepts_on_its_shapes(rival, times(math.nan), check.pattern))
+        assert not any(accepts_on_its_shapes(rival, scale_by(math.nan), check.pattern))
         case = rival.shapes[0]
-        short = without_a_row(plain(case), check.pattern)
-        # A loss has no rows, and what is made into one number may hide that one is missing.
+        short = without_a_row(plain_trace(case), check.pattern)
+        # A loss has no rows, and a comparison of one number may hide a missing row.
         if check.pattern != "loss" and check.view.__name__ not in ("mean", "norm", "zeros"):
-            assert not rival.accepts(case, plain(case), short)
+            assert not rival.accepts(case, plain_trace(case), short)
 
 
-def twos() -> Trace:
-    """Every key that some rule looks at, 2 in every element of it."""
+def trace_of_twos() -> Trace:
+    """Make a trace with every key that some rule compares, and the value 2 in all elements."""
     trace, tokens = Trace(), np.arange(2)
     trace.put("layers.0.attn.out", Entry(np.full((2, 2, 2), 2.0), tokens))
     trace.put("logits", Entry(np.full((2, 3), 2.0), tokens))
@@ -123,90 +125,90 @@ def twos() -> Trace:
     return trace
 
 
-# Of five gradients with four elements each.
+# The norm of the five gradients in that trace, of four elements each.
 NORM = math.sqrt(5 * 4 * 2.0**2)
 
 
-def over_plain(rtol: float, atol: float, size: float = 2.0) -> float:
-    """How much larger than `size` a number may be whose bound is taken from the plain one."""
+def bound_from_plain(rtol: float, atol: float, size: float = 2.0) -> float:
+    """Return the largest accepted factor of `size` if the bound is relative to plain training."""
     return 1 + rtol + atol / size
 
 
-def over_itself(rtol: float, atol: float, size: float = 2.0) -> float:
-    """And how much where the bound is taken from the larger one."""
+def bound_from_candidate(rtol: float, atol: float, size: float = 2.0) -> float:
+    """Return the largest accepted factor of `size` if the bound is relative to the candidate."""
     return (1 + atol / size) / (1 - rtol)
 
 
 HALF_AN_ULP = 1 + 2.0**-24
-# Rival, dtype, keys, and the factor up to which it accepts a value of 2.
+# For each bound: the rival, dtype, keys, and the largest accepted factor of the value 2.
 BOUNDS = [
-    ("verl-model", "bf16", "logits", over_itself(1e-2, 3e-5)),
-    ("verl-model", "bf16", FIRST_Q, over_plain(1e-2, 1e-3)),
-    ("verl-log-probs", "bf16", "nll", over_plain(1e-3, 1e-3)),
-    ("verl-training", "bf16", "loss", over_itself(1e-2, 1e-2)),
-    ("verl-training", "bf16", "grad.*", over_itself(3e-2, 1e-4, NORM)),
+    ("verl-model", "bf16", "logits", bound_from_candidate(1e-2, 3e-5)),
+    ("verl-model", "bf16", FIRST_Q, bound_from_plain(1e-2, 1e-3)),
+    ("verl-log-probs", "bf16", "nll", bound_from_plain(1e-3, 1e-3)),
+    ("verl-training", "bf16", "loss", bound_from_candidate(1e-2, 1e-2)),
+    ("verl-training", "bf16", "grad.*", bound_from_candidate(3e-2, 1e-4, NORM)),
     ("deepspeed-zero2", "bf16", "loss", HALF_AN_ULP),
-    ("deepspeed-zero2", "bf16", FIRST_Q, over_itself(1.6e-2, 1e-3)),
+    ("deepspeed-zero2", "bf16", FIRST_Q, bound_from_candidate(1.6e-2, 1e-3)),
     ("deepspeed-zero3", "fp32", "loss", HALF_AN_ULP),
-    ("deepspeed-zero3", "fp32", FIRST_Q, over_itself(1.3e-6, 1e-5)),
-    ("deepspeed-zero3", "bf16", FIRST_Q, over_itself(1.6e-2, 1e-5)),
-    ("deepspeed-zero3", "fp16", FIRST_Q, over_itself(1e-3, 1e-5)),
-    ("deepspeed-zero3", "fp64", FIRST_Q, over_itself(1e-7, 1e-7)),
-    ("deepspeed-flex-zero2", "bf16", "loss", over_itself(1e-5, 1e-5)),
-    ("deepspeed-flex-zero2", "bf16", FIRST_Q, over_itself(1.6e-2, 1e-3)),
-    ("deepspeed-flex-zero3", "fp32", "loss", over_itself(1e-5, 1e-5)),
-    ("deepspeed-flex-zero3", "fp32", FIRST_Q, over_itself(1.3e-6, 1e-5)),
-    ("arctic-training", "bf16", "loss", over_itself(1e-6, 1e-6)),
-    ("transformers", "fp32", "loss", over_plain(2e-5, 2e-2)),
-    ("megatron-training", "bf16", "loss", over_plain(0.05, 0.0)),
+    ("deepspeed-zero3", "fp32", FIRST_Q, bound_from_candidate(1.3e-6, 1e-5)),
+    ("deepspeed-zero3", "bf16", FIRST_Q, bound_from_candidate(1.6e-2, 1e-5)),
+    ("deepspeed-zero3", "fp16", FIRST_Q, bound_from_candidate(1e-3, 1e-5)),
+    ("deepspeed-zero3", "fp64", FIRST_Q, bound_from_candidate(1e-7, 1e-7)),
+    ("deepspeed-flex-zero2", "bf16", "loss", bound_from_candidate(1e-5, 1e-5)),
+    ("deepspeed-flex-zero2", "bf16", FIRST_Q, bound_from_candidate(1.6e-2, 1e-3)),
+    ("deepspeed-flex-zero3", "fp32", "loss", bound_from_candidate(1e-5, 1e-5)),
+    ("deepspeed-flex-zero3", "fp32", FIRST_Q, bound_from_candidate(1.3e-6, 1e-5)),
+    ("arctic-training", "bf16", "loss", bound_from_candidate(1e-6, 1e-6)),
+    ("transformers", "fp32", "loss", bound_from_plain(2e-5, 2e-2)),
+    ("megatron-training", "bf16", "loss", bound_from_plain(0.05, 0.0)),
     ("megatron-gradients", "bf16", "grad.head", 1 / (1 - GRADIENT_BOUND)),
-    ("veomni-training", "bf16", "loss", over_plain(0.1, 0.1)),
-    ("veomni-training", "bf16", "grad.*", over_plain(0.1, 0.1, NORM)),
-    ("veomni-attention", "fp32", "layers.*", over_itself(1e-5, 1e-6)),
-    ("veomni-attention", "fp32", "grad.layers.0.o", over_itself(1e-4, 1e-3)),
-    ("veomni-attention", "fp32", FIRST_Q, over_itself(1e-4, 2e-3)),
-    ("ms-swift", "fp32", "loss", over_plain(1.3e-6, 1e-5)),
-    ("ms-swift", "fp32", "grad.head", over_plain(1.3e-6, 1e-5)),
-    ("twinkle", "bf16", "logits", over_plain(1e-2, 5e-3)),
-    ("twinkle", "bf16", "loss", over_plain(0.0, 5e-3)),
-    ("twinkle", "bf16", "grad.layers.0.v", over_plain(2e-2, 1e-2)),
-    ("yunchang", "bf16", "layers.*", over_plain(0.0, 0.1)),
+    ("veomni-training", "bf16", "loss", bound_from_plain(0.1, 0.1)),
+    ("veomni-training", "bf16", "grad.*", bound_from_plain(0.1, 0.1, NORM)),
+    ("veomni-attention", "fp32", "layers.*", bound_from_candidate(1e-5, 1e-6)),
+    ("veomni-attention", "fp32", "grad.layers.0.o", bound_from_candidate(1e-4, 1e-3)),
+    ("veomni-attention", "fp32", FIRST_Q, bound_from_candidate(1e-4, 2e-3)),
+    ("ms-swift", "fp32", "loss", bound_from_plain(1.3e-6, 1e-5)),
+    ("ms-swift", "fp32", "grad.head", bound_from_plain(1.3e-6, 1e-5)),
+    ("twinkle", "bf16", "logits", bound_from_plain(1e-2, 5e-3)),
+    ("twinkle", "bf16", "loss", bound_from_plain(0.0, 5e-3)),
+    ("twinkle", "bf16", "grad.layers.0.v", bound_from_plain(2e-2, 1e-2)),
+    ("yunchang", "bf16", "layers.*", bound_from_plain(0.0, 0.1)),
     ("torchtitan-loss", "bf16", "loss", HALF_AN_ULP),
-    ("torchtitan-logits", "fp32", "logits", over_plain(1e-4, 0.0)),
-    ("transformer-engine", "bf16 heads=4/4", "layers.*", over_itself(2.5e-2, 2.5e-2)),
-    ("transformer-engine", "fp16", "grad.layers.0.k", over_itself(5e-3, 5e-3)),
-    # With grouped queries it is wider.
-    ("transformer-engine", "bf16 heads=4/2", "layers.*", over_itself(3.5e-2, 3.5e-2)),
-    ("pytorch", "bf16", "layers.*", over_itself(1e-5, 2e-3)),
-    ("pytorch", "bf16", "grad.layers.0.k", over_itself(1e-5, 1.6e-2)),
+    ("torchtitan-logits", "fp32", "logits", bound_from_plain(1e-4, 0.0)),
+    ("transformer-engine", "bf16 heads=4/4", "layers.*", bound_from_candidate(2.5e-2, 2.5e-2)),
+    ("transformer-engine", "fp16", "grad.layers.0.k", bound_from_candidate(5e-3, 5e-3)),
+    # With grouped queries the bound is wider.
+    ("transformer-engine", "bf16 heads=4/2", "layers.*", bound_from_candidate(3.5e-2, 3.5e-2)),
+    ("pytorch", "bf16", "layers.*", bound_from_candidate(1e-5, 2e-3)),
+    ("pytorch", "bf16", "grad.layers.0.k", bound_from_candidate(1e-5, 1.6e-2)),
 ]
 
 
 @pytest.mark.parametrize(("name", "dtype", "keys", "factor"), BOUNDS)
-def test_a_value_just_inside_the_bound_is_accepted_and_one_just_outside_refused(
+def test_a_value_just_inside_a_bound_is_accepted_and_one_just_outside_is_refused(
     name: str, dtype: str, keys: str, factor: float
 ) -> None:
     case = parse(f"case/1 rows=2:11 dim=2 sp=2 dtype={dtype}")
     for share, accepted in ((0.999, True), (1.001, False)):
-        off = changed(twos(), times(1 + (factor - 1) * share), keys)
-        assert BY_NAME[name].accepts(case, twos(), off) is accepted
+        off = with_change(trace_of_twos(), scale_by(1 + (factor - 1) * share), keys)
+        assert BY_NAME[name].accepts(case, trace_of_twos(), off) is accepted
 
 
-def test_every_bound_of_every_rival_is_tried() -> None:
-    # How many zeros there may be is tried below.
-    tried = {(name, keys) for name, _, keys, _ in BOUNDS} | {("megatron-training", GRADIENTS)}
+def test_every_bound_of_every_rival_is_tested() -> None:
+    # Another test tries how many zeros megatron-training accepts.
+    tested = {(name, keys) for name, _, keys, _ in BOUNDS} | {("megatron-training", GRADIENTS)}
     for rival in RIVALS:
-        of_it = [keys for name, keys in tried if name == rival.name]
+        patterns = [keys for name, keys in tested if name == rival.name]
         for check in rival.checks:
-            looked_at = [key for key in twos() if fnmatchcase(key, check.pattern)]
-            assert any(fnmatchcase(key, keys) for key in looked_at for keys in of_it), check
+            compared = [key for key in trace_of_twos() if fnmatchcase(key, check.pattern)]
+            assert any(fnmatchcase(key, keys) for key in compared for keys in patterns), check
 
 
 def test_megatron_counts_zeros_up_to_a_fifth_more() -> None:
     def with_zeros(count: int) -> Trace:
         values = np.ones(100)
         values[:count] = 0.0
-        trace = twos()
+        trace = trace_of_twos()
         trace.put("grad.head", Entry(values))
         return trace
 
@@ -217,34 +219,34 @@ def test_megatron_counts_zeros_up_to_a_fifth_more() -> None:
 
 def test_a_candidate_may_have_a_loss_for_tokens_that_do_not_count() -> None:
     rival, case = BY_NAME["verl-log-probs"], parse("case/1 rows=2:11 dtype=bf16")
-    more = twos()
+    more = trace_of_twos()
     more.put("nll", Entry(np.array([2.0, 9.0]), np.arange(2)))
-    assert rival.accepts(case, twos(), more)
+    assert rival.accepts(case, trace_of_twos(), more)
 
 
 @pytest.mark.parametrize(
     ("name", "keys", "change"),
     [
-        ("verl-training", GRADIENTS, times(-1.0)),
-        ("veomni-training", GRADIENTS, times(-1.0)),
-        ("megatron-training", GRADIENTS, times(-1.0)),
-        ("veomni-training", "grad.layers.*.q", times(0.0)),
+        ("verl-training", GRADIENTS, scale_by(-1.0)),
+        ("veomni-training", GRADIENTS, scale_by(-1.0)),
+        ("megatron-training", GRADIENTS, scale_by(-1.0)),
+        ("veomni-training", "grad.layers.*.q", scale_by(0.0)),
         ("verl-model", LOGITS, np.flipud),
     ],
 )
-def test_what_is_compared_as_one_number_hides_what_it_is_made_of(
+def test_a_comparison_of_one_number_hides_wrong_tensors(
     name: str, keys: str, change: Change
 ) -> None:
     assert all(accepts_on_its_shapes(BY_NAME[name], change, keys))
 
 
 @pytest.mark.slow
-def test_rules_of_others_are_scored_on_the_same_mutants(harness_pool: RankPool) -> None:
+def test_rival_rules_are_scored_on_the_same_mutants(harness_pool: RankPool) -> None:
     batch = draw(REQUEST, harness_pool.size)
     few = [BY_NAME[name] for name in ("accelerate", "arctic-training", "torchtitan-loss")]
     standings = contest([BANK["B24"], BANK["B94"]], batch[:2], harness_pool, few)
     by_name = {standing.name: standing for standing in standings}
-    # One misreports the loss, the other crashes, which nobody can miss.
+    # B24 misreports the loss; B94 crashes, which every rule counts as found.
     assert by_name["this harness"].on_generated == ["B24", "B94"]
     assert by_name["accelerate"].on_generated == ["B94"]
     assert by_name["this harness"].false_alarms == []

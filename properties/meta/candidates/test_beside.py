@@ -1,4 +1,4 @@
-"""The code that is named is the code that is judged, with what lies beside it and nothing else."""
+"""A candidate's ranks import the modules beside its file, and no modules of another folder."""
 
 import importlib
 import json
@@ -84,8 +84,8 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
 """
 
 
-def lay(folder: Path, times: int) -> str:
-    """A candidate whose gradients are as many times too large as the modules beside it say."""
+def write_candidate(folder: Path, times: int) -> str:
+    """Write a candidate whose gradients are multiplied by what the modules beside it contain."""
     (folder / "parts").mkdir(parents=True)
     (folder / "mine.py").write_text(MINE)
     (folder / "step.py").write_text(f"TIMES = {times}\n")
@@ -96,54 +96,58 @@ def lay(folder: Path, times: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """One is right, the other wrong, and their files are called the same."""
+def two_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The files of a right and of a wrong candidate, with the same names in two folders."""
     folder = tmp_path_factory.mktemp("two")
-    return lay(folder / "a", RIGHT), lay(folder / "b", WRONG)
+    return write_candidate(folder / "a", RIGHT), write_candidate(folder / "b", WRONG)
 
 
 @pytest.fixture
-def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """The current folder has a right step, and beside the candidate lies a wrong one."""
-    wrong = lay(tmp_path / "c", WRONG)
-    right = lay(tmp_path / "here", RIGHT)
-    monkeypatch.chdir(tmp_path / "here")
+def files_by_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """The file of a right candidate in the current folder, and of a wrong one in another."""
+    wrong = write_candidate(tmp_path / "c", WRONG)
+    right = write_candidate(tmp_path / "current", RIGHT)
+    monkeypatch.chdir(tmp_path / "current")
     return right, wrong
 
 
-Judged = Callable[..., set[str]]
+Judge = Callable[..., set[str]]
 
 
 @pytest.fixture(params=["check", "golden verify", "pytest"])
-def failing(
+def failing_candidates(
     request: pytest.FixtureRequest,
     harness_pool: RankPool,
     harness_prove: Prove,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Judged:
-    """Which of these fail where all are asked for together."""
+) -> Judge:
+    """A function that judges candidates together in one of three ways; returns those that fail."""
     monkeypatch.setattr("harness.campaign.examine.worth_shrinking", lambda _: False)
     for command in ("examiner", "golden.look"):
         monkeypatch.setattr(
             f"harness.commands.{command}.open_pool", lambda *_: nullcontext(harness_pool)
         )
 
-    def told(*words: str, names: tuple[str, ...]) -> Any:
-        asked = [word for name in names for word in ("--candidate", name)]
+    def document_of(*words: str, names: tuple[str, ...]) -> Any:
+        candidates = [word for name in names for word in ("--candidate", name)]
         capsys.readouterr()
-        assert main([*words, "--sp", "2", "--json", *asked]) == DIVERGED
+        assert main([*words, "--sp", "2", "--json", *candidates]) == DIVERGED
         return json.loads(capsys.readouterr().out)
 
     def by_check(*names: str) -> set[str]:
-        document = told("check", "--cases", "3", "--dp", "1", "--dtype", "fp64", names=names)
+        document = document_of(
+            "check", "--cases", "3", "--dp", "1", "--dtype", "fp64", names=names
+        )
         return {name for name, tally in document["candidates"].items() if tally["failures"]}
 
     def by_golden(*names: str) -> set[str]:
         stored_in(tmp_path / "golden")
-        document = told("golden", "verify", "--store", str(tmp_path / "golden"), names=names)
-        # Of each golden only the first failure is told.
+        document = document_of(
+            "golden", "verify", "--store", str(tmp_path / "golden"), names=names
+        )
+        # The document has only the first failure of each golden.
         assert document["verdicts"]["DIVERGED"] * len(names) == sum(document["verdicts"].values())
         return {failure["candidate"] for failure in document["failures"].values()}
 
@@ -162,44 +166,44 @@ def failing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["right", "wrong"])
-def test_two_with_modules_of_the_same_names_are_judged_each_with_its_own(
+def test_two_candidates_with_modules_of_the_same_names_use_their_own(
     first: str,
-    two: tuple[str, str],
-    failing: Judged,
+    two_files: tuple[str, str],
+    failing_candidates: Judge,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    right, wrong = (f"{file}:STEP" for file in two)
+    right, wrong = (f"{file}:STEP" for file in two_files)
     both = (right, wrong) if first == "right" else (wrong, right)
-    assert failing(*both) == {wrong}
+    assert failing_candidates(*both) == {wrong}
 
 
 @pytest.mark.slow(but=1)
-def test_what_lies_beside_the_candidate_is_taken_and_not_what_lies_in_the_current_folder(
-    cwd: tuple[str, str], failing: Judged
+def test_a_module_beside_the_candidate_takes_precedence_over_the_current_folder(
+    files_by_folder: tuple[str, str], failing_candidates: Judge
 ) -> None:
-    _, wrong = cwd
-    assert failing(f"{wrong}:STEP") == {f"{wrong}:STEP"}
+    _, wrong = files_by_folder
+    assert failing_candidates(f"{wrong}:STEP") == {f"{wrong}:STEP"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["STEP", "LATE", "REGISTERED"])
-def test_what_is_imported_late_or_registered_in_a_library_is_its_own_as_well(
-    name: str, two: tuple[str, str], harness_pool: RankPool
+def test_late_imports_and_registered_operators_are_the_candidates_own(
+    name: str, two_files: tuple[str, str], harness_pool: RankPool
 ) -> None:
-    right, wrong = (f"{file}:{name}" for file in two)
-    jobs = [(CASE, each) for each in (right, wrong, right, wrong, "native-local")]
-    verdicts = [seen.verdict for seen in evaluate_all(jobs, harness_pool)]
-    assert [each.passed for each in verdicts] == [True, False, True, False, True]
+    right, wrong = (f"{file}:{name}" for file in two_files)
+    jobs = [(CASE, candidate) for candidate in (right, wrong, right, wrong, "native-local")]
+    verdicts = [comparison.verdict for comparison in evaluate_all(jobs, harness_pool)]
+    assert [verdict.passed for verdict in verdicts] == [True, False, True, False, True]
     assert set(verdicts) <= {Verdict.EQUAL, Verdict.WITHIN, Verdict.DIVERGED}
 
 
 @pytest.mark.slow
 def test_candidates_of_one_folder_and_those_that_come_with_the_harness_share_ranks(
-    two: tuple[str, str],
+    two_files: tuple[str, str],
 ) -> None:
-    right, wrong = two
+    right, wrong = two_files
     with RankPool(1) as pool:
         for candidate in ("native-local", f"{right}:STEP", f"{right}:LATE", "mutants.B14"):
             assert isinstance(pool.run(ALONE, locate(candidate)), Assembly)
@@ -211,15 +215,18 @@ def test_candidates_of_one_folder_and_those_that_come_with_the_harness_share_ran
 
 
 @pytest.mark.slow
-def test_ranks_of_a_folder_that_nobody_asks_for_make_room_for_those_of_another(
-    two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+def test_idle_ranks_of_a_folder_make_room_for_those_of_another(
+    two_files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "MOST_FOLDERS", 1)
-    right, wrong = (f"{file}:STEP" for file in two)
+    right, wrong = (f"{file}:STEP" for file in two_files)
     with RankPool(1) as pool:
-        seen = [next(evaluate_all([(ALONE, each)], pool)) for each in (right, wrong, right)]
+        verdicts = [
+            next(evaluate_all([(ALONE, candidate)], pool)).verdict
+            for candidate in (right, wrong, right)
+        ]
         assert len(pool.pids()) == 2
-    assert [each.verdict.passed for each in seen] == [True, False, True]
+    assert [verdict.passed for verdict in verdicts] == [True, False, True]
 
 
 def test_on_several_hosts_a_second_folder_is_refused_while_the_first_is_under_way() -> None:
@@ -233,32 +240,32 @@ def test_on_several_hosts_a_second_folder_is_refused_while_the_first_is_under_wa
 
 
 @pytest.mark.slow
-def test_what_does_not_load_leaves_the_ranks_of_another_folder_ready(
-    two: tuple[str, str], tmp_path: Path
+def test_a_candidate_that_does_not_load_leaves_other_ranks_ready(
+    two_files: tuple[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "empty.py").touch()
     with RankPool(1) as pool:
         pool.load(locate(f"{tmp_path}/empty.py:STEP"))
-        pool.load(locate(f"{two[0]}:STEP"))
+        pool.load(locate(f"{two_files[0]}:STEP"))
         with pytest.raises(UnknownCandidate, match=r"empty.py has no attribute 'STEP'"):
-            pool.run(ALONE, locate(f"{two[0]}:STEP"))
-        assert isinstance(pool.run(ALONE, locate(f"{two[0]}:STEP")), Assembly)
+            pool.run(ALONE, locate(f"{two_files[0]}:STEP"))
+        assert isinstance(pool.run(ALONE, locate(f"{two_files[0]}:STEP")), Assembly)
 
 
 def test_ctrl_c_ends_the_ranks_of_every_folder(
-    two: tuple[str, str],
+    two_files: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(_: Dispatcher) -> None:
         raise KeyboardInterrupt
 
     with RankPool(1) as pool:
-        for file in two:
+        for file in two_files:
             pool.run(ALONE, locate(f"{file}:STEP"))
-        # Of each, its supervisor and one rank.
+        # Each folder has a supervisor and one rank, which share an address.
         addresses = {address_of(pid) for pid in pool.pids()}
         assert len(addresses) == 2
-        for file in two:
+        for file in two_files:
             pool.submit(ALONE, locate(f"{file}:STEP"))
         with monkeypatch.context() as patch:
             patch.setattr(Dispatcher, "incidents", interrupted)
@@ -268,53 +275,55 @@ def test_ctrl_c_ends_the_ranks_of_every_folder(
         assert isinstance(pool.run(ALONE, locate("native-local")), Assembly)
 
 
-def test_a_module_that_was_imported_from_elsewhere_is_a_fault_that_names_both_files(
+def test_a_module_imported_from_elsewhere_is_a_fault_that_names_both_files(
     tmp_path: Path,
 ) -> None:
-    mine = lay(tmp_path, RIGHT)
+    mine = write_candidate(tmp_path, RIGHT)
     (tmp_path / "numpy.py").write_text("raise AssertionError")
     with RankPool(1) as pool:
         pool.load(locate(f"{mine}:STEP"))
         with pytest.raises(CannotStart) as raised:
             pool.run(ALONE, locate(f"{mine}:STEP"))
-    said = f"{tmp_path}/numpy.py lies beside the candidate, and `import numpy` gives {np.__file__}"
-    assert said in str(raised.value)
+    message = (
+        f"{tmp_path}/numpy.py lies beside the candidate, and `import numpy` gives {np.__file__}"
+    )
+    assert message in str(raised.value)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """With what is not imported at all, or is another thing than a module."""
+    """A folder with modules that nothing imports, and with a folder that is no package."""
     (tmp_path / "__main__.py").touch()
     (tmp_path / "never_imported.py").touch()
-    # A clone, for example.
+    # As after a clone of torch.
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "setup.py").touch()
     return str(tmp_path)
 
 
-def test_only_a_module_that_is_another_file_s_is_a_fault(
+def test_a_module_is_a_fault_only_if_another_file_was_imported(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = tmp_path / "ours.py"
-    ours.touch()
+    own = tmp_path / "own.py"
+    own.touch()
     (tmp_path / "link").symlink_to(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path / "link"))
-    monkeypatch.setitem(sys.modules, "ours", importlib.import_module("ours"))
+    monkeypatch.setitem(sys.modules, "own", importlib.import_module("own"))
     require_own(folder)
-    monkeypatch.setitem(sys.modules, "ours", ModuleType("ours"))
-    with pytest.raises(FromElsewhere, match=f"{ours} lies beside .* gives what is built into"):
+    monkeypatch.setitem(sys.modules, "own", ModuleType("own"))
+    with pytest.raises(FromElsewhere, match=f"{own} lies beside .* gives what is built into"):
         require_own(folder)
 
 
-def test_a_package_that_lies_in_the_current_folder_is_imported_from_there(
+def test_a_package_in_the_current_folder_is_imported_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lay(tmp_path / "package", RIGHT)
+    write_candidate(tmp_path / "package", RIGHT)
     monkeypatch.chdir(tmp_path)
     folders = {
         "package.mine:STEP": str(tmp_path),
         "package/mine.py:STEP": str(tmp_path / "package"),
-        # Installed, or ours.
+        # These are installed, or part of the harness.
         "torch.nn:Linear": "",
         "harness.case:Case": "",
         "native-local": "",

@@ -1,4 +1,4 @@
-"""A candidate is asked what it can answer, as far as it says what that is."""
+"""A published candidate gets cases that it supports, as far as its limits say which these are."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -16,53 +16,59 @@ GOLDEN = "case/1 rows=4:1111,3:111 heads=2/2 layers=1 vocab=16 sp=2 dp=1 model=q
 
 
 @cache
-def taking(name: str) -> tuple[Published, dict[str, list[Any]]]:
+def accepted_values(name: str) -> tuple[Published, dict[str, list[Any]]]:
     library, key = name.split(".")
     candidate = Published(name, libraries()[library], key)
     return candidate, what_it_takes(candidate, 0)
 
 
 @pytest.mark.slow
-def test_what_it_states_is_drawn_and_nothing_else() -> None:
-    candidate, takes = taking("twinkle.padded")
-    assert (takes["dtype"], takes["loss"], takes["kernel"]) == (["fp32"], ["token-mean"], ["sdpa"])
-    cases = list(runnable(candidate, takes, 2, 6, Request()))
+def test_only_cases_within_the_stated_limits_are_drawn() -> None:
+    candidate, values = accepted_values("twinkle.padded")
+    assert (values["dtype"], values["loss"], values["kernel"]) == (
+        ["fp32"],
+        ["token-mean"],
+        ["sdpa"],
+    )
+    cases = list(runnable(candidate, values, 2, 6, Request()))
     seen = {(case.dtype, case.loss, case.kernel, case.sp) for case in cases}
     assert seen == {("fp32", "token-mean", "sdpa", 2)}
 
 
-def test_nothing_more_is_drawn_when_enough_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    candidate, takes = taking("twinkle.padded")
-    so_far = list[Case]()
+def test_drawing_stops_when_enough_cases_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    candidate, values = accepted_values("twinkle.padded")
+    drawn_cases = list[Case]()
 
-    def counted(*given: Any) -> Iterator[Case]:
-        for case in drawn(*given):
-            so_far.append(case)
+    def record_drawn(*arguments: Any) -> Iterator[Case]:
+        for case in drawn(*arguments):
+            drawn_cases.append(case)
             yield case
 
-    monkeypatch.setattr("harness.conformance.drawn.drawn", counted)
-    cases = list(runnable(candidate, takes, 2, 3, Request()))
-    assert len(cases) == len(so_far)
+    monkeypatch.setattr("harness.conformance.drawn.drawn", record_drawn)
+    cases = list(runnable(candidate, values, 2, 3, Request()))
+    assert len(cases) == len(drawn_cases)
     assert sum(candidate.supports(case) is None for case in cases) == 3
 
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
-    ("name", "loss", "asked"),
+    ("name", "loss", "expected"),
     [
-        # It takes no mean of rows, nor the attention that a golden has unless it says otherwise.
+        # It supports neither row-mean nor eager attention, the kernel of a golden by default.
         ("twinkle.padded", "row-mean", ("qwen2", "token-mean", "sdpa")),
         ("openrlhf.sft", "row-mean", ("qwen2", "token-mean", "eager")),
-        # Of one micro-batch both means are the same, and it takes either.
+        # With one micro-batch both means are the same, and it supports both.
         ("openrlhf.sft", "micro-mean", ("qwen2", "micro-mean", "eager")),
     ],
 )
-def test_a_golden_keeps_what_is_not_refused(name: str, loss: str, asked: tuple[str, ...]) -> None:
-    candidate, takes = taking(name)
+def test_a_golden_keeps_every_value_that_is_not_refused(
+    name: str, loss: str, expected: tuple[str, ...]
+) -> None:
+    candidate, values = accepted_values(name)
     golden = parse(f"{GOLDEN} loss={loss} dtype=fp32")
-    assert nearest(golden, 4, candidate, takes) is None, "two heads are too few for four ranks"
-    case = nearest(golden, 2, candidate, takes)
+    assert nearest(golden, 4, candidate, values) is None, "two heads are too few for four ranks"
+    case = nearest(golden, 2, candidate, values)
     assert case is not None
     assert candidate.supports(case) is None
-    assert (case.model, case.loss, case.kernel) == asked
+    assert (case.model, case.loss, case.kernel) == expected
     assert case.rows == golden.rows

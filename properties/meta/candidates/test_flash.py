@@ -1,4 +1,4 @@
-"""The stand-in for flash-attn 2 computes what that computes, and refuses what that refuses.
+"""The stand-in for flash-attn 2 computes and refuses the same as the real package.
 
 Legend: T tokens of a stream, M query heads, C kv heads, H head dim.
 """
@@ -33,7 +33,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def stream(
     *lengths: int, heads: int, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> tuple[Tensor, Tensor]:
-    """Random tokens of rows end to end, and their cumulative lengths."""
+    """Draw tokens of rows end to end; return them with the cumulative lengths of rows."""
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(sum(lengths), heads, HEAD_DIM, generator=random, dtype=torch.float64)
     ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
@@ -43,7 +43,7 @@ def stream(
 def query_by_query(
     q_TMH: Tensor, k_TCH: Tensor, v_TCH: Tensor, ends_q: Tensor, ends_k: Tensor, **how: Any
 ) -> Tensor:
-    """One query of one head at a time sees the keys that a list says it sees."""
+    """Attend with one query of one head at a time, to the keys that a list contains."""
     scale, causal, (left, right) = how["scale"], how["causal"], how["window"]
     out = []
     for (q0, q1), (k0, k1) in zip(
@@ -81,7 +81,7 @@ def query_by_query(
         ((5, 1, 3), (5, 1, 3)),
         ((4,), (4,)),
         ((2, 0, 6, 1), (2, 0, 6, 1)),
-        # The last query stands at the last key; with more queries than keys, some see none.
+        # The last query is aligned with the last key; with more queries than keys, some see none.
         ((2, 4, 1, 3), (5, 2, 4, 0)),
     ],
 )
@@ -104,14 +104,14 @@ def test_each_query_sees_its_own_row_up_to_where_it_stands(
         causal=causal,
         window_size=window,
     )
-    close(out, expected, q, k, v)
+    assert_close(out, expected, q, k, v)
     if len(lengths_q) == 1:
         table = flash.flash_attn_func(q[None], k[None], v[None], causal=causal, window_size=window)
-        close(table[0], expected, q, k, v)
+        assert_close(table[0], expected, q, k, v)
 
 
-def close(out: Tensor, expected: Tensor, *given: Tensor) -> None:
-    """Both ways."""
+def assert_close(out: Tensor, expected: Tensor, *given: Tensor) -> None:
+    """Compare outputs, and the gradients of the inputs."""
     weights = torch.arange(out.numel(), dtype=out.dtype).view_as(out).cos()
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
     gradients = torch.autograd.grad((out * weights).sum(), given)
@@ -119,7 +119,7 @@ def close(out: Tensor, expected: Tensor, *given: Tensor) -> None:
     torch.testing.assert_close(gradients, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_rows_of_a_table_do_not_see_each_other_and_the_scale_is_the_callers() -> None:
+def test_padded_rows_do_not_see_each_other_and_the_caller_sets_the_scale() -> None:
     q, ends = stream(3, 3, heads=2)
     k, v = (stream(3, 3, heads=2, seed=seed)[0] for seed in (1, 2))
     expected = query_by_query(q, k, v, ends, ends, scale=0.7, causal=True, window=(-1, -1))
@@ -131,10 +131,10 @@ def test_rows_of_a_table_do_not_see_each_other_and_the_scale_is_the_callers() ->
         softmax_scale=0.7,
         causal=True,
     )
-    close(out.flatten(0, 1), expected, q, k, v)
+    assert_close(out.flatten(0, 1), expected, q, k, v)
 
 
-def test_the_logarithm_that_comes_along_is_that_of_the_sum_of_exponentials() -> None:
+def test_the_returned_logarithm_is_that_of_the_sum_of_exponentials() -> None:
     q, ends_q = stream(3, 2, heads=2)
     k, ends_k = stream(3, 1, heads=2, seed=1)
     out, lse_MT, nothing = flash.flash_attn_varlen_func(
@@ -150,7 +150,7 @@ def test_the_logarithm_that_comes_along_is_that_of_the_sum_of_exponentials() -> 
         both = torch.tensor(scores[:2]).logsumexp(0)
         torch.testing.assert_close(lse_MT[m, 1], both)
         torch.testing.assert_close(lse_MT[m, 4], torch.tensor(scores[2]))
-    # The first of two queries at one key sees nothing.
+    # With two queries and one key, the first query sees nothing.
     assert lse_MT[:, 3].isposinf().all()
     assert (out[3] == 0).all()
 
@@ -165,7 +165,7 @@ def test_the_logarithm_that_comes_along_is_that_of_the_sum_of_exponentials() -> 
         ([0, 3, 7], (4, 4), []),
     ],
 )
-def test_what_belongs_to_no_row_is_written_nowhere(
+def test_tokens_outside_of_all_rows_are_not_written(
     ends: list[int], longest: tuple[int, int], lost: list[int]
 ) -> None:
     q, _ = stream(7, heads=2)
@@ -179,7 +179,7 @@ def test_what_belongs_to_no_row_is_written_nowhere(
         assert x[kept].isfinite().all()
 
 
-def test_softmax_is_wide_whatever_goes_in_and_whoever_casts() -> None:
+def test_softmax_is_at_least_fp32_for_any_input_and_under_autocast() -> None:
     q, ends = stream(6, 3, heads=2)
     k, v = (stream(6, 3, heads=2, seed=seed)[0] for seed in (1, 2))
 
@@ -192,14 +192,14 @@ def test_softmax_is_wide_whatever_goes_in_and_whoever_casts() -> None:
         return out
 
     expected = attend(torch.float64)
-    # Rounded once, at the end.
+    # The result is rounded only once, at the end.
     torch.testing.assert_close(attend(torch.bfloat16), expected.bfloat16(), rtol=2**-8, atol=0)
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(attend(torch.float32), expected.float())
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"cu_seqlens_q": torch.tensor([0, 4])}, "cu_seqlens is torch.int64"),
         ({"cu_seqlens_k": torch.tensor([0, 1, 4], dtype=torch.int32)[::2]}, "be contiguous"),
@@ -220,31 +220,35 @@ def test_softmax_is_wide_whatever_goes_in_and_whoever_casts() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_what_the_true_one_or_the_stand_in_does_not_take_is_refused(
-    change: dict[str, Any], said: str
+def test_arguments_that_the_real_kernel_or_the_stand_in_cannot_take_are_refused(
+    change: dict[str, Any], message: str
 ) -> None:
     x, ends = stream(4, heads=2)
     given: dict[str, Any] = {"q": x, "k": x, "v": x}
     given |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": 4, "max_seqlen_k": 4}
     flash.flash_attn_varlen_func(**given)
-    with pytest.raises((RuntimeError, NotImplementedError), match=said):
+    with pytest.raises((RuntimeError, NotImplementedError), match=message):
         flash.flash_attn_varlen_func(**(given | change))
 
 
-def test_it_is_never_in_place_where_a_gpu_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stand_in_is_never_installed_on_a_machine_with_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(RuntimeError, match="there is a GPU here"):
         flash.install()
     assert "flash_attn" not in sys.modules
 
 
-def test_it_does_not_take_the_place_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stand_in_does_not_replace_an_imported_flash_attn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "flash_attn", torch)
     with pytest.raises(RuntimeError, match="another one is imported already"):
         flash.install()
 
 
-def test_it_is_imported_like_the_true_one_and_what_others_add_stays() -> None:
+def test_the_stand_in_is_imported_like_the_real_package_and_keeps_additions() -> None:
     flash.install()
     vars(sys.modules["flash_attn.flash_attn_interface"])["more"] = 1
     flash.install()
@@ -263,22 +267,22 @@ def test_it_is_imported_like_the_true_one_and_what_others_add_stays() -> None:
     assert names["flash_attn"].__version__ == "2.8.3"
 
 
-def test_arguments_have_the_names_the_order_and_the_defaults_of_the_release() -> None:
+def test_arguments_have_the_names_order_and_defaults_of_the_release() -> None:
     options = (
         "dropout_p=0.0 softmax_scale=None causal=False window_size=(-1, -1) softcap=0.0 "
         "alibi_slopes=None deterministic=False return_attn_probs=False"
     )
     lengths = "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k"
-    for function, told in (
+    for function, signature_text in (
         (flash.flash_attn_func, f"q k v {options}"),
         (flash.flash_attn_varlen_func, f"q k v {lengths} {options} block_table=None"),
     ):
         parameters = signature(function).parameters.values()
         found = [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters]
-        assert " ".join(found) == told
+        assert " ".join(found) == signature_text
 
 
-def test_padding_taken_off_and_put_back_is_zeros_and_passes_gradients() -> None:
+def test_unpadding_and_padding_again_gives_zeros_and_passes_gradients() -> None:
     attended_BS = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 1]])
     table_BSM = torch.arange(18.0).view(3, 3, 2).requires_grad_()
     flat, places, ends, longest, used = unpad_input(table_BSM, attended_BS)
@@ -291,7 +295,7 @@ def test_padding_taken_off_and_put_back_is_zeros_and_passes_gradients() -> None:
     assert torch.equal(gradient, 2 * back)
 
 
-def test_a_step_can_demand_that_it_ran() -> None:
+def test_a_step_can_demand_that_the_stand_in_ran() -> None:
     x, ends = stream(4, heads=2)
     with pytest.raises(RuntimeError, match="something else did the attention"):
         flash.must_have_run()
@@ -305,8 +309,8 @@ def test_a_step_can_demand_that_it_ran() -> None:
         flash.must_have_run("flash_attn_func")
 
 
-# In a process of its own: what transformers is told it believes for good.
-ASKS = """
+# It needs a process of its own, since transformers never forgets that flash-attn is available.
+PROGRAM = """
 import torch, transformers
 from harness.candidates.published.flash_stand_in import flash
 from harness.huggingface import build
@@ -339,7 +343,8 @@ assert type(model)(model.config).config._attn_implementation == "flash_attention
 
 
 @pytest.mark.slow
-def test_transformers_runs_it_on_padded_packed_and_single_rows() -> None:
+def test_transformers_runs_the_stand_in_on_padded_packed_and_single_rows() -> None:
     pytest.importorskip("transformers")
-    run = subprocess.run([sys.executable, "-c", ASKS], check=False, capture_output=True, text=True)
+    command = [sys.executable, "-c", PROGRAM]
+    run = subprocess.run(command, check=False, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

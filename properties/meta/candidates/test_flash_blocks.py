@@ -1,4 +1,4 @@
-"""What flash-attn keeps below its public functions, against the stand-in for those."""
+"""The stand-ins for private functions of flash-attn agree with those for its public functions."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from harness.candidates.published.flash_stand_in import blocks, flash
 
 SCALE = 0.3
 EVERYTHING = (-1, -1)
-# Causal, and how far a query sees to the left and to the right.
+# Whether attention is causal, and how far a query sees to the left and to the right.
 MASKS = [
     (False, EVERYTHING),
     (True, EVERYTHING),
@@ -20,7 +20,7 @@ MASKS = [
     (False, (1, 1)),
     (False, (0, -1)),
 ]
-# Queries, keys, query heads, kv heads; with more queries than keys, some see none.
+# Queries, keys, query heads, kv heads. With more queries than keys, some queries see none.
 SHAPES = [(4, 4, 2, 2), (3, 5, 4, 2), (5, 3, 4, 1), (1, 4, 2, 1)]
 
 
@@ -30,11 +30,16 @@ def seed() -> None:
 
 
 def drawn(shape: tuple[int, int, int, int], dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Queries, keys and values of two rows, and a gradient of the output."""
+    """Draw queries, keys and values of two rows, and a gradient of the output."""
     queries, keys, heads, kv_heads = shape
     return [
-        torch.randn(2, length, of, 8, dtype=dtype)
-        for length, of in ((queries, heads), (keys, kv_heads), (keys, kv_heads), (queries, heads))
+        torch.randn(2, length, count, 8, dtype=dtype)
+        for length, count in (
+            (queries, heads),
+            (keys, kv_heads),
+            (keys, kv_heads),
+            (queries, heads),
+        )
     ]
 
 
@@ -47,7 +52,7 @@ def forward(
 def backward(
     dout: Tensor, *saved: Tensor, causal: bool = False, window: tuple[int, int] = EVERYTHING
 ) -> list[Tensor]:
-    """Of queries, keys, values, the output and the log of its sums."""
+    """Compute the gradients of queries, keys and values, the first three of `saved`."""
     buffers = [torch.full_like(x, torch.nan) for x in saved[:3]]
     how: tuple[Any, ...] = (0.0, SCALE, causal, *window, 0.0, None, False)
     given: tuple[Any, ...] = (dout, *saved, *buffers, *how)
@@ -57,12 +62,12 @@ def backward(
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("causal", "window"), MASKS)
-def test_output_logs_and_gradients_are_those_of_the_public_function(
+def test_output_logarithms_and_gradients_match_the_public_function(
     shape: tuple[int, int, int, int], causal: bool, window: tuple[int, int]
 ) -> None:
     q, k, v, dout = drawn(shape)
     out, lse = forward(q, k, v, causal, window)
-    mine = backward(dout, q, k, v, out, lse, causal=causal, window=window)
+    own = backward(dout, q, k, v, out, lse, causal=causal, window=window)
     leaves = [x.requires_grad_() for x in (q, k, v)]
     expected, expected_lse, _ = flash.flash_attn_func(
         q,
@@ -75,12 +80,12 @@ def test_output_logs_and_gradients_are_those_of_the_public_function(
     )
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(lse, expected_lse)
-    # The log is in fp32, and so is what is made of it.
+    # The logarithm is in fp32, so gradients are no more exact.
     gradients = torch.autograd.grad(expected, leaves, dout)
-    torch.testing.assert_close(mine, list(gradients), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(own, list(gradients), rtol=1e-5, atol=1e-6)
 
 
-def test_blocks_merged_by_their_logs_are_the_whole() -> None:
+def test_blocks_merged_by_their_logarithms_equal_the_whole() -> None:
     q, k, v, dout = drawn((4, 6, 4, 2))
     halves = [slice(3), slice(3, None)]
     whole, lse = forward(q, k, v, False, EVERYTHING)
@@ -89,7 +94,7 @@ def test_blocks_merged_by_their_logs_are_the_whole() -> None:
     merged = sum(part * weight for (part, _), weight in zip(parts, weights, strict=True))
     torch.testing.assert_close(merged, whole, rtol=1e-6, atol=1e-6)
 
-    # Each block is given the log of the whole: with one of its own it would be another.
+    # Each block gets the logarithm of the whole; with its own its gradients would differ.
     expected = backward(dout, q, k, v, whole, lse)
     of_parts = [backward(dout, q, k[:, cut], v[:, cut], whole, lse) for cut in halves]
     torch.testing.assert_close(of_parts[0][0] + of_parts[1][0], expected[0])
@@ -98,7 +103,7 @@ def test_blocks_merged_by_their_logs_are_the_whole() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_logs_are_in_fp32_and_everything_else_in_the_dtype_of_the_queries(
+def test_logarithms_are_in_fp32_and_all_else_in_the_dtype_of_the_queries(
     dtype: torch.dtype,
 ) -> None:
     q, k, v, dout = drawn((4, 4, 2, 2), dtype)
@@ -109,7 +114,7 @@ def test_logs_are_in_fp32_and_everything_else_in_the_dtype_of_the_queries(
         assert not gradient.isnan().any()
 
 
-def test_rows_end_to_end_are_the_same_as_each_alone() -> None:
+def test_packed_rows_equal_each_row_by_itself() -> None:
     ends_q, ends_k = (torch.tensor(ends, dtype=torch.int32) for ends in ([0, 2, 5], [0, 4, 7]))
     lengths: tuple[Any, ...] = (ends_q, ends_k, 3, 4, 0.0, SCALE, True)
     q, k, v, dout = (x[0] for x in drawn((6, 8, 4, 2)))
@@ -125,13 +130,13 @@ def test_rows_end_to_end_are_the_same_as_each_alone() -> None:
         gradients = backward(dout[None, of_q], *alone, expected, expected_lse, causal=True)
         for buffer, place, gradient in zip(buffers, (of_q, of_k, of_k), gradients, strict=True):
             torch.testing.assert_close(buffer[place], gradient[0])
-    # What no row has is not written.
+    # Tokens outside of all rows are not written.
     assert out[5:].isnan().all()
     assert lse[:, 5:].isnan().all()
     assert all((buffer[-1] == 7).all() for buffer in buffers)
 
 
-def test_buffers_that_are_left_out_are_left_out() -> None:
+def test_buffers_may_be_none() -> None:
     q, k, v, dout = drawn((4, 4, 2, 2))
     out, lse = forward(q, k, v, True, EVERYTHING)
     dk = torch.full_like(k, torch.nan)
@@ -142,7 +147,7 @@ def test_buffers_that_are_left_out_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(("dropout", "softcap"), [(0.1, 0.0), (0.0, 1.0)])
-def test_what_is_not_stood_in_for_is_refused(dropout: float, softcap: float) -> None:
+def test_dropout_and_softcap_are_refused(dropout: float, softcap: float) -> None:
     q, k, v, _ = drawn((4, 4, 2, 2))
     with pytest.raises(NotImplementedError, match="dropout_p" if dropout else "softcap"):
         blocks._flash_attn_forward(q, k, v, dropout, SCALE, True, -1, -1, softcap, None, False)
@@ -158,7 +163,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nothing_installed")
-def test_install_puts_them_where_rings_import_them_from() -> None:
+def test_install_puts_the_functions_where_rings_import_them_from() -> None:
     blocks.install()
     interface = sys.modules[blocks.INTERFACE]
     for name in ("_flash_attn_forward", "_flash_attn_varlen_backward"):

@@ -1,4 +1,4 @@
-"""Every folder of a published library holds what it should, readable without the library."""
+"""Every folder of a published library is complete and can be read without the library."""
 
 import ast
 import re
@@ -42,7 +42,7 @@ LISTED = [(library, bug) for library in LIBRARIES for bug in bugs(library)]
 
 
 def steps(library: Library) -> set[str]:
-    """The keys of its table of steps, which only its ranks can import."""
+    """Read the keys of a library's table of steps, which only its ranks can import."""
     for node in ast.parse((library.folder / "candidate.py").read_text()).body:
         match node:
             case ast.Assign([ast.Name("STEPS")], ast.Dict(keys)) | ast.AnnAssign(
@@ -54,7 +54,7 @@ def steps(library: Library) -> set[str]:
 
 @cache
 def drawn() -> tuple[Case, ...]:
-    """The same for all: to draw a case takes longer than to ask a limit about it."""
+    """Draw cases once for all libraries, since drawing takes longer than checking limits."""
     strategy = cases(
         dtypes=get_args(Dtype), architectures=get_args(Model), kernels=get_args(Kernel)
     )
@@ -62,16 +62,16 @@ def drawn() -> tuple[Case, ...]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-def test_a_folder_holds_what_it_should(library: Library) -> None:
+def test_a_folder_holds_requirements_steps_limits_and_a_readme(library: Library) -> None:
     assert library.requirements
     assert steps(library) == set(library.limits)
-    told = (library.folder / "README.md").read_text()
-    assert [key for key in library.limits if f"`{key}`" not in told] == []
+    readme = (library.folder / "README.md").read_text()
+    assert [key for key in library.limits if f"`{key}`" not in readme] == []
 
 
 @pytest.mark.slow(but=4)
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-def test_what_is_stated_leaves_out_nothing_that_a_step_supports(library: Library) -> None:
+def test_stated_limits_exclude_no_case_that_a_step_supports(library: Library) -> None:
     assert library.stated.keys() <= library.limits.keys()
     for key, limits in library.stated.items():
         for case in drawn():
@@ -89,19 +89,19 @@ def test_every_library_that_the_readme_names_has_a_folder() -> None:
 @pytest.mark.parametrize(
     ("library", "bug"), LISTED, ids=[f"{library.name}-{bug.key}" for library, bug in LISTED]
 )
-def test_what_is_listed_can_be_seen_where_it_says(library: Library, bug: Bug) -> None:
+def test_a_listed_bug_fits_its_case_its_golden_and_its_library(library: Library, bug: Bug) -> None:
     assert set(bug.looks) <= ANOMALIES.keys()
     assert bug.named in ANOMALIES if bug.is_in(library.pinned) else not bug.named
     assert set(bug.candidate) <= library.limits.keys()
     assert lacking(bug.case, bug.when) == []
     assert library.limits[bug.candidate[0]](bug.case) is None
     assert [other.key for other in bugs(library)].count(bug.key) == 1
-    # The golden is of the same batch, whatever its mesh, dtype and kernel.
+    # The golden has the same batch, but may have another mesh, dtype and kernel.
     stored = parse_vector(bug.golden, (VECTORS / f"{bug.golden}.json").read_bytes()).case
     assert (
         replace(stored, sp=bug.case.sp, dtype=bug.case.dtype, kernel=bug.case.kernel) == bug.case
     )
-    # As one would tell its maintainers.
+    # The report to its maintainers needs these.
     assert bug.where
     assert bug.says.endswith(".")
     assert bug.differs == "" or (bug.named and bug.differs.endswith("."))
@@ -110,8 +110,8 @@ def test_what_is_listed_can_be_seen_where_it_says(library: Library, bug: Bug) ->
 @pytest.mark.parametrize(
     ("library", "bug"), LISTED, ids=[f"{library.name}-{bug.key}" for library, bug in LISTED]
 )
-def test_what_is_listed_has_a_script_that_one_can_read(library: Library, bug: Bug) -> None:
-    source = shown(library, bug)
+def test_a_listed_bug_has_a_short_script_with_its_pins(library: Library, bug: Bug) -> None:
+    source = script_source(library, bug)
     assert len(source.splitlines()) <= 200
     assert f"'{bug.case}'," in source
     imports = rf"^(from|import) ({re.escape(library.module)}|{library.name})\b"
@@ -120,9 +120,9 @@ def test_what_is_listed_has_a_script_that_one_can_read(library: Library, bug: Bu
     assert [pin for pin in library.requirements if pin not in head] == []
 
 
-def test_a_script_defines_what_it_uses_and_imports_nothing_else(tmp_path: Path) -> None:
+def test_a_script_defines_all_that_it_uses_and_imports_nothing_else(tmp_path: Path) -> None:
     for library, bug in LISTED:
-        (tmp_path / f"{library.name}-{bug.key}.py").write_text(shown(library, bug))
+        (tmp_path / f"{library.name}-{bug.key}.py").write_text(script_source(library, bug))
     found = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", str(tmp_path)],
         capture_output=True,
@@ -135,41 +135,41 @@ def test_a_script_defines_what_it_uses_and_imports_nothing_else(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("library", "bug"), LISTED, ids=[f"{library.name}-{bug.key}" for library, bug in LISTED]
 )
-def test_a_finding_is_fit_to_be_sent(library: Library, bug: Bug) -> None:
+def test_a_finding_is_complete_enough_to_report(library: Library, bug: Bug) -> None:
     assert bug.title
     assert bug.title[-1] != "."
     assert bug.mend.endswith(".")
     assert bug.main
     assert bug.tensors != ("*",)
-    # Of ranks that raise or hang there is none.
+    # A bug that makes ranks raise or hang affects no tensor.
     assert bool(bug.tensors) != (set(bug.looks) <= {"crashed", "collective-mismatch"})
     if not bug.is_in(library.pinned):
         return
-    # Who has only the page has all that is needed.
+    # The page and the script must be enough for a reader without the harness.
     source = script_of(library, bug, DOCS).read_text()
     assert len(source.splitlines()) <= 100
     assert not re.search(r"\bharness\b", source)
     assert bug.title in " ".join((ast.get_docstring(ast.parse(source)) or "").split())
-    # And what is listed may hide nothing else: it can be taken away.
+    # A mend takes the bug away, so that it cannot hide another one.
     assert bug.key in library.mends
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-def test_users_are_told_what_to_do(library: Library) -> None:
-    told = about(library)
-    assert told.stars > 0
-    assert told.today.endswith(".")
+def test_each_library_has_advice_for_its_users(library: Library) -> None:
+    advice = about(library)
+    assert advice.stars > 0
+    assert advice.today.endswith(".")
     scripts = {path.stem for path in (DOCS / "findings" / library.name).glob("*.py")}
     assert scripts | library.mends.keys() <= {bug.key for bug in bugs(library)}
 
 
-def test_pictures_of_findings_say_what_the_folders_say() -> None:
+def test_records_of_findings_match_the_folders() -> None:
     for name, record in read(DOCS)["findings"].items():
         assert finding_record(name.partition(" ")[2], record) == record, f"{name}: run ci/docs.py"
 
 
-def shown(library: Library, bug: Bug) -> str:
-    """The script of a failure that says as much as any: the library is not there to be run."""
+def script_source(library: Library, bug: Bug) -> str:
+    """Write the script of a failure that is made by hand, since the library cannot run here."""
     expected = np.linspace(-2, 3, 40).reshape(2, 20)
     kept = Differing(key="grad.embed", shape=expected.shape, expected=expected, got=expected + 1)
     failure = Comparison(
@@ -185,7 +185,7 @@ def shown(library: Library, bug: Bug) -> str:
     return script(failure, "cpu gloo 1", 20)
 
 
-def test_the_pages_are_made_from_what_was_measured() -> None:
+def test_the_pages_are_made_from_the_measured_results() -> None:
     results = read(DOCS)
     assert (DOCS / "conformance.md").read_text() == page(results)
     assert (DOCS / "findings.md").read_text() == findings(LIBRARIES)
@@ -198,7 +198,7 @@ def test_the_pages_are_made_from_what_was_measured() -> None:
     assert measured >= {library.name for library in LIBRARIES}
 
 
-def test_the_document_of_results_has_a_line_for_each_candidate_and_only_what_pages_are_made_from(
+def test_the_results_document_has_one_line_for_each_candidate_and_nothing_unused(
     tmp_path: Path,
 ) -> None:
     results = read(DOCS)

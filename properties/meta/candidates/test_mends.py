@@ -1,4 +1,4 @@
-"""What is listed hides nothing else, and can be shown with nothing but the library."""
+"""A listed bug hides no other bug, and its script shows it with only the library installed."""
 
 import subprocess
 from pathlib import Path
@@ -38,9 +38,9 @@ def installed(library: Library) -> Environment:
 
 
 @pytest.mark.parametrize(
-    "library", [each for each in libraries().values() if each.mends], ids=lambda each: each.name
+    "library", [lib for lib in libraries().values() if lib.mends], ids=lambda lib: lib.name
 )
-def test_a_second_bug_behind_a_listed_one_is_no_known_one(
+def test_a_second_bug_behind_a_listed_one_is_not_called_known(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed(library)
@@ -50,38 +50,41 @@ def test_a_second_bug_behind_a_listed_one_is_no_known_one(
     libraries.cache_clear()
     planted = libraries()[behind.NAME]
     monkeypatch.setenv(FOLDER, str(behind.at_home(tmp_path, library, planted)))
-    there = [bug for bug in bugs(library) if bug.key in library.mends]
-    alone: dict[str, Comparison] = {}
-    behind_it: dict[str, Comparison] = {}
+    mendable = [bug for bug in bugs(library) if bug.key in library.mends]
+    listed_only: dict[str, Comparison] = {}
+    with_second: dict[str, Comparison] = {}
     try:
-        for name, found in ((library.name, alone), (behind.NAME, behind_it)):
-            home = locate(f"{name}.{there[0].candidate[0]}").home
+        for name, comparisons in ((library.name, listed_only), (behind.NAME, with_second)):
+            home = locate(f"{name}.{mendable[0].candidate[0]}").home
             with Pools(home, Request(deadline=120.0)) as pools:
-                for bug in there:
+                for bug in mendable:
                     job = Job(bug.case, locate(f"{name}.{bug.candidate[0]}"))
-                    found[bug.key] = recognised(pools.of(bug.case.ranks).judge_one(job))
+                    comparisons[bug.key] = recognised(pools.of(bug.case.ranks).judge_one(job))
     finally:
         libraries.cache_clear()
         behind.forget()
-    assert {key for key, seen in alone.items() if seen.verdict is not Verdict.KNOWN} == set()
-    for key, seen in behind_it.items():
-        assert seen.verdict.failed, key
-        if seen.mended is None:
-            # It was no listed one at the first sight, by its names or by its tensors.
-            assert listed(seen) is None, key
-            assert behind.PLANTED in wrong(seen), key
+    unknown = {key for key, seen in listed_only.items() if seen.verdict is not Verdict.KNOWN}
+    assert unknown == set()
+    for key, comparison in with_second.items():
+        assert comparison.verdict.failed, key
+        if comparison.mended is None:
+            # Its name or its tensors already differ from those of any listed bug.
+            assert listed(comparison) is None, key
+            assert behind.PLANTED in wrong(comparison), key
         else:
-            # Of all that is wrong the planted one is left where what is listed is mended.
-            assert seen.mended.verdict is Verdict.DIVERGED, key
-            assert wrong(seen.mended) == [behind.PLANTED], key
+            # With the listed bug mended, only the planted tensor is wrong.
+            assert comparison.mended.verdict is Verdict.DIVERGED, key
+            assert wrong(comparison.mended) == [behind.PLANTED], key
 
 
 @pytest.mark.parametrize(
     ("library", "bug"), LISTED, ids=[f"{library.name}-{bug.key}" for library, bug in LISTED]
 )
-def test_a_script_shows_its_bug_with_nothing_but_the_library(library: Library, bug: Bug) -> None:
+def test_a_script_shows_its_bug_with_only_the_library_installed(
+    library: Library, bug: Bug
+) -> None:
     command = [installed(library).python, str(script_of(library, bug, ROOT / "docs"))]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert shown.returncode == 1, shown.stdout + shown.stderr
-    assert "expected" in shown.stdout
-    assert "got" in shown.stdout
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "expected" in run.stdout
+    assert "got" in run.stdout

@@ -1,4 +1,4 @@
-"""Listed bugs are diagnosed again: what known.toml says of their names was measured."""
+"""A new diagnosis of each listed bug gives the name that known.toml has for it."""
 
 import pytest
 
@@ -11,24 +11,23 @@ from harness.conformance import Request
 from harness.conformance.pools import Pools
 from harness.judge import Job, diagnosed
 
-# On a busy machine fewer experiments fit in the usual time, and a name may be another.
+# On a busy machine fewer experiments fit into the usual time, and the name could differ.
 SECONDS = 60.0
 
 
 @pytest.mark.library
 @pytest.mark.parametrize(
-    "library", [each for each in libraries().values() if bugs(each)], ids=lambda each: each.name
+    "library", [lib for lib in libraries().values() if bugs(lib)], ids=lambda lib: lib.name
 )
-def test_each_listed_bug_is_named_as_written(library: Library) -> None:
+def test_each_listed_bug_gets_the_name_in_known_toml(library: Library) -> None:
     if not Environment(library, library.pinned).installed:
         pytest.skip(f"{library.distribution} {library.pinned} is not installed")
-    there = [bug for bug in bugs(library) if bug.is_in(library.pinned)]
-    named = {}
-    with Pools(locate(f"{library.name}.{there[0].candidate[0]}").home, Request()) as pools:
-        for bug in there:
+    present = [bug for bug in bugs(library) if bug.is_in(library.pinned)]
+    names = {}
+    with Pools(locate(f"{library.name}.{present[0].candidate[0]}").home, Request()) as pools:
+        for bug in present:
             candidate = only_required(f"{library.name}.{bug.candidate[0]}")
             session = pools.of(bug.case.ranks)
-            seen = session.judge_one(Job(bug.case, locate(candidate)))
-            seen = diagnosed(seen, session, SECONDS)
-            named[bug.key] = seen.called
-    assert named == {bug.key: bug.named for bug in there}
+            comparison = session.judge_one(Job(bug.case, locate(candidate)))
+            names[bug.key] = diagnosed(comparison, session, SECONDS).called
+    assert names == {bug.key: bug.named for bug in present}

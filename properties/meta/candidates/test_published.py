@@ -1,4 +1,4 @@
-"""A published library is a folder: found, installed, run in an environment of its own, judged."""
+"""A folder wires a published library, which is installed, run in its environment and judged."""
 
 import importlib
 import json
@@ -32,7 +32,7 @@ from harness.trace import Fault, Kind
 from properties.helpers.judging import Answering
 from properties.helpers.places import ROOT
 from properties.helpers.stores import stored_in
-from properties.helpers.toy import KNOWN, make
+from properties.helpers.toy import KNOWN, write_package
 
 SMALL = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
 
@@ -44,12 +44,12 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture(scope="module")
-def outside(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A machine on which somebody installed a package that wires `toylib`; no index is reached."""
+def machine(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A machine with a package that wires `toylib`, on which pip reaches no index."""
     folder = tmp_path_factory.mktemp("machine")
-    place = make(folder)
-    patch.syspath_prepend(place)
-    patch.setenv("PYTHONPATH", str(place))
+    package = write_package(folder)
+    patch.syspath_prepend(package)
+    patch.setenv("PYTHONPATH", str(package))
     patch.setenv(FOLDER, str(folder / "environments"))
     patch.setenv("PIP_NO_INDEX", "1")
     patch.setenv("PIP_FIND_LINKS", str(folder / "wheels"))
@@ -66,14 +66,14 @@ def outside(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(scope="module")
-def installed(outside: Path) -> Path:
-    """Two releases in place."""
+def two_releases(machine: Path) -> Path:
+    """That machine, with two releases of `toylib` installed."""
     assert main(["candidates", "install", "toy", "toy@1.1"]) == 0
-    return outside
+    return machine
 
 
-@pytest.mark.usefixtures("outside")
-def test_a_folder_outside_the_tree_is_a_candidate() -> None:
+@pytest.mark.usefixtures("machine")
+def test_a_folder_outside_of_the_project_is_a_candidate() -> None:
     candidate = locate("toy.step").load()
     assert candidate.name == "toy.step"
     assert candidate.supports(parse(SMALL)) is None
@@ -83,22 +83,22 @@ def test_a_folder_outside_the_tree_is_a_candidate() -> None:
     assert locate("toy.step@1.1").home == "toy@1.1"
 
 
-@pytest.mark.usefixtures("outside")
-def test_what_is_not_installed_is_said_before_any_rank_starts(
+@pytest.mark.usefixtures("machine")
+def test_a_missing_library_is_reported_before_any_rank_starts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked = ["repro", SMALL, "--candidate", "toy.step@1.0.5"]
     assert main(asked) == 2
-    said = capsys.readouterr().err
-    assert said == (
+    output = capsys.readouterr().err
+    assert output == (
         "harness: candidate=toy: toylib 1.0.5 is not installed; run python -m harness candidates "
         "install toy@1.0.5\n"
     )
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("outside")
-def test_a_release_that_is_not_there_is_refused_with_the_last_words_of_pip(
+@pytest.mark.usefixtures("machine")
+def test_a_release_that_does_not_exist_is_refused_with_the_error_of_pip(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["candidates", "install", "toy@9.9"]) == 2
@@ -107,19 +107,19 @@ def test_a_release_that_is_not_there_is_refused_with_the_last_words_of_pip(
 
 
 @pytest.mark.slow
-def test_an_environment_that_was_not_finished_is_made_anew(outside: Path) -> None:
+def test_an_unfinished_environment_is_made_again(machine: Path) -> None:
     environment = Environment(libraries()["toy"], "1.1")
     (environment.folder / "bin").mkdir(parents=True, exist_ok=True)
     (environment.folder / "installed.json").unlink(missing_ok=True)
     with pytest.raises(NotInstalled):
         assert environment.python
     assert environment.install() == {"toylib": "1.1"}
-    assert environment.python.startswith(str(outside))
+    assert environment.python.startswith(str(machine))
 
 
 @pytest.mark.slow
-def test_upgrading_is_an_edit_of_one_pin(installed: Path) -> None:
-    pins = installed / "outside" / "toywiring" / "requirements.txt"
+def test_upgrading_is_an_edit_of_one_pin(two_releases: Path) -> None:
+    pins = two_releases / "outside" / "toywiring" / "requirements.txt"
     before = Environment(libraries()["toy"], libraries()["toy"].pinned).folder
     pins.write_text("toylib==1.1\n")
     try:
@@ -132,11 +132,11 @@ def test_upgrading_is_an_edit_of_one_pin(installed: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("installed")
-def test_the_list_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("two_releases")
+def test_the_list_shows_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["candidates", "list", "--json"]) == 0
     (toy,) = [
-        each for each in json.loads(capsys.readouterr().out)["candidates"] if each["name"] == "toy"
+        row for row in json.loads(capsys.readouterr().out)["candidates"] if row["name"] == "toy"
     ]
     assert toy == {
         "name": "toy",
@@ -148,7 +148,7 @@ def test_the_list_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> 
     }
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("two_releases")
 def test_ranks_of_another_environment_refuse_a_library(harness_pool: RankPool) -> None:
     with pytest.raises(NotAtHome, match="needs ranks that run in toy@1\\.0, and these"):
         harness_pool.submit(parse(SMALL), locate("toy.step"))
@@ -156,32 +156,32 @@ def test_ranks_of_another_environment_refuse_a_library(harness_pool: RankPool) -
 
 @pytest.mark.slow
 def test_a_step_and_its_script_run_with_the_library_of_an_environment(
-    installed: Path, capsys: pytest.CaptureFixture[str]
+    two_releases: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert importlib.util.find_spec("toylib") is None
-    file = installed / "shown.py"
+    file = two_releases / "shown.py"
     asked = ["repro", SMALL, "--candidate", "toy.step", "--script", str(file)]
     assert main(asked) == 1
     assert "gradient-scaled" in capsys.readouterr().out
-    # Of all that these tests wire, a script needs the library and the harness.
-    known = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # A script needs the library and the harness, but not the package that wires them.
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     for release, status in (("1.0", 1), ("1.1", 0)):
         command = [Environment(libraries()["toy"], release).python, str(file)]
-        shown = subprocess.run(command, capture_output=True, text=True, env=known, check=False)
-        assert shown.returncode == status, shown.stdout + shown.stderr
+        run = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+        assert run.returncode == status, run.stdout + run.stderr
         head = r"\ADIVERGED  candidate toy\.step\n  first   weight, row 0 .*\n  weight \[0\]: "
-        assert bool(re.match(head, shown.stdout)) == (status == 1)
+        assert bool(re.match(head, run.stdout)) == (status == 1)
 
 
 @pytest.mark.slow
-def test_the_table_tells_known_new_and_our_own_mistakes_apart(
-    installed: Path, capsys: pytest.CaptureFixture[str]
+def test_the_table_separates_known_bugs_new_bugs_and_mistakes_of_a_wiring(
+    two_releases: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = installed / "out"
-    stored_in(installed / "golden")
-    goldens = ["--goldens", str(installed / "golden")]
+    out = two_releases / "out"
+    stored_in(two_releases / "golden")
+    goldens = ["--goldens", str(two_releases / "golden")]
     asked = ["conformance", "toy.step", "toy.twice", "--cases", "8", *goldens]
-    # The wiring of one of the two is wrong at sp 1, which is a fault and no finding.
+    # The wiring of toy.twice is wrong at sp 1, which is a fault and no finding.
     assert main([*asked, "--out", str(out), "--json"]) == 3
     found = json.loads(capsys.readouterr().out)["found"]
     step, twice = found["toy.step"], found["toy.twice"]
@@ -190,16 +190,16 @@ def test_the_table_tells_known_new_and_our_own_mistakes_apart(
     assert step["wiring"] == ""
     assert set(step["stages"]["sp 1"]["verdicts"]) <= {"EQUAL", "WITHIN", "UNSUPPORTED"}
     wrong = step["stages"]["sp 2"]
-    # Where there is nothing to learn, three times nothing is right.
+    # Cases without targets pass, since their gradients are zero.
     assert wrong["verdicts"]["KNOWN"] == wrong["known"]["scaled"] > 0
     assert step["failures"] == []
     assert wrong["unseen_by_loss"] > 0, "in the first step the loss is right"
     assert looks(step) == {"scaled": "gradient-scaled", "gone": "EQUAL"}
     assert step["stale"] == ["gone"], "it is listed, and was not seen"
-    # What is not listed is shown as the smallest case there is.
+    # A failure that is not listed is shrunk to the smallest case.
     (failure,) = twice["failures"]
     assert parse(failure["case"]).tokens == 2
-    # A golden whose loss it refuses is a batch all the same.
+    # A golden with a loss that it refuses is judged with another loss.
     of_goldens = step["stages"]["goldens"]["verdicts"]
     assert sum(of_goldens.values()) > 0
     assert set(of_goldens) <= {"EQUAL", "WITHIN", "KNOWN"}
@@ -209,35 +209,42 @@ def test_the_table_tells_known_new_and_our_own_mistakes_apart(
 
 
 @pytest.mark.long
-def test_two_pools_find_what_one_finds_and_tell_of_both_candidates(installed: Path) -> None:
-    stored_in(installed / "golden")
-    found, said, pages = [], [], []
+def test_two_pools_find_what_one_finds_and_report_both_candidates(two_releases: Path) -> None:
+    stored_in(two_releases / "golden")
+    found, candidates, pages = [], [], []
     for pools in ("1", "2"):
-        # In other processes, where nothing is patched.
-        asked = ["toy.step", "toy.twice", "--cases", "8", "--goldens", str(installed / "golden")]
-        out = str(installed / f"pools-{pools}")
+        # This runs other processes, in which nothing is patched.
+        asked = [
+            "toy.step",
+            "toy.twice",
+            "--cases",
+            "8",
+            "--goldens",
+            str(two_releases / "golden"),
+        ]
+        out = str(two_releases / f"pools-{pools}")
         command = [sys.executable, "-m", "harness", "conformance", *asked, "--out", out, "--json"]
         run = subprocess.run(
             [*command, "--pools", pools], capture_output=True, text=True, cwd=ROOT, check=False
         )
         assert run.returncode == 3, run.stderr
         records = json.loads(run.stdout)["found"]
-        assert [each.pop("seconds") > 0 for each in records.values()] == [True, True]
+        assert [record.pop("seconds") > 0 for record in records.values()] == [True, True]
         found.append(records)
-        said.append(sorted(re.findall(r"^toy\.\w+: ", run.stderr, re.MULTILINE)))
+        candidates.append(sorted(re.findall(r"^toy\.\w+: ", run.stderr, re.MULTILINE)))
         pages.append({f.name: f.read_text() for f in Path(out).iterdir() if f.is_file()})
     assert found[0] == found[1]
-    assert said == [["toy.step: ", "toy.twice: "]] * 2
+    assert candidates == [["toy.step: ", "toy.twice: "]] * 2
     assert pages[0] == pages[1]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("installed")
-def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage(
+@pytest.mark.usefixtures("two_releases")
+def test_a_listed_fault_skips_cases_like_it_and_an_unlisted_one_ends_the_stage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("harness.conformance.stage.MOST_FAULTS", 1)
-    # Nothing else is under way when the first one comes back.
+    # No second case is under way when the first one returns.
     monkeypatch.setattr("harness.judge.session.AHEAD", 1)
     fussy, right = parse(SMALL.replace("heads=2/2", "heads=2/1")), parse(SMALL)
     refused = replace(fussy, loss="row-mean")
@@ -255,8 +262,8 @@ def test_a_listed_fault_ends_only_what_shows_it_and_one_that_is_not_ends_a_stage
 
 @pytest.mark.parametrize("is_listed", [True, False])
 @pytest.mark.parametrize(("kind", "most"), [(Kind.RAISED, MOST_FAULTS), (Kind.HUNG, MOST_HANGS)])
-@pytest.mark.usefixtures("installed")
-def test_no_fault_is_asked_for_again_and_again_least_of_all_one_that_costs_a_deadline(
+@pytest.mark.usefixtures("two_releases")
+def test_a_fault_is_repeated_a_few_times_only_and_a_hang_even_fewer(
     kind: Kind, most: int, monkeypatch: pytest.MonkeyPatch, *, is_listed: bool
 ) -> None:
     def faults(job: Job) -> Comparison:
@@ -264,68 +271,68 @@ def test_no_fault_is_asked_for_again_and_again_least_of_all_one_that_costs_a_dea
 
     step, pools = locate("toy.fussy").load(), Pools("", Request())
     assert isinstance(step, Published)
-    (bug,) = (each for each in bugs(step.library) if each.key == "heads")
+    (bug,) = (bug for bug in bugs(step.library) if bug.key == "heads")
     monkeypatch.setattr("harness.conformance.stage.listed", lambda _: bug if is_listed else None)
     monkeypatch.setattr(pools, "of", lambda ranks: Answering(RankPool(ranks), faults))
     tally = stage_of([parse(SMALL.replace("heads=2/2", "heads=2/1"))] * 20, step, pools)
-    left = {"UNSUPPORTED": 20 - most} if is_listed else {}
-    assert tally.verdicts == {"FAULT": most, **left}
+    others = {"UNSUPPORTED": 20 - most} if is_listed else {}
+    assert tally.verdicts == {"FAULT": most, **others}
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("installed")
-def test_what_is_listed_is_known_only_where_the_step_is_right_without_it(
+@pytest.mark.usefixtures("two_releases")
+def test_a_failure_is_known_only_if_the_step_is_right_with_the_bug_mended(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["repro", SMALL, "--candidate", "toy.step"]) == 1
     assert capsys.readouterr().out.startswith("KNOWN     candidate toy.step\n")
-    # Of two steps the second has weights that wrong gradients made.
+    # The weights of the second step come from wrong gradients.
     two_steps = SMALL.replace(" dtype", " steps=2 dtype")
     assert main(["repro", two_steps, "--candidate", "toy.step"]) == 1
-    said = capsys.readouterr().out
-    assert said.startswith("KNOWN     candidate toy.step\n")
-    assert "\n  first   embed" in said
+    output = capsys.readouterr().out
+    assert output.startswith("KNOWN     candidate toy.step\n")
+    assert "\n  first   embed" in output
     assert main(["repro", SMALL, "--candidate", "toy.step+scaled"]) == 0
     capsys.readouterr()
     assert main(["repro", SMALL, "--candidate", "toy.crowded"]) == 1
-    said = capsys.readouterr().out
-    assert said.startswith("DIVERGED  candidate toy.crowded\n")
-    assert "\n  beside  with scaled mended it is DIVERGED\n" in said
-    assert "\n  and     gradient-partial: 1 of 12 gradients are wrong" in said
+    output = capsys.readouterr().out
+    assert output.startswith("DIVERGED  candidate toy.crowded\n")
+    assert "\n  beside  with scaled mended it is DIVERGED\n" in output
+    assert "\n  and     gradient-partial: 1 of 12 gradients are wrong" in output
     assert main(["repro", SMALL, "--candidate", "toy.step+gone"]) == 2
     assert "toy has no mend of gone; it has scaled, heads" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("installed")
-def test_a_listed_bug_excuses_its_tensors_and_later_what_wrong_gradients_make() -> None:
+@pytest.mark.usefixtures("two_releases")
+def test_a_listed_bug_excuses_its_tensors_and_in_later_steps_their_consequences() -> None:
     few_heads = SMALL.replace("heads=2/2", "heads=2/1")
     for case, entry, steps, wrong, key in (
         (SMALL, "step", 1, ("weight", "grad.head"), "scaled"),
         (SMALL, "step", 1, ("nll", "weight", "grad.head"), None),
         (SMALL, "step", 2, ("nll", "weight", "grad.head"), "scaled"),
-        # It stops the step and makes no gradient wrong.
+        # This bug makes the step raise, and makes no gradient wrong.
         (few_heads, "fussy", 2, ("nll",), None),
     ):
-        keys = tuple(KeyResult(each, elements=4, wrong=1, used=2.0) for each in wrong)
-        seen = Comparison(
+        keys = tuple(KeyResult(name, elements=4, wrong=1, used=2.0) for name in wrong)
+        comparison = Comparison(
             case=replace(parse(case), steps=steps),
             candidate=f"toy.{entry}",
             verdict=Verdict.DIVERGED,
             keys=keys,
         )
-        bug = listed(seen)
+        bug = listed(comparison)
         assert (bug and bug.key) == key
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("installed")
-def test_a_mend_tells_what_is_listed_whatever_it_is_called_and_a_fault_goes_by_its_name(
+@pytest.mark.usefixtures("two_releases")
+def test_a_mend_recognises_a_bug_by_any_name_and_a_fault_needs_its_own_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def otherwise_called(library: Library) -> list[Bug]:
+    def with_other_names(library: Library) -> list[Bug]:
         return [structs.replace(bug, looks=("segment-leak",)) for bug in bugs(library)]
 
-    monkeypatch.setattr("harness.judge.known.bugs", otherwise_called)
+    monkeypatch.setattr("harness.judge.known.bugs", with_other_names)
     few_heads = SMALL.replace("heads=2/2", "heads=2/1")
     for case, entry, verdict in (
         (SMALL, "step", "KNOWN "),
@@ -337,11 +344,11 @@ def test_a_mend_tells_what_is_listed_whatever_it_is_called_and_a_fault_goes_by_i
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("two_releases")
 @pytest.mark.parametrize(
     ("known", "status"), [("pass", 0), pytest.param("fail", 1, marks=pytest.mark.long)]
 )
-def test_what_is_listed_is_counted_by_its_key_and_is_no_pass_unless_asked_for(
+def test_a_known_bug_is_counted_by_its_key_and_passes_only_on_request(
     known: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = [
@@ -357,48 +364,48 @@ def test_what_is_listed_is_counted_by_its_key_and_is_no_pass_unless_asked_for(
         "2",
     ]
     assert main(["check", *asked, "--loss", "token-mean", "--known", known]) == status
-    said = capsys.readouterr().out
-    assert re.search(r"\n  toy.step: .*within \d+, known \d+, elements ", said)
+    output = capsys.readouterr().out
+    assert re.search(r"\n  toy.step: .*within \d+, known \d+, elements ", output)
     assert re.search(
-        r"\ntoy.step fails as is listed of it\n +\d+  scaled https://example.org/toy/1\n", said
+        r"\ntoy.step fails as is listed of it\n +\d+  scaled https://example.org/toy/1\n", output
     )
     closing = {
         "fail": "toy.step fails as is listed of it, which passes with --known pass",
         "pass": "every case passed, but for what is listed as known",
     }
-    assert said.endswith(f"\nexit status {status}: {closing[known]}\n")
+    assert output.endswith(f"\nexit status {status}: {closing[known]}\n")
     assert main(["repro", SMALL, "--candidate", "toy.step", "--known", known]) == status
     capsys.readouterr()
     assert main(["repro", SMALL, "--candidate", "toy.step"]) == 1
-    said = capsys.readouterr().out
-    assert said.startswith("KNOWN     candidate toy.step\n")
-    assert "\n  listed  scaled https://example.org/toy/1\n  first   " in said
-    # What check passes over, its seed passes over.
+    output = capsys.readouterr().out
+    assert output.startswith("KNOWN     candidate toy.step\n")
+    assert "\n  listed  scaled https://example.org/toy/1\n  first   " in output
+    # A seed that `check` passes shows no failure in `repro` either.
     assert main(["repro", "--seed", "0", *asked, "--loss", "token-mean"]) == 1
     assert capsys.readouterr().out == "KNOWN  none of 20 cases fails\n"
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("two_releases")
 @pytest.mark.parametrize(("known", "status"), [("pass", 0), ("fail", 1)])
-def test_a_store_is_verified_in_the_dtype_asked_for_and_what_is_listed_is_no_news(
+def test_a_store_is_verified_in_the_requested_dtype_and_reports_known_bugs(
     known: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stored_in(tmp_path / "golden")
     asked = ["golden", "verify", "--store", str(tmp_path / "golden"), "--candidate", "toy.step"]
     assert main([*asked, "--dtype", "fp32", "--sp", "1,2", "--known", known]) == status
-    said = capsys.readouterr().out
-    assert said.startswith("KNOWN: 4 x scaled https://example.org/toy/1\n")
-    # A dtype that was named and is refused altogether is not examined.
+    output = capsys.readouterr().out
+    assert output.startswith("KNOWN: 4 x scaled https://example.org/toy/1\n")
+    # The candidate refuses bf16 in all cases, so what was asked for is not examined.
     assert main([*asked, "--dtype", "fp32,bf16", "--sp", "1,2", "--known", known]) == 3
-    said = capsys.readouterr().out
-    assert "UNSUPPORTED: 8 x dtype=bf16: too coarse for a toy\n" in said
-    assert "toy.step was judged on none of 10 cases with dtype=bf16" in said
+    output = capsys.readouterr().out
+    assert "UNSUPPORTED: 8 x dtype=bf16: too coarse for a toy\n" in output
+    assert "toy.step was judged on none of 10 cases with dtype=bf16" in output
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("installed")
-def test_where_nothing_else_passed_nothing_is_forgiven(
+@pytest.mark.usefixtures("two_releases")
+def test_known_bugs_are_not_forgiven_if_no_case_passes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked = ["--candidate", "toy.step", "--sp", "2", "--dp", "1", "--cases", "3"]
@@ -408,12 +415,13 @@ def test_where_nothing_else_passed_nothing_is_forgiven(
 
 
 def looks(record: dict[str, Any]) -> dict[str, str]:
-    return {key: each["looks"] for key, each in record["listed"].items()}
+    """Return for each listed bug what its case looks like."""
+    return {key: bug["looks"] for key, bug in record["listed"].items()}
 
 
 @pytest.mark.long
-def test_a_sweep_shows_when_a_bug_went(installed: Path) -> None:
-    out = installed / "sweep"
+def test_a_sweep_shows_in_which_release_a_bug_was_fixed(two_releases: Path) -> None:
+    out = two_releases / "sweep"
     asked = ["conformance", "toy.step", "--versions", "1.0,1.1", "--cases", "6"]
     assert main([*asked, "--out", str(out)]) == 0
     old, new = read(out)["releases"]["toy.step"].values()
@@ -434,7 +442,7 @@ def test_a_sweep_shows_when_a_bug_went(installed: Path) -> None:
         (('link = "https', "link = https"), "Invalid value"),
     ],
 )
-def test_a_list_of_bugs_that_cannot_be_read_is_refused(
+def test_an_invalid_list_of_bugs_is_refused(
     change: tuple[str, str], rule: str, tmp_path: Path
 ) -> None:
     (tmp_path / "known.toml").write_text(KNOWN.replace(*change))
@@ -443,7 +451,7 @@ def test_a_list_of_bugs_that_cannot_be_read_is_refused(
 
 
 @pytest.mark.parametrize("text", ["toylib>=1.0\n", "", "toylib\n", "toylib==1.0\nother\n"])
-def test_what_is_not_pinned_is_refused(text: str, tmp_path: Path) -> None:
+def test_requirements_without_exact_pins_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(text)
     with pytest.raises(BadFolder, match="is not an exact pin"):
         assert Library("toy", "toywiring", tmp_path).requirements

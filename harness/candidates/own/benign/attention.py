@@ -126,7 +126,7 @@ def sdpa_of_scaled_queries(
 ) -> Tensor:
     q_MTH, k_MTH, v_MTH = heads_first(q_TMH * softmax_scale(q_TMH), k_TCH, v_TCH)
     out_MTH = F.scaled_dot_product_attention(
-        q_MTH[None], k_MTH[None], v_MTH[None], attn_mask=segments.allowed_TT, softmax_scale=1.0
+        q_MTH[None], k_MTH[None], v_MTH[None], attn_mask=segments.allowed_TT, scale=1.0
     )
     return out_MTH[0].transpose(0, 1)
 
