@@ -81,10 +81,10 @@ def violations(plan: Plan, draw: Draw) -> Iterator[str]:
         if len(times) < min(size, even):
             yield "a row went to two replicas instead of another one"
         orders.append(shares)
-    alike = [one == other for one, other in pairwise(orders)]
-    if not plan.shuffle and not all(alike):
+    equal_orders = [one == other for one, other in pairwise(orders)]
+    if not plan.shuffle and not all(equal_orders):
         yield "the order changes without shuffling"
-    if plan.shuffle and size >= ENOUGH * plan.dp and any(alike):
+    if plan.shuffle and size >= ENOUGH * plan.dp and any(equal_orders):
         yield "two epochs have the same order"
 
 

@@ -46,7 +46,7 @@ class Named:
     # The bank, the library, the path of the file or the name of the module.
     place: str
     attribute: str
-    # Of a library only: the pinned release, unless the name has another.
+    # Only a library has one: the pinned release, unless the name has another.
     environment: Environment | None = None
 
     @property

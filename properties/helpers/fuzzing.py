@@ -95,15 +95,15 @@ def fuzz(
     count: int,
 ) -> Counter[str]:
     """Count accepted and refused inputs; any other exception gets its input as a note."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for _, data in zip(range(count), inputs, strict=False):
         try:
             decode(data)
         except refusal:
-            seen["refused"] += 1
+            counts["refused"] += 1
         except Exception as error:
             error.add_note(f"on {data!r}")
             raise
         else:
-            seen["accepted"] += 1
-    return seen
+            counts["accepted"] += 1
+    return counts

@@ -30,13 +30,13 @@ compute_once = cache(generate.compute)
 
 def at_event(number: int, folder: Path, blow: signal.Signals = signal.SIGKILL) -> None:
     """Send this process a signal at its n-th change of the folder."""
-    left = number
+    remaining = number
 
     def audit(event: str, args: tuple[object, ...]) -> None:
-        nonlocal left
+        nonlocal remaining
         if event in EVENTS and isinstance(args[0], str | Path) and str(folder) in str(args[0]):
-            left -= 1
-            if left == 0:
+            remaining -= 1
+            if remaining == 0:
                 os.kill(os.getpid(), blow)
 
     sys.addaudithook(audit)

@@ -44,8 +44,8 @@ class FakeExaminer:
         self._behaviour, self._worker = behaviour, worker
 
     def examine(self, share: Share) -> dict[str, Any]:
-        lot, asked = share
-        assert [ask.candidate for ask in asked] == [*REQUEST.candidates]
+        lot, requests = share
+        assert [ask.candidate for ask in requests] == [*REQUEST.candidates]
         summary = Summary(
             request=REQUEST,
             ranks=2,

@@ -66,10 +66,10 @@ def widened(draw: st.DrawFn) -> Twins:
 def padded_otherwise(draw: st.DrawFn) -> Twins:
     case = draw(batches())
     # Take an id that occurs in the batch: code that recognises padding by its id loses this token.
-    seen = draw(
+    token_id = draw(
         st.sampled_from([token for row in range(len(case.rows)) for token in case.ids_of(row)])
     )
-    pad_id = (seen + 1) % case.vocab if seen == case.pad_id else seen
+    pad_id = (token_id + 1) % case.vocab if token_id == case.pad_id else token_id
     return Twins(case, (Twin(replace(case, pad_id=pad_id), all_tokens(case), is_exact=True),))
 
 

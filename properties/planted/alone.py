@@ -285,12 +285,12 @@ class NowAndThen(LocalDialect):
     """Its first run of each case with sp above 1 is wrong, and every later run is right."""
 
     name = "now-and-then"
-    seen: ClassVar[set[str]] = set()
+    cases_run: ClassVar[set[str]] = set()
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
-        first = case.sp > 1 and str(case) not in self.seen
+        first = case.sp > 1 and str(case) not in self.cases_run
         if case.sp > 1:
-            self.seen.add(str(case))
+            self.cases_run.add(str(case))
 
         def doubled(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
             emit(key, 2 * tensor if first and key.startswith("grad.") else tensor, tokens)

@@ -12,8 +12,11 @@ from properties.helpers.asking import fewer_examples, planted_probe, planted_ste
 # Ragged on both sides, and neither sp=2 nor sp=4 divides the tokens.
 CASE = parse("case/1 rows=4:1111,1:1:left,6:011011 heads=4/2 vocab=16 sp=4")
 TWINS = {
-    f"{what}-{dialect}": (f"native-{dialect}", planted_probe(f"{what.upper()}_{dialect.upper()}"))
-    for what in ("nan", "huge", "padding", "tail")
+    f"{source}-{dialect}": (
+        f"native-{dialect}",
+        planted_probe(f"{source.upper()}_{dialect.upper()}"),
+    )
+    for source in ("nan", "huge", "padding", "tail")
     for dialect in ("gather", "local")
 }
 
@@ -44,7 +47,7 @@ def test_uninitialised_memory_and_padding_change_no_bit(
         ("COUNTS_TAIL", "COUNTS_OTHER_TAIL", "loss: ", "tail-local"),
     ],
 )
-def test_a_step_that_reads_them_is_found(
+def test_a_step_that_reads_memory_or_padding_is_found(
     harness_pool: RankPool, usual: str, changed: str, where: str, native: str
 ) -> None:
     assert difference(CASE, *TWINS[native], harness_pool) == ""

@@ -24,7 +24,7 @@ def misfit(case: Case, candidate: str, pool: RankPool) -> str:
     # Only the gradient of the first step belongs to the weights that are nudged.
     case = replace(case, steps=1, nudge=0.0)
     cases = [case, *(replace(case, nudge=nudge) for nudge in NUDGES)]
-    unchanged, *nudged = run_all(pool, [(each, candidate) for each in cases])
+    unchanged, *nudged = run_all(pool, [(nudged_case, candidate) for nudged_case in cases])
     losses = {
         nudge: float(assembly.trace["loss"].values)
         for nudge, assembly in zip(NUDGES, nudged, strict=True)

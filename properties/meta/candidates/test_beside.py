@@ -278,12 +278,12 @@ def test_ctrl_c_ends_the_ranks_of_every_folder(
 def test_a_module_imported_from_elsewhere_is_a_fault_that_names_both_files(
     tmp_path: Path,
 ) -> None:
-    mine = write_candidate(tmp_path, RIGHT)
+    file = write_candidate(tmp_path, RIGHT)
     (tmp_path / "numpy.py").write_text("raise AssertionError")
     with RankPool(1) as pool:
-        pool.load(locate(f"{mine}:STEP"))
+        pool.load(locate(f"{file}:STEP"))
         with pytest.raises(CannotStart) as raised:
-            pool.run(ALONE, locate(f"{mine}:STEP"))
+            pool.run(ALONE, locate(f"{file}:STEP"))
     message = (
         f"{tmp_path}/numpy.py lies beside the candidate, and `import numpy` gives {np.__file__}"
     )

@@ -85,7 +85,7 @@ def query_by_query(
         ((2, 4, 1, 3), (5, 2, 4, 0)),
     ],
 )
-def test_each_query_sees_its_own_row_up_to_where_it_stands(
+def test_each_query_sees_its_own_row_up_to_its_own_place(
     heads: int,
     kv_heads: int,
     causal: bool,
@@ -110,12 +110,12 @@ def test_each_query_sees_its_own_row_up_to_where_it_stands(
         assert_close(table[0], expected, q, k, v)
 
 
-def assert_close(out: Tensor, expected: Tensor, *given: Tensor) -> None:
+def assert_close(out: Tensor, expected: Tensor, *arguments: Tensor) -> None:
     """Compare outputs, and the gradients of the inputs."""
     weights = torch.arange(out.numel(), dtype=out.dtype).view_as(out).cos()
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
-    gradients = torch.autograd.grad((out * weights).sum(), given)
-    wanted = torch.autograd.grad((expected * weights).sum(), given, retain_graph=True)
+    gradients = torch.autograd.grad((out * weights).sum(), arguments)
+    wanted = torch.autograd.grad((expected * weights).sum(), arguments, retain_graph=True)
     torch.testing.assert_close(gradients, wanted, rtol=1e-12, atol=1e-12)
 
 
@@ -184,9 +184,9 @@ def test_softmax_is_at_least_fp32_for_any_input_and_under_autocast() -> None:
     k, v = (stream(6, 3, heads=2, seed=seed)[0] for seed in (1, 2))
 
     def attend(into: torch.dtype) -> Tensor:
-        given = [x.bfloat16().to(into) for x in (q, k, v)]
+        arguments = [x.bfloat16().to(into) for x in (q, k, v)]
         out: Tensor = flash.flash_attn_varlen_func(
-            given[0], given[1], given[2], ends, ends, 6, 6, causal=True
+            arguments[0], arguments[1], arguments[2], ends, ends, 6, 6, causal=True
         )
         assert out.dtype == into
         return out
@@ -224,11 +224,11 @@ def test_arguments_that_the_real_kernel_or_the_stand_in_cannot_take_are_refused(
     change: dict[str, Any], message: str
 ) -> None:
     x, ends = stream(4, heads=2)
-    given: dict[str, Any] = {"q": x, "k": x, "v": x}
-    given |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": 4, "max_seqlen_k": 4}
-    flash.flash_attn_varlen_func(**given)
+    arguments: dict[str, Any] = {"q": x, "k": x, "v": x}
+    arguments |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": 4, "max_seqlen_k": 4}
+    flash.flash_attn_varlen_func(**arguments)
     with pytest.raises((RuntimeError, NotImplementedError), match=message):
-        flash.flash_attn_varlen_func(**(given | change))
+        flash.flash_attn_varlen_func(**(arguments | change))
 
 
 def test_the_stand_in_is_never_installed_on_a_machine_with_a_gpu(

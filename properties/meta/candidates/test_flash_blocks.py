@@ -55,8 +55,8 @@ def backward(
     """Compute the gradients of queries, keys and values, the first three of `saved`."""
     buffers = [torch.full_like(x, torch.nan) for x in saved[:3]]
     how: tuple[Any, ...] = (0.0, SCALE, causal, *window, 0.0, None, False)
-    given: tuple[Any, ...] = (dout, *saved, *buffers, *how)
-    blocks._flash_attn_backward(*given)
+    arguments: tuple[Any, ...] = (dout, *saved, *buffers, *how)
+    blocks._flash_attn_backward(*arguments)
     return buffers
 
 
@@ -120,8 +120,8 @@ def test_packed_rows_equal_each_row_by_itself() -> None:
     q, k, v, dout = (x[0] for x in drawn((6, 8, 4, 2)))
     out, lse, *_ = blocks._flash_attn_varlen_forward(q, k, v, *lengths)
     buffers = [torch.full_like(x, 7.0) for x in (q, k, v)]
-    given = (dout, q, k, v, out, lse, *buffers, *lengths, -1, -1, 0.0, None, False)
-    blocks._flash_attn_varlen_backward(*given)
+    arguments = (dout, q, k, v, out, lse, *buffers, *lengths, -1, -1, 0.0, None, False)
+    blocks._flash_attn_varlen_backward(*arguments)
     for of_q, of_k in ((slice(0, 2), slice(0, 4)), (slice(2, 5), slice(4, 7))):
         alone = q[None, of_q], k[None, of_k], v[None, of_k]
         expected, expected_lse = forward(*alone, True, EVERYTHING)

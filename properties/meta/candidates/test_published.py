@@ -87,8 +87,8 @@ def test_a_folder_outside_of_the_project_is_a_candidate() -> None:
 def test_a_missing_library_is_reported_before_any_rank_starts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = ["repro", SMALL, "--candidate", "toy.step@1.0.5"]
-    assert main(asked) == 2
+    arguments = ["repro", SMALL, "--candidate", "toy.step@1.0.5"]
+    assert main(arguments) == 2
     output = capsys.readouterr().err
     assert output == (
         "harness: candidate=toy: toylib 1.0.5 is not installed; run python -m harness candidates "
@@ -160,8 +160,8 @@ def test_a_step_and_its_script_run_with_the_library_of_an_environment(
 ) -> None:
     assert importlib.util.find_spec("toylib") is None
     file = two_releases / "shown.py"
-    asked = ["repro", SMALL, "--candidate", "toy.step", "--script", str(file)]
-    assert main(asked) == 1
+    arguments = ["repro", SMALL, "--candidate", "toy.step", "--script", str(file)]
+    assert main(arguments) == 1
     assert "gradient-scaled" in capsys.readouterr().out
     # A script needs the library and the harness, but not the package that wires them.
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -180,9 +180,9 @@ def test_the_table_separates_known_bugs_new_bugs_and_mistakes_of_a_wiring(
     out = two_releases / "out"
     stored_in(two_releases / "golden")
     goldens = ["--goldens", str(two_releases / "golden")]
-    asked = ["conformance", "toy.step", "toy.twice", "--cases", "8", *goldens]
+    arguments = ["conformance", "toy.step", "toy.twice", "--cases", "8", *goldens]
     # The wiring of toy.twice is wrong at sp 1, which is a fault and no finding.
-    assert main([*asked, "--out", str(out), "--json"]) == 3
+    assert main([*arguments, "--out", str(out), "--json"]) == 3
     found = json.loads(capsys.readouterr().out)["found"]
     step, twice = found["toy.step"], found["toy.twice"]
     assert twice["wiring"] == "at sp 1 it is not plain training"
@@ -214,7 +214,7 @@ def test_two_pools_find_what_one_finds_and_report_both_candidates(two_releases: 
     found, candidates, pages = [], [], []
     for pools in ("1", "2"):
         # This runs other processes, in which nothing is patched.
-        asked = [
+        arguments = [
             "toy.step",
             "toy.twice",
             "--cases",
@@ -223,7 +223,16 @@ def test_two_pools_find_what_one_finds_and_report_both_candidates(two_releases: 
             str(two_releases / "golden"),
         ]
         out = str(two_releases / f"pools-{pools}")
-        command = [sys.executable, "-m", "harness", "conformance", *asked, "--out", out, "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "harness",
+            "conformance",
+            *arguments,
+            "--out",
+            out,
+            "--json",
+        ]
         run = subprocess.run(
             [*command, "--pools", pools], capture_output=True, text=True, cwd=ROOT, check=False
         )
@@ -351,7 +360,7 @@ def test_a_mend_recognises_a_bug_by_any_name_and_a_fault_needs_its_own_name(
 def test_a_known_bug_is_counted_by_its_key_and_passes_only_on_request(
     known: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = [
+    arguments = [
         "--candidate",
         "toy.step",
         "--sp",
@@ -363,7 +372,7 @@ def test_a_known_bug_is_counted_by_its_key_and_passes_only_on_request(
         "--ranks",
         "2",
     ]
-    assert main(["check", *asked, "--loss", "token-mean", "--known", known]) == status
+    assert main(["check", *arguments, "--loss", "token-mean", "--known", known]) == status
     output = capsys.readouterr().out
     assert re.search(r"\n  toy.step: .*within \d+, known \d+, elements ", output)
     assert re.search(
@@ -381,7 +390,7 @@ def test_a_known_bug_is_counted_by_its_key_and_passes_only_on_request(
     assert output.startswith("KNOWN     candidate toy.step\n")
     assert "\n  listed  scaled https://example.org/toy/1\n  first   " in output
     # A seed that `check` passes shows no failure in `repro` either.
-    assert main(["repro", "--seed", "0", *asked, "--loss", "token-mean"]) == 1
+    assert main(["repro", "--seed", "0", *arguments, "--loss", "token-mean"]) == 1
     assert capsys.readouterr().out == "KNOWN  none of 20 cases fails\n"
 
 
@@ -392,12 +401,19 @@ def test_a_store_is_verified_in_the_requested_dtype_and_reports_known_bugs(
     known: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stored_in(tmp_path / "golden")
-    asked = ["golden", "verify", "--store", str(tmp_path / "golden"), "--candidate", "toy.step"]
-    assert main([*asked, "--dtype", "fp32", "--sp", "1,2", "--known", known]) == status
+    arguments = [
+        "golden",
+        "verify",
+        "--store",
+        str(tmp_path / "golden"),
+        "--candidate",
+        "toy.step",
+    ]
+    assert main([*arguments, "--dtype", "fp32", "--sp", "1,2", "--known", known]) == status
     output = capsys.readouterr().out
     assert output.startswith("KNOWN: 4 x scaled https://example.org/toy/1\n")
     # The candidate refuses bf16 in all cases, so what was asked for is not examined.
-    assert main([*asked, "--dtype", "fp32,bf16", "--sp", "1,2", "--known", known]) == 3
+    assert main([*arguments, "--dtype", "fp32,bf16", "--sp", "1,2", "--known", known]) == 3
     output = capsys.readouterr().out
     assert "UNSUPPORTED: 8 x dtype=bf16: too coarse for a toy\n" in output
     assert "toy.step was judged on none of 10 cases with dtype=bf16" in output
@@ -408,8 +424,8 @@ def test_a_store_is_verified_in_the_requested_dtype_and_reports_known_bugs(
 def test_known_bugs_are_not_forgiven_if_no_case_passes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = ["--candidate", "toy.step", "--sp", "2", "--dp", "1", "--cases", "3"]
-    assert main(["check", *asked, "--loss", "token-mean", "--known", "pass"]) == 1
+    arguments = ["--candidate", "toy.step", "--sp", "2", "--dp", "1", "--cases", "3"]
+    assert main(["check", *arguments, "--loss", "token-mean", "--known", "pass"]) == 1
     closing = "exit status 1: toy.step fails as is listed of it, and passes nothing\n"
     assert capsys.readouterr().out.endswith(closing)
 
@@ -422,8 +438,8 @@ def looks(record: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.long
 def test_a_sweep_shows_in_which_release_a_bug_was_fixed(two_releases: Path) -> None:
     out = two_releases / "sweep"
-    asked = ["conformance", "toy.step", "--versions", "1.0,1.1", "--cases", "6"]
-    assert main([*asked, "--out", str(out)]) == 0
+    arguments = ["conformance", "toy.step", "--versions", "1.0,1.1", "--cases", "6"]
+    assert main([*arguments, "--out", str(out)]) == 0
     old, new = read(out)["releases"]["toy.step"].values()
     assert looks(old)["scaled"] == "gradient-scaled"
     assert looks(new)["scaled"] in ("EQUAL", "WITHIN")
