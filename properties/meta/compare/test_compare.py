@@ -10,7 +10,7 @@ import torch
 
 from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict, compare
-from harness.compare.token_ownership import is_cut_evenly, shares
+from harness.compare.token_ownership import explained_shares, is_cut_evenly
 from harness.reference import TORCH_DTYPES, reference
 from harness.report import explain
 from harness.trace import (
@@ -285,7 +285,7 @@ def test_a_table_may_be_padded_all_on_the_left_and_as_wide_as_the_whole_batch() 
     by_column, at_random = (np.array(each) for each in ([1, 1, 0, 0, 1, 1], [0, 1, 1, 0, 1, 1]))
     for owners, explained in ((by_column, True), (at_random, False)):
         nll = Entry(np.ones(6), tokens, owners)
-        assert (4 * 6 // 2 in shares(case, 0, nll)) == explained
+        assert (4 * 6 // 2 in explained_shares(case, 0, nll)) == explained
 
 
 def test_a_table_may_have_all_answers_begin_in_one_column() -> None:
@@ -296,7 +296,7 @@ def test_a_table_may_have_all_answers_begin_in_one_column() -> None:
     by_column[4:8] = at_random[4:8] = at_random[12] = 1
     for owners, explained in ((by_column, True), (at_random, False)):
         nll = Entry(np.ones(15), np.arange(15), owners)
-        assert (3 * 10 // 2 in shares(case, 0, nll)) == explained
+        assert (3 * 10 // 2 in explained_shares(case, 0, nll)) == explained
 
 
 def test_what_was_generated_may_be_padded_as_a_whole_and_then_split() -> None:
@@ -305,7 +305,7 @@ def test_what_was_generated_may_be_padded_as_a_whole_and_then_split() -> None:
     # The answer of each row begins in the seventh column, which is the first of the second rank.
     owners = np.array([0] * 6 + [1] + [0, 1] + [0] + [1] * 7 + [0, 1])
     nll = Entry(np.ones(19), np.arange(19), owners)
-    assert 4 * 14 // 2 in shares(case, 0, nll)
+    assert 4 * 14 // 2 in explained_shares(case, 0, nll)
 
 
 def test_streams_may_be_packed_to_any_length() -> None:
@@ -328,7 +328,7 @@ def test_ranks_that_have_columns_here_and_there_have_no_table() -> None:
     # Both computed two rows of eight, and each reports a front and a back of every row. Were
     # answers in one column, there would be fourteen, of which rank 0 had 0, 1, 6, 7, 12 and 13.
     nll = Entry(np.ones(16), np.arange(16), np.array([0, 0, 1, 1, 1, 1, 0, 0] * 2))
-    assert 16 not in shares(case, 0, nll)
+    assert 16 not in explained_shares(case, 0, nll)
 
 
 def test_a_run_in_which_nothing_telling_was_examined_is_a_fault() -> None:

@@ -183,7 +183,7 @@ def test_plain_training_takes_no_shortcut_on_a_device_and_leaves_switches_as_the
     with kept():
         for shortcut in SHORTCUTS:
             setattr(*shortcut, True)
-        _, missing = second_opinion.on_device(CASE, "cuda:97")
+        _, missing = second_opinion.traces_on_device(CASE, "cuda:97")
         assert missing == ""
         assert seen == [[False] * len(SHORTCUTS)]
         assert all(getattr(*shortcut) for shortcut in SHORTCUTS)

@@ -41,7 +41,7 @@ def strays_by(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def witness(case: Case, dtype: torch.dtype = torch.float64) -> Trace:
         return strayed(rowwise(case, dtype), share)
 
-    monkeypatch.setattr(second_opinion, "row_by_row", witness)
+    monkeypatch.setattr(second_opinion, "cached_rowwise", witness)
 
 
 def test_a_candidate_is_blamed_only_after_plain_training_was_asked_again(
@@ -74,7 +74,7 @@ def test_fused_attention_is_not_held_against_a_library(
     for line in lines:
         found = evaluate(parse(line), candidate, harness_pool)
         assert found.verdict is Verdict.WITHIN
-    monkeypatch.setattr(second_opinion, "otherwise_rounded", lambda _case: ())
+    monkeypatch.setattr(second_opinion, "differently_rounded", lambda _case: ())
     blamed = [evaluate(parse(line), candidate, harness_pool).verdict for line in lines]
     # Which of them would be, each kind of processor decides.
     assert Verdict.DIVERGED in blamed
@@ -106,8 +106,8 @@ def test_tensors_that_a_witness_has_lend_their_noise_to_those_that_it_has_not() 
             "layers.1.out": (ones, [ones]),
         }
     )
-    assert noise.usual["forward"] == pytest.approx(1e-11)
-    assert not measure_noise({"nll": (ones, [ones])}).usual
+    assert noise.median["forward"] == pytest.approx(1e-11)
+    assert not measure_noise({"nll": (ones, [ones])}).median
 
 
 def test_references_may_differ_by_conditioning_and_not_by_more() -> None:

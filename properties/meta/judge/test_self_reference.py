@@ -43,7 +43,7 @@ def pool() -> Iterator[RankPool]:
 @given(cases(losses=("token-mean", "micro-mean", "row-mean"), max_steps=1))
 def test_the_loss_is_what_the_contract_makes_of_the_losses_of_tokens(case: Case) -> None:
     oracle = reference(case, torch.float64)
-    assert self_reference.loss_of(case, oracle["nll"]) == pytest.approx(
+    assert self_reference.contract_loss(case, oracle["nll"]) == pytest.approx(
         float(oracle["loss"].values)
     )
 
