@@ -60,7 +60,7 @@ def hidden_by_rounding(results: Sequence[KeyResult]) -> tuple[str, ...]:
     """
     gradients = [result for result in results if result.key.startswith(GRADIENT)]
     hidden = [result for result in results if result.is_weak and is_required(result.key)]
-    if len(hidden) <= MOST_WEAK * len(gradients) and all(each in gradients for each in hidden):
+    if len(hidden) <= MOST_WEAK * len(gradients) and all(result in gradients for result in hidden):
         finest = min(result.slack for result in gradients)
         # If no gradient would show that it is halved, all of them count as hidden.
         hidden = gradients if finest > SLACK_THAT_SEES_HALF else []

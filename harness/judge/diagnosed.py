@@ -56,8 +56,8 @@ def diagnosed(
         # The hypotheses that experiments test are about the harness's own model.
         return failure
     asked = Asked(locate(failure.candidate), session, clock() + seconds, clock)
-    named = replace(failure, diagnosis=diagnose(failure, asked))
-    return replace(named, picture=_completed_picture(named, asked))
+    failure = replace(failure, diagnosis=diagnose(failure, asked))
+    return replace(failure, picture=_completed_picture(failure, asked))
 
 
 def _completed_picture(failure: Comparison, asked: "Asked") -> Picture | None:

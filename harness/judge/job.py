@@ -21,6 +21,6 @@ class Job:
     stored: Trace | None = None
 
     @classmethod
-    def again(cls, seen: Comparison, case: Case | None = None) -> Self:
+    def again(cls, comparison: Comparison, case: Case | None = None) -> Self:
         """Return the job that led to a comparison, on its case or on another one."""
-        return cls(case or seen.case, locate(seen.candidate), seen.against)
+        return cls(case or comparison.case, locate(comparison.candidate), comparison.against)
