@@ -106,7 +106,7 @@ class Comparison:
     at_edge: int | None = None
     # Whether no rank sent anything to another, although the case has sp above 1.
     silent: bool = False
-    # Packages that were not installed and that plain torch replaced on the ranks.
+    # Packages that plain torch replaced on the ranks, such as flash-attn without a GPU.
     stood_in: tuple[str, ...] = ()
     # The expected and the candidate's loss, for a reader; nothing is judged from them.
     loss: tuple[float, float] | None = None

@@ -43,7 +43,7 @@ class Assembly:
     sent: tuple[int, ...] = ()
     # Keys that ranks emitted and for which they sent no values.
     skipped: tuple[str, ...] = ()
-    # Packages that were not installed and that plain torch replaced on the ranks.
+    # Packages that plain torch replaced on the ranks, such as flash-attn without a GPU.
     stood_in: tuple[str, ...] = ()
     # A description of gradients that a rank computed and did not emit; empty if there are none,
     # or if ranks were not asked for it.
