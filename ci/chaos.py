@@ -183,11 +183,15 @@ def suffered(
     supervisor = children(host.pid)[0] if host else pool.pids()[0]
     address = address_of(supervisor)
     hit: list[float] = []
+    struck: list[int] = []
     delay = draw.uniform(*DELAYS[incident.moment])
-    blow = threading.Timer(delay, strike, (incident, supervisor, hit))
+    blow = threading.Timer(delay, strike, (incident, supervisor, hit, struck))
     if incident.number:
         blow.start()
-    if incident.moment in (IDLE, CLOSING):
+    if incident.moment == IDLE and incident.number:
+        blow.join()
+        await_effect(struck, incident.number)
+    elif incident.moment in (IDLE, CLOSING):
         time.sleep(SOON)
     began = time.monotonic()
     if incident.moment == CLOSING:
@@ -230,7 +234,23 @@ def left_wrong(address: str, pool: RankPool) -> str:
     return ""
 
 
-def strike(incident: Incident, supervisor: int, hit: list[float]) -> None:
+def await_effect(pids: list[int], name: str) -> None:
+    """Wait until a signal has taken effect: on a busy machine a process may outlive it a while."""
+    states = "T" if name == "SIGSTOP" else "ZX"
+    until = time.monotonic() + MARGIN
+    while any(_state(pid) not in states for pid in pids) and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def _state(pid: int) -> str:
+    """The state of a process as the kernel has it; X if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def strike(incident: Incident, supervisor: int, hit: list[float], struck: list[int]) -> None:
     """As soon as it is there: a rank is a child of its supervisor before it has connected."""
     until = time.monotonic() + MARGIN
     while not hit and time.monotonic() < until:
@@ -240,6 +260,7 @@ def strike(incident: Incident, supervisor: int, hit: list[float]) -> None:
             pids = [supervisor, *map(int, children)]
             if incident.target < len(pids):
                 os.kill(pids[incident.target], signal.Signals[incident.number])
+                struck.append(pids[incident.target])
                 hit.append(time.monotonic())
         time.sleep(0.01)
 
