@@ -188,11 +188,8 @@ def suffered(
     blow = threading.Timer(delay, strike, (incident, supervisor, hit, struck))
     if incident.number:
         blow.start()
-    if incident.moment == IDLE and incident.number:
-        blow.join()
-        await_effect(struck, incident.number)
-    elif incident.moment in (IDLE, CLOSING):
-        time.sleep(SOON)
+    if incident.moment in (IDLE, CLOSING):
+        await_blow(incident, blow, struck)
     began = time.monotonic()
     if incident.moment == CLOSING:
         pool.close()
@@ -234,11 +231,17 @@ def left_wrong(address: str, pool: RankPool) -> str:
     return ""
 
 
-def await_effect(pids: list[int], name: str) -> None:
-    """Wait until a signal has taken effect: on a busy machine a process may outlive it a while."""
-    states = "T" if name == "SIGSTOP" else "ZX"
-    until = time.monotonic() + MARGIN
-    while any(_state(pid) not in states for pid in pids) and time.monotonic() < until:
+def await_blow(incident: Incident, blow: threading.Timer, struck: list[int]) -> None:
+    """Wait until it falls, or if ranks are idle until it has taken effect.
+
+    On a busy machine a process may outlive a signal for a while.
+    """
+    if incident.moment == CLOSING or not incident.number:
+        time.sleep(SOON)
+        return
+    blow.join()
+    states, until = "T" if incident.number == "SIGSTOP" else "ZX", time.monotonic() + MARGIN
+    while any(_state(pid) not in states for pid in struck) and time.monotonic() < until:
         time.sleep(0.01)
 
 
