@@ -10,6 +10,7 @@ prints a table, and fails at the first fault of which something is not as it sho
 import contextlib
 import os
 import random
+import select
 import signal
 import sys
 import threading
@@ -28,6 +29,7 @@ from harness.campaign.markdown import marked, table
 from harness.candidates import locate
 from harness.case import parse
 from harness.ranks.pool import START_DEADLINE, RankPool
+from harness.ranks.process_exit import exit_handle
 from harness.trace import Assembly, Fault, Kind
 from properties.helpers.alive import address_of, left_behind
 from properties.helpers.another_host import children, pool_with_another_host
@@ -240,17 +242,24 @@ def await_blow(incident: Incident, blow: threading.Timer, struck: list[int]) -> 
         time.sleep(SOON)
         return
     blow.join()
-    states, until = "T" if incident.number == "SIGSTOP" else "ZX", time.monotonic() + MARGIN
-    while any(_state(pid) not in states for pid in struck) and time.monotonic() < until:
+    for pid in struck:
+        if incident.number == "SIGSTOP":
+            await_stop(pid)
+            continue
+        # A zombie may have threads that still run: only its handle knows when all are gone.
+        with contextlib.suppress(ProcessLookupError):
+            handle = exit_handle(pid)
+            select.select([handle], [], [], MARGIN)
+            os.close(handle)
+
+
+def await_stop(pid: int) -> None:
+    """Wait until a process is stopped."""
+    until = time.monotonic() + MARGIN
+    while time.monotonic() < until:
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+            return
         time.sleep(0.01)
-
-
-def _state(pid: int) -> str:
-    """The state of a process as the kernel has it; X if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
 
 
 def strike(incident: Incident, supervisor: int, hit: list[float], struck: list[int]) -> None:
