@@ -12,7 +12,7 @@ import pytest
 
 from harness.untrusted import (
     LONGEST,
-    LONGEST_SAID,
+    LONGEST_MESSAGE,
     Misfit,
     NotReadable,
     fitted,
@@ -110,7 +110,7 @@ def test_a_record_is_what_its_document_says() -> None:
         ({"counts": {"y": -1}}, "counts: expected `int` >= 0"),
         ({"counts": []}, "counts: expected `object`, got `array`"),
         ({"a\nb": 1}, "a b: is not known"),
-        ({"x" * 1000: 1}, "x" * LONGEST_SAID + "…"),
+        ({"x" * 1000: 1}, "x" * LONGEST_MESSAGE + "…"),
     ],
 )
 def test_what_a_document_cannot_hold_is_said_with_its_field_in_one_sentence(
@@ -120,6 +120,6 @@ def test_what_a_document_cannot_hold_is_said_with_its_field_in_one_sentence(
         with pytest.raises(Misfit) as refused:
             fitted(WHOLE | change, Outer, where)
         whole = f"{where}.{said}".removeprefix(".").removesuffix("…")
-        assert str(refused.value).removesuffix("…") == whole[:LONGEST_SAID]
+        assert str(refused.value).removesuffix("…") == whole[:LONGEST_MESSAGE]
     with pytest.raises(Misfit, match=r"^expected `object`, got `array`$"):
         fitted([], Outer)

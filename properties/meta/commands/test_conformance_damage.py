@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from harness.cli import main
-from harness.commands.conformance import pages, so_far
+from harness.commands.conformance import pages, read_results_in
 from harness.conformance.document import FORMAT, NAME, BadResults
 from properties.helpers.fuzzing import fuzz, mutants
 from properties.helpers.places import ROOT
@@ -28,7 +28,7 @@ def document() -> str:
 def test_mutated_results_become_pages_or_are_refused(count: int, tmp_path: Path) -> None:
     def decode(data: bytes) -> None:
         (tmp_path / NAME).write_bytes(data)
-        for text in pages(so_far(tmp_path), tmp_path).values():
+        for text in pages(read_results_in(tmp_path), tmp_path).values():
             text.encode()
 
     seen = fuzz(decode, mutants(document(), Random(0)), BadResults, count)
@@ -50,7 +50,7 @@ def test_mutated_results_become_pages_or_are_refused(count: int, tmp_path: Path)
 def test_what_is_no_file_of_results_is_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(BadResults) as refused:
-        so_far(tmp_path)
+        read_results_in(tmp_path)
     assert str(refused.value).startswith(f"{tmp_path / NAME}: {said}")
 
 
