@@ -29,7 +29,7 @@ def test_the_site_is_built_and_no_link_leads_nowhere(tmp_path: Path) -> None:
 
 def test_a_link_that_leads_nowhere_fails_it() -> None:
     text = "[a](docs/x.md) [b](../golden/README.md) [c](../harness/cli.py) [d](conformance.json)"
-    assert website.linked(text) == "[a](x.md) [b](store.md) c [d](pages/conformance.html)"
+    assert website.adapt_links(text) == "[a](x.md) [b](store.md) c [d](pages/conformance.html)"
 
 
 def test_pictures_are_of_the_failures_that_are_kept() -> None:

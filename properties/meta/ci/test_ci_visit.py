@@ -184,7 +184,7 @@ def under_way(tmp_path: Path) -> Iterator[Started]:
         f"import sys\nsys.path[:0] = [{str(ROOT / 'ci')!r}]\n"
         "from pathlib import Path\nimport gpu\nfrom tier.steps import Step\n"
         "import signal\nfrom tier.visit import Visit\n"
-        "for number in gpu.ENDS:\n    signal.signal(number, gpu.interrupt)\n"
+        "for number in gpu.ENDING_SIGNALS:\n    signal.signal(number, gpu.interrupt)\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "steps = [Step(name, '', str(folder / name) + '.py', 60, 0) for name in "
         "('quick', 'stubborn', 'never')]\n"
