@@ -122,7 +122,7 @@ class Tensors:
     def __init__(self, x: Tensor, rank: int) -> None:
         self.x, self.other, self.at_root = x, 1 - rank, rank == ROOT
         self.parts = list(x.chunk(WORLD))
-        # To be filled: as large as a part, as this rank's tensor, and as both ranks' tensors; and the
+        # To be filled: as large as a part, as this rank's tensor, as both ranks' tensors; and the
         # last two in pieces.
         self.part = torch.empty_like(self.parts[0])
         self.same = torch.empty_like(x)
