@@ -1,4 +1,4 @@
-"""What `ci/bench.py` measures the harness against: the same step on the same ranks, alone.
+"""Run the same step on the same ranks without the harness, for `ci/bench.py` to compare with.
 
 As a candidate (`ci/bare.py:LOOP`) it runs the native step in a loop inside a rank of the pool, on
 models built beforehand, and discards what the step emits. As a program under torchrun it does what

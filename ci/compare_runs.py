@@ -108,7 +108,7 @@ COMMANDS = [
     "report nothing",
     "doctor",
 ]
-# What differs from run to run, and what replaces it before the comparison.
+# Patterns of text that differs from run to run, and their replacements before the comparison.
 VARYING = [
     (re.compile(r'("(?:\w*seconds|elapsed)": )[\d.]+'), r"\1#"),
     (re.compile(r'"code": "\w+"'), '"code": #'),

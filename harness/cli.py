@@ -1,7 +1,7 @@
 """The command line: parse the arguments, run one command, and return its exit status.
 
 1. The modules of the commands are imported only when needed, so that `--help` needs no torch.
-2. An error becomes one line on stderr and an exit status; no user sees a traceback.
+2. An error becomes a message on stderr and an exit status, never a traceback.
 3. In a world, where a launcher such as torchrun has started several processes, rank 0 runs the
    command, and the other processes provide its ranks.
 """

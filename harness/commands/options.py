@@ -87,7 +87,7 @@ class Pools(Device):
 
 @dataclass(frozen=True, kw_only=True)
 class Reference(Output):
-    """What a step is compared with."""
+    """The reference that a step is compared with."""
 
     against: Compared | None = PLAIN
     """plain: compare with plain training of the harness's model; self: with the candidate's own

@@ -22,7 +22,7 @@ class UsageError(BadInput):
 
 
 class Default(int):
-    """A number that is the default of an option, and that the user did not give."""
+    """The default of an option that takes a number: the user did not give it."""
 
 
 def as_text(value: object) -> str | None:

@@ -140,7 +140,7 @@ def harness_candidate(pytestconfig: pytest.Config) -> str:
 
 @pytest.fixture(scope="session")
 def harness_against(pytestconfig: pytest.Config) -> Against:
-    """What candidates are compared with, as given on the command line."""
+    """The reference of candidates, `plain` or `self`, as given on the command line."""
     against: Against = pytestconfig.getoption("--harness-against")
     return against
 

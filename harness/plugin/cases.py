@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from harness.case import Case
 
-# What is drawn by default, for each option that `check` has as well.
+# The values that are drawn by default, for each option that `check` has as well.
 USUAL: dict[str, tuple[Any, ...]] = {
     "sps": (2, 1, 3, 4),
     "dps": (1, 2),

@@ -41,8 +41,8 @@ class Running:
     # By candidate, what the test asked for and judged, and the bounds of what it judged.
     coverage: dict[str, Coverage] = field(default_factory=dict)
     bounds: dict[str, Bounds] = field(default_factory=dict)
-    # Whether the session has counted it, and whether some test has answered for its failures: a
-    # shared fixture is reported once for each test that takes it.
+    # Whether the session has counted it, and whether a test has answered for its failures. Several
+    # tests may take a shared fixture.
     is_counted: bool = False
     is_reported: bool = False
     # The records of shared fixtures that were set up for this test or fixture.

@@ -1,4 +1,4 @@
-"""What a session judged, and with what result; this is the only place that counts it.
+"""The counts of what a session judged, by result; no other place counts it.
 
 A worker of pytest-xdist sends its counts as a text to the controller, which adds them to its own.
 """
@@ -92,7 +92,7 @@ class SessionRecord:
 
     def _was_judged(self, candidate: str) -> bool:
         """Return whether it was judged, under this name or under another path of the file."""
-        return os.path.abspath(candidate) in map(os.path.abspath, self.coverage)  # noqa: PTH100
+        return os.path.abspath(candidate) in map(os.path.abspath, self.coverage)  # noqa: PTH100 - Path.resolve follows links
 
     def add(self, comparison: "Comparison") -> None:
         self.verdicts[comparison.verdict.name] += 1

@@ -10,13 +10,13 @@ from properties.helpers.places import ROOT
 SLEEPS, CLOCKS = {"sleep", "Timer"}, {"monotonic", "perf_counter", "time", "time_ns"}
 # Files that may call them, each with its reason.
 EXEMPT = {
-    "helpers/wait.py": "the one place that waits for what cannot be heard",
-    "meta/diagnosis/test_worked_example.py": "it gives a deadline, and does not measure",
-    "meta/failure/test_shrink_history.py": "it promises how long a search takes; a long test",
-    "meta/ranks/test_controller_faults.py": "that all ends at once is what is promised",
-    "meta/ranks/test_rank_faults.py": "that a fault is told in time is what is promised",
-    "meta/ranks/test_shared_gpu.py": "that ranks are given up in time is what is promised",
-    "meta/report/test_browser.py": "how long a page takes is what is promised",
+    "helpers/wait.py": "the one place that polls, for events without a notification",
+    "meta/diagnosis/test_worked_example.py": "it passes a deadline, and does not measure",
+    "meta/failure/test_shrink_history.py": "a long test of how long a search takes",
+    "meta/ranks/test_controller_faults.py": "it tests that all processes end at once",
+    "meta/ranks/test_rank_faults.py": "it tests that a fault is reported in time",
+    "meta/ranks/test_shared_gpu.py": "it tests that ranks are given up in time",
+    "meta/report/test_browser.py": "it tests how long a page takes",
 }
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.golden import Golden, Vector
     from harness.ranks.pool import RankPool
 
-# What a replay of a failure here needs besides the case and the candidate.
+# The options of `repro` that replay a failure here, besides the case and the candidate.
 REPLAY_OPTIONS = ("--against", ITSELF)
 
 
@@ -33,10 +33,10 @@ def adopt(options: OwnStep, goldens: "dict[str, Golden]") -> "dict[str, Golden]"
 
 
 def find_owners(options: OwnStep, goldens: "dict[str, Golden]") -> list[str]:
-    """Return the candidates whose numbers the goldens hold; the code of each one may run.
+    """Return the owners of the goldens: the candidates whose numbers they hold.
 
-    Raise `UsageError` if the options name a candidate for which no golden is: each golden has an
-    owner, and that one is another.
+    Raise `BadInput` if the code of an owner may not run, or if every golden has an owner and the
+    options name a candidate that is none of them.
     """
     from harness.candidates.registry import vouched_for
     from harness.golden.own import candidate_of

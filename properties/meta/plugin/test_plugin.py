@@ -159,7 +159,7 @@ def test_a_failing_proof_prints_one_block_with_the_reason_and_the_unsupported_ca
 
 
 @pytest.mark.slow
-def test_a_session_with_a_worker_of_xdist_reports_as_one_without_and_keeps_the_smallest_failure(
+def test_a_worker_of_xdist_reports_what_it_judged_and_the_smallest_failure_is_kept(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_fails=FAILS, test_needy=NEEDY)

@@ -1,4 +1,4 @@
-"""What a shared fixture judges counts for each test that takes the fixture."""
+"""A comparison in a shared fixture counts for each test that takes the fixture."""
 
 import pytest
 
