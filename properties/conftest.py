@@ -1,4 +1,4 @@
-"""Which candidates a property is about when it is about no one in particular."""
+"""Parametrize properties that hold of any candidate."""
 
 import pytest
 
@@ -6,7 +6,7 @@ DIALECTS = ("native-gather", "native-local")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`subject` is each dialect of our own, or the one candidate of the command line."""
+    """Let `subject` be each of our dialects, or the candidate that the command line names."""
     if "subject" in metafunc.fixturenames:
         named: str = metafunc.config.getoption("--harness-candidate")
         metafunc.parametrize("subject", DIALECTS if named in DIALECTS else [named])
