@@ -1,4 +1,4 @@
-"""Which profile of Hypothesis is the default here, and which tests are left out."""
+"""The default Hypothesis profile of this project's tests, and which tests run by default."""
 
 import os
 from collections import Counter
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from harness.importing import without_a_search_for_garbage
-from harness.plugin import DEFAULT, profiles
+from harness.plugin import DEFAULT_CANDIDATE, profiles
 
 QUICK = "quick; --slow adds what CI runs for every change, --all also the long"
 
@@ -34,43 +34,42 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Workers of xdist leave tests out as well, and say nothing of it."""
+    """Say which kinds of tests run: under pytest-xdist the summary counts no deselected tests."""
     if config.getoption("--all"):
         return "tests: all"
-    kinds = "quick and slow; --all adds the long" if _also_slow(config) else QUICK
+    kinds = "quick and slow; --all adds the long" if _runs_slow(config) else QUICK
     return f"tests: {kinds} ones"
 
 
-def _also_slow(config: pytest.Config) -> bool:
+def _runs_slow(config: pytest.Config) -> bool:
+    """Return whether slow tests run: with --slow, or if a test or a candidate is named."""
     is_named = any("::" in word for word in config.args)
-    is_named |= config.getoption("--harness-candidate", DEFAULT) != DEFAULT
+    is_named |= config.getoption("--harness-candidate", DEFAULT_CANDIDATE) != DEFAULT_CANDIDATE
     return is_named or bool(config.getoption("--slow"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that take their time are left out unless they are asked for.
-
-    Who names a candidate, or a test, asks for the slow ones.
-    """
+    """Deselect slow, long and library tests that the command line does not ask for."""
     if config.getoption("--all"):
         return
-    also_slow, also_library = _also_slow(config), config.getoption("--library")
-    taken: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
-    seen = Counter[str]()
+    runs_slow, runs_library = _runs_slow(config), config.getoption("--library")
+    selected: list[pytest.Item] = []
+    deselected: list[pytest.Item] = []
+    # How many parameters of each test came before.
+    count = Counter[str]()
     for item in items:
         test = item.nodeid.partition("[")[0]
         slow = item.get_closest_marker("slow")
-        is_slow = slow and seen[test] >= slow.kwargs.get("but", 0)
-        seen[test] += 1
-        is_left_out = (
+        is_slow = slow and count[test] >= slow.kwargs.get("but", 0)
+        count[test] += 1
+        is_deselected = (
             item.get_closest_marker("long")
-            or (item.get_closest_marker("library") and not also_library)
-            or (is_slow and not also_slow)
+            or (item.get_closest_marker("library") and not runs_library)
+            or (is_slow and not runs_slow)
         )
-        (left_out if is_left_out else taken).append(item)
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = taken
+        (deselected if is_deselected else selected).append(item)
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = selected
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,8 +1,8 @@
-"""What `ci/bench.py` compares with: the same step on the same ranks, and nothing else.
+"""Run the same step on the same ranks without the harness, for `ci/bench.py` to compare with.
 
 As a candidate (`ci/bare.py:LOOP`) it runs the native step in a loop inside a rank of the pool, on
-a model built beforehand and with nobody listening. As a program under torchrun it does what
-suites without a pool do for every case: start, run one case, end.
+models built beforehand, and discards what the step emits. As a program under torchrun it does what
+a test suite without a pool does for every case: start, run one case, end.
 """
 
 import os
@@ -19,12 +19,12 @@ from harness.candidates.own.native import GatherDialect, LocalDialect
 from harness.case import Case, parse
 from harness.reference import TORCH_DTYPES, Decoder
 
-# A file with one case to a line.
+# The variable that names a file with one case to a line.
 BATCH = "HARNESS_BENCH_BATCH"
 
 
-class Ready:
-    """Models built beforehand; a mixin for either dialect."""
+class CachedModels:
+    """A mixin for either dialect: it builds each model once."""
 
     models: ClassVar[dict[Case, Decoder]] = {}
 
@@ -35,29 +35,29 @@ class Ready:
         return self.models[case]
 
 
-class Gather(Ready, GatherDialect): ...
+class Gather(CachedModels, GatherDialect): ...
 
 
-class Local(Ready, LocalDialect): ...
+class Local(CachedModels, LocalDialect): ...
 
 
 class Loop(LocalDialect):
-    """The native steps, case after case."""
+    """Runs all cases of a file in both dialects, and emits how many seconds that took."""
 
     name = "bare-loop"
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         batch = [parse(line) for line in Path(os.environ[BATCH]).read_text().splitlines()]
         dialects = (Gather(), Local())
-        for each in batch:
-            Ready().model(each, rank)
+        for batch_case in batch:
+            CachedModels().model(batch_case, rank)
         dist.barrier(group=rank.world)
         started = time.perf_counter()
-        for each in batch:
+        for batch_case in batch:
             for dialect in dialects:
-                dialect.run(each, rank, lambda *_, **__: None)
+                dialect.run(batch_case, rank, lambda *_, **__: None)
         if rank.device.type == "cuda":
-            # It is given work, and does it later.
+            # Kernels run asynchronously.
             torch.cuda.synchronize(rank.device)
         seconds = time.perf_counter() - started
         super().run(case, rank, emit)
@@ -70,7 +70,7 @@ LOOP = Loop()
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    # One write, so that the words of two ranks cannot mix.
+    # A single write, so that the lines of two ranks cannot mix.
     os.write(1, b"ready\n")
     if len(sys.argv) > 1:
         alone, world, index = dist.new_subgroups(1)[0], dist.group.WORLD, dist.get_rank()

@@ -36,13 +36,13 @@ from harness.trace import Assembly
 from properties.helpers.judging import evaluate_all
 
 BARE = Path(__file__).resolve().parent / "bare.py"
-# As `check` runs them: each case once in either dialect, judged against the same references.
+# `check` runs each case once in either dialect, against the same references.
 DIALECTS = ("native-gather", "native-local")
 SIZES = (2, 4)
-# A loop over all cases is one of them.
+# Seconds for one case; for the pool, the whole bare loop is one case.
 DEADLINE = 120.0
 HARNESS = "harness, cases/s"
-# Cases that are drawn to see how long one takes.
+# Cases that are drawn to measure how long drawing one takes.
 DRAWS = 1000
 
 
@@ -60,13 +60,15 @@ def main() -> None:
     options = parser.parse_args()
     results: dict[str, Any]
     if options.length is not None:
-        results = length.measured(options.device, options.length)
+        results = length.measure_all(options.device, options.length)
     elif options.pools:
         pools = [int(number) for number in options.pools.split(",")]
-        results = {"whole campaigns": side_by_side(pools, options.cases, options.rounds)}
+        results = {"whole campaigns": compare_pools(pools, options.cases, options.rounds)}
     elif options.rate:
-        batches = {f"sp {sp}": batch_for(sp, options.cases) for sp in SIZES}
-        results = {sp: rates(of, options.rounds, options.device) for sp, of in batches.items()}
+        results = {
+            f"sp {sp}": measure_rates(batch_for(sp, options.cases), options.rounds, options.device)
+            for sp in SIZES
+        }
     else:
         results = {f"sp {sp}": measure(sp, options.cases, options.rounds) for sp in SIZES}
         draw = partial(generate, cases(), DRAWS, 0)
@@ -85,53 +87,53 @@ def batch_for(sp: int, count: int) -> list[Case]:
 
 
 def measure(sp: int, count: int, rounds: int) -> dict[str, Any]:
-    """Every figure for one size, on CPUs."""
+    """Measure every figure for one sp, on CPUs."""
     batch = batch_for(sp, count)
-    starts, bare_starts, torchruns, verdicts = [], [], [], []
+    starts, bare_starts, torchruns, checks = [], [], [], []
     for _ in range(3):
         with RankPool(sp) as pool:
             starts.append(seconds_of(partial(start, pool)))
-        bare_starts.append(torchrun(sp, None)[0])
-        torchruns.append(torchrun(sp, batch[0])[1])
-        verdicts.append(seconds_of(partial(checked, 1, sp)))
-    found = rates(batch, rounds, "cpu")
+        bare_starts.append(run_torchrun(sp, None)[0])
+        torchruns.append(run_torchrun(sp, batch[0])[1])
+        checks.append(seconds_of(partial(run_check, 1, sp)))
+    rates = measure_rates(batch, rounds, "cpu")
     per_case = median(torchruns)
     return {
-        **found,
+        **rates,
         "torchrun for every case, seconds": per_case,
-        "harness / torchrun for every case": found[HARNESS] * per_case,
+        "harness / torchrun for every case": rates[HARNESS] * per_case,
         "pool start, seconds": median(starts),
         "bare torchrun start, seconds": median(bare_starts),
         "pool start / bare torchrun start": median(map(truediv, starts, bare_starts)),
-        "check of one case, seconds": median(verdicts),
-        "check of one case / torchrun for one": median(map(truediv, verdicts, torchruns)),
+        "check of one case, seconds": median(checks),
+        "check of one case / torchrun for one": median(map(truediv, checks, torchruns)),
     }
 
 
-def side_by_side(pools: list[int], count: int, rounds: int) -> dict[str, Any]:
-    """Cases in a second of a whole `check`, by how many pools it has."""
+def compare_pools(pools: list[int], count: int, rounds: int) -> dict[str, Any]:
+    """Measure the cases per second of a whole `check`, for each number of pools."""
     times: dict[int, list[float]] = {number: [] for number in pools}
     for _ in range(rounds):
         for number in pools:
-            times[number].append(seconds_of(partial(checked, count, 2, "--pools", str(number))))
-    found = {f"{n} pools, cases/s": count / median(each) for n, each in times.items()}
+            times[number].append(seconds_of(partial(run_check, count, 2, "--pools", str(number))))
+    rates = {f"{n} pools, cases/s": count / median(each) for n, each in times.items()}
     first, *others = times.values()
-    grown = {
+    speedups = {
         f"{n} pools / {pools[0]}": median(map(truediv, first, each))
         for n, each in zip(pools[1:], others, strict=True)
     }
-    return {**found, **grown}
+    return {**rates, **speedups}
 
 
-def checked(count: int, sp: int, *more: str) -> None:
-    """A command from its start to its end."""
+def run_check(count: int, sp: int, *more: str) -> None:
+    """Run the command `check` from its start to its end."""
     words = ["--cases", str(count), "--sp", str(sp), "--dp", "1", "--candidate", DIALECTS[1]]
     command = [sys.executable, "-m", "harness", "check", *words, *more]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def rates(batch: list[Case], rounds: int, device: str) -> dict[str, Any]:
-    """Cases in a second, by the harness and by a loop on the same ranks, turn by turn."""
+def measure_rates(batch: list[Case], rounds: int, device: str) -> dict[str, Any]:
+    """Measure the cases per second of the harness and of a bare loop, in turn on one pool."""
     size, steps = batch[0].sp, len(batch) * len(DIALECTS)
     harness_rates, bare_rates = [], []
     with (
@@ -157,13 +159,13 @@ def rates(batch: list[Case], rounds: int, device: str) -> dict[str, Any]:
 
 
 def judge(batch: list[Case], pool: RankPool) -> None:
-    """Generated cases through references, ranks and judgement."""
+    """Judge each case in either dialect, and require that it passes."""
     for comparison in evaluate_all(product(batch, DIALECTS), pool):
         assert comparison.verdict.passed, comparison
 
 
 def bare_seconds(batch: list[Case], pool: RankPool) -> float:
-    """The same steps in a loop on the same ranks, as the ranks themselves timed it."""
+    """Run the same steps in a loop on the same ranks; return the seconds that it measured."""
     outcome = pool.run(batch[0], locate(f"{BARE}:LOOP"), traced=True)
     assert isinstance(outcome, Assembly), outcome
     return float(outcome.trace["seconds"].values)
@@ -174,8 +176,8 @@ def start(pool: RankPool) -> None:
     assert fault is None, fault
 
 
-def torchrun(sp: int, case: Case | None) -> tuple[float, float]:
-    """Seconds until all ranks are up, and until everything has ended."""
+def run_torchrun(sp: int, case: Case | None) -> tuple[float, float]:
+    """Return the seconds until all ranks of a torchrun are up, and until all have ended."""
     started = time.perf_counter()
     process = subprocess.Popen(
         [
@@ -189,11 +191,11 @@ def torchrun(sp: int, case: Case | None) -> tuple[float, float]:
     )  # fmt: skip
     assert process.stdout is not None
     for _ in range(sp):
-        said = process.stdout.readline()
-        assert said == "ready\n", said
-    up = time.perf_counter() - started
+        line = process.stdout.readline()
+        assert line == "ready\n", line
+    until_ready = time.perf_counter() - started
     assert process.wait() == 0
-    return up, time.perf_counter() - started
+    return until_ready, time.perf_counter() - started
 
 
 def seconds_of(action: Callable[[], object]) -> float:

@@ -1,15 +1,16 @@
 #!/usr/bin/env -S .venv/bin/python
-"""Faults at random, one after the other: each must be told as what it is, and be over.
+"""Cause random faults in rank pools, one after the other, and check how each is reported.
 
-Run it as `.venv/bin/python ci/chaos.py SEED MINUTES`. Of each fault it asks: is its kind right,
-and the rank that is blamed; was it told in time; is the next case right; is anything left. It
-prints a table, and fails at the first fault of which something is not as it should be. With
-`--keep` the table goes into docs/faults.md.
+Run it as `.venv/bin/python ci/chaos.py SEED MINUTES`. After each fault it checks that its kind and
+the blamed rank are right, that it was reported in time, that the next case is judged right, and
+that no process or file is left behind. It stops with an error at the first fault that fails a
+check; otherwise it prints a table, and with `--keep` writes it into docs/faults.md.
 """
 
 import contextlib
 import os
 import random
+import select
 import signal
 import sys
 import threading
@@ -28,6 +29,7 @@ from harness.campaign.markdown import marked, table
 from harness.candidates import locate
 from harness.case import parse
 from harness.ranks.pool import START_DEADLINE, RankPool
+from harness.ranks.process_exit import exit_handle
 from harness.trace import Assembly, Fault, Kind
 from properties.helpers.alive import address_of, left_behind
 from properties.helpers.another_host import children, pool_with_another_host
@@ -43,9 +45,10 @@ CASES = [
         "rows=6:110110 sp=2 heads=4/2 layers=2 dtype=bf16",
     )
 ]
-# Ranks that are kept from coming up are waited for no longer than that.
-DEADLINE, KEPT_FROM_STARTING, MARGIN = 3.0, 20.0, 10.0
-# Who is struck, by its place among the pool's processes; by what; and when.
+# Seconds for a case, for the start of ranks that a signal keeps from starting, and for a report
+# beyond these.
+DEADLINE, FAILED_START, MARGIN = 3.0, 20.0, 10.0
+# Which process gets a signal, by its position among the pool's processes; which signal; and when.
 TARGETS = {"the supervisor": 0, "rank 0": 1, "rank 1": 2}
 DEADLY = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS")
 MOMENTS = STARTING, IDLE, IN_A_CASE, CLOSING = (
@@ -54,10 +57,10 @@ MOMENTS = STARTING, IDLE, IN_A_CASE, CLOSING = (
     "in a case",
     "while it ends",
 )
-# Seconds after which the blow falls; SOON after it, idle ranks get a case, or are told to end.
+# Seconds until idle ranks get a case or are closed, and the range of seconds until the signal.
 SOON = 0.1
 DELAYS = {STARTING: (0.0, 0.4), IDLE: (0.0, 0.0), IN_A_CASE: (0.2, 0.6), CLOSING: (0.08, 0.11)}
-# What planted candidates do to rank 1, and what may be told of it.
+# Planted candidates, each of which does something to rank 1, and the kinds that may be reported.
 PLANTED = {
     "SLEEPS": {Kind.HUNG},
     "SLEEPS_ELSEWHERE": {Kind.HUNG},
@@ -79,62 +82,63 @@ PLANTED = {
     "LEAVES_WITH_A_LONG_WORD": {Kind.RAISED},
     "TALKS_GARBAGE": {Kind.PROTOCOL},
 }
-# Where ranks are of two hosts, as under a launcher, rank 1 is there.
+# With ranks on two hosts, as under a launcher, rank 1 is on the other one.
 ELSEWHERE = ", on another host"
-# Where several ranks wait for each other, or none has connected, nobody can say for whom.
-BLAME_NOBODY = (Kind.START, Kind.HUNG, Kind.LAUNCHER)
+# Kinds that may blame no rank: several ranks wait for each other, or none has connected.
+MAY_BLAME_NO_RANK = (Kind.START, Kind.HUNG, Kind.LAUNCHER)
 
 
 @dataclass(frozen=True)
 class Incident:
-    """A fault to come, and what may be told of it."""
+    """A fault to cause, and how it may be reported."""
 
     name: str
     candidate: str
     kinds: frozenset[Kind]
-    # Who is to blame, if anybody.
+    # The rank to blame, if the fault is that of a rank.
     rank: int | None
     moment: str = IN_A_CASE
-    # Of a signal: which, and to whom.
-    number: str = ""
+    # The signal to send, if any, and the process that gets it, as TARGETS has it.
+    signal_name: str = ""
     target: int = 0
     # Whether rank 1 is on another host.
     elsewhere: bool = False
 
 
 def incidents() -> Iterator[Incident]:
-    """Every kind there is."""
+    """Yield every incident: planted candidates, and signals to each process at each moment."""
     for name, kinds in PLANTED.items():
-        # From another host all that its child says comes first, and that may take too long.
+        # On another host, the output of its child is forwarded first, which may take too long.
         for elsewhere in (False,) if name == "LEAVES_A_TALKER" else (False, True):
-            called = f"{name}{ELSEWHERE * elsewhere}"
-            incident = Incident(called, f"{FAULTY}:{name}", frozenset(kinds), 1)
+            title = f"{name}{ELSEWHERE * elsewhere}"
+            incident = Incident(title, f"{FAULTY}:{name}", frozenset(kinds), 1)
             yield replace(incident, elsewhere=elsewhere)
-    for number, moment in product((*DEADLY, "SIGSTOP"), (IDLE, IN_A_CASE)):
-        told = frozenset({Kind.HUNG if number == "SIGSTOP" else Kind.DIED})
+    for signal_name, moment in product((*DEADLY, "SIGSTOP"), (IDLE, IN_A_CASE)):
+        kind = frozenset({Kind.HUNG if signal_name == "SIGSTOP" else Kind.DIED})
         candidate = f"{FAULTY}:SLEEPS_BOTH" if moment == IN_A_CASE else RIGHT
-        name = f"{number} to rank 1{ELSEWHERE}"
-        yield Incident(name, candidate, told, 1, moment, number, 1, elsewhere=True)
-    for (who, target), number, moment in product(TARGETS.items(), (*DEADLY, "SIGSTOP"), MOMENTS):
-        if number == "SIGSTOP" and who == "the supervisor":
-            # Ranks go on without it.
+        title = f"{signal_name} to rank 1{ELSEWHERE}"
+        yield Incident(title, candidate, kind, 1, moment, signal_name, 1, elsewhere=True)
+    signals = (*DEADLY, "SIGSTOP")
+    for (process, target), signal_name, moment in product(TARGETS.items(), signals, MOMENTS):
+        if signal_name == "SIGSTOP" and process == "the supervisor":
+            # It is no fault: the ranks work without the supervisor.
             continue
-        kinds = {Kind.LAUNCHER if who == "the supervisor" else Kind.DIED}
-        if number == "SIGSTOP":
+        kinds = {Kind.LAUNCHER if process == "the supervisor" else Kind.DIED}
+        if signal_name == "SIGSTOP":
             kinds = {Kind.HUNG}
         if moment == STARTING:
-            # It may be up by the time that it is struck.
+            # The signal may come before or after the ranks are ready.
             kinds |= {Kind.START}
         candidate = f"{FAULTY}:SLEEPS_BOTH" if moment == IN_A_CASE else RIGHT
         rank = target - 1 if target else None
-        name = f"{number} to {who}"
-        yield Incident(name, candidate, frozenset(kinds), rank, moment, number, target)
+        title = f"{signal_name} to {process}"
+        yield Incident(title, candidate, frozenset(kinds), rank, moment, signal_name, target)
 
 
 def main() -> None:
     seed, minutes = int(sys.argv[1]), float(sys.argv[2])
-    draw, every = random.Random(seed), list(incidents())  # noqa: S311 - nothing to hide
-    # Each once, and then any.
+    draw, every = random.Random(seed), list(incidents())  # noqa: S311 - no secret depends on it
+    # Each incident once, and then random ones.
     coming = draw.sample(every, len(every))
     until = time.monotonic() + 60 * minutes
     seconds: defaultdict[str, defaultdict[str, list[float]]]
@@ -144,83 +148,85 @@ def main() -> None:
         while time.monotonic() < until:
             incident = coming.pop() if coming else draw.choice(every)
             ranks, host = elsewhere[:2] if incident.elsewhere else (pool, None)
-            took, wrong = suffered(incident, ranks, draw, host)
+            took, error = cause(incident, ranks, draw, host)
             if took is None:
                 continue
             count += 1
             seconds[incident.name][incident.moment].append(took)
-            if wrong:
+            if error:
                 sys.exit(
-                    f"chaos {seed}, fault {count}, {incident.name} {incident.moment}: {wrong}"
+                    f"chaos {seed}, fault {count}, {incident.name} {incident.moment}: {error}"
                 )
     rows = (
         (name, *(f"{len(at[m])} x {median(at[m]):.1f}" if at[m] else "" for m in MOMENTS))
         for name, at in sorted(seconds.items())
     )
-    seen = sum(len(at) for at in seconds.values())
-    said = (
-        f"{count} faults in a row from seed {seed}, of {seen} kinds, and no miss. How often each, "
-        "and the median of the seconds until it was told:\n\n"
+    kinds = sum(len(at) for at in seconds.values())
+    text = (
+        f"{count} faults in a row from seed {seed}, of {kinds} kinds, and no miss. "
+        "How often each, and the median of the seconds until it was told:\n\n"
     ) + table(("fault", *MOMENTS), rows)
-    print(said)
+    print(text)
     if "--keep" in sys.argv:
-        PAGE.write_text(marked(PAGE.read_text(), "chaos", said))
+        PAGE.write_text(marked(PAGE.read_text(), "chaos", text))
 
 
-def suffered(
+def cause(
     incident: Incident, pool: RankPool, draw: random.Random, host: Popen[str] | None = None
 ) -> tuple[float | None, str]:
-    """Seconds until it was told, or nothing where nobody was struck; and what went wrong.
+    """Cause a fault; return the seconds until it was reported, and what was wrong with that.
 
-    Where rank 1 is on another `host`, that is the process that keeps it.
+    The seconds are None if the signal came too early or too late for the moment of the incident.
+    If rank 1 is on another host, `host` is the process that keeps the ranks there.
     """
     if incident.moment == STARTING:
         pool.close()
-        pool.deadlines.start = KEPT_FROM_STARTING
+        pool.deadlines.start = FAILED_START
         pool.start()
     elif fault := pool.wait_until_ready():
         return 0.0, f"no ranks: {fault.summary}"
     supervisor = children(host.pid)[0] if host else pool.pids()[0]
     address = address_of(supervisor)
-    hit: list[float] = []
+    sent: list[float] = []
+    targets: list[int] = []
     delay = draw.uniform(*DELAYS[incident.moment])
-    blow = threading.Timer(delay, strike, (incident, supervisor, hit))
-    if incident.number:
-        blow.start()
+    timer = threading.Timer(delay, send_signal, (incident, supervisor, sent, targets))
+    if incident.signal_name:
+        timer.start()
     if incident.moment in (IDLE, CLOSING):
-        time.sleep(SOON)
-    began = time.monotonic()
+        await_effect(incident, timer, targets)
+    started = time.monotonic()
     if incident.moment == CLOSING:
         pool.close()
-        wrong = ""
+        error = ""
     else:
         outcome = pool.run(draw.choice(CASES), locate(incident.candidate))
-        wrong = wrongly_told(incident, outcome)
-    took = time.monotonic() - began
-    if incident.number:
-        blow.join()
-        if not hit or (incident.moment in (STARTING, CLOSING) and hit[0] > began + took):
-            # It came up, and was done, before, or had ended its ranks.
+        error = check_report(incident, outcome)
+    took = time.monotonic() - started
+    if incident.signal_name:
+        timer.join()
+        if not sent or (incident.moment in (STARTING, CLOSING) and sent[0] > started + took):
+            # The ranks had done the case, or had ended, before the signal came.
             pool.close()
             return None, ""
         if incident.moment == STARTING and isinstance(outcome, Assembly):
-            # Or it had answered before: then the next case tells of it.
-            wrong = wrongly_told(incident, pool.run(CASES[0], locate(incident.candidate)))
-            wrong = wrong or left_wrong(address, pool)
+            # The target had already answered, so that the next case must report the fault.
+            error = check_report(incident, pool.run(CASES[0], locate(incident.candidate)))
+            error = error or check_aftermath(address, pool)
             pool.close()
-            return (took, wrong) if wrong else (None, "")
-    most = (KEPT_FROM_STARTING if incident.moment == STARTING else DEADLINE) + MARGIN
+            return (took, error) if error else (None, "")
+    most = (FAILED_START if incident.moment == STARTING else DEADLINE) + MARGIN
     if took > most:
-        wrong = wrong or f"told after {took:.1f} s"
-    return took, wrong or left_wrong(address, pool)
+        error = error or f"told after {took:.1f} s"
+    return took, error or check_aftermath(address, pool)
 
 
-def left_wrong(address: str, pool: RankPool) -> str:
-    """What is not as it should be once a fault is told."""
-    # Ranks that did not come up once are not asked again.
-    if pool.deadlines.start == KEPT_FROM_STARTING:
+def check_aftermath(address: str, pool: RankPool) -> str:
+    """Return what is wrong after a fault: processes or files that are left, or the next case."""
+    # The pool does not try again to start ranks that failed to start.
+    if pool.deadlines.start == FAILED_START:
         pool.close()
-    # From here on nobody keeps them, and a busy machine may take its time.
+    # No signal prevents the next start, and a busy machine may need long for it.
     pool.deadlines.start = START_DEADLINE
     if left := left_behind(address):
         return f"it left {left[:3]}"
@@ -230,27 +236,60 @@ def left_wrong(address: str, pool: RankPool) -> str:
     return ""
 
 
-def strike(incident: Incident, supervisor: int, hit: list[float]) -> None:
-    """As soon as it is there: a rank is a child of its supervisor before it has connected."""
+def await_effect(incident: Incident, timer: threading.Timer, targets: list[int]) -> None:
+    """Wait a moment; if ranks are idle, wait until the signal has taken effect.
+
+    On a busy machine a process may outlive a signal for a while.
+    """
+    if incident.moment == CLOSING or not incident.signal_name:
+        time.sleep(SOON)
+        return
+    timer.join()
+    for pid in targets:
+        if incident.signal_name == "SIGSTOP":
+            await_stop(pid)
+            continue
+        # Threads of a zombie may still run; its handle becomes readable when all have ended.
+        with contextlib.suppress(ProcessLookupError):
+            handle = exit_handle(pid)
+            select.select([handle], [], [], MARGIN)
+            os.close(handle)
+
+
+def await_stop(pid: int) -> None:
+    """Wait until a process is stopped."""
     until = time.monotonic() + MARGIN
-    while not hit and time.monotonic() < until:
-        # Whoever is gone meanwhile is not struck.
+    while time.monotonic() < until:
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+            return
+        time.sleep(0.01)
+
+
+def send_signal(
+    incident: Incident, supervisor: int, sent: list[float], targets: list[int]
+) -> None:
+    """Send the signal as soon as its target exists, which may be before a rank has connected."""
+    until = time.monotonic() + MARGIN
+    while not sent and time.monotonic() < until:
+        # The target may end meanwhile.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
             pids = [supervisor, *map(int, children)]
             if incident.target < len(pids):
-                os.kill(pids[incident.target], signal.Signals[incident.number])
-                hit.append(time.monotonic())
+                os.kill(pids[incident.target], signal.Signals[incident.signal_name])
+                targets.append(pids[incident.target])
+                sent.append(time.monotonic())
         time.sleep(0.01)
 
 
-def wrongly_told(incident: Incident, outcome: object) -> str:
+def check_report(incident: Incident, outcome: object) -> str:
+    """Return what is wrong with the outcome of a case in which an incident happened."""
     if not isinstance(outcome, Fault):
         return f"nobody noticed: {type(outcome).__name__}"
     if outcome.kind not in incident.kinds:
         return f"told as {outcome.kind}: {outcome.summary}"
-    unnamed = outcome.rank is None and outcome.kind in BLAME_NOBODY
-    if incident.rank is not None and outcome.rank != incident.rank and not unnamed:
+    blames_none = outcome.rank is None and outcome.kind in MAY_BLAME_NO_RANK
+    if incident.rank is not None and outcome.rank != incident.rank and not blames_none:
         return f"rank {outcome.rank} is blamed: {outcome.summary}"
     return ""
 

@@ -14,7 +14,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
@@ -42,8 +41,8 @@ class Crashes(LocalDialect):
 
 REFUSES, CRASHES, WRONG = Refuses(), Crashes(), BANK["B14"]
 """
-# One in the folder of the one before it.
-RUNS = [
+# Each command runs in the folder that the commands before it have written to.
+COMMANDS = [
     "--help",
     "--version",
     "check --help",
@@ -109,8 +108,8 @@ RUNS = [
     "report nothing",
     "doctor",
 ]
-# What may differ from run to run.
-VARIES = [
+# Patterns of text that differs from run to run, and their replacements before the comparison.
+VARYING = [
     (re.compile(r'("(?:\w*seconds|elapsed)": )[\d.]+'), r"\1#"),
     (re.compile(r'"code": "\w+"'), '"code": #'),
     (re.compile(r'"pace": \{.*?\}\s*\}', re.DOTALL), '"pace": #'),
@@ -122,48 +121,49 @@ VARIES = [
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("commit")
-    options.add_argument("--only", default="")
-    given = options.parse_args()
-    asked = [words for words in RUNS if given.only in words]
-    if not asked:
-        options.error(f"--only={given.only}: no command contains it")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("commit")
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    commands = [words for words in COMMANDS if options.only in words]
+    if not commands:
+        parser.error(f"--only={options.only}: no command contains it")
     with tempfile.TemporaryDirectory() as folder:
         before = Path(folder) / "checkout"
         git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--detach", str(before), given.commit], check=True)
+        subprocess.run([*git, "add", "--detach", str(before), options.commit], check=True)
         try:
-            return compared(before, Path(folder), asked)
+            return compare(before, Path(folder), commands)
         finally:
             subprocess.run([*git, "remove", "--force", str(before)], check=True)
 
 
-def compared(before: Path, folder: Path, asked: list[str]) -> int:
+def compare(before: Path, folder: Path, commands: list[str]) -> int:
+    """Run each command in both checkouts and print the differences; return 1 if there are any."""
     changed = 0
-    places = {before: folder / "before", ROOT: folder / "after"}
-    for place in places.values():
+    folders = {before: folder / "before", ROOT: folder / "after"}
+    for place in folders.values():
         place.mkdir()
         (place / "mine.py").write_text(MINE)
-    for words in asked:
+    for words in commands:
         with ThreadPoolExecutor() as threads:
-            seen = threads.map(seen_in, places, places.values(), repeat(words))
-        old, new = seen
+            old, new = threads.map(record_run, folders, folders.values(), repeat(words))
         lines = list(difflib.unified_diff(old, new, "before", "after", lineterm="", n=1))
         print(f"{'differs' if lines else 'same   '}  {words}", flush=True)
-        print("\n".join(lines[:60]), flush=True) if lines else None
+        if lines:
+            print("\n".join(lines[:60]), flush=True)
         changed += bool(lines)
-    print(f"{changed} of {len(asked)} commands differ")
+    print(f"{changed} of {len(commands)} commands differ")
     return int(changed > 0)
 
 
-def seen_in(checkout: Path, place: Path, words: str) -> list[str]:
-    """Its exit status, what it prints, and what it writes."""
-    known = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+def record_run(checkout: Path, folder: Path, words: str) -> list[str]:
+    """Run a command in a folder; return its exit status, its output, and the files it wrote."""
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     run = subprocess.run(
-        # Some of them redirect.
+        # With a shell, because some commands redirect their output.
         ["bash", "-c", f"{sys.executable} -m harness {words}"],
-        cwd=place,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(checkout), "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -171,22 +171,23 @@ def seen_in(checkout: Path, place: Path, words: str) -> list[str]:
         check=False,
     )
     parts = [f"status {run.returncode}", "stdout", run.stdout, "stderr", run.stderr]
-    for path in sorted(place.rglob("*")):
-        if path.is_file() and known.get(path) != path.stat().st_mtime_ns:
-            parts += [f"file {path.relative_to(place)}", *written(path)]
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and before.get(path) != path.stat().st_mtime_ns:
+            parts += [f"file {path.relative_to(folder)}", read(path)]
     text = "\n".join(parts)
-    for path, name in ((Path(sys.prefix), "PYTHON"), (checkout, "CHECKOUT"), (place, "HERE")):
+    for path, name in ((Path(sys.prefix), "PYTHON"), (checkout, "CHECKOUT"), (folder, "HERE")):
         text = text.replace(str(path), name)
-    for varies, kept in VARIES:
-        text = varies.sub(kept, text)
+    for pattern, replacement in VARYING:
+        text = pattern.sub(replacement, text)
     return text.splitlines()
 
 
-def written(path: Path) -> Iterator[str]:
+def read(path: Path) -> str:
+    """Return the text of a file, or the digest of a binary one."""
     try:
-        yield path.read_text()
+        return path.read_text()
     except UnicodeDecodeError:
-        yield hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 #!/usr/bin/env -S .venv/bin/python
-"""Write the pages that say what code and results say; run it as `.venv/bin/python ci/docs.py`."""
+"""Write the tables of the pages from the code and from the results of `conformance`.
+
+Run it as `.venv/bin/python ci/docs.py`.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -29,7 +32,7 @@ Row = tuple[str, ...]
 
 
 def main() -> None:
-    documented()
+    update_findings()
     for page in (ROOT / "docs" / FOLDER).glob("*/*.md"):
         page.unlink()
     for page, text in pages().items():
@@ -37,8 +40,8 @@ def main() -> None:
         page.write_text(text)
 
 
-def documented() -> None:
-    """Findings in the document of results, with what folders say of them today."""
+def update_findings() -> None:
+    """Update the findings in the results: drop those that no package lists any more."""
     results = read(ROOT / "docs")
     listed = {
         f"{library.name} {bug.key}" for library in libraries().values() for bug in bugs(library)
@@ -52,31 +55,31 @@ def documented() -> None:
 
 
 def pages() -> dict[Path, str]:
-    """Every page that is made or holds a table, as it should be."""
-    written: dict[str, str] = {}
+    """Return the text of every page that is generated or holds a generated table."""
+    texts: dict[str, str] = {}
     for name, mark, heads, rows in tables():
-        page = written.get(name) or (ROOT / name).read_text()
-        written[name] = marked(page, mark, table(heads, rows))
-    measured = conformance.pages(read(ROOT / "docs"), ROOT / "docs")
-    written |= {f"docs/{name}": page for name, page in measured.items()}
-    return {ROOT / name: page for name, page in written.items()}
+        page = texts.get(name) or (ROOT / name).read_text()
+        texts[name] = marked(page, mark, table(heads, rows))
+    generated = conformance.pages(read(ROOT / "docs"), ROOT / "docs")
+    texts |= {f"docs/{name}": page for name, page in generated.items()}
+    return {ROOT / name: page for name, page in texts.items()}
 
 
 def tables() -> Iterator[tuple[str, str, Row, Iterable[Row]]]:
-    """The page of each, its mark there, its heads and its rows."""
+    """Yield for each table its page, the mark of its place there, its heads and its rows."""
     heads, *libraries = by_library(read(ROOT / "docs"))
     yield "README.md", "conformance", heads, libraries
     situations = ((name, sentence(predicate)) for name, predicate in SITUATIONS.items())
     yield "docs/cases.md", "situations", ("situation", "why it matters"), situations
     relations = (*LAYOUT, RESHARDED, *CONTENT)
-    found = ((each.claim, MUTANTS[each.kills].sentence) for each in relations)
-    yield "docs/properties.md", "relations", ("property", "finds"), found
+    claims = ((each.claim, MUTANTS[each.kills].sentence) for each in relations)
+    yield "docs/properties.md", "relations", ("property", "finds"), claims
     heads = ("name", "what it looks like", "usual cause", "for example")
     anomalies = ((f"`{a.name}`", a.looks, a.cause, examples(a.name)) for a in ANOMALIES.values())
     yield "docs/anomalies.md", "anomalies", heads, anomalies
     heads = ("mutant", "the bug", "needs", "name", "all keys", "required", "alone", "threads")
     mutants = (
-        (m.key, m.sentence, ", ".join(m.needs) or "nothing", m.anomaly, *called(m.key),
+        (m.key, m.sentence, ", ".join(m.needs) or "nothing", m.anomaly, *named(m.key),
          ALONE[m.key], ", ".join(m.threads))
         for m in MUTANTS.values()
     )  # fmt: skip
@@ -92,14 +95,14 @@ def tables() -> Iterator[tuple[str, str, Row, Iterable[Row]]]:
     heads = ("golden", "tokens", "hunts", "what is peculiar about it")
     vectors = [golden.vector for golden in examine(Store(ROOT / "golden").files())[0].values()]
     goldens = (
-        (f"`{v.name}`", str(v.case.tokens), ", ".join((*v.hunts, *published(v.name))), v.comment)
+        (f"`{v.name}`", str(v.case.tokens), ", ".join((*v.hunts, *upstream(v.name))), v.comment)
         for v in vectors
     )
     yield "golden/README.md", "goldens", heads, goldens
 
 
-def published(golden: str) -> list[str]:
-    """Bugs of released packages that show on a golden's batch."""
+def upstream(golden: str) -> list[str]:
+    """Return the bugs of published packages that the batch of a golden shows."""
     return [
         f"`{library.name}` {bug.key}"
         for library in libraries().values()
@@ -109,15 +112,18 @@ def published(golden: str) -> list[str]:
 
 
 def examples(anomaly: str) -> str:
-    """Threads about what is called so."""
+    """Return up to three public threads about bugs with this anomaly."""
     threads = [
         thread for m in MUTANTS.values() if m.anomaly == anomaly for thread in m.threads[:1]
     ]
     return ", ".join(list(dict.fromkeys(threads))[:3])
 
 
-def called(key: str) -> tuple[str, ...]:
-    """Whether experiments give it its name, with all keys and with required ones; or which."""
+def named(key: str) -> tuple[str, ...]:
+    """Return how a diagnosis names a mutant, from all keys and from the required ones only.
+
+    That is `yes` if the name is the mutant's anomaly, else the name.
+    """
     anomaly = MUTANTS[key].anomaly
     return tuple(
         "yes" if name == anomaly else name for name in CALLED.get(key, (anomaly, anomaly))
@@ -125,7 +131,7 @@ def called(key: str) -> tuple[str, ...]:
 
 
 def sentence(documented: object) -> str:
-    """A docstring on one line, without its number in somebody's catalogue."""
+    """Return a docstring on one line, without the key of a mutant in front."""
     text = documented.__doc__
     assert text, documented
     return re.sub(r"^B\d+: (.)", lambda found: found[1].upper(), " ".join(text.split()))

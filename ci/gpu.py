@@ -29,7 +29,7 @@ from project import ROOT
 from tier.steps import ANY, PLANS, STEPS, VISIT, chosen
 from tier.visit import Interrupted, Visit
 
-ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NAMES = {*PLANS, *(step.name for step in STEPS)}
 
 
@@ -48,7 +48,7 @@ def main() -> int:
         plans = (f"{name:14} {', '.join(of)}" for name, of in PLANS.items())
         print("Steps, the most valuable first:", *steps, "", "Plans:", *plans, sep="\n")
         return 0
-    out, names = place(options.words)
+    out, names = split(options.words)
     device = os.environ.get("DEVICE", "cuda")
     for word in (word for word in names if word not in NAMES):
         refuse(f"{word}: is no step and no plan; --list shows them")
@@ -57,9 +57,9 @@ def main() -> int:
     if device not in ANY:
         refuse(f"DEVICE={device}: use one of {', '.join(ANY)}")
     seconds = options.limit or (VISIT if PLANS.keys() & set(names) else float("inf"))
-    for number in ENDS:
+    for number in ENDING_SIGNALS:
         signal.signal(number, interrupt)
-    with tempfile.TemporaryDirectory() as brought:
+    with tempfile.TemporaryDirectory() as packages:
         visit = Visit(
             out=out,
             archive=options.archive or out / "gpu-results.tar.gz",
@@ -68,11 +68,11 @@ def main() -> int:
             deadline=options.deadline,
             most_cases=int(os.environ.get("CASES", "0")),
             limit=seconds,
-            paths=(brought, str(ROOT)),
-            nccl=unpacked(packed, brought) if (packed := os.environ.get("NCCL")) else "",
+            paths=(packages, str(ROOT)),
+            nccl=unpack_nccl(packed, packages) if (packed := os.environ.get("NCCL")) else "",
         )
         if wheels := os.environ.get("WHEELS"):
-            bring(wheels, visit.python, brought)
+            unpack_wheels(wheels, visit.python, packages)
         return visit.run(chosen(names, sized=seconds < float("inf")))
 
 
@@ -81,23 +81,23 @@ def refuse(why: str) -> NoReturn:
     sys.exit(2)
 
 
-def place(words: list[str]) -> tuple[Path, list[str]]:
-    """Where to, and what: the folder may be left out."""
+def split(words: list[str]) -> tuple[Path, list[str]]:
+    """Split the arguments into the folder for results, which has a default, and the steps."""
     if words and words[0] not in NAMES:
         return Path(words[0]).absolute(), words[1:]
     return ROOT / "gpu-results" / ("-".join(words) or "all"), words
 
 
-def bring(wheels: str, python: str, to: str) -> None:
-    """Unpack what the interpreter lacks."""
+def unpack_wheels(wheels: str, python: str, folder: str) -> None:
+    """Unpack the wheels of packages that the interpreter lacks, without changing it."""
     command = [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-    done = subprocess.run([*command, "--target", to, *Path(wheels).glob("*.whl")], check=False)
-    if done.returncode:
+    files = Path(wheels).glob("*.whl")
+    if subprocess.run([*command, "--target", folder, *files], check=False).returncode:
         refuse(f"{wheels}: cannot be unpacked")
 
 
-def unpacked(packed: str, folder: str) -> str:
-    """The library that `ci/nccl.py` packed."""
+def unpack_nccl(packed: str, folder: str) -> str:
+    """Unpack the library that `ci/nccl.py` packed, and return its path."""
     library = Path(folder, "libnccl.so.2")
     try:
         with lzma.open(packed) as source, library.open("wb") as file:
@@ -108,9 +108,9 @@ def unpacked(packed: str, folder: str) -> str:
 
 
 def interrupt(number: int, _frame: FrameType | None) -> NoReturn:
-    for each in ENDS:
-        # Once is enough: what is under way is being ended.
-        signal.signal(each, signal.SIG_IGN)
+    for ending in ENDING_SIGNALS:
+        # A second signal must not interrupt the cleanup.
+        signal.signal(ending, signal.SIG_IGN)
     raise Interrupted(number)
 
 

@@ -1,8 +1,9 @@
-"""How seconds and memory grow with the tokens of a step: `ci/bench.py --length` shows it.
+"""Measure how seconds and memory grow with the tokens of a step, for `ci/bench.py --length`.
 
     .venv/bin/python ci/length.py TOKENS [DEVICE]
 
-measures one size in a process of its own and prints JSON: a peak of memory is never forgotten.
+measures one size and prints JSON. Each size needs a process of its own, because the peak of a
+process's memory never falls.
 """
 
 import json
@@ -32,14 +33,14 @@ from harness.trace import Assembly
 SHORTEST, LONGEST = 1 << 10, {"cpu": 1 << 13, "cuda": 1 << 16}
 VOCABULARY = 1 << 15
 DEADLINE = 600.0
-# Whose peaks of memory, in MB.
-WHOSE = ("largest rank", "controller")
-# A folder where each rank writes down how much of its GPU it has held.
+# The processes whose peaks of memory are measured, in MB; the names are keys of the document.
+PROCESSES = ("largest rank", "controller")
+# The variable that names a folder, in which each rank writes the peak of its GPU memory.
 PEAKS = "HARNESS_BENCH_PEAKS"
 
 
 class Weighed(LocalDialect):
-    """The native step; on a GPU it leaves behind the most memory that it held."""
+    """The native step; on a GPU it writes the peak of its memory into a file."""
 
     name = "native-local-weighed"
 
@@ -54,7 +55,7 @@ WEIGHED = Weighed()
 
 
 def long_case(tokens: int) -> Case:
-    """One row of half the tokens and two that are shorter, padded on either side."""
+    """Return a case of three rows: one has half the tokens, another is padded on the left."""
     half, third = tokens // 2, tokens // 3
     sides = ((half, ""), (third, ":left"), (tokens - half - third, ""))
     rows = ",".join(f"{n}:0{{{n // 2}}}1{{{n - n // 2}}}{side}" for n, side in sides)
@@ -63,7 +64,7 @@ def long_case(tokens: int) -> Case:
 
 
 def measure(tokens: int, device: str) -> dict[str, Any]:
-    """One size, from starting the ranks to the verdict."""
+    """Measure one size, from the start of the ranks to the verdict."""
     case = long_case(tokens)
     with (
         tempfile.TemporaryDirectory() as peaks,
@@ -89,37 +90,37 @@ def measure(tokens: int, device: str) -> dict[str, Any]:
             ranks = [peak_bytes(pid) for pid in pool.pids()[1:]]
     assert comparison.verdict.passed, comparison
     own = torch.cuda.max_memory_allocated() if device == "cuda" else peak_bytes(os.getpid())
-    (_, began), *_, (_, ended) = moments.items()
+    (_, started), *_, (_, ended) = moments.items()
     return {
         "tokens": tokens,
         "verdict": comparison.verdict.name,
         "share of budget used": comparison.used,
-        "seconds": ended - began,
+        "seconds": ended - started,
         "seconds of": {part: t - s for (_, s), (part, t) in pairwise(moments.items())},
         "largest rank": max(ranks) / 1e6,
         "controller": own / 1e6,
     }
 
 
-def measured(device: str, only: int = 0) -> dict[str, Any]:
-    """Each size in a process of its own, twice as many tokens every time; or one size only."""
-    tokens, found = only or SHORTEST, []
+def measure_all(device: str, only: int = 0) -> dict[str, Any]:
+    """Measure `only` this size, or each power of two up to the longest; return the document."""
+    tokens, sizes = only or SHORTEST, []
     while tokens <= (only or LONGEST[device]):
         command = [sys.executable, __file__, str(tokens), device]
-        found.append(json.loads(subprocess.check_output(command)))
+        sizes.append(json.loads(subprocess.check_output(command)))
         tokens *= 2
-    return document(found)
+    return document(sizes)
 
 
-def document(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """For programs; of a single size nothing is known of how it grows."""
-    lines = {whose: growth(found, whose) for whose in WHOSE if len(found) > 1}
-    return {"sizes": found, "growth": lines}
+def document(sizes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the document of several sizes; it has no growth if there is only one."""
+    lines = {process: growth(sizes, process) for process in PROCESSES if len(sizes) > 1}
+    return {"sizes": sizes, "growth": lines}
 
 
-def growth(found: list[dict[str, Any]], whose: str) -> dict[str, Any]:
-    """How memory goes with tokens: a straight line, if all is well."""
-    tokens, peaks = ([each[key] for each in found] for key in ("tokens", whose))
+def growth(sizes: list[dict[str, Any]], process: str) -> dict[str, Any]:
+    """Fit a line to the memory of a process over tokens; without a defect it is straight."""
+    tokens, peaks = ([size[key] for size in sizes] for key in ("tokens", process))
     slope, start = linear_regression(tokens, peaks)
     steps = zip(pairwise(tokens), pairwise(peaks), strict=True)
     return {
@@ -130,25 +131,25 @@ def growth(found: list[dict[str, Any]], whose: str) -> dict[str, Any]:
     }
 
 
-def show(told: dict[str, Any]) -> None:
+def show(document: dict[str, Any]) -> None:
     console = Console()
     console.print(f"one step over 2 ranks, vocabulary {VOCABULARY:,}, and its judgement")
-    table = Table("tokens", "seconds", *(f"MB, {whose}" for whose in WHOSE), box=None)
-    for each in told["sizes"]:
-        peaks = (f"{each[whose]:,.0f}" for whose in WHOSE)
-        table.add_row(f"{each['tokens']:,}", f"{each['seconds']:.0f}", *peaks)
+    table = Table("tokens", "seconds", *(f"MB, {process}" for process in PROCESSES), box=None)
+    for size in document["sizes"]:
+        peaks = (f"{size[process]:,.0f}" for process in PROCESSES)
+        table.add_row(f"{size['tokens']:,}", f"{size['seconds']:.0f}", *peaks)
     console.print(table)
-    for whose, line in told["growth"].items():
+    for process, line in document["growth"].items():
         steps = ", ".join(f"{more:,.0f}" for more in line["from each size to the next"])
         console.print(
-            f"{whose}: {line['MB at no tokens']:,.0f} MB and {line['MB per 1,000 tokens']:,.0f} "
+            f"{process}: {line['MB at no tokens']:,.0f} MB and {line['MB per 1,000 tokens']:,.0f} "
             f"for every 1,000 tokens ({steps} from each size to the next); the last doubling of "
             f"tokens multiplied memory by {line['of the last doubling, times']:.2f}"
         )
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory a process has held at a time."""
+    """Return the peak of a process's resident memory."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 

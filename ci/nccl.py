@@ -17,8 +17,9 @@ from zipfile import BadZipFile, ZipFile
 from tier.archive import replace
 
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
-# As the compiler writes kernels for several GPUs: a head, and then entries, each with a head.
-HEAD, ENTRY = struct.Struct("<IHHQ"), struct.Struct("<HHIQIIHHI")
+# The format in which the compiler writes kernels for several GPUs: a header, and then entries with
+# headers of their own.
+HEADER, ENTRY = struct.Struct("<IHHQ"), struct.Struct("<HHIQIIHHI")
 MAGIC = struct.pack("<I", 0xBA55ED50)
 
 
@@ -47,20 +48,20 @@ def main() -> None:
 
 
 def kernels(library: bytearray) -> Iterator[tuple[int, int, int]]:
-    """Where those of one GPU are, how long, and of which GPU."""
+    """Yield the start and size of each group of kernels, and the GPU that it is for."""
     at = library.find(MAGIC)
     while at >= 0:
-        _, version, head, size = HEAD.unpack_from(library, at)
-        end = at + head + size
-        # Four bytes may look so by chance.
-        if (version, head) != (1, HEAD.size) or end > len(library):
+        _, version, header_size, size = HEADER.unpack_from(library, at)
+        end = at + header_size + size
+        # The four bytes of MAGIC may occur by chance.
+        if (version, header_size) != (1, HEADER.size) or end > len(library):
             at = library.find(MAGIC, at + 1)
             continue
-        entry = at + head
+        entry = at + header_size
         while entry < end:
-            _, _, own, payload, *_, gpu = ENTRY.unpack_from(library, entry)
-            yield entry + own, payload, gpu
-            entry += own + payload
+            _, _, entry_header_size, payload, *_, gpu = ENTRY.unpack_from(library, entry)
+            yield entry + entry_header_size, payload, gpu
+            entry += entry_header_size + payload
         at = library.find(MAGIC, end)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Say which packages this interpreter lacks; it fails for want of one that the GPU tier needs."""
+"""Print which packages this interpreter lacks; fail if the GPU tier needs one of them."""
 
 import re
 import sys
@@ -23,11 +23,12 @@ def main() -> None:
 
 
 def floors(requirements: list[str]) -> dict[str, str]:
+    """Return the lowest version of each package, from requirements such as `torch>=2.11`."""
     return dict(re.findall(r"^([\w-]+)>=([\d.]+)$", "\n".join(requirements), re.MULTILINE))
 
 
 def lacking(wanted: dict[str, str]) -> Iterator[str]:
-    """Why a package will not do, for each that will not."""
+    """Yield for each package that is missing or too old a sentence that says so."""
     for name, floor in wanted.items():
         try:
             if numbers(version(name)) < numbers(floor):

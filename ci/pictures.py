@@ -32,7 +32,7 @@ WIDTH, TALLEST = 860, 1500
 
 BATCH = "rows=7:1101111,4:0011:left,6:111111 layers=1 vocab=32 dim=4 dtype=fp64 seed=3"
 UNEVEN = "rows=3:000,6:000011,6:101101,2:00:left heads=16/8 vocab=5 dim=4 seed=30915"
-# By the name of its picture: who fails, and on which cases; the ranks run all of them in turn.
+# By the name of the picture: the candidate that fails, and the cases that the ranks run in turn.
 SHOWN = {
     "label-lost": ("mutants.B21", [f"case/1 {BATCH} heads=4/2 sp=2 dp=1"]),
     "rows-leak": ("mutants.B56", [f"case/1 {BATCH} heads=4/2 sp=2 dp=1"]),
@@ -54,16 +54,18 @@ def main() -> None:
 
 
 def pages() -> dict[str, str]:
-    """By the name of its picture, the page of each failure."""
-    kept = {name: read_document(str(KEPT / name)) for name in SHOWN}
-    return {name: pages_of(name, document)[0].text for name, document in kept.items()}
+    """Return the page of each failure, by the name of its picture."""
+    documents = {name: read_document(str(KEPT / name)) for name in SHOWN}
+    return {name: pages_of(name, document)[0].text for name, document in documents.items()}
 
 
 def digests() -> dict[str, str]:
+    """Return a digest of each page, which says of which state the pictures are."""
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in pages().items()}
 
 
 def keep() -> None:
+    """Make each failure again, and store it as a bundle."""
     for name, (candidate, lines) in SHOWN.items():
         cases = [parse(line) for line in lines]
         with RankPool(4, choose("cpu", "gloo", 4), deadline=5.0) as pool:
@@ -79,14 +81,15 @@ def keep() -> None:
         with tempfile.TemporaryDirectory() as folder:
             bundle = write_bundle(shown.comparison, Path(folder))
             for file in ("failure.json", "explanation.txt", "ranks.txt"):
-                whole = (bundle / file).read_text()
-                (bundle / file).write_text(whole.replace(f"{ROOT}/", ""))
+                text = (bundle / file).read_text()
+                (bundle / file).write_text(text.replace(f"{ROOT}/", ""))
             shutil.rmtree(KEPT / name, ignore_errors=True)
             shutil.move(bundle, KEPT / name)
         print(shown.text())
 
 
 def picture() -> None:
+    """Take a picture of each page, and write down its digest."""
     from playwright.sync_api import sync_playwright
 
     PICTURES.mkdir(exist_ok=True)
@@ -97,12 +100,12 @@ def picture() -> None:
         for name, text in pages().items():
             page = browser.new_page(viewport={"width": WIDTH, "height": 800})
             page.set_content(text)
-            # As far as what a reader looks at first.
-            stop = page.evaluate(
+            # The picture ends below the part that a reader looks at first.
+            bottom = page.evaluate(
                 "(document.querySelector('table, .copied ~ section ~ section ~ section')"
                 ".getBoundingClientRect().bottom)"
             )
-            clip: Any = {"x": 0, "y": 0, "width": WIDTH, "height": min(stop + 8, TALLEST)}
+            clip: Any = {"x": 0, "y": 0, "width": WIDTH, "height": min(bottom + 8, TALLEST)}
             page.screenshot(path=PICTURES / f"{name}.png", clip=clip, full_page=True)
         browser.close()
     MADE.write_text(f"{json.dumps(digests(), indent=1)}\n")

@@ -1,4 +1,4 @@
-"""Lets a script beside it import `harness` and `properties`, whatever Python it runs in."""
+"""Import this in a script of `ci/` to find `harness` and `properties` in any interpreter."""
 
 import sys
 from pathlib import Path

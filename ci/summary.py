@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
-import project  # noqa: F401 - what follows is found with it
+import project  # noqa: F401 - it makes the imports below work
 from tier.archive import replace
-from tier.told import counts, document, in_short
+from tier.one_line import counts, read_document, summarize
 
 from harness.campaign.markdown import table
 
-# GitHub shows no more of them for a job.
+# GitHub shows no more annotations of one job.
 ANNOTATIONS = 10
-# What is shown of a step that said nothing better.
+# Lines of output that are shown of a failed step without a document.
 LINES = 20
 CUT_OFF = "124"
 NOT_RUN = ("left out", "waiting", "running")
@@ -30,14 +30,14 @@ NOT_RUN = ("left out", "waiting", "running")
 
 @dataclass(frozen=True)
 class Step:
-    """One part of a run, and the files that it left."""
+    """One step of a run, and the files that it wrote."""
 
     folder: Path
     name: str
-    # How it ended, or a word where it was not run; nothing where it was not noted.
+    # The exit status, or a word if the step was not run; empty if steps.tsv does not list it.
     status: str = ""
     seconds: str = ""
-    # Why it was left out, or what was left out of it.
+    # Why the step was left out, or shortened.
     why: str = ""
 
     @property
@@ -45,23 +45,24 @@ class Step:
         return self.status not in ("", "0", *NOT_RUN)
 
     def file(self, kind: str) -> str:
-        """What is in the file of this kind; nothing where there is none."""
+        """Return the text of the step's file with this suffix; empty if there is none."""
         file = self.folder / f"{self.name}.{kind}"
         return file.read_text(errors="replace") if file.exists() else ""
 
     def document(self) -> dict[str, Any]:
-        return document(self.folder / f"{self.name}.json")
+        return read_document(self.folder / f"{self.name}.json")
 
     def tests(self) -> list[ET.Element]:
-        """Every test that it ran."""
+        """Return the tests that the step ran."""
         try:
-            return list(ET.fromstring(self.file("xml")).iter("testcase"))  # noqa: S314 - pytest's
+            xml = self.file("xml")
+            return list(ET.fromstring(xml).iter("testcase"))  # noqa: S314 - pytest wrote it
         except ET.ParseError:
             return []
 
 
 class Failure(NamedTuple):
-    """What went wrong, and in which line if that is known."""
+    """A failed case, test or step; a test has the file and the line where it begins."""
 
     title: str
     text: str
@@ -69,7 +70,7 @@ class Failure(NamedTuple):
     line: str = ""
 
     def annotation(self) -> str:
-        """As GitHub reads it."""
+        """Return the workflow command that makes GitHub annotate a line."""
         named = (f"{k}={escaped(getattr(self, k), ':,')}" for k in ("file", "line", "title"))
         known = ",".join(each for each in named if not each.endswith("="))
         return f"::error {known}::{escaped(self.text)}"
@@ -80,9 +81,9 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     folder = Path(sys.argv[1])
-    found = steps(folder)
-    failures = [failure for step in found for failure in failures_of(step)]
-    page = markdown(found, failures)
+    steps = read_steps(folder)
+    failures = [failure for step in steps for failure in failures_of(step)]
+    page = markdown(steps, failures)
     print(page)
     folder.mkdir(parents=True, exist_ok=True)
     replace(folder / "summary.md", page.encode())
@@ -92,54 +93,59 @@ def main() -> int:
     if os.environ.get("GITHUB_ACTIONS"):
         for failure in failures[:ANNOTATIONS]:
             print(failure.annotation())
-    return 0 if found else 1
+    return 0 if steps else 1
 
 
-def steps(folder: Path) -> list[Step]:
-    """Those that were noted, in their order; then whatever else left a document."""
-    noted = folder / "steps.tsv"
-    lines = noted.read_text().splitlines() if noted.exists() else []
-    found = [Step(folder, *line.split("\t")) for line in lines]
+def read_steps(folder: Path) -> list[Step]:
+    """Return the steps of steps.tsv in their order, then others that wrote a document."""
+    listed = folder / "steps.tsv"
+    lines = listed.read_text().splitlines() if listed.exists() else []
+    steps = [Step(folder, *line.split("\t")) for line in lines]
     others = {file.stem for kind in ("json", "xml") for file in folder.glob(f"*.{kind}")}
-    return found + [Step(folder, name) for name in sorted(others - {step.name for step in found})]
+    return steps + [Step(folder, name) for name in sorted(others - {step.name for step in steps})]
 
 
-def markdown(found: list[Step], failures: list[Failure]) -> str:
-    """The table, and below it every failure in full."""
+def markdown(steps: list[Step], failures: list[Failure]) -> str:
+    """Return the table of steps, and below it every failure in full."""
     rows = (
-        (step.name, f"**{step.status}**" if step.failed else step.status, step.seconds, said(step))
-        for step in found
+        (
+            step.name,
+            f"**{step.status}**" if step.failed else step.status,
+            step.seconds,
+            describe(step),
+        )
+        for step in steps
     )
-    told = (
-        table(("step", "exit", "seconds", "what it said"), rows) if found else "Nothing was run.\n"
-    )
-    return told + "".join(f"\n**{each.title}**\n\n~~~\n{each.text}\n~~~\n" for each in failures)
+    heads = ("step", "exit", "seconds", "what it said")
+    text = table(heads, rows) if steps else "Nothing was run.\n"
+    return text + "".join(f"\n**{each.title}**\n\n~~~\n{each.text}\n~~~\n" for each in failures)
 
 
-def said(step: Step) -> str:
-    """One line for a step: its documents in short, or else the last line that it printed."""
+def describe(step: Step) -> str:
+    """Describe a step in one line: its tests, its document, or the last line that it printed."""
     if step.status in NOT_RUN:
         return step.why
     lines = [line.strip() for line in step.file("txt").splitlines() if line.strip()]
-    told = tested(step) or in_short(step.document()) or (lines[-1] if lines else "nothing")
+    result = describe_tests(step) or summarize(step.document())
+    result = result or (lines[-1] if lines else "nothing")
     cut = "cut off" if step.status == CUT_OFF else ""
-    return "; ".join(filter(None, [cut, told, step.why]))
+    return "; ".join(filter(None, [cut, result, step.why]))
 
 
-def tested(step: Step) -> str:
+def describe_tests(step: Step) -> str:
     tests = step.tests()
     judged = re.findall(r"^\d+ cases judged .*", step.file("txt"), re.MULTILINE)
-    ended = counts(Counter(map(outcome, tests)))
-    return "; ".join([f"{len(tests)} tests: {ended}", *judged]) if tests else ""
+    outcomes = counts(Counter(map(outcome, tests)))
+    return "; ".join([f"{len(tests)} tests: {outcomes}", *judged]) if tests else ""
 
 
 def outcome(test: ET.Element) -> str:
-    ends = {"failure": "failed", "error": "failed", "skipped": "skipped"}
-    return next((ends[kind] for kind in ends if test.find(kind) is not None), "passed")
+    outcomes = {"failure": "failed", "error": "failed", "skipped": "skipped"}
+    return next((outcomes[kind] for kind in outcomes if test.find(kind) is not None), "passed")
 
 
 def failures_of(step: Step) -> list[Failure]:
-    """Every case and test that failed; where none is known, how the step ended."""
+    """Return every case and test that failed; if there is none, the failure of the step itself."""
     found = [
         Failure(f"{step.name}: {failure['verdict']}", failure["explanation"])
         for tally in step.document().get("candidates", {}).values()
@@ -150,15 +156,16 @@ def failures_of(step: Step) -> list[Failure]:
         line = str(int(test.get("line", "")) + 1) if test.get("line") else ""
         for child in (*test.iter("failure"), *test.iter("error")):
             first, whole = child.get("message", ""), child.text or ""
-            # The message of a test of a step is the first line of what is to be told.
+            # The message of a failed proof is only the first line of its block.
             text = whole if whole.startswith(first) else first
             found.append(Failure(test.get("name", ""), text, test.get("file", ""), line))
     last = "\n".join(step.file("txt").splitlines()[-LINES:])
-    ended = [Failure(f"{step.name}: exit {step.status}", last)] if step.failed else []
-    return found or ended
+    of_step = [Failure(f"{step.name}: exit {step.status}", last)] if step.failed else []
+    return found or of_step
 
 
 def escaped(text: str, also: str = "") -> str:
+    """Escape a value of a workflow command of GitHub."""
     return "".join(f"%{ord(sign):02X}" if sign in f"%\r\n{also}" else sign for sign in text)
 
 

@@ -30,32 +30,32 @@ from harness.verdict import PASSED
 
 PAGE = ROOT / "docs" / "tolerances.md"
 EVERY = "every gradient"
-# Ten a decade, from below what fp64 allows up to a half.
+# Ten errors per decade, from one that fp64 hides up to a half.
 ERRORS = [10 ** (-tenth / 10) for tenth in range(150, 2, -1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """A case, what plain training makes of it, and what a right step made of it."""
+class Run:
+    """A case, its references, and what a right step computed on it."""
 
     case: Case
     oracle: Trace
     baseline: Trace
     answer: Assembly
 
-    def judged(self, name: str, error: float) -> Comparison:
-        """With one tensor, or every gradient, a little larger than it was."""
+    def judge(self, name: str, error: float) -> Comparison:
+        """Judge the answer with one tensor, or every gradient, larger by a relative error."""
         trace = Trace()
         for key in self.answer.trace:
             entry = self.answer.trace[key]
-            meant = key.startswith(GRADIENT) if name == EVERY else of_any_layer(key) == name
-            if meant:
+            is_meant = key.startswith(GRADIENT) if name == EVERY else of_any_layer(key) == name
+            if is_meant:
                 larger = (entry.values * (1 + error)).astype(entry.values.dtype)
                 entry = replace(entry, values=larger)
             trace.put(key, entry)
         answer = replace(self.answer, trace=trace)
-        told = self.case, "scaled", self.oracle, self.baseline, answer, "cpu"
-        return second_opinion.judged(*told, source="the padded reference")
+        evidence = self.case, "scaled", self.oracle, self.baseline, answer, "cpu"
+        return second_opinion.judged(*evidence, source="the padded reference")
 
 
 def main() -> None:
@@ -63,43 +63,43 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=60, help="of each dtype, default: 60")
     count = parser.parse_args().cases
     with RankPool(4) as pool:
-        columns = {dtype: column(ran(dtype, count, pool)) for dtype in get_args(Dtype)}
+        columns = {dtype: column(run(dtype, count, pool)) for dtype in get_args(Dtype)}
     names = dict.fromkeys(name for column in columns.values() for name in column)
     rows = [(name, *(column.get(name, "") for column in columns.values())) for name in names]
     PAGE.write_text(marked(PAGE.read_text(), "systematic", table(("times 1 + …", *columns), rows)))
 
 
-def ran(dtype: Dtype, count: int, pool: RankPool) -> list[Ran]:
-    """Every case on ranks, once."""
-    found = []
+def run(dtype: Dtype, count: int, pool: RankPool) -> list[Run]:
+    """Draw cases, and run each once on ranks."""
+    runs = []
     for case in generate(cases(max_ranks=4, dtypes=(dtype,)), count, 2):
         answer = pool.run(case, locate("native-gather"))
         assert isinstance(answer, Assembly)
-        found.append(Ran(case, *reference_traces(case), answer))
-    return found
+        runs.append(Run(case, *reference_traces(case), answer))
+    return runs
 
 
-def column(found: Sequence[Ran]) -> dict[str, str]:
-    """By tensor, what passes in every case alone, and what passes over all of them."""
-    names = {of_any_layer(key) for each in found for key in each.answer.trace if key != "nll"}
+def column(runs: Sequence[Run]) -> dict[str, str]:
+    """Return for each tensor the largest error that passes in each case, and over all of them."""
+    names = {of_any_layer(key) for each in runs for key in each.answer.trace if key != "nll"}
 
-    def each_passes(name: str, error: float) -> bool:
-        return all(each.judged(name, error).verdict.passed for each in found)
+    def passes_alone(name: str, error: float) -> bool:
+        return all(each.judge(name, error).verdict.passed for each in runs)
 
-    def all_pass(name: str, error: float) -> bool:
+    def passes_together(name: str, error: float) -> bool:
         tally = Tally()
-        for each in found:
-            tally.add(each.judged(name, error))
+        for each in runs:
+            tally.add(each.judge(name, error))
         return not tally.leans and tally.verdict in PASSED
 
     return {
-        name: f"{largest(each_passes, name):.2g}, over all {largest(all_pass, name):.2g}"
+        name: f"{largest(passes_alone, name):.2g}, over all {largest(passes_together, name):.2g}"
         for name in (EVERY, "loss", *sorted(names - {"loss"}))
     }
 
 
 def largest(passes: Callable[[str, float], bool], name: str) -> float:
-    """The last that passes, where all do below it and none beyond."""
+    """Return the largest error that passes, by bisection: smaller errors pass as well."""
     at = bisect_left(ERRORS, True, key=lambda error: not passes(name, error))
     return ERRORS[at - 1] if at else 0.0
 

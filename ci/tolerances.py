@@ -31,12 +31,12 @@ BIN, BAR = 0.1, "▏▎▍▌▋▊▉█"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000, help="of each dtype, default: 1000")
-    found = measured(parser.parse_args().cases)
-    PAGE.write_text(marked(marked(PAGE.read_text(), "factors", factors()), "measured", found))
+    results = measure(parser.parse_args().cases)
+    PAGE.write_text(marked(marked(PAGE.read_text(), "factors", factors()), "measured", results))
 
 
 def factors() -> str:
-    """The factors as the code has them."""
+    """Return a table of the factors in `harness.compare.budget`."""
     heads = ("dtype", "times", "times on the whole", "units", "rounding")
     whole = {dtype: f"{times:g}" for dtype, times in TIMES_ON_THE_WHOLE.items()}
     rows = (
@@ -46,35 +46,37 @@ def factors() -> str:
     return table(heads, rows)
 
 
-def measured(count: int) -> str:
-    """What a right step uses, dtype by dtype."""
+def measure(count: int) -> str:
+    """Measure how much of its budgets a right step uses, and return a section for each dtype."""
     with RankPool(4) as pool:
         return "\n".join(section(dtype, count, pool) for dtype in get_args(Dtype))
 
 
 def section(dtype: Dtype, count: int, pool: RankPool) -> str:
     batch = generate(cases(max_ranks=4, dtypes=(dtype,)), count, 1)
-    found = list(evaluate_all(zip(batch, cycle(DIALECTS), strict=False), pool))
-    for comparison in found:
+    comparisons = list(evaluate_all(zip(batch, cycle(DIALECTS), strict=False), pool))
+    for comparison in comparisons:
         assert comparison.verdict.passed, explain(comparison)
-    used = [comparison.used for comparison in found]
-    unjudged, again = sum(len(c.unjudged) for c in found), sum(c.asked_again for c in found)
-    said = (
+    used = [comparison.used for comparison in comparisons]
+    unjudged = sum(len(comparison.unjudged) for comparison in comparisons)
+    again = sum(comparison.asked_again for comparison in comparisons)
+    text = (
         f"**{dtype}**: {count} cases, {again} asked again, {unjudged} tensors not judged. "
         f"The largest share of a budget was {max(used):.2f}."
     )
-    slack = [r.slack for c in found for r in c.keys if r.slack and r.key.startswith(GRADIENT)]
+    results = [result for comparison in comparisons for result in comparison.keys]
+    slack = [r.slack for r in results if r.slack and r.key.startswith(GRADIENT)]
     if slack:
         median, most = np.quantile(slack, (0.5, 0.99))
-        said += (
+        text += (
             f" A gradient as a whole may stray by {100 * median:.2g} % of itself (median), "
             f"and 99 of 100 gradients by at most {100 * most:.2g} %."
         )
-    return "\n".join((*textwrap.wrap(said, 99), "", "```", *histogram(used), "```", ""))
+    return "\n".join((*textwrap.wrap(text, 99), "", "```", *histogram(used), "```", ""))
 
 
 def histogram(used: Sequence[float]) -> list[str]:
-    """How many cases used which share of their budgets."""
+    """Draw how many cases used which share of their budgets, one line for each share."""
     counts, edges = np.histogram(np.minimum(used, 1.0), bins=np.arange(0.0, 1.0 + BIN, BIN))
     width = 40 / counts.max()
     return [

@@ -1,4 +1,8 @@
-"""What a candidate is compared with: our model's plain training, or its own step at sp 1."""
+"""The two references of a candidate: our model's plain training, or its own step at sp 1.
+
+With `plain`, the candidate must compute the harness's own model. With `self`, the reference is
+the candidate's own step at sp 1, so it can be any model; a bug that sp 1 has too stays hidden.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,26 +14,27 @@ from harness.case import Case
 Against = Literal["plain", "self"]
 PLAIN: Final = "plain"
 ITSELF: Final = "self"
-# In the middle of a sentence.
+# What messages call the reference, in the middle of a sentence.
 NAMES: Final = {PLAIN: "plain training", ITSELF: "its own step at sp 1, dp 1 and one micro-batch"}
 AGAINST_ITSELF = f"compared with {NAMES[ITSELF]}: what is wrong there as well does not show here"
 IS_KEPT = (
     "cases of micro-mean over several steps are compared with it at sp 1 and as many replicas and "
     "micro-batches as they have: a factor of these does not show there"
 )
-_ORACLE = ContextVar("oracle", default=False)
+_is_oracle_run = ContextVar("oracle", default=False)
 
 
 def is_kept(case: Case) -> bool:
-    """Whether the own step at sp 1 needs the replicas and micro-batches of the case.
+    """Return whether the reference at sp 1 keeps the replicas and micro-batches of the case.
 
-    Means over them become one by running each alone, but weights change between two steps.
+    A micro-mean of one step is the mean of runs of one micro-batch each. Over several steps it
+    is not: the weights of the second step follow from all micro-batches of the first.
     """
     return case.loss == "micro-mean" and case.steps > 1
 
 
-def where_alone(case: Case) -> str:
-    """At which sizes the own step is the reference of a case."""
+def describe_self_sizes(case: Case) -> str:
+    """Return in words the sizes at which the candidate's own step is the reference of a case."""
     if is_kept(case):
         return (
             f"at sp 1 with dp={case.dp} and micro={case.micro_batches} as here, because a "
@@ -42,19 +47,20 @@ def where_alone(case: Case) -> str:
 
 
 def reference_name(case: Case, against: Against) -> str:
-    """What a case is compared with, in the middle of a sentence."""
-    return NAMES[PLAIN] if against == PLAIN else f"its own step {where_alone(case)}"
+    """Return the name of the reference of a case, for the middle of a sentence."""
+    return NAMES[PLAIN] if against == PLAIN else f"its own step {describe_self_sizes(case)}"
 
 
 def asked_for_an_oracle() -> bool:
-    """Whether a candidate is asked for what its own step is compared with, always in fp64."""
-    return _ORACLE.get()
+    """Return whether the candidate is asked to run as its own oracle, which is always in fp64."""
+    return _is_oracle_run.get()
 
 
 @contextmanager
 def asking(*, oracle: bool) -> Iterator[None]:
-    token = _ORACLE.set(oracle)
+    """Set what `asked_for_an_oracle` returns inside the block."""
+    token = _is_oracle_run.set(oracle)
     try:
         yield
     finally:
-        _ORACLE.reset(token)
+        _is_oracle_run.reset(token)

@@ -1,11 +1,11 @@
-"""Every name that a failure can be given, what it looks like in data, and its usual cause."""
+"""Every name that a failure can have, with what it looks like in data and its usual cause."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A kind of failure."""
+    """One kind of failure."""
 
     name: str
     looks: str
@@ -261,6 +261,6 @@ _ALL = (
         "read the first divergent tensor and what follows it",
     ),
 )
-# Said of how a failure comes and goes from run to run, in front of what its tensors look like.
+# Names for a failure that changes from run to run; they come before those of its tensors.
 OF_RUNS = ("stale-state", "not-repeatable", "ranks-beside")
 ANOMALIES = {anomaly.name: anomaly for anomaly in _ALL}

@@ -1,4 +1,10 @@
-"""The command line. Heavy imports wait until a command runs: `--help` needs no torch."""
+"""The command line: parse the arguments, run one command, and return its exit status.
+
+1. The modules of the commands are imported only when needed, so that `--help` needs no torch.
+2. An error becomes a message on stderr and an exit status, never a traceback.
+3. In a world, where a launcher such as torchrun has started several processes, rank 0 runs the
+   command, and the other processes provide its ranks.
+"""
 
 import contextlib
 import math
@@ -24,6 +30,7 @@ from harness.commands.options import (
     Output,
     fit_to_launcher,
     print_json,
+    print_message,
 )
 from harness.commands.values import UsageError, as_text
 from harness.engine.no_ranks import NoRanks
@@ -33,17 +40,17 @@ from harness.untrusted import BadInput, printable
 
 Command = Callable[..., int | None]
 
-# Seconds in which what was stopped may end in order.
+# Seconds after an interrupt in which further ones are ignored, so that the command can clean up.
 PATIENCE = 5.0
-# And after which one that Python has dropped comes again.
-SOON = 0.05
-NOT_READ = f"nobody reads what this command prints; so the exit status is {FAULT}"
+# Seconds until an interrupt that Python has dropped is sent again.
+RETRY_DELAY = 0.05
+CLOSED_PIPE = f"nobody reads what this command prints; so the exit status is {FAULT}"
 STATUS = (
     "exit status: 0 all passed; 1 something diverged; 2 bad input; 3 a fault, also if a candidate "
     "supports too few cases to be judged; 4 a golden is missing or damaged; "
     "130 stopped by Ctrl-C or SIGTERM"
 )
-# Each is imported when it is asked for.
+# A command's module is imported when the command, or its help page, is used.
 COMMANDS = {
     "check": "Judge candidates on generated cases.",
     "merge": "Add up the shards of one campaign.",
@@ -63,12 +70,13 @@ app = App(
     help=harness.__doc__,
     help_epilogue=STATUS,
     help_format="plaintext",
-    # The last counts where an option is given twice; one option has a form that undoes it.
+    # If an option is given twice, the last one counts. Only --no-diagnose negates an option.
     default_parameter=Parameter(negative=(), allow_repeating=True, show_default=as_text),
     print_error=False,
     exit_on_error=False,
 )
-# Markdown joins lines, and is too slow for the page that lists commands.
+# The help of options is Markdown, which joins their lines. It would be too slow for the page that
+# lists the commands.
 for name, purpose in COMMANDS.items():
     app.command(f"harness.commands.{name}:run", name=name, help=purpose, help_format="markdown")
 for name, purpose in GROUPS.items():
@@ -77,55 +85,55 @@ app.register_install_completion_command()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status says how it went."""
+    """Run one command and return its exit status; by default with the arguments of the process."""
     if sys.stdout is None:
-        print("harness: stdout is closed: nobody would learn what comes out", file=sys.stderr)  # noqa: T201
+        print_message("stdout is closed: nobody would learn what comes out")
         return USAGE
     try:
-        status = _obeyed(arguments)
+        status = _parse_and_run(arguments)
         sys.stdout.flush()
         if arguments is None:
-            # All is said, and Python ends by itself.
-            _on_signals(signal.SIG_IGN)
+            # The output is complete: a late interrupt must not change the exit status.
+            _set_signal_handler(signal.SIG_IGN)
     except OSError as error:
-        # The reader of what we print has gone, or its disk is full.
+        # The reader has closed the pipe that we print to, or the disk is full.
         if isinstance(error, BrokenPipeError):
             with contextlib.suppress(OSError):
-                print(f"harness: {NOT_READ}", file=sys.stderr)  # noqa: T201 - a command speaks
-        # What Python has left to say goes nowhere.
+                print_message(CLOSED_PIPE)
+        # Python flushes both streams when it exits: without this it would print another error.
         for stream in (sys.stdout, sys.stderr):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return FAULT
     return status
 
 
-def _obeyed(arguments: Sequence[str] | None) -> int:
+def _parse_and_run(arguments: Sequence[str] | None) -> int:
     try:
-        asked = read(sys.argv[1:] if arguments is None else arguments)
+        command, bound = read(sys.argv[1:] if arguments is None else arguments)
         if arguments is None:
             obey_signals()
-        return _beside_others(*asked)
+        return _run_in_world(command, bound)
     except BadInput as error:
-        print(f"harness: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)  # noqa: T201 - a command speaks
+        print_message(printable(" ".join(str(error).splitlines())))
         return USAGE
 
 
 def read(arguments: Sequence[str]) -> tuple[Command, BoundArguments]:
-    """The function that a command line asks for, and what it is given."""
+    """Parse a command line into the function to call and its arguments, defaults included."""
     try:
-        command, given, _ = app.parse_args(arguments)
+        command, bound, _ = app.parse_args(arguments)
     except exceptions.CycloptsError as error:
         if isinstance(error.__cause__, BadInput):
             raise error.__cause__ from None
-        raise UsageError(_sentence(error)) from None
+        raise UsageError(_describe(error)) from None
     if command.__name__ == "help_print" and not {*arguments} & {*app.help_flags}:
         raise UsageError(f"COMMAND: is missing; see `{' '.join(('harness', *arguments))} --help`")
-    given.apply_defaults()
-    return command, given
+    bound.apply_defaults()
+    return command, bound
 
 
-def _sentence(error: exceptions.CycloptsError) -> str:
-    """Which word cannot be, why, and what is near to it."""
+def _describe(error: exceptions.CycloptsError) -> str:
+    """Say in one sentence which word is wrong and why, and which known word is similar."""
     word, why, known = str(error), "cannot be read", list[str]()
     if isinstance(error, exceptions.UnknownOptionError):
         word, why = error.token.keyword or error.token.value, "there is no such option"
@@ -138,63 +146,63 @@ def _sentence(error: exceptions.CycloptsError) -> str:
         word, why = error.argument.name, "needs a value"
     elif isinstance(error, exceptions.CoercionError) and error.token:
         word, why = f"{error.token.keyword}={error.token.value}", "takes no value"
-    near = get_close_matches(word, known, 1)
+    similar = get_close_matches(word, known, 1)
     page = " ".join(("harness", *(error.command_chain or ()), "--help"))
-    return f"{word}: {why}; " + (f"did you mean {near[0]}?" if near else f"see `{page}`")
+    return f"{word}: {why}; " + (f"did you mean {similar[0]}?" if similar else f"see `{page}`")
 
 
-def _beside_others(command: Command, given: BoundArguments) -> int:
-    """Where a launcher has started several of us, one answers and the others have the ranks."""
+def _run_in_world(command: Command, bound: BoundArguments) -> int:
+    """Run the command, unless this process is in a world and not its first: then serve ranks."""
     world = World.here()
     if not world or isinstance(getattr(command, "__self__", None), App):
-        return _answer(command, given)
+        return _run(command, bound)
     if not world.is_first:
         from harness.ranks.host_keeper import follow
 
         return PASSED if follow(world) else FAULT
     try:
-        return _answer(command, given, world.size)
+        return _run(command, bound, world.size)
     finally:
         from harness.ranks.other_hosts import dismiss
 
         dismiss()
 
 
-def _answer(command: Command, given: BoundArguments, ranks: int | None = None) -> int:
-    """Run the command, on as many ranks as a launcher has started, if one did."""
-    options = given.arguments.get("options", Output())
+def _run(command: Command, bound: BoundArguments, launched_ranks: int | None = None) -> int:
+    """Run the command and return its exit status, also if it raises; bad input is raised on."""
+    options = bound.arguments.get("options", Output())
     try:
-        if "options" in given.arguments:
-            given.arguments["options"] = fit_to_launcher(options, ranks)
-        return command(*given.args, **given.kwargs) or PASSED
+        if "options" in bound.arguments:
+            bound.arguments["options"] = fit_to_launcher(options, launched_ranks)
+        return command(*bound.args, **bound.kwargs) or PASSED
     except (BrokenPipeError, BadInput):
         raise
-    except SystemExit as left:
-        # So does rich where its reader has gone, and its word for it would be that something
-        # diverged.
-        if left.code == DIVERGED:
+    except SystemExit as ended:
+        # rich exits with 1 if its reader has closed the pipe, but our 1 means DIVERGED.
+        if ended.code == DIVERGED:
             raise BrokenPipeError from None
         raise
     except NoRanks as error:
-        print(error, file=sys.stderr)  # noqa: T201 - a command speaks
+        print(error, file=sys.stderr)  # noqa: T201 - this message is whole as it is
         if options.json:
             print_json({"verdict": "FAULT", "fault": error.summary})
         return FAULT
     except KeyboardInterrupt:
-        print("harness: interrupted; every rank is stopped", file=sys.stderr)  # noqa: T201 - a command speaks
+        print_message("interrupted; every rank is stopped")
         return STOPPED
-    except Exception as error:  # noqa: BLE001 - it says nothing of the candidate
-        print(f"harness: {told_in_full(error)}", file=sys.stderr)  # noqa: T201 - a command speaks
+    except Exception as error:  # noqa: BLE001 - a bug of ours is no verdict on the candidate
+        print_message(told_in_full(error))
         if options.json:
             print_json({"verdict": "FAULT", "fault": f"{type(error).__name__}: {error}"})
         return FAULT
 
 
 def obey_signals() -> None:
-    """Ctrl-C and a runner that stops us end a command in order, also in the background.
+    """Make SIGINT and SIGTERM raise `KeyboardInterrupt`, so that a command can clean up.
 
-    A shell has what it starts there ignore Ctrl-C, and a runner's time limit may send just that.
-    Several at once are one: the second would cut short what the first has begun to end in order.
+    A shell starts background processes with SIGINT ignored, yet the time limit of a runner may
+    send just that signal. Several signals within PATIENCE count as one: a second exception would
+    abort the cleanup that the first one began.
     """
     last = -math.inf
 
@@ -204,19 +212,21 @@ def obey_signals() -> None:
             last = time.monotonic()
             raise KeyboardInterrupt
 
-    def come_again(ignored: "sys.UnraisableHookArgs") -> None:
+    def retry_dropped(ignored: "sys.UnraisableHookArgs") -> None:
         nonlocal last
         if isinstance(ignored.exc_value, KeyboardInterrupt):
             last = -math.inf
-            threading.Timer(SOON, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(RETRY_DELAY, os.kill, (os.getpid(), signal.SIGINT)).start()
         else:
             sys.__unraisablehook__(ignored)
 
-    # Python drops what is raised in a finalizer, or in what it calls before and after a fork.
-    sys.unraisablehook = come_again
-    _on_signals(interrupt)
+    # Python drops an exception that is raised in a finalizer or in a callback around a fork.
+    sys.unraisablehook = retry_dropped
+    _set_signal_handler(interrupt)
 
 
-def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+def _set_signal_handler(
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers,
+) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)

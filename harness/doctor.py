@@ -1,4 +1,4 @@
-"""What will run on this machine, what will not, and why."""
+"""Find out which devices, transports and kernels work on this machine, and why others do not."""
 
 import importlib.metadata
 import os
@@ -21,7 +21,7 @@ PACKAGES = ("numpy", "safetensors", "hypothesis", "rich", "pytest", "pytest-xdis
 
 
 def examine() -> dict[str, Any]:
-    """Versions, and for every device, transport and kernel whether and why not."""
+    """Return versions, and for each device, transport and kernel if it is usable, or why not."""
     kind, count = at_hand()
     return {
         "versions": {
@@ -50,17 +50,16 @@ def examine() -> dict[str, Any]:
 
 
 def show(facts: dict[str, Any]) -> None:
-    """Show the facts as a table."""
+    """Print what `examine` returned as a table."""
     table = Table(show_header=False)
     for part, items in facts.items():
         table.add_section()
         for name, value in items.items():
-            text = value
+            text = str(value)
             if isinstance(value, dict):
-                text = ("yes" if value["usable"] else "no") + (
-                    f", {value['why']}" if value["why"] else ""
-                )
-            table.add_row(part, name, str(text))
+                why = f", {value['why']}" if value["why"] else ""
+                text = f"{'yes' if value['usable'] else 'no'}{why}"
+            table.add_row(part, name, text)
     Console().print(table)
 
 

@@ -1,6 +1,6 @@
-"""A transformers model with a case's weights, and what it computes, by our names.
+"""Build a transformers model with a case's weights, and emit what it computes, by our names.
 
-Nothing here imports transformers before a model is asked for.
+Importing this module does not import transformers; building a model or its config does.
 """
 
 import sys
@@ -16,12 +16,14 @@ from harness.against import asked_for_an_oracle
 from harness.case import Case
 from harness.reference.weights import TORCH_DTYPES, seeded_weights
 
-# emit(key, tensor, tokens), as a candidate is given it.
-Tell = Callable[[str, Tensor, Tensor], None]
+# emit(key, tensor, tokens), as the harness passes it to a candidate.
+Emit = Callable[[str, Tensor, Tensor], None]
+# Emits a tensor, of the input tokens, the first time that its key occurs.
+EmitOnce = Callable[[str, Tensor], None]
 
 
 def refuses(case: Case) -> str | None:
-    """None, or why no transformers model can be held to this case; for `supports`."""
+    """Return None, or why no transformers model can be held to this case; for `supports`."""
     if case.dtype == "fp64" and not asked_for_an_oracle():
         return "dtype=fp64: transformers computes norms and rotations in fp32; use --dtype fp32"
     if case.mixed:
@@ -30,7 +32,7 @@ def refuses(case: Case) -> str | None:
 
 
 def build(case: Case, device: torch.device, attn_implementation: str = "sdpa") -> Any:
-    """The model of the case as transformers has it, with the case's weights."""
+    """Return the transformers model of the case, with the case's weights."""
     import transformers
 
     model = getattr(transformers, f"{_kind(case)}ForCausalLM")(config(case, attn_implementation))
@@ -38,7 +40,7 @@ def build(case: Case, device: torch.device, attn_implementation: str = "sdpa") -
 
 
 def config(case: Case, attn_implementation: str = "sdpa") -> Any:
-    """The architecture of the case, for a model class of your own."""
+    """Return the architecture of the case, for a model class of your own."""
     import transformers
 
     options: dict[str, Any] = {
@@ -60,7 +62,7 @@ def config(case: Case, attn_implementation: str = "sdpa") -> Any:
         "use_cache": False,
     }
     if case.window is not None:
-        # The last two are for a Qwen, which by itself has no window in its first layers.
+        # The last two are for Qwen, whose first layers have no window by default.
         options |= {
             "sliding_window": case.window,
             "use_sliding_window": True,
@@ -70,14 +72,14 @@ def config(case: Case, attn_implementation: str = "sdpa") -> Any:
 
 
 def load(model: Any, case: Case, device: torch.device) -> Any:
-    """Give a model the case's weights and dtype, on the device."""
+    """Move a model to the device, and give it the case's weights and dtype."""
     model.to(device).train()
-    named = parameters(model, case)
-    # Not `model.to(dtype)`, which in half precision rounds the frequencies of the rotation too.
-    for ours, weight in seeded_weights(case, TORCH_DTYPES[case.dtype]).items():
-        named[ours].data = weight.to(device)
+    by_name = parameters(model, case)
+    # `model.to(dtype)` would in half precision round the frequencies of the rotation as well.
+    for name, weight in seeded_weights(case, TORCH_DTYPES[case.dtype]).items():
+        by_name[name].data = weight.to(device)
     if case.checkpoint:
-        # Older releases have only the second; newer ones warn of it.
+        # Older releases have the second name only; newer ones warn when it is used.
         names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
         enable = next(getattr(model, name) for name in names if hasattr(model, name))
         enable({"use_reentrant": False})
@@ -85,20 +87,24 @@ def load(model: Any, case: Case, device: torch.device) -> Any:
 
 
 def parameters(model: Any, case: Case) -> dict[str, nn.Parameter]:
-    """By our names; a tied head is `embed`."""
-    names, theirs = dict(_names(case)), dict(model.named_parameters())
-    if set(names.values()) != set(theirs):
+    """Return the parameters by our names; a tied head is `embed`.
+
+    Raises RuntimeError if the model has other parameters than the case.
+    """
+    names, found = dict(_names(case)), dict(model.named_parameters())
+    if set(names.values()) != set(found):
         raise RuntimeError(
             f"{type(model).__name__} has other parameters than the case: "
-            f"{sorted(set(names.values()) ^ set(theirs))}"
+            f"{sorted(set(names.values()) ^ set(found))}"
         )
-    return {ours: theirs[name] for ours, name in names.items()}
+    return {our_name: found[their_name] for our_name, their_name in names.items()}
 
 
 def gradients(model: Any, case: Case) -> Iterator[tuple[str, Tensor]]:
-    """Every `grad.` key with its gradient, in the same order on all ranks.
+    """Yield every `grad.` key with its gradient, in the same order on all ranks.
 
-    What backward never reached has a gradient of zeros: each rank can take part in each sum.
+    A parameter that backward never reached gets a gradient of zeros, so that each rank can take
+    part in each reduction.
     """
     for name, parameter in parameters(model, case).items():
         if parameter.grad is None:
@@ -107,101 +113,105 @@ def gradients(model: Any, case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _kind(case: Case) -> str:
-    """How names of classes begin; transformers gives a Llama with a window another one."""
-    windowed = case.model == "llama" and case.window is not None
-    return "Mistral" if windowed else case.model.capitalize()
+    """Return how the class names begin; in transformers a Llama with a window is a Mistral."""
+    has_window = case.model == "llama" and case.window is not None
+    return "Mistral" if has_window else case.model.capitalize()
 
 
 def _names(case: Case) -> Iterator[tuple[str, str]]:
-    """Every parameter of ours, and what transformers calls it."""
+    """Yield our name and transformers' name of every parameter."""
     yield "embed", "model.embed_tokens.weight"
     for i in range(case.layers):
-        ours, theirs = f"layers.{i}", f"model.layers.{i}"
-        yield f"{ours}.attn_norm", f"{theirs}.input_layernorm.weight"
-        yield f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm.weight"
+        our_layer, their_layer = f"layers.{i}", f"model.layers.{i}"
+        yield f"{our_layer}.attn_norm", f"{their_layer}.input_layernorm.weight"
+        yield f"{our_layer}.mlp_norm", f"{their_layer}.post_attention_layernorm.weight"
         for part in "qkvo":
-            yield f"{ours}.{part}", f"{theirs}.self_attn.{part}_proj.weight"
+            yield f"{our_layer}.{part}", f"{their_layer}.self_attn.{part}_proj.weight"
         for part in "qkv" if case.model == "qwen2" else "":
-            yield f"{ours}.{part}_bias", f"{theirs}.self_attn.{part}_proj.bias"
+            yield f"{our_layer}.{part}_bias", f"{their_layer}.self_attn.{part}_proj.bias"
         for part in "qk" if case.model == "qwen3" else "":
-            yield f"{ours}.{part}_norm", f"{theirs}.self_attn.{part}_norm.weight"
+            yield f"{our_layer}.{part}_norm", f"{their_layer}.self_attn.{part}_norm.weight"
         for part in ("gate", "up", "down"):
-            yield f"{ours}.{part}", f"{theirs}.mlp.{part}_proj.weight"
+            yield f"{our_layer}.{part}", f"{their_layer}.mlp.{part}_proj.weight"
     yield "norm", "model.norm.weight"
     if not case.tied:
         yield "head", "lm_head.weight"
 
 
 @contextmanager
-def watched(model: Any, case: Case, emit: Tell, tokens: Tensor) -> Iterator[None]:
-    """While this lasts, emit what a forward computes; `tokens` are those of its input ids.
+def watched(model: Any, case: Case, emit: Emit, tokens: Tensor) -> Iterator[None]:
+    """Emit what a forward computes while the context lasts; `tokens` are those of its input ids.
 
-    Once: neither what backward computes again where activations are not kept, nor what another
-    forward does, is emitted.
+    Each key is emitted once: backward may compute activations again, and another forward may
+    follow, without emitting anything.
     """
-    tokens, told = tokens.flatten(), set[str]()
+    tokens, emitted = tokens.flatten(), set[str]()
 
-    def tell(key: str, tensor: Tensor) -> None:
-        if key not in told:
-            told.add(key)
-            # All of them have a batch, which may be of one row, and then tokens.
+    def emit_once(key: str, tensor: Tensor) -> None:
+        if key not in emitted:
+            emitted.add(key)
+            # The first two dims are a batch, perhaps of one row, and its tokens.
             emit(key, tensor.flatten(0, 1), tokens)
 
-    def heads(tensor: Tensor) -> Tensor:
+    def split_heads(tensor: Tensor) -> Tensor:
         split: Tensor = tensor.unflatten(-1, (-1, case.head_dim))
         return split
 
     with ExitStack() as hooks:
 
-        def after(module: nn.Module, say: Callable[[Any], None]) -> None:
-            hooks.callback(module.register_forward_hook(lambda *seen: say(seen[2])).remove)
+        def on_output(module: nn.Module, callback: Callable[[Any], None]) -> None:
+            hook = module.register_forward_hook(lambda *arguments: callback(arguments[2]))
+            hooks.callback(hook.remove)
 
-        after(model.model.embed_tokens, lambda out: tell("embed", out))
-        after(model.lm_head, lambda out: tell("logits", out))
+        on_output(model.model.embed_tokens, lambda out: emit_once("embed", out))
+        on_output(model.lm_head, lambda out: emit_once("logits", out))
         for i, layer in enumerate(model.model.layers):
-            _watch_layer(f"layers.{i}", layer, after, hooks, tell, heads)
-        _watch_rotation(model, hooks, tell)
+            _watch_layer(f"layers.{i}", layer, on_output, hooks, emit_once, split_heads)
+        _watch_rotation(model, hooks, emit_once)
         yield
 
 
 def _watch_layer(
     name: str,
     layer: Any,
-    after: Callable[[nn.Module, Callable[[Any], None]], None],
+    on_output: Callable[[nn.Module, Callable[[Any], None]], None],
     hooks: ExitStack,
-    tell: Callable[[str, Tensor], None],
-    heads: Callable[[Tensor], Tensor],
+    emit_once: EmitOnce,
+    split_heads: Callable[[Tensor], Tensor],
 ) -> None:
-    # Older releases hand a tuple on.
-    after(layer, lambda out: tell(f"{name}.out", out[0] if isinstance(out, tuple) else out))
-    after(layer.self_attn.v_proj, lambda out: tell(f"{name}.attn.v", heads(out)))
-    before = layer.self_attn.o_proj.register_forward_pre_hook(
-        lambda _, given: tell(f"{name}.attn.out", heads(given[0]))
+    # In older releases a layer returns a tuple.
+    on_output(
+        layer, lambda out: emit_once(f"{name}.out", out[0] if isinstance(out, tuple) else out)
     )
-    hooks.callback(before.remove)
+    on_output(layer.self_attn.v_proj, lambda out: emit_once(f"{name}.attn.v", split_heads(out)))
+    hook = layer.self_attn.o_proj.register_forward_pre_hook(
+        lambda _, inputs: emit_once(f"{name}.attn.out", split_heads(inputs[0]))
+    )
+    hooks.callback(hook.remove)
 
 
-def _watch_rotation(model: Any, hooks: ExitStack, tell: Callable[[str, Tensor], None]) -> None:
-    """Queries and keys are seen nowhere but where they come from the rotation, layer by layer."""
-    # Where the attention is from, which a class derived from a published one has as it was.
+def _watch_rotation(model: Any, hooks: ExitStack, emit_once: EmitOnce) -> None:
+    """Emit queries and keys as the rotation returns them: no module has them as its output."""
+    # A derived model class keeps the attention of the published one; its module has the rotation.
     module = sys.modules[type(model.model.layers[0].self_attn).__module__]
     original, layer = module.apply_rotary_pos_emb, 0
 
-    def enters(number: int) -> Callable[..., None]:
+    def on_entry(number: int) -> Callable[..., None]:
         def note(*_: Any) -> None:
             nonlocal layer
             layer = number
 
         return note
 
-    # By what attention runs and not by counting: backward may run some of them again.
-    for number, each in enumerate(model.model.layers):
-        hooks.callback(each.self_attn.register_forward_pre_hook(enters(number)).remove)
+    # Counting calls would not do: backward may run some layers again.
+    for number, decoder_layer in enumerate(model.model.layers):
+        hook = decoder_layer.self_attn.register_forward_pre_hook(on_entry(number))
+        hooks.callback(hook.remove)
 
-    def rotate(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        q, k = original(*given, **named)
-        tell(f"layers.{layer}.attn.q", q.transpose(1, 2))
-        tell(f"layers.{layer}.attn.k", k.transpose(1, 2))
+    def rotate(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        q, k = original(*args, **kwargs)
+        emit_once(f"layers.{layer}.attn.q", q.transpose(1, 2))
+        emit_once(f"layers.{layer}.attn.k", k.transpose(1, 2))
         return q, k
 
     hooks.enter_context(patch.object(module, "apply_rotary_pos_emb", rotate))

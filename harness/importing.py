@@ -1,23 +1,24 @@
-"""How this project imports, and what the processes that it starts may."""
+"""How this project imports large libraries, and how the Python processes it starts may import."""
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# In the environment of a Python: it finds no module in the current folder, which -m and -c add.
+# With this variable a Python process does not import from the current folder, as -m and -c would.
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
 
 @contextmanager
 def without_a_search_for_garbage() -> Iterator[None]:
-    """An import makes many objects and hardly any garbage.
+    """Disable the garbage collector inside the block, and restore it afterwards.
 
-    The search for it costs a third of the time of importing a large library.
+    An import makes many objects and hardly any garbage; the collector would take a third of the
+    time of importing a large library.
     """
-    searched = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if searched:
+        if was_enabled:
             gc.enable()

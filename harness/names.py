@@ -1,4 +1,4 @@
-"""Names of candidates where there is little room for them, or none for some of their signs."""
+"""Names of candidates for places that are narrow or allow few characters, such as file names."""
 
 import hashlib
 import re
@@ -8,11 +8,11 @@ LONGEST_FILE_NAME = 100
 
 
 def short_names(candidates: Collection[str]) -> dict[str, str]:
-    """Shorten each to as many folders as tell it from all others here."""
-    return {name: _short(name, set(candidates) - {name}) for name in candidates}
+    """Return for each name its shortest tail of path parts that no other name ends with."""
+    return {name: _shorten(name, set(candidates) - {name}) for name in candidates}
 
 
-def _short(name: str, others: Collection[str]) -> str:
+def _shorten(name: str, others: Collection[str]) -> str:
     parts = name.split("/")
     for count in range(1, len(parts)):
         tail = "/".join(parts[-count:])
@@ -22,8 +22,7 @@ def _short(name: str, others: Collection[str]) -> str:
 
 
 def file_name(candidate: str) -> str:
-    """As a file may be called."""
+    """Return a file name for a candidate; candidates in different folders get different ones."""
     path, slash, last = candidate.rpartition("/")
     name = re.sub(r"[^A-Za-z0-9._-]", "-", last)[:LONGEST_FILE_NAME]
-    # Files in several folders may have one name.
     return f"{name}-{hashlib.sha256(path.encode()).hexdigest()[:6]}" if slash else name

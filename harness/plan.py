@@ -1,7 +1,8 @@
-"""Which rank holds what under contiguous sequence sharding: integers, no tensor, no process.
+"""Computes which rank holds which token when the sequence is cut into contiguous shards.
 
-For one micro-batch of one replica: T real tokens in one stream, P pad tokens at its end so that
-sp divides T + P, and rank r of the sequence-parallel group takes L = (T + P) / sp of them.
+Plans are integers only, without tensors or processes. One micro-batch of one replica has T real
+tokens in one stream, and P pad tokens at its end so that sp divides T + P. Rank r of the
+sequence-parallel group holds the r-th piece of L = (T + P) / sp tokens.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from harness.case import Case
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A row inside a stream: stream positions start to stop."""
+    """A row inside a stream, at the stream positions from start up to but without stop."""
 
     row: int
     start: int
@@ -21,7 +22,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One micro-batch of one replica, laid out flat."""
+    """One micro-batch of one replica: its rows end to end, as one sequence of tokens."""
 
     replica: int
     micro_batch: int
@@ -30,43 +31,43 @@ class Stream:
 
     @property
     def length(self) -> int:
-        """T, the real tokens."""
+        """T, the number of real tokens."""
         return self.spans[-1].stop
 
     @property
     def pad(self) -> int:
-        """P, the tokens appended at the end."""
+        """P, the number of pad tokens at the end."""
         return -self.length % self.sp
 
     @property
     def local_length(self) -> int:
-        """L, the tokens on each rank."""
+        """L, the number of tokens on each rank."""
         return (self.length + self.pad) // self.sp
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """Stream positions at which a new rank begins."""
+        """The stream positions of the first token of every rank but rank 0."""
         return tuple(self.local_length * rank for rank in range(1, self.sp))
 
     def owner(self, position: int) -> int:
-        """The rank within the group that holds a stream position."""
+        """Return the rank within the group that holds a stream position."""
         return position // self.local_length
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every stream of a step."""
+    """All streams of a step, by replica and then by micro-batch."""
 
     streams: tuple[Stream, ...]
 
     def supervised(self, case: Case, stream: Stream) -> Iterator[int]:
-        """Stream positions whose *next* token is a target, that is, which carry a loss term."""
+        """Yield the stream positions that have a loss term: their *next* token is a target."""
         for span in stream.spans:
             for target in case.rows[span.row].supervised():
                 yield span.start + target - 1
 
     def live_boundary_labels(self, case: Case) -> int:
-        """Loss terms whose label lives on the next rank: where sequence parallelism breaks."""
+        """Count the loss terms whose label is on the next rank, where most bugs show."""
         return sum(
             stream.owner(position) != stream.owner(position + 1)
             for stream in self.streams
@@ -75,7 +76,7 @@ class Plan:
 
 
 def plan(case: Case) -> Plan:
-    """The layout that `Case` promises: rows dealt to replicas in turn, then cut in order."""
+    """Return the layout that `Case` describes: rows dealt to replicas in turn, cut in order."""
     return Plan(
         tuple(
             _stream(case, replica, micro_batch)
@@ -86,11 +87,11 @@ def plan(case: Case) -> Plan:
 
 
 def _stream(case: Case, replica: int, micro_batch: int) -> Stream:
-    mine = range(replica, len(case.rows), case.dp)
-    share, larger = divmod(len(mine), case.micro_batches)
+    rows = range(replica, len(case.rows), case.dp)
+    share, larger = divmod(len(rows), case.micro_batches)
     first = micro_batch * share + min(micro_batch, larger)
-    spans, at = [], 0
-    for row in mine[first : first + share + (micro_batch < larger)]:
-        spans.append(Span(row, at, at + len(case.rows[row])))
-        at = spans[-1].stop
+    spans, start = [], 0
+    for row in rows[first : first + share + (micro_batch < larger)]:
+        spans.append(Span(row, start, start + len(case.rows[row])))
+        start = spans[-1].stop
     return Stream(replica, micro_batch, tuple(spans), case.sp)

@@ -1,6 +1,10 @@
-"""What is written is there whole or not at all, whoever is killed while writing it.
+"""Write a file or a folder whole or not at all, even if the writer is killed meanwhile.
 
-It is written as a draft beside its place, under a name that nobody else uses, and then renamed.
+1. A writer writes a draft beside the target, under a random name, and then renames it. So a
+   reader sees the old content or the new one, and several writers do not disturb each other.
+2. A folder replaces a folder by an exchange of the two names in one system call, since a rename
+   does not replace a folder that holds files.
+3. A killed writer leaves its draft; a later writer to the same parent folder deletes old drafts.
 """
 
 import contextlib
@@ -14,16 +18,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 DRAFT = ".draft-"
-# What a killed writer leaves is removed by a later one, but not while it may still be at work.
+# Younger drafts are kept: their writers may still be at work.
 LEFTOVER_SECONDS = 3600.0
-# Each one lost means that another writer has put its own folder into the place.
+# An attempt fails only if another writer has put its own folder into the place meanwhile.
 ATTEMPTS = 100
 
-_HERE, _EXCHANGE = -100, 2
+# From linux/fcntl.h and linux/fs.h.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def write_file(place: Path, content: bytes) -> None:
-    """Make a file, in the place of the one that was there."""
+    """Create a file, or replace the one that is there."""
     draft = _new_draft(place.parent)
     try:
         draft.write_bytes(content)
@@ -33,7 +38,7 @@ def write_file(place: Path, content: bytes) -> None:
 
 
 def write_folder(place: Path, files: Mapping[str, bytes]) -> None:
-    """Make a folder of these files, by their names in it, in the place of what was there."""
+    """Create a folder with these files, by their relative names, or replace the one there."""
     draft = _new_draft(place.parent)
     try:
         draft.mkdir()
@@ -42,24 +47,24 @@ def write_folder(place: Path, files: Mapping[str, bytes]) -> None:
             (draft / name).write_bytes(content)
         _move(draft, place)
     finally:
-        # Now it is what was there before, or what could not be finished.
+        # After an exchange the draft is the old folder; after an error, the unfinished new one.
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def require_writable(folder: Path) -> None:
-    """Raise `OSError` unless a folder is there, or can be made, in which a file can be made."""
+    """Create the folder if needed, and a file in it; raise `OSError` if that fails."""
     draft = _new_draft(folder)
     draft.touch()
     draft.unlink()
 
 
 def _new_draft(folder: Path) -> Path:
-    """Name a draft in a folder; make the folder, and sweep away what was left in it."""
+    """Create the folder, delete old drafts in it, and return an unused name for a draft."""
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f"{DRAFT}*"):
+    for leftover in folder.glob(f"{DRAFT}*"):
         with contextlib.suppress(OSError):
-            if left.lstat().st_mtime < time.time() - LEFTOVER_SECONDS:
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            if leftover.lstat().st_mtime < time.time() - LEFTOVER_SECONDS:
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     return folder / f"{DRAFT}{secrets.token_hex(8)}"
 
 
@@ -73,7 +78,7 @@ def _move(draft: Path, place: Path) -> None:
                 raise
         if _exchange(draft, place):
             return
-        # A file system that cannot: then there is a moment with nothing in the place.
+        # This file system cannot exchange two names: for a moment the place is empty.
         old = _new_draft(place.parent)
         with contextlib.suppress(FileNotFoundError):
             place.rename(old)
@@ -82,11 +87,11 @@ def _move(draft: Path, place: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names in one step; whether that was possible."""
+    """Swap two names in one system call; return whether the system could."""
     try:
         swap = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return False
     names = os.fsencode(one), os.fsencode(other)
-    swapped: int = swap(_HERE, names[0], _HERE, names[1], _EXCHANGE)
-    return swapped == 0
+    failed: int = swap(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)
+    return not failed

@@ -1,4 +1,4 @@
-"""What is said of keys that were emitted and not compared."""
+"""The message about keys that a candidate emitted and that were not compared."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,10 @@ MOST_KEYS = 8
 
 
 def told_of(keys: Sequence[str], *, itself: bool) -> str:
-    """Their names, and what is asked of them all the same."""
+    """Return the names of these keys, and what is checked of them nevertheless.
+
+    `itself` says whether the reference is the candidate's own step at sp 1.
+    """
     more = f" and {len(keys) - MOST_KEYS} more" if len(keys) > MOST_KEYS else ""
     names = f"{', '.join(keys[:MOST_KEYS])}{more}"
     copies = "only copies that several ranks emit without tokens are held against each other"

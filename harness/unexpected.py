@@ -1,4 +1,4 @@
-"""What nobody expected: told in one sentence, and in full in a file."""
+"""Exceptions that no code expected: a sentence for the user, and a file with the traceback."""
 
 import os
 import tempfile
@@ -8,12 +8,12 @@ from harness.untrusted import printable
 
 
 def told_in_full(error: Exception) -> str:
-    """What nobody expected, in one sentence; all of it is in a file."""
-    said = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+    """Write the traceback to a new file; return one sentence with the error and that file."""
+    summary = printable(" ".join(f"{type(error).__name__}: {error}".split()))
     try:
         number, name = tempfile.mkstemp(prefix="harness-error-", suffix=".txt")
         with os.fdopen(number, "w") as file:
             file.write("".join(traceback.format_exception(error)))
     except OSError as other:
-        return f"nothing can be judged here: {said}; nor can it be told in full: {other}"
-    return f"nothing can be judged here: {said}; in full in {name}"
+        return f"nothing can be judged here: {summary}; nor can it be told in full: {other}"
+    return f"nothing can be judged here: {summary}; in full in {name}"

@@ -1,11 +1,11 @@
-"""The six outcomes, best to worst."""
+"""The six outcomes of judging a case, from best to worst."""
 
 from collections.abc import Iterable
 from enum import IntEnum
 
 
 class Verdict(IntEnum):
-    """Only the first two are a pass."""
+    """An outcome of judging; only EQUAL and WITHIN are a pass."""
 
     EQUAL = 0
     WITHIN = 1
@@ -20,14 +20,14 @@ class Verdict(IntEnum):
 
     @property
     def failed(self) -> bool:
-        """What nobody listed; a run that was refused beforehand neither passed nor failed."""
+        """Whether it is a new failure; UNSUPPORTED and KNOWN neither pass nor fail."""
         return self >= Verdict.FAULT
 
     @classmethod
     def worst(cls, verdicts: Iterable["Verdict"]) -> "Verdict":
-        """A run is as good as its worst case; a run of nothing is a fault."""
+        """Return the worst of these verdicts; FAULT if there are none, as nothing was judged."""
         return max(verdicts, default=cls.FAULT)
 
 
-# The names of those that are a pass, as documents have them.
+# The names of the passing verdicts, as documents spell them.
 PASSED = tuple(verdict.name for verdict in Verdict if verdict.passed)

@@ -1,4 +1,4 @@
-"""One file that holds what a run found, small enough to be carried away."""
+"""Pack the results of a run into one file of limited size, the most valuable first."""
 
 import io
 import json
@@ -7,16 +7,20 @@ import zlib
 from pathlib import Path
 
 MOST_BYTES = 8 << 20
-# Where bundles of what failed go.
+# The folder of bundles in the archive.
 FAILURES = "failures"
-# The most valuable first; whatever is in a folder of the run's comes after them.
-VALUE = (".md", ".tsv", ".json", ".xml", FAILURES, ".txt")
-# What a gzip of a tar has for each file besides what is in it, and for the list of what is not.
+# Kinds of files, the most valuable first; files in folders come last, except those of bundles.
+BY_VALUE = (".md", ".tsv", ".json", ".xml", FAILURES, ".txt")
+# Bytes that the archive needs for each file besides its content, and for the list of what is not
+# in it.
 PER_FILE, LIST = 1 << 10, 1 << 16
 
 
 def pack(folder: Path, failures: Path, since: float, most: int = MOST_BYTES) -> bytes:
-    """What a run left in its folder, and what failed since it began, as a .tar.gz."""
+    """Return a .tar.gz of the files in the folder of a run, and of bundles `since` it began.
+
+    Files that do not fit are left out, and listed in left-out.json.
+    """
     ranked = []
     for name, file in _files(folder, failures, since).items():
         content = file.read_bytes()
@@ -36,28 +40,28 @@ def pack(folder: Path, failures: Path, since: float, most: int = MOST_BYTES) -> 
 
 
 def replace(file: Path, content: bytes) -> None:
-    """The old one until the new one is whole."""
+    """Write a file so that it always has its old or its new content as a whole."""
     draft = file.with_name(f".{file.name}.draft")
     draft.write_bytes(content)
     draft.replace(file)
 
 
 def _files(folder: Path, failures: Path, since: float) -> dict[str, Path]:
-    """By their names in the archive."""
-    # Archives and drafts are not part of what a run found.
+    """Return the files to pack, by their names in the archive."""
+    # Without drafts, and without archives: the archive itself may be in this folder.
     own = [f for f in folder.rglob("*") if f.is_file() and f.name[0] != "." and f.suffix != ".gz"]
     bundles = [bundle for bundle in failures.glob("*") if bundle.stat().st_mtime >= since]
-    failed = [file for bundle in bundles for file in bundle.glob("*")]
+    of_bundles = [file for bundle in bundles for file in bundle.glob("*")]
     return {str(file.relative_to(folder)): file for file in own} | {
-        f"{FAILURES}/{file.relative_to(failures)}": file for file in failed
+        f"{FAILURES}/{file.relative_to(failures)}": file for file in of_bundles
     }
 
 
 def _rank(name: str) -> int:
-    """Less is of more value."""
+    """Return the position of a file in the archive; the most valuable has the lowest."""
     folder, _, file = name.partition("/")
     kind = folder if file else Path(folder).suffix
-    return VALUE.index(kind) if kind in VALUE else len(VALUE)
+    return BY_VALUE.index(kind) if kind in BY_VALUE else len(BY_VALUE)
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:

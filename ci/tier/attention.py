@@ -1,10 +1,10 @@
-"""Which fused attention runs on a device, forward and backward, and how far off it is.
+"""Find out which fused attention runs on a device, forward and backward, and how far off it is.
 
     python ci/tier/attention.py cuda
 
-tries, for each dtype, head size, mask and with shared kv heads or without, each of torch's own
-implementations and the one that torch takes by itself; then torch's kernel for rows end to end.
-It prints JSON. What is tried has the shapes that the harness gives: see `kernels.py`.
+tries each of torch's implementations, the one that torch chooses by itself, and torch's kernel for
+packed rows, for every dtype, head size and mask, with shared kv heads and without. It prints JSON.
+The shapes are those that the harness uses: see `kernels.py`.
 """
 
 import json
@@ -36,27 +36,28 @@ BACKENDS = {
 HALF = ("bf16", "fp16")
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-# One implementation, or the one that torch takes.
+# One implementation; None lets torch choose.
 Backend = SDPBackend | None
 Tensors = list[Tensor]
-Told = dict[str, Any]
+Record = dict[str, Any]
 
 
 def main() -> None:
-    found, broken = list[Told](), ""
+    records, broken = list[Record](), ""
     try:
-        # What came before an exception stays.
-        found.extend(combinations(sys.argv[1]))
+        # `extend` keeps the records from before an exception.
+        records.extend(combinations(sys.argv[1]))
     except torch.AcceleratorError as error:
-        # After this one the device says nothing but this.
+        # After it, every call to the device raises this error.
         broken = first_line(error)
     except KeyboardInterrupt:
         broken = "cut off"
-    raised = [each for each in found if each["error"] and each["kernel"] == BY_ITSELF]
-    print(json.dumps({"attention": found, "raised": raised, "broken": broken}, indent=1))
+    raised = [record for record in records if record["error"] and record["kernel"] == BY_ITSELF]
+    print(json.dumps({"attention": records, "raised": raised, "broken": broken}, indent=1))
 
 
-def combinations(device: str) -> Iterator[Told]:
+def combinations(device: str) -> Iterator[Record]:
+    """Try every kernel on every combination of dtype, head size, mask and kv heads."""
     for dtype, size, mask, shared in product(TORCH_DTYPES, SIZES, MASKS, (False, True)):
         case = {"dtype": dtype, "head size": size, "mask": mask, "shared kv heads": shared}
         inputs = heads(device, dtype, size, KV_HEADS if shared else HEADS)
@@ -65,13 +66,13 @@ def combinations(device: str) -> Iterator[Told]:
         yield {
             **case,
             "kernel": BY_ITSELF,
-            "took": took(mask, inputs),
-            **tried(own, inputs, exact),
+            "took": chosen_backend(mask, inputs),
+            **attempt(own, inputs, exact),
         }
         for name, backend in BACKENDS.items():
-            yield {**case, "kernel": name, **tried(own, inputs, exact, backend)}
+            yield {**case, "kernel": name, **attempt(own, inputs, exact, backend)}
         if device == "cuda" and dtype in HALF and mask != "mask":
-            yield {**case, "kernel": "varlen", **tried(partial(rows, mask), inputs, exact)}
+            yield {**case, "kernel": "varlen", **attempt(partial(packed, mask), inputs, exact)}
 
 
 def heads(device: str, dtype: str, size: int, kv_heads: int) -> Tensors:
@@ -82,7 +83,7 @@ def heads(device: str, dtype: str, size: int, kv_heads: int) -> Tensors:
     ]
 
 
-def arguments(mask: str, q_MSH: Tensor, k_CSH: Tensor) -> Told:
+def arguments(mask: str, q_MSH: Tensor, k_CSH: Tensor) -> dict[str, Any]:
     whole_SS = torch.ones(TOKENS, TOKENS, dtype=torch.bool, device=q_MSH.device).tril()
     kinds = {"causal": None, "window": whole_SS.triu(-4), "mask": whole_SS}
     shared = q_MSH.shape[1] != k_CSH.shape[1]
@@ -94,8 +95,8 @@ def fused(mask: str, q_MSH: Tensor, k_CSH: Tensor, v_CSH: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q_MSH, k_CSH, v_CSH, **options)
 
 
-def rows(mask: str, *inputs: Tensor) -> Tensor:
-    """As one row of a stream."""
+def packed(mask: str, *inputs: Tensor) -> Tensor:
+    """Attend with the kernel for packed rows, to a stream of one row."""
     ends = torch.tensor([0, TOKENS], dtype=torch.int32, device=inputs[0].device)
     segments = Segments(ends, 5 if mask == "window" else None)
     q_TMH, k_TCH, v_TCH = (x[0].transpose(0, 1) for x in inputs)
@@ -103,7 +104,7 @@ def rows(mask: str, *inputs: Tensor) -> Tensor:
 
 
 def run(attend: Attention, inputs: Tensors, by: Backend = None) -> Tensors:
-    """The output and the gradients."""
+    """Return the output and the gradients of the inputs."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     with sdpa_kernel(by) if by else nullcontext():
         out = attend(*leaves)
@@ -111,24 +112,27 @@ def run(attend: Attention, inputs: Tensors, by: Backend = None) -> Tensors:
     return [x.detach().double() for x in (out, *(x.grad for x in leaves)) if x is not None]
 
 
-def tried(attend: Attention, inputs: Tensors, exact: Tensors, by: Backend = None) -> Told:
-    """How far off, as a share of the largest number that is right; or how it failed."""
-    with warnings.catch_warnings(record=True) as told:
+def attempt(attend: Attention, inputs: Tensors, exact: Tensors, by: Backend = None) -> Record:
+    """Return the error, relative to the largest exact number; or the exception, and why.
+
+    An `AcceleratorError` is raised, since the device is of no use afterwards.
+    """
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             pairs = zip(run(attend, inputs, by), exact, strict=True)
             off = [float((one - other).abs().max() / other.abs().max()) for one, other in pairs]
         except torch.AcceleratorError:
             raise
-        except Exception as error:  # noqa: BLE001 - what is wanted is to know it
-            # Why none would do, torch tells in warnings.
-            why = sorted({str(warning.message).partition(" (")[0] for warning in told})
+        except Exception as error:  # noqa: BLE001 - the exception is the result
+            # torch warns why it refused each implementation.
+            why = sorted({str(warning.message).partition(" (")[0] for warning in caught})
             return {"error": first_line(error), "off": None, "why": why}
     return {"error": "", "off": max(off)}
 
 
-def took(mask: str, inputs: list[Tensor]) -> str:
-    """Whom torch would choose: it says so only in private."""
+def chosen_backend(mask: str, inputs: list[Tensor]) -> str:
+    """Return the name of the implementation that torch chooses, or the error of asking for it."""
     try:
         choose: Any = torch._fused_sdp_choice  # noqa: SLF001 - there is no public way
         leaves = [x.detach().requires_grad_() for x in inputs]

@@ -1,9 +1,9 @@
-"""Which collectives gloo carries between two ranks on one device, and in which dtypes.
+"""Find out which collectives gloo runs between two ranks on one device, and in which dtypes.
 
     python ci/tier/collectives.py cuda
 
-tries each, compares what came with what should have, and prints JSON. What is not made for a
-device may hang or kill a rank: it comes last, and in the dtypes that are left it is not tried.
+runs each of them, compares the result with the right one, and prints JSON. A collective that gloo
+does not support on a device may hang or kill a rank. It is not tried in further dtypes then.
 """
 
 import json
@@ -22,65 +22,66 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.distributed import _functional_collectives as functional
 
-# Seconds for two ranks to be up, and for one collective.
+# Seconds for the start of two ranks, and for one collective.
 START, PATIENCE = 120.0, 10.0
 WORLD, ROOT = 2, 0
 GROUP = list(range(WORLD))
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "uint8", "bool")
-Named = tuple[str, str]
+# The name of a collective and of a dtype.
+Trial = tuple[str, str]
 
 
 def main() -> None:
     device, *of_rank = sys.argv[1:]
     if of_rank:
-        rank(torch.device(device), int(of_rank[0]), Path(of_rank[1]), json.loads(of_rank[2]))
+        run_rank(torch.device(device), int(of_rank[0]), Path(of_rank[1]), json.loads(of_rank[2]))
         return
-    found: dict[str, dict[str, str]] = {name: {} for name in COLLECTIVES}
-    names = [(name, dtype) for name in COLLECTIVES for dtype in DTYPES]
-    # Cut off, it says what it knows.
+    errors: dict[str, dict[str, str]] = {name: {} for name in COLLECTIVES}
+    trials = [(name, dtype) for name in COLLECTIVES for dtype in DTYPES]
+    # An interrupt keeps what is known.
     with suppress(KeyboardInterrupt):
-        while names:
-            said = pair(device, names)
-            for name, dtype, error in said:
-                found[name][dtype] = error
-            # What ended the ranks would do so again.
-            names = [each for each in names[len(said) :] if each[0] != name]
-    print(json.dumps({"collectives": found}, indent=1))
+        while trials:
+            results = run_pair(device, trials)
+            for name, dtype, error in results:
+                errors[name][dtype] = error
+            # The last one ended the ranks, and would end them in other dtypes as well.
+            trials = [trial for trial in trials[len(results) :] if trial[0] != name]
+    print(json.dumps({"collectives": errors}, indent=1))
 
 
-def pair(device: str, names: Sequence[Named]) -> list[tuple[str, str, str]]:
-    """What two ranks said of as many as they came to; the last may have been their end."""
+def run_pair(device: str, trials: Sequence[Trial]) -> list[tuple[str, str, str]]:
+    """Run trials on two ranks until one ends them; return each trial with its error, or none."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        said, errors = ([Path(name, f"{k}.{r}") for r in range(WORLD)] for k in ("said", "errors"))
+        outputs, logs = ([Path(name, f"{k}.{r}") for r in range(WORLD)] for k in ("out", "log"))
         ranks = []
         for r in range(WORLD):
-            command = [sys.executable, __file__, device, str(r), name, json.dumps(names)]
-            # gloo would look up the name of the host.
-            known = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
-            file = stack.enter_context(errors[r].open("w"))
-            process = subprocess.Popen(command, env=known, stderr=file)
+            command = [sys.executable, __file__, device, str(r), name, json.dumps(trials)]
+            # Without this variable gloo looks up the name of the host, which may take minutes.
+            environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
+            log = stack.enter_context(logs[r].open("w"))
+            process = subprocess.Popen(command, env=environment, stderr=log)
             ranks.append(stack.enter_context(process))
             stack.callback(process.kill)
-        why = watch(ranks, said)
-        told = zip(*(path.read_text().splitlines() for path in said), strict=False)
-        found = [
-            (*each, next(filter(None, map(json.loads, both)), ""))
-            for each, both in zip(names, told, strict=False)
+        end = wait(ranks, outputs)
+        pairs = zip(*(path.read_text().splitlines() for path in outputs), strict=False)
+        results = [
+            (*trial, next(filter(None, map(json.loads, pair)), ""))
+            for trial, pair in zip(trials, pairs, strict=False)
         ]
-        if len(found) < len(names):
-            last = [path.read_text().strip().rpartition("\n")[2] for path in errors]
-            found.append((*names[len(found)], "; ".join([why, *filter(None, last)])))
-        return found
+        if len(results) < len(trials):
+            last = [path.read_text().strip().rpartition("\n")[2] for path in logs]
+            results.append((*trials[len(results)], "; ".join([end, *filter(None, last)])))
+        return results
 
 
-def watch(ranks: list["subprocess.Popen[bytes]"], said: list[Path]) -> str:
-    """Until both are done, one is dead, or nothing more is heard of them: how it ended."""
-    heard, since = 0, time.monotonic()
+def wait(ranks: list["subprocess.Popen[bytes]"], outputs: list[Path]) -> str:
+    """Wait until both ranks are done, one has died, or they hang; return how they ended."""
+    written, since = 0, time.monotonic()
     while any(process.poll() is None for process in ranks):
-        size = sum(path.stat().st_size for path in said if path.exists())
-        if size > heard:
-            heard, since = size, time.monotonic()
-        if time.monotonic() - since > (3 * PATIENCE if heard else START):
+        size = sum(path.stat().st_size for path in outputs if path.exists())
+        if size > written:
+            written, since = size, time.monotonic()
+        if time.monotonic() - since > (3 * PATIENCE if written else START):
             return "hangs"
         if any(process.poll() for process in ranks):
             break
@@ -89,15 +90,15 @@ def watch(ranks: list["subprocess.Popen[bytes]"], said: list[Path]) -> str:
     return " and ".join(end for end, process in zip(ends, ranks, strict=True) if process.poll())
 
 
-def rank(device: torch.device, index: int, folder: Path, names: Sequence[Named]) -> None:
-    """One of the two: it writes a line for each, which is empty where all is as it should be."""
-    meeting, patience = f"file://{folder}/meeting", timedelta(seconds=PATIENCE)
+def run_rank(device: torch.device, index: int, folder: Path, trials: Sequence[Trial]) -> None:
+    """Run the trials on one rank; write a line with the error of each, or with an empty text."""
+    rendezvous, timeout = f"file://{folder}/rendezvous", timedelta(seconds=PATIENCE)
     dist.init_process_group(
-        "gloo", init_method=meeting, rank=index, world_size=WORLD, timeout=patience
+        "gloo", init_method=rendezvous, rank=index, world_size=WORLD, timeout=timeout
     )
-    with (folder / f"said.{index}").open("w", buffering=1) as file:
-        for name, dtype in names:
-            perform, filled, what = COLLECTIVES[name]
+    with (folder / f"out.{index}").open("w", buffering=1) as file:
+        for name, dtype in trials:
+            perform, filled, content = COLLECTIVES[name]
             one = torch.arange(1, 13).reshape(4, 3)
             every = [(one + 20 * r).to(getattr(torch, dtype)) for r in range(WORLD)]
             error = ""
@@ -105,23 +106,24 @@ def rank(device: torch.device, index: int, folder: Path, names: Sequence[Named])
                 tensors = Tensors(every[index].to(device, copy=True), index)
                 perform(tensors)
                 got = [x.cpu() for x in filled(tensors)]
-                if got and not torch.equal(torch.cat(got), due(every, index)[what]):
+                if got and not torch.equal(torch.cat(got), expected(every, index)[content]):
                     error = f"wrong: {torch.cat(got).flatten()[:3].tolist()}"
-            except Exception as raised:  # noqa: BLE001 - what is wanted is to know it
+            except Exception as raised:  # noqa: BLE001 - the exception is the result
                 error = f"{type(raised).__name__}: {raised}".partition("\n")[0][:200]
                 print(error, file=sys.stderr)
-            # If they cannot meet any more, it was the end of them.
+            # It fails if this trial has broken the group, and ends the rank.
             dist.barrier()
             print(json.dumps(error), file=file)
 
 
 class Tensors:
-    """What a collective takes and what it fills, on one rank."""
+    """The inputs of a collective on one rank, and the tensors that it fills."""
 
     def __init__(self, x: Tensor, rank: int) -> None:
         self.x, self.other, self.at_root = x, 1 - rank, rank == ROOT
         self.parts = list(x.chunk(WORLD))
-        # As large as a part, as this rank's tensor, as both tensors; and in pieces.
+        # To be filled: as large as a part, as this rank's tensor, as both ranks' tensors; and the
+        # last two in pieces.
         self.part = torch.empty_like(self.parts[0])
         self.same = torch.empty_like(x)
         self.whole = torch.cat([self.same] * WORLD)
@@ -142,8 +144,8 @@ def batch_isend_irecv(t: Tensors) -> None:
         work.wait()
 
 
-def due(every: list[Tensor], rank: int) -> dict[str, Tensor]:
-    """What may come out, of both ranks' tensors."""
+def expected(every: list[Tensor], rank: int) -> dict[str, Tensor]:
+    """Return every right result that a collective can have, from the tensors of both ranks."""
     parts = [x.chunk(WORLD)[rank] for x in every]
     return {
         "sum": every[0] + every[1],
@@ -156,8 +158,8 @@ def due(every: list[Tensor], rank: int) -> dict[str, Tensor]:
     }
 
 
-# What is called; what it fills, which is nothing on a rank without a part in what comes out; and
-# what that should be.
+# The call; the tensors that it fills, none on a rank that receives nothing; and the right result,
+# as `expected` names it.
 Collective = tuple[Callable[[Tensors], object], Callable[[Tensors], list[Tensor]], str]
 COLLECTIVES: dict[str, Collective] = {
     "all_reduce": (lambda t: dist.all_reduce(t.x), lambda t: [t.x], "sum"),
@@ -182,7 +184,7 @@ COLLECTIVES: dict[str, Collective] = {
         lambda t: dist.all_to_all(t.empty_parts, t.parts), lambda t: t.empty_parts, "parts"),
     "send": (send, lambda t: [] if t.at_root else [t.same], "other's"),
     "batch_isend_irecv": (batch_isend_irecv, lambda t: [t.same], "other's"),
-    # DTensor calls these, and they reach the group by another way than those above.
+    # DTensor calls these, which do not go through the functions above.
     "functional all_reduce": (
         lambda t: t.same.copy_(functional.all_reduce(t.x, "sum", GROUP)),
         lambda t: [t.same], "sum"),

@@ -1,4 +1,4 @@
-"""What a machine is, as JSON, by means that need neither torch nor a network."""
+"""Describe a machine as JSON: its GPUs, cores, memory and disks; needs no torch and no network."""
 
 import json
 import os
@@ -12,12 +12,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-# A name server that does not answer is asked for minutes.
+# Seconds for a command: a look-up of a name may take minutes if no name server answers.
 PATIENCE = 30.0
-GPU = ("name", "driver_version", "memory.total", "memory.used", "compute_mode", "mig.mode.current")
+GPU_FIELDS = (
+    "name",
+    "driver_version",
+    "memory.total",
+    "memory.used",
+    "compute_mode",
+    "mig.mode.current",
+)
 
 
-def examined() -> dict[str, Any]:
+def examine() -> dict[str, Any]:
     name = socket.gethostname()
     look_up = f"import socket; socket.getaddrinfo({name!r}, None)"
     return {
@@ -32,19 +39,20 @@ def examined() -> dict[str, Any]:
         "pidfd": pidfd(),
         "host": name,
         "seconds to look up the host's own name": seconds(look_up),
-        # The disk is read once.
+        # Twice: the first import reads the disk.
         "seconds to import torch": seconds("import torch"),
         "seconds to import torch again": seconds("import torch"),
     }
 
 
 def gpus() -> list[dict[str, str]] | str:
-    """What the driver says of each; or why there is nothing to say."""
+    """Return what the driver reports of each GPU, or why it reports nothing."""
+    query = f"--query-gpu={','.join(GPU_FIELDS)}"
     try:
-        told = printed("nvidia-smi", f"--query-gpu={','.join(GPU)}", "--format=csv,noheader")
+        output = run("nvidia-smi", query, "--format=csv,noheader")
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
-    return [dict(zip(GPU, line.split(", "), strict=False)) for line in told.splitlines()]
+    return [dict(zip(GPU_FIELDS, line.split(", "), strict=False)) for line in output.splitlines()]
 
 
 def memory() -> dict[str, float]:
@@ -60,7 +68,7 @@ def free(folder: str) -> float | str:
 
 
 def pidfd() -> str:
-    """Whether the kernel has it, whatever Python has."""
+    """Return `works` if Python and the kernel have pidfds, else the error."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError) as error:
@@ -69,21 +77,22 @@ def pidfd() -> str:
 
 
 def seconds(code: str) -> float | str:
-    """Of a process that does this and nothing else, or how it failed."""
-    began = time.monotonic()
+    """Return how long a Python process takes that runs only this code, or how it failed."""
+    started = time.monotonic()
     try:
-        printed(sys.executable, "-c", code)
+        run(sys.executable, "-c", code)
     except subprocess.TimeoutExpired:
         return f"more than {PATIENCE:.0f}"
     except subprocess.CalledProcessError as error:
         return str(error.stderr).strip().rpartition("\n")[2]
-    return round(time.monotonic() - began, 2)
+    return round(time.monotonic() - started, 2)
 
 
-def printed(*command: str) -> str:
+def run(*command: str) -> str:
+    """Run a command, and return its output."""
     done = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True)
     return done.stdout
 
 
 if __name__ == "__main__":
-    print(json.dumps({"machine": examined()}, indent=1))
+    print(json.dumps({"machine": examine()}, indent=1))

@@ -1,7 +1,7 @@
-"""How soon ranks are up, and how many cases they judge in a second then: `check`, on warm ranks.
+"""Measure how long ranks take to start, and how many cases per second warm ranks judge.
 
-It takes the options of `check` and judges twice: the first time, what each case needs is loaded.
-It prints the second document, with the seconds of what came before.
+It takes the options of `check` and judges the cases twice; the first time, kernels and libraries
+are loaded. It prints the document of the second time, with the seconds of everything before it.
 """
 
 import subprocess
@@ -26,7 +26,7 @@ def main() -> int:
     _, given = read(["check", *sys.argv[1:]])
     options = given.arguments["options"]
     request, ranks = read_request(options, options.candidate, options)
-    silence = Console(quiet=True)
+    quiet = Console(quiet=True)
     with open_pool(options, ranks, request.candidates) as pool:
         moments = [time.monotonic()]
         pool.start()
@@ -34,33 +34,34 @@ def main() -> int:
         if fault:
             sys.exit(f"no ranks: {fault.summary}\n{fault.log}")
         moments.append(time.monotonic())
-        # Kernels are loaded, and libraries begin, with the first of each dtype.
+        # The first case of each dtype loads its kernels.
         first = [replace(request, count=1, dtypes=(dtype,)) for dtype in request.dtypes]
-        for asked in (*first, request, request):
-            summary = check(Examiner(request=asked, session=Session(pool)), silence)
+        for part in (*first, request, request):
+            summary = check(Examiner(request=part, session=Session(pool)), quiet)
             moments.append(time.monotonic())
             if summary.ended:
                 break
-        used = memory()
-    # Also if it was cut off before the last.
+        used = gpu_memory()
+    # After an interrupt this is the summary of an earlier part.
     show(summary, Console(stderr=True))
     firsts = (f"first case in {dtype}" for dtype in request.dtypes)
-    parts = ["ranks", *firsts, f"first {request.count} cases"]
-    taken = [round(later - earlier, 2) for earlier, later in pairwise(moments)]
+    names = ["ranks", *firsts, f"first {request.count} cases"]
+    seconds = [round(later - earlier, 2) for earlier, later in pairwise(moments)]
     document = summary.record()
-    # Cut off, it knows of the first few.
-    document["seconds of"] = dict(zip(parts, taken, strict=False))
+    # Not strict: after an interrupt some parts have no seconds.
+    document["seconds of"] = dict(zip(names, seconds, strict=False))
     document["MB of each GPU process"] = used
     print_json(document)
     return status_of(summary.verdict)
 
 
-def memory() -> dict[str, int]:
-    """By process, what the driver says they hold; nothing where there is none."""
+def gpu_memory() -> dict[str, int]:
+    """Return the GPU memory of each process in MB, as the driver reports it; empty without one."""
     query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout
-        return {pid: int(used) for pid, used in (line.split(", ") for line in told.splitlines())}
+        done = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)
+        lines = (line.split(", ") for line in done.stdout.splitlines())
+        return {pid: int(used) for pid, used in lines}
     except (OSError, ValueError, subprocess.SubprocessError):
         return {}
 

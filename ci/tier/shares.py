@@ -1,4 +1,4 @@
-"""How much of the time that is left a step gets, and how many cases fit into it."""
+"""Divide the time that is left among steps, and compute how many cases fit into a share."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,16 @@ from typing import Any
 
 from tier.steps import Step
 
-# What is kept of a share for cases that take longer than those of the probe.
+# The part of a share that is kept for cases that take longer than those of the probe.
 SPARE = 0.3
-# Where nothing is known of their seconds.
+# The number of cases if the probe did not measure how long they take; also the least number.
 FEWEST = 20
 
 
 def fitting(seconds: float, probe: Mapping[str, Any], took: float) -> int:
-    """How many cases, by what the probe printed and took.
+    """Return how many cases fit into so many seconds, from the document and seconds of the probe.
 
-    It judged them twice. Whatever it did besides, every step has to do once.
+    The probe judged its cases twice. The rest of its seconds is the start, which every step needs.
     """
     cases, judging = probe.get("cases"), probe.get("seconds")
     if not cases or not judging or probe.get("ended"):
@@ -25,9 +25,10 @@ def fitting(seconds: float, probe: Mapping[str, Any], took: float) -> int:
 
 
 def share(step: Step, later: Sequence[Step], left: float) -> float:
-    """Seconds for a step, of those that are left for it and those after it; zero is none.
+    """Return the seconds for a step, of those left for it and later ones; 0 leaves it out.
 
-    What cannot be made shorter gets what it needs. What can, gets its part.
+    A step of a fixed length gets its limit. A step that can run fewer cases gets a part of what is
+    left, in proportion to the limits of the steps.
     """
     if left < step.least:
         return 0.0

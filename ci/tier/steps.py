@@ -1,7 +1,6 @@
 """The steps of the GPU tier, as data: what each runs, what it shows, and how long it may take.
 
-They stand in the order of their value, and are run in it: what is left out for want of time is
-what can best be done without.
+They run in the order of the list, the most valuable first.
 """
 
 from dataclasses import dataclass
@@ -14,31 +13,31 @@ ANY = ("cuda", "cpu", "pretend")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One program, run by itself."""
+    """One program, which runs in a process of its own."""
 
     name: str
     shows: str
-    # What Python is given; what `command` is told is filled in.
+    # The arguments of Python, with placeholders.
     words: str
-    # Seconds; with less than `least` it is not begun.
+    # The limit in seconds, and the fewest seconds with which the step is started at all.
     most: int
     least: int = 10
-    # Where it says anything.
+    # The devices on which it runs.
     devices: tuple[str, ...] = ANY
-    # A module that is not always installed.
+    # An optional module that it needs.
     module: str = ""
-    # Whether it is run with the NCCL that was brought along, and is nothing without.
+    # Whether it needs the other NCCL, which the variable NCCL names.
     nccl: bool = False
-    # Where its standard output goes: a document for programs, or text.
+    # The suffix of the file that gets its standard output: json for a document, or txt.
     ending: str = "json"
 
     @property
     def sized(self) -> bool:
-        """Whether it can be made shorter, and still say all that it says."""
+        """Whether its number of cases can be chosen, and with it how long it takes."""
         return "{cases}" in self.words
 
     def command(self, **values: str) -> list[str]:
-        """What Python is given; a word that comes to nothing is none."""
+        """Return the arguments of Python with these values; empty arguments are dropped."""
         return list(filter(None, (word.format(**values) for word in self.words.split())))
 
 
@@ -46,9 +45,9 @@ RANKS = "--device {device} --ranks 4 --json --deadline {deadline}"
 PAGES = "--report {out}/pages"
 
 
-def _check(name: str, options: str, what: str, **more: Any) -> Step:
+def _check(name: str, options: str, where: str, **more: Any) -> Step:
     words = f"-m harness check {RANKS} {PAGES} --cases {{cases}} --limit {{limit}} {options}"
-    return Step(f"check-{name}", f"generated cases pass {what}", words, 240, 45, **more)
+    return Step(f"check-{name}", f"generated cases pass {where}", words, 240, 45, **more)
 
 
 def _record(dtype: str) -> tuple[Step, Step]:
@@ -69,8 +68,8 @@ def _record(dtype: str) -> tuple[Step, Step]:
 
 
 def _tests(name: str, path: str, shows: str, most: int) -> Step:
-    # A runner's other plugins, and what its torch warns of, are not ours. `dev` draws anew every
-    # time, and keeps what failed for the next.
+    # Other plugins of the runner and warnings of its torch must not disturb the tests. `dev` draws
+    # new examples every time, and keeps those that failed for the next.
     words = (
         "-m pytest -q --slow -p harness.plugin -p _hypothesis_pytestplugin "
         "--hypothesis-profile=dev -o filterwarnings=default -o junit_family=xunit1 "
@@ -145,7 +144,7 @@ STEPS = (
     _long(131072, 300),
 )  # fmt: skip
 
-# What fits into a visit of ten minutes, one after the other; `--list` shows them.
+# Seconds for all steps of a plan, so that a visit takes less than ten minutes.
 VISIT = 500
 PLANS = {
     "first": ("packages", "doctor", "machine", "first-cases", "probe", "attention", "collectives"),
@@ -160,10 +159,9 @@ PLANS = {
 
 
 def chosen(names: list[str], *, sized: bool) -> list[Step]:
-    """Those that are named, or are in a plan that is; all where none is."""
+    """Return the steps of the named plans and steps, or all; with the probe if any is `sized`."""
     wanted = {step for name in names for step in PLANS.get(name, (name,))}
-    found = [step for step in STEPS if not names or step.name in wanted]
-    if sized and any(step.sized for step in found):
-        # How many cases fit, it says.
-        return [step for step in STEPS if step in found or step.name == "probe"]
-    return found
+    steps = [step for step in STEPS if not names or step.name in wanted]
+    if sized and any(step.sized for step in steps):
+        return [step for step in STEPS if step in steps or step.name == "probe"]
+    return steps

@@ -1,8 +1,8 @@
-"""An error that is the same in every case, and too small to be told in each: many cases show it.
+"""Find an error that is equal in every case, and too small to see in one: many cases show it.
 
-In a short dtype one case lets a gradient stray by a few per cent, to either side. What strays to
-the same side every time does not average out. So for each tensor it is measured how far the
-candidate's leans away from the baseline's, along the oracle:
+In a short dtype one case lets a gradient stray by a few per cent, to either side. An error to one
+side does not average out over many cases. So each tensor is measured by how far the candidate's
+leans away from the baseline's, along the oracle:
 
     lean = <candidate - baseline, oracle> / <oracle, oracle>
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from harness.campaign.counts import Whole, together
+from harness.campaign.counts import Count, together
 from harness.campaign.coverage import of_any_layer
 from harness.case import Dtype
 from harness.untrusted import fitted
@@ -24,15 +24,15 @@ from harness.untrusted import fitted
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
-# Leans are added up as whole numbers of this unit: then parts come to the same in any order.
+# Leans are added up as whole numbers of this unit, so that the order of parts changes no sum.
 UNIT = 2.0**-60
 
 
 class Leaning(msgspec.Struct, forbid_unknown_fields=True):
-    """How far one tensor leaned in the cases of one dtype."""
+    """How far one tensor leaned in the cases of one dtype: count, sum, and sum of squares."""
 
-    count: Whole = 0
-    # In units, and in units squared.
+    count: Count = 0
+    # In units, and in squared units.
     total: int = 0
     squares: int = 0
 
@@ -53,13 +53,13 @@ class Leaning(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def deviation(self) -> float:
-        """How far the mean may be off by chance."""
+        """How far the mean may be off by chance: its standard error."""
         count = self.count
         spread = (count * self.squares - self.total * self.total) / (count * max(count - 1, 1))
         return UNIT * sqrt(spread / count)
 
     def is_sound(self) -> bool:
-        """Whether numbers come to such sums."""
+        """Whether any numbers can have this count and these sums."""
         return self.count > 0 and self.total**2 <= self.count * self.squares
 
 
@@ -84,22 +84,22 @@ class Leanings(msgspec.Struct, forbid_unknown_fields=True):
         )
 
     def told(self) -> Iterator[str]:
-        """Each tensor that leans by more than chance, the largest lean first."""
+        """Describe each tensor that leans by more than chance and rounding, the largest first."""
         if not self.by_dtype:
             return
         from harness.compare.budget import LEAN_DEVIATIONS, LEAN_LEAST, least_lean
 
         for dtype, by_name in self.by_dtype.items():
-            lean = {
-                name: each
-                for name, each in by_name.items()
-                if each.count >= LEAN_LEAST
-                and abs(each.mean) > max(LEAN_DEVIATIONS * each.deviation, least_lean(dtype))
+            leaning = {
+                name: tensor
+                for name, tensor in by_name.items()
+                if tensor.count >= LEAN_LEAST
+                and abs(tensor.mean) > max(LEAN_DEVIATIONS * tensor.deviation, least_lean(dtype))
             }
-            for name, each in sorted(lean.items(), key=lambda item: -abs(item[1].mean)):
+            for name, tensor in sorted(leaning.items(), key=lambda item: -abs(item[1].mean)):
                 yield (
-                    f"{name} is {1 + each.mean:.6g} of the reference's in {dtype}, over "
-                    f"{each.count} tensors, give or take {each.deviation:.2g}"
+                    f"{name} is {1 + tensor.mean:.6g} of the reference's in {dtype}, over "
+                    f"{tensor.count} tensors, give or take {tensor.deviation:.2g}"
                 )
 
     def record(self) -> dict[str, Any]:
@@ -111,5 +111,5 @@ class Leanings(msgspec.Struct, forbid_unknown_fields=True):
         return fitted({"by_dtype": record}, cls)
 
     def is_sound(self) -> bool:
-        leanings = (each for by_name in self.by_dtype.values() for each in by_name.values())
-        return all(each.is_sound() for each in leanings)
+        leanings = (tensor for by_name in self.by_dtype.values() for tensor in by_name.values())
+        return all(tensor.is_sound() for tensor in leanings)

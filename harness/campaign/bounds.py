@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from harness.compare import Comparison
 
 
-def _cutting(case: Case, window: int) -> list[int]:
-    """The window, if a token that predicts a target has more tokens before it."""
+def _cutting_window(case: Case, window: int) -> list[int]:
+    """Return the window if it takes tokens away from one that predicts a target; else nothing."""
     return [window] if any(row.mask.rfind("1") > window for row in case.rows) else []
 
 
-# What is told of a case, by what it is called.
-TOLD: dict[str, Callable[[Case], Iterable[object]]] = {
+# The values of a case that the bounds list, by the name that they have there.
+LISTED: dict[str, Callable[[Case], Iterable[object]]] = {
     "rows": lambda case: [len(case.rows)],
     "tokens a row": lambda case: map(len, case.rows),
     "sp x dp": lambda case: [f"{case.sp}x{case.dp}"],
@@ -28,7 +28,7 @@ TOLD: dict[str, Callable[[Case], Iterable[object]]] = {
     "head dim": lambda case: [case.head_dim],
     "layers": lambda case: [case.layers],
     "vocab": lambda case: [case.vocab],
-    "window": lambda case: ["none"] if case.window is None else _cutting(case, case.window),
+    "window": lambda case: ["none"] if case.window is None else _cutting_window(case, case.window),
     "steps of one batch": lambda case: [case.steps],
     "dtype": lambda case: [case.dtype],
     "loss": lambda case: [case.loss],
@@ -36,53 +36,53 @@ TOLD: dict[str, Callable[[Case], Iterable[object]]] = {
     "model": lambda case: [case.model],
     "wrapper": lambda case: [case.wrapper],
 }
-# What a case has or has not, and is told where no case had it.
-TURNED_ON = ("compiled", "mixed", "checkpoint", "tied")
+# Switches of a case; the bounds name those that no case had on.
+SWITCHES = ("compiled", "mixed", "checkpoint", "tied")
 
 
 class Bounds(msgspec.Struct, forbid_unknown_fields=True):
-    """Every value that a case had in which something was learned, by what it is called."""
+    """Each value, by its name, of the cases that showed something of the candidate."""
 
     values: dict[str, list[str]] = {}
 
     def add(self, comparison: "Comparison") -> None:
-        """Where every gradient is zero, a case shows nothing of what it has."""
+        """Add the values of a case, unless every gradient in it is zero and so shows nothing."""
         if any(not gradient.zero for gradient in comparison.gradients):
             self.add_case(comparison.case)
 
     def add_case(self, case: Case) -> None:
-        self._take({name: [*map(str, values(case))] for name, values in TOLD.items()})
-        self._take({name: [str(int(getattr(case, name)))] for name in TURNED_ON})
+        self._add_values({name: [*map(str, values(case))] for name, values in LISTED.items()})
+        self._add_values({name: [str(int(getattr(case, name)))] for name in SWITCHES})
 
-    def _take(self, other: dict[str, list[str]]) -> None:
-        for name, its in other.items():
+    def _add_values(self, values: dict[str, list[str]]) -> None:
+        for name, added in values.items():
             known = self.values.setdefault(name, [])
-            new = {*its} - {*known}
+            new = {*added} - {*known}
             if new:
-                self.values[name] = sorted([*known, *new], key=_in_order)
+                self.values[name] = sorted([*known, *new], key=_sort_key)
 
     def __add__(self, other: "Bounds") -> "Bounds":
         both = Bounds()
-        both._take(self.values)
-        both._take(other.values)
+        both._add_values(self.values)
+        both._add_values(other.values)
         return both
 
     def text(self) -> str:
-        """In one sentence; nothing where nothing was judged."""
+        """Return the bounds as one sentence, which is empty if there are none."""
         if not self.values:
             return ""
-        told = {name: ",".join(_in_runs(self.values[name])) for name in TOLD}
-        parts = [f"{name} {values}" for name, values in told.items() if values]
-        off = [name for name in TURNED_ON if self.values[name] == ["0"]]
+        listed = {name: ",".join(_as_ranges(self.values[name])) for name in LISTED}
+        parts = [f"{name} {values}" for name, values in listed.items() if values]
+        off = [name for name in SWITCHES if self.values[name] == ["0"]]
         return f"bounds: {'; '.join(parts)}" + (f"; none {', '.join(off)}" if off else "")
 
     def is_sound(self) -> bool:
-        """Whether it knows of everything, or of nothing at all."""
-        return {*self.values} == ({*TOLD, *TURNED_ON} if self.values else set[str]())
+        """Whether the values have all names, or there are no values at all."""
+        return {*self.values} == ({*LISTED, *SWITCHES} if self.values else set[str]())
 
 
-def _in_runs(values: list[str]) -> Iterator[str]:
-    """Numbers that follow each other as the first and the last of them."""
+def _as_ranges(values: list[str]) -> Iterator[str]:
+    """Yield consecutive numbers as ranges such as `1-4`, and then the values that are words."""
     numbers = [int(value) for value in values if value.isdecimal()]
     for _, run in groupby(enumerate(numbers), lambda numbered: numbered[1] - numbered[0]):
         first, *others = (number for _, number in run)
@@ -90,6 +90,6 @@ def _in_runs(values: list[str]) -> Iterator[str]:
     yield from (value for value in values if not value.isdecimal())
 
 
-def _in_order(value: str) -> tuple[int, str]:
-    """Numbers by their size."""
+def _sort_key(value: str) -> tuple[int, str]:
+    """Sort numbers by their size."""
     return len(value), value

@@ -1,7 +1,7 @@
-"""The cases of a lot, and more in the place of those that a candidate does not support.
+"""Draw the cases of a lot, and others in place of those that a candidate does not support.
 
-Each lot is drawn from its number. What is drawn in the place of its cases are lots as well, with
-numbers that the campaign does not have.
+Each lot is drawn from its number. The replacements are drawn as lots too, with numbers that the
+campaign itself does not have.
 """
 
 from collections import defaultdict
@@ -25,62 +25,70 @@ from harness.untrusted import BadInput
 if TYPE_CHECKING:
     from harness.ranks.pool import RankPool
 
-# A candidate that supports none of so many cases is given no more; nor one that does not support
-# so many for each that it was to be judged on.
+# A candidate is given up if it supports none of NONE_OF cases, or if it refuses TIMES as many
+# cases as it was to be judged on, and NONE_OF more.
 NONE_OF, TIMES = 200, 20
-# Fields that a few cases may have beyond what was asked for.
-RARE = {"sp": "rare_sps", "dp": "rare_dps"}
-# A campaign of so many cases leaves the usual sizes in every so many of them.
+# The field of a request that has the rare sizes of a field of a case.
+RARE_FIELDS = {"sp": "rare_sps", "dp": "rare_dps"}
+# In a campaign of at least BEYOND_FROM cases, one of BEYOND_EVERY cases leaves the usual sizes.
 BEYOND_FROM, BEYOND_EVERY = 60, 6
-# No case draws a seed as large: so the cases of two lots differ in theirs.
-SEEDS = 1 << 17
-# The seed of a campaign is below it: so no lot is drawn from the seed of another.
-SEEDS_OF_CAMPAIGNS = 1 << 64
+# The seed of a drawn case is smaller than this. So lots that shift their seeds by multiples of it
+# have no case in common.
+CASE_SEEDS = 1 << 17
+# The seed of a campaign is smaller than this. So no lot is drawn from the seed of another lot.
+CAMPAIGN_SEEDS = 1 << 64
 
 
 class NothingToDraw(BadInput):
-    """What is stated of fields leaves no case."""
+    """The request leaves no case, or too few."""
 
 
-class Supply:
-    """Each candidate is to be judged on as many cases as were asked for."""
+class CaseSource:
+    """The cases of one lot, given out in rounds until each candidate is judged on enough."""
 
     def __init__(self, request: Request, ranks: int, lot: Lot) -> None:
+        """Draw the lot; raise `NothingToDraw` if there are not as many cases."""
         self._request, self._ranks, self._lot = request, ranks, lot
-        whole = _of_lot(request, ranks, lot)
-        # They belong to the lot, whatever part of it this is.
-        self.number, self.drawn = str(lot.number), digest(whole)
+        whole = _draw_lot(request, ranks, lot)
+        # The digest is that of the whole lot, even if only a part of it is judged here.
+        self.lot_number, self.lot_digest = str(lot.number), digest(whole)
         self.share = lot.share(whole)
-        self.given: list[Case] = []
-        # What more there is, by the limits of those for whom it is drawn.
-        self._more: dict[str, Iterator[Case]] = {}
+        self.handed_out: list[Case] = []
+        # Replacements that are not handed out yet, by the limits for which they are drawn.
+        self._replacements_left: dict[str, Iterator[Case]] = {}
 
-    def asked(self) -> Coverage:
-        """What a candidate has to be judged on; what is rare was not asked for."""
+    def requested_coverage(self) -> Coverage:
+        """Return what a candidate has to be judged on; the user did not ask for rare sizes."""
         cases = (case for case in self.share if case.sp in self._request.sps)
-        return Coverage.asks(cases, self._request.named)
+        return Coverage.of_cases(cases, self._request.named)
 
     def rounds(self, tallies: Mapping[str, Tally]) -> Iterator[list[tuple[Case, str]]]:
-        """Cases and who is to be judged on them, until each was on enough, or lacks some."""
-        self.given += self.share
+        """Yield rounds of cases, each case with the candidate to judge on it.
+
+        The caller judges a round and adds it to the tallies before it takes the next one. The
+        rounds end when each candidate was judged on enough cases or is given up, or when there
+        are no more cases.
+        """
+        self.handed_out += self.share
         yield list(product(self.share, tallies))
         while jobs := list(self._replacements(tallies)):
-            self.given += dict.fromkeys(case for case, _ in jobs)
+            self.handed_out += dict.fromkeys(case for case, _ in jobs)
             yield jobs
 
     def _replacements(self, tallies: Mapping[str, Tally]) -> Iterator[tuple[Case, str]]:
-        alike = defaultdict[str, dict[str, int]](dict)
+        """Yield as many replacements as each candidate needs; equal limits share their cases."""
+        needs_by_limits = defaultdict[str, dict[str, int]](dict)
         for name, missing in self._missing(tallies):
-            alike[tallies[name].limits][name] = missing
-        for limits, missing_of in alike.items():
-            if limits not in self._more:
-                self._more[limits] = self._others(limits)
-            coming = islice(self._more[limits], max(missing_of.values()))
+            needs_by_limits[tallies[name].limits][name] = missing
+        for limits, needs in needs_by_limits.items():
+            if limits not in self._replacements_left:
+                self._replacements_left[limits] = self._draw_replacements(limits)
+            coming = islice(self._replacements_left[limits], max(needs.values()))
             for number, case in enumerate(coming):
-                yield from ((case, name) for name, count in missing_of.items() if number < count)
+                yield from ((case, name) for name, missing in needs.items() if number < missing)
 
-    def _others(self, limits: str) -> Iterator[Case]:
-        """Cases of this lot alone that no lot of the campaign has."""
+    def _draw_replacements(self, limits: str) -> Iterator[Case]:
+        """Yield cases within these limits, of no lot of the campaign and no other part of this."""
         try:
             request = within(self._request, limits)
         except NothingToDraw:
@@ -90,34 +98,38 @@ class Supply:
         if not any(least <= sp * dp <= self._ranks for sp, dp in meshes):
             return
         lots, part, piece = -(-request.count // SIZE), self._lot.part, self._lot.piece
-        mine = part.number - 1 + part.of * (piece.number - 1)
+        place = part.number - 1 + part.of * (piece.number - 1)
+        # Lot n takes its replacements from lots n + lots, n + 2 * lots and so on. Its parts and
+        # pieces take turns in them.
         for number in count(lots + self._lot.number, lots):
-            every = islice(_drawn(request, self._ranks, number, least), SIZE)
-            more = islice(every, mine, None, part.of * piece.of)
-            first = next(more, None)
+            batch = islice(_lot_cases(request, self._ranks, number, least), SIZE)
+            own = islice(batch, place, None, part.of * piece.of)
+            first = next(own, None)
             if first is None:
                 return
             yield first
-            yield from more
+            yield from own
 
     def _missing(self, tallies: Mapping[str, Tally]) -> Iterator[tuple[str, int]]:
+        """Yield how many cases each candidate needs; give up those that refuse too many."""
         for name, tally in tallies.items():
             missing = len(self.share) - tally.judged
             if missing and not tally.is_done:
-                if self.is_in_vain(tally):
+                if self.is_given_up(tally):
                     tally.lacking = missing
                 else:
                     yield name, missing
 
-    def is_in_vain(self, tally: Tally) -> bool:
-        """Whether so many cases could not be judged that a candidate is given no more."""
-        # What was drawn before its limits were known counts for nothing: that is one round.
-        refused = tally.verdicts["UNSUPPORTED"] - min(tally.beyond, len(self.share))
+    def is_given_up(self, tally: Tally) -> bool:
+        """Whether a candidate refused so many cases that it is given no more."""
+        # In the first round the limits of a candidate are not known yet; refusals for these do
+        # not count.
+        refused = tally.verdicts["UNSUPPORTED"] - min(tally.outside_limits, len(self.share))
         return refused >= (TIMES * len(self.share) + NONE_OF if tally.judged else NONE_OF)
 
 
 def require_cases(request: Request, pool: "RankPool") -> None:
-    """Raise why the limits of a candidate leave no case."""
+    """Raise `NothingToDraw` if the limits of a candidate leave no case."""
     for candidate in request.candidates:
         try:
             within(request, pool.limits(locate(candidate)))
@@ -126,7 +138,7 @@ def require_cases(request: Request, pool: "RankPool") -> None:
 
 
 def within(request: Request, limits: str) -> Request:
-    """What is left of a request for a candidate that has these limits."""
+    """Narrow a request to the limits of a candidate; raise `NothingToDraw` if nothing is left."""
     stated = {name: listed.split(",") for name, listed in _fields(request.stated)}
     for name, listed in _fields(limit for limit in limits.split() if limit != ALL_RANKS):
         values = listed.split(",")
@@ -136,9 +148,9 @@ def within(request: Request, limits: str) -> Request:
         else:
             asked = getattr(request, ASKED[name])
             both: dict[str, Any] = {ASKED[name]: tuple(v for v in asked if str(v) in values)}
-            if name in RARE:
-                rare = getattr(request, RARE[name])
-                both[RARE[name]] = tuple(v for v in rare if str(v) in values)
+            if name in RARE_FIELDS:
+                rare = getattr(request, RARE_FIELDS[name])
+                both[RARE_FIELDS[name]] = tuple(v for v in rare if str(v) in values)
             request, left = replace(request, **both), len(both[ASKED[name]])
         if not left:
             option = f"--{name} {listed}" if name in ASKED else f"--set {name}={listed}"
@@ -149,18 +161,20 @@ def within(request: Request, limits: str) -> Request:
 
 
 def _fields(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Split words such as `loss=token-mean,row-mean` into a name and a list of values."""
     return ((name, listed) for name, _, listed in (word.partition("=") for word in words))
 
 
 def draw(request: Request, ranks: int) -> list[Case]:
-    """The campaign, should its candidates support all cases."""
-    return [case for lot in WHOLE.lots(request.count) for case in _of_lot(request, ranks, lot)]
+    """Draw all cases of a campaign, without replacements."""
+    return [case for lot in WHOLE.lots(request.count) for case in _draw_lot(request, ranks, lot)]
 
 
-# It is drawn once to see whether it can be, and then to be judged.
+# The command draws the first lot once to see whether it can be drawn, and again to judge it.
 @lru_cache(maxsize=1)
-def _of_lot(request: Request, ranks: int, lot: Lot) -> list[Case]:
-    batch = list(islice(_drawn(request, ranks, lot.number), lot.size))
+def _draw_lot(request: Request, ranks: int, lot: Lot) -> list[Case]:
+    """Draw a whole lot; raise `NothingToDraw` if there are not as many cases."""
+    batch = list(islice(_lot_cases(request, ranks, lot.number), lot.size))
     if not batch:
         raise NothingToDraw(f"--set={','.join(request.stated)}: no case is like this")
     if len(batch) < lot.size:
@@ -171,23 +185,26 @@ def _of_lot(request: Request, ranks: int, lot: Lot) -> list[Case]:
     return batch
 
 
-def _drawn(request: Request, ranks: int, number: int, least: int = 1) -> Iterator[Case]:
-    """The cases of a lot, and as many more as there are; no two lots have one in common."""
-    own = replace(request, seed=request.seed + number * SEEDS_OF_CAMPAIGNS)
-    for case in _mixed(own, ranks, number, least):
-        yield replace(case, seed=case.seed + number * SEEDS) if number else case
+def _lot_cases(request: Request, ranks: int, number: int, least: int = 1) -> Iterator[Case]:
+    """Yield all cases that can be drawn for a lot; no two lots have a case in common.
+
+    Each case needs at least `least` ranks.
+    """
+    own = replace(request, seed=request.seed + number * CAMPAIGN_SEEDS)
+    for case in _mixed_sizes(own, ranks, number, least):
+        yield replace(case, seed=case.seed + number * CASE_SEEDS) if number else case
 
 
-def _mixed(request: Request, ranks: int, number: int, least: int) -> Iterator[Case]:
-    """All cases that a request describes, no two of them equal, some beyond the usual sizes."""
-    large = _beyond(request, ranks, number, least) if request.count >= BEYOND_FROM else iter(())
+def _mixed_sizes(request: Request, ranks: int, number: int, least: int) -> Iterator[Case]:
+    """Yield all distinct cases of a request; in a large campaign, some beyond the usual sizes."""
+    large = _large(request, ranks, number, least) if request.count >= BEYOND_FROM else iter(())
     given = set[Case]()
     for place, case in enumerate(_usual(request, ranks, number, least)):
-        # Before this one, so that there is one in six; wherever a campaign is cut into shards,
-        # each has some.
+        # One large case goes into each run of five usual cases, at a place that moves. So every
+        # shard has some: in a small campaign it takes every n-th case.
         turn, offset = divmod(place, BEYOND_EVERY - 1)
         if offset == 1 + turn % (BEYOND_EVERY - 2):
-            chosen = next((each for each in large if each not in given), None)
+            chosen = next((other for other in large if other not in given), None)
             if chosen is not None:
                 given.add(chosen)
                 yield chosen
@@ -196,7 +213,7 @@ def _mixed(request: Request, ranks: int, number: int, least: int) -> Iterator[Ca
             yield case
 
 
-def _beyond(request: Request, ranks: int, number: int, least: int) -> Iterator[Case]:
+def _large(request: Request, ranks: int, number: int, least: int) -> Iterator[Case]:
     return beyond(
         request.seed,
         number * (SIZE // BEYOND_EVERY),
@@ -209,19 +226,22 @@ def _beyond(request: Request, ranks: int, number: int, least: int) -> Iterator[C
 
 
 def _usual(request: Request, ranks: int, number: int, least: int) -> Iterator[Case]:
-    """The notebook's batch is first of all."""
+    """Yield cases of usual sizes; the campaign begins with the notebook's batch."""
     first = notebooks_batch(request, ranks) if number == 0 else []
     yield from (case for case in first if least <= case.ranks)
     yield from drawn(cases(**bounds(request), min_ranks=least, max_ranks=ranks), request.seed)
 
 
 def bounds(request: Request) -> dict[str, Any]:
-    """What it says of cases, as `cases` takes it."""
+    """Return what a request says about cases, as arguments of `generation.cases`."""
     return {name: getattr(request, name) for name in (*ASKED.values(), "stated")}
 
 
 def notebooks_batch(request: Request, ranks: int) -> list[Case]:
-    """One case, with what is asked and stated of its fields; none where that cannot be."""
+    """Return the notebook's batch with the requested values of its fields.
+
+    The list is empty if that case is invalid, or needs more ranks than there are.
+    """
     try:
         fields = {n: values[0] for n, values in map(read_stated, request.stated)}
         case = replace(_notebook_case(request, ranks), dp=min(request.dps), **fields)
@@ -231,7 +251,7 @@ def notebooks_batch(request: Request, ranks: int) -> list[Case]:
 
 
 def _notebook_case(request: Request, ranks: int) -> Case:
-    """The batch that this project started from, on four ranks where there are four."""
+    """Return the batch that this project started from, at the largest sp up to 4 that fits."""
     sp = max((sp for sp in request.sps if sp <= min(ranks, 4)), default=min(request.sps))
     heads = 4 if 4 % sp == 0 else sp
     return Case(

@@ -1,15 +1,15 @@
-"""`check`: the notebook's batch, then generated cases, then whatever failed, shrunk."""
+"""`check`: judge the notebook's batch, then generated cases, and show what failed, shrunk."""
 
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from harness.campaign.case_source import Supply, notebooks_batch
+from harness.campaign.case_source import CaseSource, notebooks_batch
 from harness.campaign.conduct import Campaign, Share
 from harness.campaign.examine import Examiner
 from harness.campaign.journal import Journal
 from harness.campaign.live import Live
-from harness.campaign.pending import Asked
+from harness.campaign.pending import PendingCandidates
 from harness.campaign.request import Request
 from harness.campaign.summary import Summary
 from harness.campaign.table import say, show, show_bundles
@@ -19,25 +19,25 @@ from harness.engine.lot import Lot
 from harness.generation.situations import SITUATIONS
 from harness.plan import plan
 
-# Names of candidates whose rows are padded and cut as the first case is shown.
-OURS = ("native-", "mutants.", "benign.")
+# These candidates pad and cut rows as `notebook_text` shows it; others may not.
+OWN_CANDIDATES = ("native-", "mutants.", "benign.")
 
 
 def check(examiner: Examiner, console: Console, journal: Journal | None = None) -> Summary:
-    """Judge every candidate on one pool of ranks.
+    """Judge every candidate on one pool of ranks, in this process.
 
-    A Ctrl-C ends it, and what was judged until then is told all the same.
+    A Ctrl-C ends the campaign; the cases that were judged until then are shown and returned.
     """
     request, part, pool = examiner.request, examiner.part, examiner.session.pool
     pool.start()
     lots = part.lots(request.count)
-    # What is wrong with the request is said before anything is shown.
-    Supply(request, pool.size, lots[0])
+    # Draw the first lot now: a request that cannot be drawn is refused before anything is shown.
+    CaseSource(request, pool.size, lots[0])
 
-    def here(live: Live) -> Engine[Share, Summary]:
+    def open_engine(live: Live) -> Engine[Share, Summary]:
         return ThisProcess(lambda share: examiner.examine(*share, live))
 
-    return conduct(request, pool.size, lots, console, here, journal)
+    return conduct(request, pool.size, lots, console, open_engine, journal)
 
 
 def conduct(
@@ -48,18 +48,18 @@ def conduct(
     open_engine: Callable[[Live], Engine[Share, Summary]],
     journal: Journal | None = None,
 ) -> Summary:
-    """Have lots judged, wherever that is, and show what they come to."""
+    """Have an engine judge the lots, show their progress and results, and return the summary."""
     journal = journal or Journal()
-    if lots[0].begins and any(name.startswith(OURS) for name in request.candidates):
+    if lots[0].begins and any(name.startswith(OWN_CANDIDATES) for name in request.candidates):
         for case in notebooks_batch(request, ranks):
             say(console, notebook_text(case))
     with Live(console, sum(map(len, lots)), len(SITUATIONS)) as live:
 
-        def counted(lot: Lot, asked: Asked, found: Summary) -> None:
-            live.count(found)
-            journal.keep(lot, asked, found)
+        def on_counted(lot: Lot, pending: PendingCandidates, summary: Summary) -> None:
+            live.count(summary)
+            journal.write(lot, pending, summary)
 
-        campaign = Campaign(request, lots, counted)
+        campaign = Campaign(request, lots, on_counted)
         summary = campaign.run(open_engine(live), journal.known)
     summary.seconds = journal.elapsed
     show(summary, console)
@@ -68,7 +68,7 @@ def conduct(
 
 
 def notebook_text(case: Case) -> str:
-    """The batch, how it is cut, and its labels, in the notebook's own terms."""
+    """Show the notebook's batch, how it is cut, and its labels, in the notebook's own terms."""
     stream = plan(case).streams[0]
     ids = [token for row in range(len(case.rows)) for token in case.ids_of(row)]
     padded = [*map(str, ids), *["<pad>"] * stream.pad]

@@ -1,4 +1,4 @@
-"""A digest of the code that a campaign judges, and of what judges it."""
+"""A digest of the code that a campaign runs: the candidates and the harness itself."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -9,21 +9,21 @@ from harness.candidates import locate
 
 
 def digest_of_code(candidates: Iterable[str]) -> str:
-    """It is another once a module was changed: of the harness, or in a candidate's folder.
+    """Digest the modules of the harness, and those in the folders of these candidates.
 
-    What is installed is known by its version, and of that nothing is read.
+    Installed packages are not read: they change with their version only.
     """
     folders = {folder for name in candidates if (folder := locate(name).folder)}
-    seen = hashlib.sha256()
+    combined = hashlib.sha256()
     for folder in (str(Path(harness.__file__).parent), *sorted(folders)):
         for file in _modules(Path(folder)):
-            seen.update(f"{file.relative_to(folder)}\n".encode())
-            seen.update(hashlib.sha256(file.read_bytes()).digest())
-    return seen.hexdigest()[:16]
+            combined.update(f"{file.relative_to(folder)}\n".encode())
+            combined.update(hashlib.sha256(file.read_bytes()).digest())
+    return combined.hexdigest()[:16]
 
 
 def _modules(folder: Path) -> Iterator[Path]:
-    """Yield the modules of a folder, and of the packages in it."""
+    """Yield the modules of a folder, and those of the packages in it."""
     yield from sorted(folder.glob("*.py"))
     for package in sorted(folder.glob("*/__init__.py")):
         yield from _modules(package.parent)

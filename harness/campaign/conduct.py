@@ -1,127 +1,146 @@
-"""A campaign, from its first lot to its last: who judges which, and what they come to.
+"""Conduct a campaign: hand its lots to an engine, and count what they come to.
 
-Lots are judged in any order and counted in theirs. A candidate of which enough failures are known,
-or that was judged on too few cases of a lot, is asked no more. Where others were asked for a later
-lot by then, or more of them, that is judged anew. So a campaign comes to the same wherever its
-lots are judged.
+Lots are judged in any order, and counted in the order of their numbers. A candidate is dropped
+when enough failures of it are known, or when it was judged on too few cases of a lot. A lot that
+was begun before that, for other candidates or for more failures, is judged again. So a campaign
+has the same result wherever its lots are judged.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from harness.campaign.coverage import Coverage
-from harness.campaign.pending import Ask, Asked
+from harness.campaign.pending import PendingCandidate, PendingCandidates
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, Summary
-from harness.campaign.tally import different
+from harness.campaign.tally import distinct_failures
 from harness.campaign.uninterrupted import undisturbed
 from harness.engine.engine import Engine, Losses
 from harness.engine.lot import Lot
 
-# What a pool is given: cases, and who is to be judged on them.
-Share = tuple[Lot, Asked]
+# One job of an engine: a lot, and the candidates to judge on it.
+Share = tuple[Lot, PendingCandidates]
 # Called with each lot that is counted, in the order of lots.
-Counted = Callable[[Lot, Asked, Summary], None]
+OnCounted = Callable[[Lot, PendingCandidates, Summary], None]
 
 
 class Campaign:
-    """Its lots, and what those came to that are counted."""
+    """The lots of a campaign, and the summary of those that are counted."""
 
-    def __init__(self, request: Request, lots: Sequence[Lot], counted: Counted) -> None:
+    def __init__(self, request: Request, lots: Sequence[Lot], on_counted: OnCounted) -> None:
         self._request = request
-        self._asked: Asked = tuple(
-            Ask(name, wanted=request.keep_going) for name in request.candidates
+        self._pending: PendingCandidates = tuple(
+            PendingCandidate(name, wanted=request.keep_going) for name in request.candidates
         )
-        self._counted = counted
+        self._on_counted = on_counted
         self._summary: Summary | None = None
-        # In order, those that are not counted yet; those that nobody has begun; and what others
-        # came to.
-        self._left, self._waiting = deque(lots), deque(lots)
-        self._came: dict[Lot, tuple[Asked, Summary]] = {}
+        # Lots that are not counted yet, in order, and those of them that no engine has begun.
+        self._uncounted, self._waiting = deque(lots), deque(lots)
+        # Lots that are judged and not counted yet, and for which candidates they were judged.
+        self._judged: dict[Lot, tuple[PendingCandidates, Summary]] = {}
         self._losses = Losses[Lot]()
-        self._ended = self._stopped = False
+        # Whether no further lot may begin, and whether that is because of a Ctrl-C.
+        self._is_ending = self._is_stopped = False
 
     def run(
-        self, engine: Engine[Share, Summary], known: dict[Lot, tuple[Asked, Summary]]
+        self,
+        engine: Engine[Share, Summary],
+        known: dict[Lot, tuple[PendingCandidates, Summary]],
     ) -> Summary:
-        """Judge all but what is known, and say what it comes to."""
-        self._came |= known
+        """Judge all lots but those that are `known`; return the summary of all of them.
+
+        The first Ctrl-C stops the engine and counts what it has judged by then. A second one
+        returns at once.
+        """
+        self._judged |= known
         self._waiting = deque(lot for lot in self._waiting if lot not in known)
         while True:
             try:
-                if not self._goes_on(engine):
-                    return self._whole()
+                if not self._advance(engine):
+                    return self._complete_summary()
             except KeyboardInterrupt:
-                if self._stopped:
-                    # Engine had time enough to tell of what they are about.
-                    return self._whole()
-                self._ended = self._stopped = True
+                if self._is_stopped:
+                    # The engine has had time to report the lots that were under way.
+                    return self._complete_summary()
+                self._is_ending = self._is_stopped = True
                 engine.stop()
 
-    def _goes_on(self, engine: Engine[Share, Summary]) -> bool:
+    def _advance(self, engine: Engine[Share, Summary]) -> bool:
+        """Count, begin and await lots; return whether there is more to do."""
         with undisturbed():
-            self._count()
-        if not self._left or not self._asked:
+            self._count_in_order()
+        if not self._uncounted or not self._pending:
             return False
-        while self._waiting and engine.has_room and not self._ended:
-            engine.begin((self._waiting.popleft(), self._asked))
-        if not engine.is_busy and (self._ended or not self._waiting):
+        while self._waiting and engine.has_room and not self._is_ending:
+            engine.begin((self._waiting.popleft(), self._pending))
+        if not engine.is_busy and (self._is_ending or not self._waiting):
             return False
-        came = engine.finished()
-        if came is None:
+        finished = engine.finished()
+        if finished is None:
             return True
-        (lot, asked), found = came
+        (lot, pending), summary = finished
         with undisturbed():
-            if found is None:
-                self._lose(lot)
+            if summary is None:
+                self._requeue(lot)
             else:
-                self._ended = self._ended or bool(found.ended)
-                self._came[lot] = asked, found
+                self._is_ending = self._is_ending or bool(summary.ended)
+                self._judged[lot] = pending, summary
         return True
 
-    def _count(self) -> None:
-        """All that came whose turn it is."""
-        while self._left and self._asked and (came := self._came.pop(self._left[0], None)):
-            asked, found = came
-            if asked != self._asked and not self._ended:
-                # It was begun before somebody failed.
-                self._waiting.appendleft(self._left[0])
+    def _count_in_order(self) -> None:
+        """Count judged lots, up to the first one that is not judged yet."""
+        while (
+            self._uncounted
+            and self._pending
+            and (judged := self._judged.pop(self._uncounted[0], None))
+        ):
+            pending, summary = judged
+            if pending != self._pending and not self._is_ending:
+                # The lot was begun before a candidate failed in an earlier lot.
+                self._waiting.appendleft(self._uncounted[0])
                 return
-            lot = self._left.popleft()
-            self._add(found)
-            if not found.ended:
-                self._counted(lot, asked, found)
+            lot = self._uncounted.popleft()
+            self._add(summary)
+            if not summary.ended:
+                self._on_counted(lot, pending, summary)
 
-    def _lose(self, lot: Lot) -> None:
-        if not self._stopped:
+    def _requeue(self, lot: Lot) -> None:
+        """Have a lost lot judged again; raise `Lost` if it was lost too often."""
+        if not self._is_stopped:
             self._losses.add(lot)
         self._waiting.appendleft(lot)
 
-    def _add(self, found: Summary) -> None:
-        self._summary = self._summary + found if self._summary else found
-        going = self._request.keep_going
-        for tally in self._summary.tallies.values() if going > 1 else ():
-            tally.failures = different(tally.failures)
-        tallies = {ask.candidate: self._summary.tallies[ask.candidate] for ask in self._asked}
-        self._asked = tuple(
-            Ask(name, tuple(tally.marks), going - len(tally.failures))
+    def _add(self, summary: Summary) -> None:
+        """Add the summary of a lot, and drop candidates that need not be judged any further."""
+        self._summary = self._summary + summary if self._summary else summary
+        most_failures = self._request.keep_going
+        for tally in self._summary.tallies.values() if most_failures > 1 else ():
+            tally.failures = distinct_failures(tally.failures)
+        tallies = {
+            entry.candidate: self._summary.tallies[entry.candidate] for entry in self._pending
+        }
+        self._pending = tuple(
+            PendingCandidate(name, tuple(tally.marks), most_failures - len(tally.failures))
             for name, tally in tallies.items()
-            if len(tally.failures) < going and not tally.lacking
+            if len(tally.failures) < most_failures and not tally.lacking
         )
 
-    def _whole(self) -> Summary:
-        """With all that was judged, and what it lacks who was not asked to the end."""
-        for lot in [lot for lot in self._left if self._ended and lot in self._came]:
-            self._left.remove(lot)
-            self._add(self._came.pop(lot)[1])
+    def _complete_summary(self) -> Summary:
+        """Return the summary of the whole campaign, with all cases that a candidate lacks.
+
+        Raise `KeyboardInterrupt` if the campaign was stopped before any lot was judged.
+        """
+        for lot in [lot for lot in self._uncounted if self._is_ending and lot in self._judged]:
+            self._uncounted.remove(lot)
+            self._add(self._judged.pop(lot)[1])
         if self._summary is None:
             raise KeyboardInterrupt
-        self._summary.size += sum(map(len, self._left))
-        if self._stopped:
+        self._summary.size += sum(map(len, self._uncounted))
+        if self._is_stopped:
             self._summary.ended = INTERRUPTED
         for tally in self._summary.tallies.values():
             if tally.failures:
-                # What else it would have been asked for depends on where its lots were judged.
+                # How much else was requested of it depends on how the campaign was cut into lots.
                 tally.coverage = Coverage()
             elif tally.lacking:
                 tally.lacking = self._summary.size - tally.judged

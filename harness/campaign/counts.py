@@ -1,4 +1,4 @@
-"""Counts by name, added up, and what a document may hold of numbers."""
+"""Numbers as a document may hold them, and mappings of numbers that add up by name."""
 
 import sys
 from collections.abc import Mapping
@@ -6,21 +6,21 @@ from typing import Annotated, Protocol, Self, TypeVar
 
 import msgspec
 
-Whole = Annotated[int, msgspec.Meta(ge=0)]
-# JSON, as Python reads it, has infinity as well.
+Count = Annotated[int, msgspec.Meta(ge=0)]
+# Python reads JSON that holds infinity, which no document of ours has.
 Amount = Annotated[float, msgspec.Meta(ge=0.0, le=sys.float_info.max)]
 
 
-class Adds(Protocol):
-    """Numbers, counters, and what is made of them."""
+class Addable(Protocol):
+    """A number, a counter, or a record made of these."""
 
     def __add__(self, other: Self, /) -> Self: ...
 
 
-Each = TypeVar("Each", bound=Adds)
+Value = TypeVar("Value", bound=Addable)
 
 
-def together(one: Mapping[str, Each], other: Mapping[str, Each]) -> dict[str, Each]:
-    """What is in both is added."""
+def together(one: Mapping[str, Value], other: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the names of both mappings; add the values of a name that both have."""
     shared = one.keys() & other.keys()
     return {**one, **other, **{name: one[name] + other[name] for name in shared}}

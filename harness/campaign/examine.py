@@ -1,4 +1,4 @@
-"""One lot of cases: judged, and each candidate's failures shrunk, named and kept."""
+"""Examine one lot: judge its cases, then shrink, name and keep each candidate's failures."""
 
 import math
 import time
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
 
-from harness.campaign.case_source import Supply
-from harness.campaign.digest import Begun
-from harness.campaign.pending import Asked
+from harness.campaign.case_source import CaseSource
+from harness.campaign.digest import BegunCases
+from harness.campaign.pending import PendingCandidates
 from harness.campaign.request import Request, origin
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary, versions
 from harness.campaign.tally import Tally
@@ -29,12 +29,12 @@ from harness.judge.diagnosed import DIAGNOSE_SECONDS
 from harness.judge.known import recognised
 from harness.report.record import comparison_record
 
-# What ran on ranks before may have left something there; so much of it is kept in mind.
-MOST_EARLIER = 1000
+# A failure may need state that earlier cases left on the ranks; so many of them are remembered.
+MOST_HISTORY = 1000
 
 
-class Watch(Protocol):
-    """Shows how far it is."""
+class ProgressView(Protocol):
+    """Shows how far a lot is, and each failure when it is found."""
 
     def tell(self, summary: Summary, doing: str = "checking") -> None: ...
 
@@ -42,7 +42,7 @@ class Watch(Protocol):
 
 
 def nothing(request: Request, ranks: int, part: Part, size: int) -> Summary:
-    """What a campaign comes to of which nobody has judged any case yet."""
+    """Return the summary of a campaign of which no case is judged yet."""
     return Summary(
         request=request,
         ranks=ranks,
@@ -57,7 +57,7 @@ def nothing(request: Request, ranks: int, part: Part, size: int) -> Summary:
 
 @dataclass(slots=True, kw_only=True)
 class Examiner:
-    """Ranks on which one lot after the other is judged."""
+    """Judges one lot after the other, on the ranks of one session."""
 
     request: Request
     session: Session
@@ -65,49 +65,57 @@ class Examiner:
     until: float = math.inf
     diagnoses: bool = True
     part: Part = WHOLE
-    # What these ranks ran before.
-    earlier: list[Case] = field(default_factory=list)
+    # The cases that these ranks ran in earlier lots.
+    history: list[Case] = field(default_factory=list)
 
-    def examine(self, lot: Lot, asked: Asked, watch: Watch) -> Summary:
-        """Judge these candidates, each until as many failures are found as are wanted.
+    def examine(self, lot: Lot, pending: PendingCandidates, view: ProgressView) -> Summary:
+        """Judge each candidate on a lot, until it has as many failures as are wanted.
 
-        A Ctrl-C ends it, and what was judged until then is told all the same.
+        A Ctrl-C ends it; the summary then has the cases that were judged until then.
         """
         started = time.monotonic()
         self.session.pool.start()
-        supply = Supply(self.request, self.session.pool.size, lot)
-        summary = self._nothing_yet(supply, asked)
+        source = CaseSource(self.request, self.session.pool.size, lot)
+        summary = self._empty_summary(source, pending)
         try:
-            self._judge(supply, summary, asked, watch)
-            for ask in asked:
-                self._explain(summary, ask.candidate, supply, watch)
+            self._judge(source, summary, pending, view)
+            for entry in pending:
+                self._explain(summary, entry.candidate, source, view)
         except KeyboardInterrupt:
             summary.ended = INTERRUPTED
-        self.earlier = [*self.earlier, *supply.given][-MOST_EARLIER:]
+        self.history = [*self.history, *source.handed_out][-MOST_HISTORY:]
         summary.seconds = round(time.monotonic() - started, 3)
         summary.placement = self.session.pool.place
-        self._keep(summary)
+        self._write_bundles(summary)
         return summary
 
-    def _nothing_yet(self, supply: Supply, asked: Asked) -> Summary:
+    def _empty_summary(self, source: CaseSource, pending: PendingCandidates) -> Summary:
         pool = self.session.pool
-        summary = nothing(self.request, pool.size, self.part, len(supply.share))
+        summary = nothing(self.request, pool.size, self.part, len(source.share))
         summary.unseen = pool.placement.unseen
-        summary.begun[supply.number] = Begun(supply.drawn)
-        coverage = supply.asked()
-        for ask in asked:
-            tally = summary.tallies[ask.candidate]
+        summary.begun[source.lot_number] = BegunCases(source.lot_digest)
+        coverage = source.requested_coverage()
+        for entry in pending:
+            tally = summary.tallies[entry.candidate]
             tally.coverage += coverage
-            tally.wanted = ask.wanted
+            tally.wanted = entry.wanted
         return summary
 
-    def _judge(self, supply: Supply, summary: Summary, asked: Asked, watch: Watch) -> None:
+    def _judge(
+        self,
+        source: CaseSource,
+        summary: Summary,
+        pending: PendingCandidates,
+        view: ProgressView,
+    ) -> None:
+        """Judge the lot and count each comparison; collect the new failures in `Tally.found`."""
         case: Case | None = None
+        # Holds True if the case is counted as refused, and False if it is counted as judged.
         counted, situations, last = set[bool](), list[str](), time.monotonic()
-        share = set(supply.share)
-        begun = summary.begun[supply.number]
-        known = {ask.candidate: ask.marks for ask in asked}
-        rounds = self._jobs(supply, summary, asked)
+        share = set(source.share)
+        begun = summary.begun[source.lot_number]
+        known = {entry.candidate: entry.marks for entry in pending}
+        rounds = self._job_rounds(source, summary, pending)
         seen = map(self.session.judge, rounds)
         for comparison in map(recognised, chain.from_iterable(seen)):
             tally = summary.tallies[comparison.candidate]
@@ -116,73 +124,84 @@ class Examiner:
             with undisturbed():
                 now = time.monotonic()
                 seconds, last = now - last, now
-                # Once for all candidates.
+                # Candidates that follow on the same case have the same object: count it once.
                 if comparison.case is not case:
                     case, counted = comparison.case, set()
                     situations = situations_of(case)
                     if case in share:
-                        begun.begin(case)
+                        begun.add(case)
                 tally.add(comparison, situations, seconds)
                 if comparison.verdict.failed:
                     mark = str(mark_of(comparison))
-                    if tally.fail(comparison, mark, known[comparison.candidate]):
-                        watch.found(comparison)
+                    if tally.count_failure(comparison, mark, known[comparison.candidate]):
+                        view.found(comparison)
                 refused = comparison.verdict is Verdict.UNSUPPORTED
                 if refused not in counted:
                     counted.add(refused)
                     (summary.refused if refused else summary.situations).update(situations)
                     summary.cases += not refused
-            watch.tell(summary)
+            view.tell(summary)
 
-    def _jobs(self, supply: Supply, summary: Summary, asked: Asked) -> Iterator[Iterator[Job]]:
-        """One round after the other: how many there are shows in what became of those before."""
-        named = {ask.candidate: locate(ask.candidate) for ask in asked}
-        for jobs in supply.rounds({name: summary.tallies[name] for name in named}):
-            in_time = self._while_it_is_time(jobs, supply, summary)
+    def _job_rounds(
+        self, source: CaseSource, summary: Summary, pending: PendingCandidates
+    ) -> Iterator[Iterator[Job]]:
+        """Yield the jobs of one round after the other.
+
+        A round must be judged before the next one is drawn, because the refusals in it decide
+        what the next one has.
+        """
+        named = {entry.candidate: locate(entry.candidate) for entry in pending}
+        for jobs in source.rounds({name: summary.tallies[name] for name in named}):
+            in_time = self._until_limit(jobs, source, summary)
             yield (Job(case, named[name], self.request.against) for case, name in in_time)
             if summary.ended:
                 return
 
-    def _while_it_is_time(
-        self, jobs: list[tuple[Case, str]], supply: Supply, summary: Summary
+    def _until_limit(
+        self, jobs: list[tuple[Case, str]], source: CaseSource, summary: Summary
     ) -> Iterator[tuple[Case, str]]:
+        """Yield the jobs that are still needed, until the time is over."""
         for case, candidate in jobs:
-            # The first case is always tried: a run of nothing would tell nothing.
-            tried = self.earlier or summary.cases or case is not jobs[0][0]
-            if tried and time.monotonic() > self.until:
+            # The first case is judged even after the limit: a run without one shows nothing.
+            has_begun = self.history or summary.cases or case is not jobs[0][0]
+            if has_begun and time.monotonic() > self.until:
                 summary.ended = LIMIT
                 return
             tally = summary.tallies[candidate]
-            if not tally.is_done and not supply.is_in_vain(tally):
+            if not tally.is_done and not source.is_given_up(tally):
                 yield case, candidate
 
-    def _explain(self, summary: Summary, name: str, supply: Supply, watch: Watch) -> None:
-        """Shrink each failure, and name it by experiments."""
+    def _explain(
+        self, summary: Summary, name: str, source: CaseSource, view: ProgressView
+    ) -> None:
+        """Shrink each failure of a candidate, and name it by experiments."""
         found = summary.tallies[name].found
         for mark, failure in found.items():
             if worth_shrinking(failure):
-                found[mark] = self._explained(failure, summary, supply, watch)
+                found[mark] = self._shrink_and_diagnose(failure, summary, source, view)
 
-    def _explained(
-        self, failure: Comparison, summary: Summary, supply: Supply, watch: Watch
+    def _shrink_and_diagnose(
+        self, failure: Comparison, summary: Summary, source: CaseSource, view: ProgressView
     ) -> Comparison:
-        watch.tell(summary, f"shrinking {failure.candidate}")
-        before = supply.given[: supply.given.index(failure.case)]
+        view.tell(summary, f"shrinking {failure.candidate}")
+        before = source.handed_out[: source.handed_out.index(failure.case)]
         seconds = min(SHRINK_SECONDS, self.until - time.monotonic())
-        smaller = smallest(failure, self.session, [*self.earlier, *before], seconds).smallest
+        smaller = smallest(failure, self.session, [*self.history, *before], seconds).smallest
         if not self.diagnoses:
             return smaller
-        watch.tell(summary, f"diagnosing {failure.candidate}")
+        view.tell(summary, f"diagnosing {failure.candidate}")
         seconds = min(DIAGNOSE_SECONDS, self.until - time.monotonic())
         return diagnosed(smaller, self.session, seconds)
 
-    def _keep(self, summary: Summary) -> None:
-        """Write a bundle of each failure; one, where ranks could not even start."""
-        kept, campaign = dict[int, str](), origin(self.request, self.part)
-        every = [(tally, f) for tally in summary.tallies.values() for f in tally.found.values()]
-        for tally, failure in every:
-            # Ranks that do not come up have one fault for everybody.
-            same = id(failure.fault or failure)
-            if same not in kept:
-                kept[same] = keep(failure, self.session.pool, campaign=campaign)
-            tally.failures.append({**comparison_record(failure), "bundle": kept[same]})
+    def _write_bundles(self, summary: Summary) -> None:
+        """Write a bundle of each failure, and its record into the tally.
+
+        If the ranks could not start, all candidates share one fault, and one bundle.
+        """
+        bundles, campaign = dict[int, str](), origin(self.request, self.part)
+        failures = [(tally, f) for tally in summary.tallies.values() for f in tally.found.values()]
+        for tally, failure in failures:
+            shared = id(failure.fault or failure)
+            if shared not in bundles:
+                bundles[shared] = keep(failure, self.session.pool, campaign=campaign)
+            tally.failures.append({**comparison_record(failure), "bundle": bundles[shared]})

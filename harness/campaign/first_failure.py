@@ -1,9 +1,9 @@
-"""The first failure of a campaign, found again from its request."""
+"""Find the first failure of a campaign again, from its request: `repro --seed`."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.campaign.case_source import Supply
+from harness.campaign.case_source import CaseSource
 from harness.campaign.request import Request
 from harness.campaign.tally import Tally, worst
 from harness.candidates import locate
@@ -18,11 +18,11 @@ from harness.judge.known import recognised
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A campaign in which nothing failed."""
+    """The outcome of a campaign in which no case failed."""
 
     verdict: str
     cases: int
-    # What was asked for and not examined.
+    # Requirements that were not examined often enough.
     unexamined: tuple[str, ...] = ()
 
     def text(self) -> str:
@@ -32,34 +32,37 @@ class Passed:
 
     @property
     def comparison(self) -> None:
-        """There is none to be shown."""
+        """No comparison is to be shown."""
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def look_for(request: Request, session: Session, *, shrink: bool) -> Shown | Passed:
-    """The first failure of a campaign, drawn and shrunk as `check` does; kept."""
+    """Judge a campaign as `check` does until a case fails.
+
+    Return that failure, shrunk if `shrink` is set, or `Passed` if no case fails.
+    """
     session.pool.start()
     named = {name: locate(name) for name in request.candidates}
     tallies = {name: Tally() for name in named}
     earlier: list[Case] = []
     for lot in WHOLE.lots(request.count):
-        supply = Supply(request, session.pool.size, lot)
-        here = {name: Tally(coverage=supply.asked()) for name in named}
-        for jobs in supply.rounds(here):
+        source = CaseSource(request, session.pool.size, lot)
+        lot_tallies = {name: Tally(coverage=source.requested_coverage()) for name in named}
+        for jobs in source.rounds(lot_tallies):
             asked = (Job(case, named[name], request.against) for case, name in jobs)
             for comparison in map(recognised, session.judge(asked)):
-                here[comparison.candidate].add(comparison)
+                lot_tallies[comparison.candidate].add(comparison)
                 if comparison.verdict.failed:
-                    earlier += supply.given[: supply.given.index(comparison.case)]
+                    earlier += source.handed_out[: source.handed_out.index(comparison.case)]
                     return _shown(comparison, session, earlier, shrink=shrink)
-        earlier += supply.given
-        tallies = {name: tallies[name] + tally for name, tally in here.items()}
+        earlier += source.handed_out
+        tallies = {name: tallies[name] + tally for name, tally in lot_tallies.items()}
         if all(tally.lacking for tally in tallies.values()):
             break
     judged = max(tally.judged for tally in tallies.values())
-    unexamined = tuple(what for tally in tallies.values() for what in tally.unexamined)
+    unexamined = tuple(gap for tally in tallies.values() for gap in tally.unexamined)
     return Passed(worst(tally.verdict for tally in tallies.values()), judged, unexamined)
 
 

@@ -1,7 +1,7 @@
-"""What is known of a campaign that was begun before, and may have to be gone on with again.
+"""The journal of a campaign: a folder from which a run that ended early goes on.
 
-A folder with two files: what the campaign is, and one line for each lot that is counted. A line
-that was not written to its end is not known.
+It has two files: what the campaign is, and a line for each lot that is counted. A last line that
+was not written to its end is ignored, and its lot is judged again.
 """
 
 import fcntl
@@ -14,8 +14,8 @@ from typing import Any, Self
 import msgspec
 
 from harness.campaign.code import digest_of_code
-from harness.campaign.counts import Amount, Whole
-from harness.campaign.pending import Asked
+from harness.campaign.counts import Amount, Count
+from harness.campaign.pending import PendingCandidates
 from harness.campaign.request import Request, origin
 from harness.campaign.summary import Summary, versions
 from harness.engine.lot import Lot, Part
@@ -27,51 +27,54 @@ MOST_BYTES = 1 << 32
 
 
 class BadJournal(BadInput):
-    """It is of another campaign, or none; the message names the folder."""
+    """The folder has another campaign, or is damaged; the message names it."""
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A lot that is counted, who was asked for it, and what it came to."""
+    """A lot that is counted, the candidates that it was judged for, and its summary."""
 
-    number: Whole
-    size: Whole
-    part: tuple[Whole, Whole]
-    asked: Asked
-    # Seconds, at the end of it.
+    number: Count
+    size: Count
+    part: tuple[Count, Count]
+    asked: PendingCandidates
+    # Seconds that the campaign had taken when the lot was counted.
     elapsed: Amount
     found: dict[str, Any]
 
 
 class Journal:
-    """Nothing is known where there is no folder, and nothing is kept."""
+    """Keeps the summaries of counted lots in a folder; without a folder it keeps nothing."""
 
     def __init__(self) -> None:
-        self.known: dict[Lot, tuple[Asked, Summary]] = {}
-        self._started, self._before = time.monotonic(), 0.0
-        # The file that lots are written to.
+        self.known: dict[Lot, tuple[PendingCandidates, Summary]] = {}
+        self._started, self._earlier_seconds = time.monotonic(), 0.0
+        # The descriptor of the file of lots; negative if there is none.
         self._lots = -1
 
     @property
     def elapsed(self) -> float:
-        """Seconds, with those of the runs before this one."""
-        return round(self._before + time.monotonic() - self._started, 3)
+        """The seconds that the campaign has taken, with those of earlier runs."""
+        return round(self._earlier_seconds + time.monotonic() - self._started, 3)
 
     def told(self) -> str:
-        """What is known, in words."""
-        cases = sum(found.cases for _, found in self.known.values())
+        """Return a line about what is known."""
+        cases = sum(summary.cases for _, summary in self.known.values())
         return f"known before this run: {cases} cases in {len(self.known)} lots"
 
     @classmethod
     def of(cls, folder: Path, request: Request, ranks: int, part: Part) -> "Journal":
-        """What is known of this campaign; the folder is made if there is none."""
+        """Open the journal of this campaign in a folder, which is made if it does not exist.
+
+        Raise `BadJournal` if the folder is damaged, in use, or has another campaign.
+        """
         journal = cls()
         asked = {**origin(request, part), "ranks": ranks, "versions": versions()}
         campaign = json.loads(json.dumps({**asked, "code": digest_of_code(request.candidates)}))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             journal._lots = os.open(folder / LOTS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-            journal._claim(folder)
-            _require_same(folder, campaign)
+            journal._lock(folder)
+            _require_same_campaign(folder, campaign)
             journal._read(folder)
         except OSError as error:
             journal.close()
@@ -88,12 +91,12 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Let others go on with it."""
+        """Close the file of lots, and with it the lock."""
         if self._lots >= 0:
             os.close(self._lots)
         self._lots = -1
 
-    def _claim(self, folder: Path) -> None:
+    def _lock(self, folder: Path) -> None:
         try:
             fcntl.flock(self._lots, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -102,32 +105,33 @@ class Journal:
             ) from None
 
     def _read(self, folder: Path) -> None:
+        """Read the lots that are known; cut off a line that was not written to its end."""
         whole = 0
-        for line in _content(folder / LOTS).splitlines(keepends=True):
-            if not line.endswith(b"\n"):
+        for text in _content(folder / LOTS).splitlines(keepends=True):
+            if not text.endswith(b"\n"):
                 break
             try:
-                said = fitted(json.loads(line), _Line)
-                found = Summary.from_record(said.found, partial=True)
-                self.known[Lot(said.number, said.size, Part(*said.part))] = said.asked, found
-                self._before = said.elapsed
+                line = fitted(json.loads(text), _Line)
+                summary = Summary.from_record(line.found, partial=True)
+                self.known[Lot(line.number, line.size, Part(*line.part))] = line.asked, summary
+                self._earlier_seconds = line.elapsed
             except (ValueError, LookupError, TypeError, AttributeError):
                 raise BadJournal(
                     f"--resume={folder}: {LOTS} is damaged in line {len(self.known) + 1}; remove "
                     "it, and the campaign begins anew"
                 ) from None
-            whole += len(line)
-        # What was not written to its end would spoil the next line.
+            whole += len(text)
+        # The next line would be appended to the unfinished one.
         os.ftruncate(self._lots, whole)
         os.lseek(self._lots, 0, os.SEEK_END)
 
-    def keep(self, lot: Lot, asked: Asked, found: Summary) -> None:
-        """A lot that is counted; it is on the disk when this returns."""
+    def write(self, lot: Lot, pending: PendingCandidates, summary: Summary) -> None:
+        """Append a counted lot, unless it is known; it is on the disk when this returns."""
         if self._lots < 0 or lot in self.known:
             return
         part = lot.part.number, lot.part.of
-        said = _Line(lot.number, lot.size, part, asked, self.elapsed, found.record())
-        data = memoryview(json.dumps(msgspec.to_builtins(said)).encode() + b"\n")
+        line = _Line(lot.number, lot.size, part, pending, self.elapsed, summary.record())
+        data = memoryview(json.dumps(msgspec.to_builtins(line)).encode() + b"\n")
         try:
             while data:
                 data = data[os.write(self._lots, data) :]
@@ -143,8 +147,8 @@ def _content(file: Path) -> bytes:
         raise BadJournal(f"--resume={file.parent}: {file.name} {error}") from None
 
 
-def _require_same(folder: Path, campaign: dict[str, Any]) -> None:
-    """Make this the campaign of the folder if it has none yet."""
+def _require_same_campaign(folder: Path, campaign: dict[str, Any]) -> None:
+    """Raise `BadJournal` if the folder has another campaign; write this one if it has none."""
     file = folder / CAMPAIGN
     if not file.exists():
         write_file(file, json.dumps(campaign, indent=1).encode())
@@ -156,14 +160,14 @@ def _require_same(folder: Path, campaign: dict[str, Any]) -> None:
     if not isinstance(known, dict):
         raise BadJournal(f"--resume={folder}: {CAMPAIGN} is damaged; name another folder")
     for name in known | campaign:
-        one, other = known.get(name), campaign.get(name)
-        if name == "code" and one != other:
+        known_value, value = known.get(name), campaign.get(name)
+        if name == "code" and known_value != value:
             raise BadJournal(
                 f"--resume={folder}: its code has changed since, so that what is known says "
                 "nothing of it; name another folder"
             )
-        if one != other:
+        if known_value != value:
             raise BadJournal(
-                f"--resume={folder}: holds a campaign with {name}={one}, and {name}={other} was "
-                "asked for; name another folder"
+                f"--resume={folder}: holds a campaign with {name}={known_value}, and "
+                f"{name}={value} was asked for; name another folder"
             )

@@ -1,4 +1,4 @@
-"""What `check` shows while it runs: a line that moves, or in a log one line a minute."""
+"""Show the progress of `check`: a line that moves on a terminal, one line a minute in a log."""
 
 import time
 
@@ -10,11 +10,11 @@ from harness.campaign.table import say
 from harness.compare import Comparison
 
 # Seconds between two lines of a log.
-EVERY = 60.0
+LOG_INTERVAL = 60.0
 
 
 class Live(Progress):
-    """Cases done, rate, situations seen, time left; and each failure when it is found."""
+    """Shows cases done, rate, situations met and time left, and each failure when it is found."""
 
     def __init__(self, console: Console, total: int, situations: int) -> None:
         super().__init__(
@@ -28,43 +28,44 @@ class Live(Progress):
             transient=True,
         )
         self._total, self._situations = total, situations
-        # Cases and situations of lots that are done.
+        # Cases and situations of lots that are counted.
         self._done, self._met = 0, set[str]()
-        self._started = self._told = time.monotonic()
+        self._started = self._last_logged = time.monotonic()
         self._checking = self.add_task("checking", total=total, rate="-", seen="-")
 
     def found(self, failure: Comparison) -> None:
-        """It may be long until it is shrunk and explained."""
+        """Show a failure at once; shrinking and explaining it can take minutes."""
         say(self.console, f"{failure.verdict.name}  {failure.candidate}  {failure.case}")
 
     def tell(self, summary: Summary, doing: str = "checking") -> None:
-        """How far the lot is that is being judged."""
-        self._show(self._done + judged(summary), self._met | met(summary), doing)
+        """Show how far the lot is that is being judged."""
+        done, met = self._done + judged_cases(summary), self._met | met_situations(summary)
+        self._show(done, met, doing)
 
     def count(self, summary: Summary) -> None:
-        """What a lot came to, whoever judged it."""
-        self._done += judged(summary)
-        self._met |= met(summary)
+        """Count a lot that is judged, here or by another process."""
+        self._done += judged_cases(summary)
+        self._met |= met_situations(summary)
         self._show(self._done, self._met, "checking")
 
-    def _show(self, done: int, seen: set[str], doing: str) -> None:
+    def _show(self, done: int, met: set[str], doing: str) -> None:
         now = time.monotonic()
         elapsed = max(now - self._started, 1e-6)
-        if not self.console.is_terminal and now - self._told > EVERY:
-            self._told = now
+        if not self.console.is_terminal and now - self._last_logged > LOG_INTERVAL:
+            self._last_logged = now
             say(self.console, f"{doing}: {done} of {self._total} cases in {elapsed:.0f} s")
         self.update(
             self._checking,
             completed=done,
             description=doing,
             rate=f"{done / elapsed:.0f}",
-            seen=f"{len(seen)}/{self._situations}",
+            seen=f"{len(met)}/{self._situations}",
         )
 
 
-def judged(summary: Summary) -> int:
+def judged_cases(summary: Summary) -> int:
     return max(tally.judged for tally in summary.tallies.values())
 
 
-def met(summary: Summary) -> set[str]:
+def met_situations(summary: Summary) -> set[str]:
     return {name for name, count in summary.situations.items() if count}

@@ -1,4 +1,4 @@
-"""The documents of several shards as one. Needs no torch."""
+"""Read the documents of shards, and add them up to one. Needs no torch."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,18 +13,18 @@ from harness.campaign.summary import FORMAT, Summary
 from harness.engine.lot import WHOLE
 from harness.untrusted import BadInput, NotReadable, read_file, read_json
 
-# A campaign of millions of cases has less.
+# The document of a campaign of millions of cases is smaller.
 MOST_BYTES = 1 << 28
 
 
 class BadDocument(BadInput):
-    """A file that is no part of this campaign; the message says which and why."""
+    """A file is no document of this campaign; the message names the file and the reason."""
 
 
 def read_document(name: str) -> Summary:
-    """What `check --json` or `merge --json` wrote."""
+    """Read a document that `check --json` or `merge --json` wrote; raise `BadDocument`."""
     try:
-        # A user may well name a link.
+        # `read_file` refuses links, and a user may name one.
         document = read_json(read_file(Path(name).resolve(), MOST_BYTES))
     except OSError as error:
         raise BadDocument(f"document={name}: cannot be read: {error.strerror}") from None
@@ -47,7 +47,10 @@ def read_document(name: str) -> Summary:
 
 
 def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
-    """The sum of the shards of one campaign, each with the name of its document."""
+    """Add up the shards of one campaign, each given with the name of its document.
+
+    Raise `BadDocument` if they are not of one campaign, or if a shard is there twice.
+    """
     first_name, first = documents[0]
     holders: dict[int, str] = {}
     for name, summary in documents:
@@ -59,11 +62,11 @@ def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
                     f"{holders[shard]}; count each shard once"
                 )
             holders[shard] = name
-    _refuse_other_cases(documents)
+    _refuse_other_lots(documents)
     whole = reduce(add, (summary for _, summary in documents))
     sizes = {str(lot.number): lot.size for lot in WHOLE.lots(first.request.count)}
-    for number, each in whole.begun.items():
-        if not each.is_of(sizes[number]):
+    for number, cases in whole.begun.items():
+        if not cases.is_possible(sizes[number]):
             raise BadDocument(
                 f"document={first_name}: the cases of lot {number} that were judged in these "
                 f"{len(documents)} documents are not those of the campaign; name the document of "
@@ -72,32 +75,35 @@ def merge(documents: Sequence[tuple[str, Summary]]) -> Summary:
     return replace(whole, missing=tuple(sorted(set(range(1, first.of + 1)) - holders.keys())))
 
 
-def _refuse_other_cases(documents: Sequence[tuple[str, Summary]]) -> None:
-    """Where the same seed draws other cases, nobody knows which were judged."""
+def _refuse_other_lots(documents: Sequence[tuple[str, Summary]]) -> None:
+    """Raise `BadDocument` if two documents have drawn other cases for one lot.
+
+    Together they might then leave out cases, or have judged some of them twice.
+    """
     drawn: dict[str, tuple[str, str]] = {}
     for name, summary in documents:
-        for number, each in summary.begun.items():
-            digest, where = drawn.setdefault(number, (each.drawn, name))
-            if digest != each.drawn:
+        for number, cases in summary.begun.items():
+            digest, other_name = drawn.setdefault(number, (cases.drawn, name))
+            if digest != cases.drawn:
                 raise BadDocument(
-                    f"document={name}: lot {number} has other cases than in {where}; merge shards "
-                    "that were drawn by the same versions"
+                    f"document={name}: lot {number} has other cases than in {other_name}; merge "
+                    "shards that were drawn by the same versions"
                 )
 
 
 def _refuse_other_campaign(name: str, summary: Summary, first_name: str, first: Summary) -> None:
-    mine, others = _identity(summary), _identity(first)
-    for field in others | mine:
-        one, other = mine.get(field), others.get(field)
-        if one != other:
+    identity, first_identity = _identity(summary), _identity(first)
+    for field in first_identity | identity:
+        value, first_value = identity.get(field), first_identity.get(field)
+        if value != first_value:
             raise BadDocument(
-                f"document={name}: {field}={_text(one)}, but {first_name} has "
-                f"{field}={_text(other)}; merge the shards of one campaign"
+                f"document={name}: {field}={_text(value)}, but {first_name} has "
+                f"{field}={_text(first_value)}; merge the shards of one campaign"
             )
 
 
 def _identity(summary: Summary) -> dict[str, Any]:
-    """What all shards of a campaign have in common."""
+    """Return what all shards of a campaign have in common."""
     return {
         **asdict(summary.request),
         "ranks": summary.ranks,

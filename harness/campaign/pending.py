@@ -1,12 +1,13 @@
-"""Which candidates are still to be judged in a campaign. Needs no torch."""
+"""Which candidates a campaign still has to judge. Needs no torch."""
 
 import msgspec
 
 
-class Ask(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A candidate, the failures that it is known to have by their marks, and how many are wanted.
+class PendingCandidate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A candidate that is to be judged, and how many more failures of it are wanted.
 
-    Cases that fail as is known are counted, and none of them is looked into any more.
+    `marks` are those of the failures that are known. A case that fails with one of them is
+    counted, and neither shrunk nor named.
     """
 
     candidate: str
@@ -14,4 +15,4 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     wanted: int = 1
 
 
-Asked = tuple[Ask, ...]
+PendingCandidates = tuple[PendingCandidate, ...]

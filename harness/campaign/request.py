@@ -1,4 +1,4 @@
-"""What a campaign examines. Standard library only."""
+"""The request of a campaign: what it examines. Standard library only."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -7,13 +7,14 @@ from harness.against import PLAIN, Against
 from harness.case import Dtype, Kernel, LossContract, Wrapper
 from harness.engine.lot import WHOLE, Part
 
-# Fields with an option of their own, of which each value has to be judged if somebody named it.
+# Fields that have an option of their own. If the user gives the option, each of its values must
+# be judged.
 NAMED = ("dp", "dtype", "loss", "kernel", "wrapper")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to check, and how much: the same for every shard of a campaign."""
+    """Candidates, the cases to judge them on, and when to stop; equal for all shards."""
 
     candidates: tuple[str, ...]
     sps: tuple[int, ...]
@@ -24,18 +25,18 @@ class Request:
     seed: int
     kernels: tuple[Kernel, ...] = ("eager", "sdpa")
     wrappers: tuple[Wrapper, ...] = ("none",)
-    # Fields of a case that are not drawn, as `read_stated` reads them.
+    # Fields of a case that are stated instead of drawn, as `read_stated` reads them.
     stated: tuple[str, ...] = ()
     against: Against = PLAIN
-    # Fields of a case of which somebody named values: those of NAMED, and what is stated.
+    # Fields of a case for which the user gave values: by the options of NAMED, or with --set.
     named: tuple[str, ...] = ()
-    # Sizes that were not asked for, which a few cases may have all the same.
+    # Sizes that the user did not ask for, and that a few cases may have.
     rare_sps: tuple[int, ...] = ()
     rare_dps: tuple[int, ...] = ()
-    # How many different failures of a candidate are looked for; then it is asked no more.
+    # After so many different failures a candidate is not judged any further.
     keep_going: int = 1
 
 
 def origin(request: Request, part: Part = WHOLE) -> dict[str, Any]:
-    """Where a failure was found, for its bundle."""
+    """Return the campaign that found a failure, for the failure's bundle."""
     return {**asdict(request), "shard": str(part)}

@@ -1,4 +1,4 @@
-"""What a run of `check` found, as data: added up, written, read back. Needs no torch."""
+"""The summary of a run of `check`, as data: added up, written, read back. Needs no torch."""
 
 import importlib.metadata
 from collections import Counter
@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 import harness
-from harness.campaign.counts import Amount, Whole, together
-from harness.campaign.digest import Begun
+from harness.campaign.counts import Amount, Count, together
+from harness.campaign.digest import BegunCases
 from harness.campaign.request import Request
 from harness.campaign.tally import BUCKETS, Tally, worst
 from harness.engine.lot import Lot, Part
@@ -21,12 +21,12 @@ FORMAT = 12
 INTERRUPTED: Final = "interrupted"
 LIMIT: Final = "limit"
 Ended = Literal["", "interrupted", "limit"]
-# What is told of where ranks ran.
-PLACE = ("device", "devices", "transport", "ranks")
+# Keys that every placement has; its other keys are versions and hardware.
+PLACEMENT_KEYS = ("device", "devices", "transport", "ranks")
 
 
 def versions() -> dict[str, str]:
-    """Versions of all that decides what is drawn, and how it is computed."""
+    """Return the versions of the packages that decide which cases are drawn and how they run."""
     others = {name: importlib.metadata.version(name) for name in ("hypothesis", "torch")}
     return {"harness": harness.__version__, **others}
 
@@ -35,33 +35,33 @@ class Summary(msgspec.Struct, kw_only=True):
     """A campaign, or the shards of it that were examined."""
 
     request: Request
-    # No case of the campaign needs more of them.
+    # The size of the pool; no case of the campaign needs more ranks.
     ranks: int
     versions: dict[str, str]
-    # What cannot be seen where it ran; nothing in particular in most places.
+    # A sentence about what cannot be seen where the ranks ran; empty in most places.
     unseen: str = ""
-    # How many of its cases these shards have.
+    # How many cases of the campaign these shards have.
     size: int
-    # By the number of each lot, which of its cases were begun here.
-    begun: dict[str, Begun] = {}
+    # By the number of each lot, the cases of it that these shards have begun.
+    begun: dict[str, BegunCases] = {}
     of: int
     shards: tuple[int, ...]
-    # Shards that should have been merged and were not; nothing is known of their cases.
+    # Shards of which `merge` was given no document.
     missing: tuple[int, ...] = ()
     tallies: dict[str, Tally]
-    # Zeros as well: what was never met tells as much.
+    # By situation, how many judged cases met it; zero where none did.
     situations: Counter[str]
-    # Situations of cases that some candidate does not support.
+    # By situation, how many cases that met it were refused by some candidate.
     refused: Counter[str] = msgspec.field(default_factory=Counter)
-    cases: Whole = 0
+    cases: Count = 0
     seconds: Amount = 0.0
-    # Where ranks ran, and on what.
+    # Devices, transport and hardware of the ranks.
     placement: dict[str, str] = {}
-    # Why not every case was judged, where somebody or --limit ended it before; or nothing.
+    # Why the run ended before every case was judged; empty if it did not.
     ended: Ended = ""
 
     def __add__(self, other: "Summary") -> "Summary":
-        """Both, of one campaign."""
+        """Add two parts of one campaign."""
         situations = Counter(self.situations)
         situations.update(other.situations)
         endings = {self.ended, other.ended}
@@ -70,21 +70,23 @@ class Summary(msgspec.Struct, kw_only=True):
             size=self.size + other.size,
             begun=together(self.begun, other.begun),
             shards=tuple(sorted({*self.shards, *other.shards})),
-            tallies={name: each + other.tallies[name] for name, each in self.tallies.items()},
+            tallies={name: tally + other.tallies[name] for name, tally in self.tallies.items()},
             situations=situations,
             refused=self.refused + other.refused,
             cases=self.cases + other.cases,
             seconds=round(self.seconds + other.seconds, 3),
-            placement=_both(self.placement, other.placement),
+            placement=_both_placements(self.placement, other.placement),
             ended=next((why for why in (INTERRUPTED, LIMIT) if why in endings), ""),
         )
 
     @property
     def verdict(self) -> str:
+        """The worst of all candidates, and FAULT if shards are missing or it was interrupted."""
         gaps = ["FAULT"] if self.missing or self.ended == INTERRUPTED else []
         return worst([*gaps, *(tally.verdict for tally in self.tallies.values())])
 
     def record(self) -> dict[str, Any]:
+        """Return the document of the campaign, which `check --json` prints."""
         campaign = {**asdict(self.request), "ranks": self.ranks}
         return {
             "format": FORMAT,
@@ -111,9 +113,10 @@ class Summary(msgspec.Struct, kw_only=True):
 
     @classmethod
     def from_record(cls, record: dict[str, Any], *, partial: bool = False) -> "Summary":
-        """Some error where it is not one; what is derived must be as it would be written.
+        """Read a record; raise an error if it is none, or contradicts itself.
 
-        In a part of a campaign there may be candidates that were not asked any more.
+        The error is a `ValueError`, `LookupError`, `TypeError` or `AttributeError`. A `partial`
+        record is that of one lot, without candidates that failed in an earlier one.
         """
         campaign, shards = record["campaign"], record["shards"]
         parts = {
@@ -131,6 +134,7 @@ class Summary(msgspec.Struct, kw_only=True):
         return summary
 
     def is_sound(self) -> bool:
+        """Whether the counts fit each other and the request."""
         shards = {*self.shards, *self.missing}
         judged = [tally.judged for tally in self.tallies.values()]
         return (
@@ -139,7 +143,7 @@ class Summary(msgspec.Struct, kw_only=True):
             and 1 <= self.of <= self.request.count
             and 1 <= self.size <= self.request.count
             and len(self.shards) > 0
-            and self._is_of_these_lots()
+            and self._has_only_its_lots()
             and all(1 <= shard <= self.of for shard in shards)
             and len(shards) == len(self.shards) + len(self.missing)
             and self.tallies.keys() == set(self.request.candidates)
@@ -147,22 +151,24 @@ class Summary(msgspec.Struct, kw_only=True):
             and max(judged) <= min(self.cases, self.size)
             and self.cases <= sum(judged)
             and max(self.situations.values(), default=0) <= self.cases
-            and not (self.placement and set(PLACE) - self.placement.keys())
+            and not (self.placement and set(PLACEMENT_KEYS) - self.placement.keys())
         )
 
-    def _is_of_these_lots(self) -> bool:
-        """Whether what was begun are cases of these shards."""
+    def _has_only_its_lots(self) -> bool:
+        """Whether the cases that were begun can be those of these shards."""
         sizes = {str(lot.number): lot.size for lot in self._lots()}
-        return all(n in sizes and each.is_of(sizes[n]) for n, each in self.begun.items())
+        return all(n in sizes and cases.is_possible(sizes[n]) for n, cases in self.begun.items())
 
     def _lots(self) -> Iterator[Lot]:
         parts = (Part(shard, self.of) for shard in self.shards)
         return chain.from_iterable(part.lots(self.request.count) for part in parts)
 
     def is_whole(self) -> bool:
-        """Whether all cases of these shards were judged, as far as there is no reason against."""
-        # Spared the rest of its cases is a candidate that failed, who was stopped, and one for
-        # which there are no more that it supports.
+        """Whether each candidate was judged on all cases of these shards, or has a reason why not.
+
+        The reasons are: the run ended early, the candidate failed, or there are no more cases that
+        it supports.
+        """
         return self.size == sum(map(len, self._lots())) and all(
             self.ended
             or tally.failures
@@ -172,10 +178,10 @@ class Summary(msgspec.Struct, kw_only=True):
         )
 
 
-def _both(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
-    """Where ranks ran, for each thing that is told of it once, if it was the same."""
-    told = {
+def _both_placements(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
+    """Join the values that two placements have for each key; name equal values once."""
+    values = {
         name: [*one.get(name, "none").split("; "), *other.get(name, "none").split("; ")]
         for name in {**one, **other}
     }
-    return {name: "; ".join(dict.fromkeys(each)) for name, each in told.items()}
+    return {name: "; ".join(dict.fromkeys(listed)) for name, listed in values.items()}

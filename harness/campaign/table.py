@@ -1,4 +1,4 @@
-"""What `check` and `merge` show when they are done. Needs no torch."""
+"""Show the tables and sentences at the end of `check` and `merge`. Needs no torch."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,74 +11,76 @@ from rich.text import Text
 
 from harness.against import AGAINST_ITSELF, IS_KEPT, ITSELF
 from harness.campaign.request import Request
-from harness.campaign.summary import INTERRUPTED, LIMIT, PLACE, Summary
+from harness.campaign.summary import INTERRUPTED, LIMIT, PLACEMENT_KEYS, Summary
 from harness.campaign.tally import BUCKETS, OUTCOMES, PASSING, Tally, worst
 from harness.names import short_names
 from harness.uncompared import told_of
 
-ENDED = {
+ENDINGS = {
     INTERRUPTED: "interrupted before all cases were judged; this is no pass",
     LIMIT: "--limit ended the run",
 }
-# How often a situation was met in which no case was; those that were refused may have been in it.
+# Shown as the count of a situation that no case met, judged or refused.
 NEVER = "never"
 LEAVE_OUT = "Leave it out with --sp, --dtype, --loss and --set"
-# Between two columns of situations.
-GAP = 4
+# Spaces between two columns of situations.
+COLUMN_GAP = 4
 MOST_REASONS = 10
 MOST_LEANS = 3
-# Up to this share of cases that are not judgeable in their dtype, the end does not speak of them.
+# If no larger share of the cases is not judgeable in its dtype, the last line does not warn.
 MOST_HIDDEN = 0.1
-# A share of what a dtype may round that some case uses, if anything is computed in it.
+# If a step computes in a dtype, some case uses at least this share of the dtype's budget.
 LEAST_USED = 1e-4
-# Columns, for what has as much room as it wants.
-ENDLESS = 10_000
+# Columns of a console on which every table fits.
+UNLIMITED_WIDTH = 10_000
 
 
 def show(summary: Summary, console: Console) -> None:
-    """The closing tables."""
-    put(console, _verdicts(summary))
-    put(console, _errors(summary))
+    """Show the closing tables, and a note for each finding beside them."""
+    put(console, _verdict_table(summary))
+    put(console, _error_table(summary))
     for candidate, tally in summary.tallies.items():
-        say(console, "".join(_of_candidate(candidate, tally, summary.request)), end="")
-    _situations(summary, console)
-    _bounds(summary, console)
+        say(console, "".join(_candidate_notes(candidate, tally, summary.request)), end="")
+    _show_situations(summary, console)
+    _show_bounds(summary, console)
     if summary.placement:
-        say(console, f"\n{_place(dict(summary.placement))}")
+        say(console, f"\n{_describe_placement(dict(summary.placement))}")
     if summary.ended:
         judged = (
             "1 case was judged" if summary.cases == 1 else f"{summary.cases} cases were judged"
         )
-        console.print(Text(f"\n{ENDED[summary.ended]}; {judged}", "bold"))
+        console.print(Text(f"\n{ENDINGS[summary.ended]}; {judged}", "bold"))
     if summary.unseen:
         say(console, f"\n{summary.unseen}")
     if summary.request.against == ITSELF:
-        compared = [f"{name}: {_compared(tally)}" for name, tally in summary.tallies.items()]
+        compared = [
+            f"{name}: {_describe_compared(tally)}" for name, tally in summary.tallies.items()
+        ]
         kept = [IS_KEPT] * any(tally.kept for tally in summary.tallies.values())
         say(console, "\n".join(["", AGAINST_ITSELF, *kept, *compared]))
     if summary.missing:
-        missing = f"{_shards(summary.missing)} of {summary.of}"
+        missing = f"{_name_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))
 
 
-def _of_candidate(candidate: str, tally: Tally, request: Request) -> Iterator[str]:
-    """What there is to be said of its cases, by reasons."""
+def _candidate_notes(candidate: str, tally: Tally, request: Request) -> Iterator[str]:
+    """Yield notes about cases of a candidate that were refused, hidden, known or failed."""
     if tally.refused:
         drawn = f"of {tally.verdicts.total()} cases that were drawn"
-        yield _by_reason(f"{candidate} does not support, {drawn}", tally.refused)
-    yield from _unjudgeable(candidate, tally)
-    yield from _more_than_asked(candidate, tally)
+        yield _list_reasons(f"{candidate} does not support, {drawn}", tally.refused)
+    yield from _unjudgeable_notes(candidate, tally)
+    yield from _precision_notes(candidate, tally)
     if tally.uncompared:
         itself = request.against == ITSELF
         yield f"\n{candidate}: {told_of(tally.uncompared, itself=itself)}\n"
     if tally.known:
-        yield _by_reason(f"{candidate} fails as is listed of it", tally.known)
+        yield _list_reasons(f"{candidate} fails as is listed of it", tally.known)
     if tally.marks and request.keep_going > 1:
-        yield _by_reason(f"{candidate}: cases that failed, by how", tally.marks)
+        yield _list_reasons(f"{candidate}: cases that failed, by how", tally.marks)
 
 
-def _bounds(summary: Summary, console: Console) -> None:
-    """Once, or for each candidate where they were judged on other cases."""
+def _show_bounds(summary: Summary, console: Console) -> None:
+    """Show the bounds once, or for each candidate if they were judged on different cases."""
     texts = {name: tally.bounds.text() for name, tally in summary.tallies.items()}
     if len({*texts.values()}) == 1:
         texts = {"": next(iter(texts.values()))}
@@ -87,21 +89,21 @@ def _bounds(summary: Summary, console: Console) -> None:
             console.print(Text(f"\n{name and name + ', '}{text}"))
 
 
-def _compared(tally: Tally) -> str:
-    """How much was, where nobody knows what a step has to emit."""
+def _describe_compared(tally: Tally) -> str:
+    """Describe how many gradients were compared: a step held to itself decides which it has."""
     noun = "gradient was" if tally.gradients == 1 else "gradients were"
     zero = f", {tally.zeros:,} of them zero everywhere" if tally.zeros else ""
     return f"{tally.gradients:,} {noun} compared in {tally.passed:,} cases{zero}"
 
 
-def _place(place: dict[str, str]) -> str:
-    _, devices, transport, ranks = (place.pop(name) for name in PLACE)
-    hardware = "".join(f", {name} {what}" for name, what in place.items())
+def _describe_placement(place: dict[str, str]) -> str:
+    _, devices, transport, ranks = (place.pop(name) for name in PLACEMENT_KEYS)
+    hardware = "".join(f", {name} {value}" for name, value in place.items())
     return f"{ranks} ranks on {devices} over {transport}{hardware}"
 
 
 def show_failures(summary: Summary, console: Console) -> None:
-    """For each candidate the smallest failure in full, and the commands for the others."""
+    """Show the smallest failure of each candidate in full, and the commands for the others."""
     for tally in summary.tallies.values():
         for failure in tally.failures[:1]:
             say(console, f"\n{failure['explanation']}")
@@ -110,29 +112,40 @@ def show_failures(summary: Summary, console: Console) -> None:
 
 
 def show_bundles(summary: Summary, console: Console) -> None:
-    """Each failure in full, and where it is kept; once, where ranks could not even start."""
-    failures = [each for tally in summary.tallies.values() for each in tally.failures]
-    for failure in {each["bundle"]: each for each in reversed(failures)}.values():
+    """Show each failure in full, and its bundle.
+
+    Failures share a bundle if the ranks could not start; then only the first one is shown.
+    """
+    failures = [failure for tally in summary.tallies.values() for failure in tally.failures]
+    for failure in {failure["bundle"]: failure for failure in reversed(failures)}.values():
         say(console, f"\n{failure['explanation']}\n  bundle  {failure['bundle']}")
 
 
 def closing(summary: Summary, status: int) -> str:
-    """What the exit status says, in words."""
-    cut = summary.ended == LIMIT
-    why = [each for name, tally in summary.tallies.items() if (each := _why(name, tally, cut=cut))]
-    much = [each for name, tally in summary.tallies.items() if (each := _much_hidden(name, tally))]
-    if status == 0 and why:
-        why = ["every case passed, but for what is listed as known"]
+    """Return the last line: the exit status, and why it is that."""
+    is_cut_short = summary.ended == LIMIT
+    tallies = summary.tallies.items()
+    reasons = [
+        why
+        for name, tally in tallies
+        if (why := _why_no_pass(name, tally, is_cut_short=is_cut_short))
+    ]
+    warnings = [warning for name, tally in tallies if (warning := _hidden_warning(name, tally))]
+    if status == 0 and reasons:
+        reasons = ["every case passed, but for what is listed as known"]
     if summary.missing:
-        why.append("shards are missing")
+        reasons.append("shards are missing")
     if summary.ended == INTERRUPTED:
-        why.append("interrupted")
+        reasons.append("interrupted")
     passed = "every case that was judged passed" if summary.ended else "every case passed"
-    return f"exit status {status}: {'; '.join([*(why or [passed]), *much])}"
+    return f"exit status {status}: {'; '.join([*(reasons or [passed]), *warnings])}"
 
 
-def _why(candidate: str, tally: Tally, *, cut: bool) -> str:
-    """Why a candidate did not pass, or nothing."""
+def _why_no_pass(candidate: str, tally: Tally, *, is_cut_short: bool) -> str:
+    """Return why a candidate did not pass, or an empty text.
+
+    `is_cut_short` is whether --limit ended the run.
+    """
     if tally.verdict in PASSING:
         return ""
     if not tally.verdicts:
@@ -141,12 +154,12 @@ def _why(candidate: str, tally: Tally, *, cut: bool) -> str:
         kinds = {failure["verdict"] for failure in tally.failures}
         return f"{candidate} is {worst(kinds)} on {tally.failures[0]['case']}"
     if tally.lacking or not tally.judged:
-        return _too_few(candidate, tally)
-    return f"{candidate} {_over_all_cases(tally, cut=cut)}"
+        return _why_too_few(candidate, tally)
+    return f"{candidate} {_why_over_all_cases(tally, is_cut_short=is_cut_short)}"
 
 
-def _over_all_cases(tally: Tally, *, cut: bool) -> str:
-    """What shows in no single case."""
+def _why_over_all_cases(tally: Tally, *, is_cut_short: bool) -> str:
+    """Return why a candidate did not pass although it may have passed every single case."""
     if tally.leans:
         leans = "; ".join(tally.leans[:MOST_LEANS])
         return f"is off by the same in every case, and by too little to be told in one: {leans}"
@@ -158,14 +171,14 @@ def _over_all_cases(tally: Tally, *, cut: bool) -> str:
     if tally.unexamined:
         return (
             f"was not judged on enough of what was asked for: {'; '.join(tally.unexamined)}. "
-            + ("Raise --limit" if cut else f"{LEAVE_OUT}, or ask for more --cases")
+            + ("Raise --limit" if is_cut_short else f"{LEAVE_OUT}, or ask for more --cases")
         )
     forgiven = "which passes with --known pass" if tally.passed else "and passes nothing"
     return f"fails as is listed of it, {forgiven}"
 
 
-def _too_few(candidate: str, tally: Tally) -> str:
-    """Why it could not be judged on as many cases as were asked for."""
+def _why_too_few(candidate: str, tally: Tally) -> str:
+    """Return why a candidate was judged on fewer cases than requested."""
     if tally.hidden > tally.refused.total():
         return (
             f"{candidate} could be judged on {tally.judged or 'none'} of "
@@ -181,8 +194,8 @@ def _too_few(candidate: str, tally: Tally) -> str:
     )
 
 
-def _unjudgeable(candidate: str, tally: Tally) -> Iterator[str]:
-    """In each dtype how many cases, and the tensor that is most often to blame."""
+def _unjudgeable_notes(candidate: str, tally: Tally) -> Iterator[str]:
+    """Yield for each dtype how many cases rounding hid, and the tensor that it hid most often."""
     for dtype, hidden in tally.unjudgeable.items():
         (key, _), drawn = hidden.most_common(1)[0], tally.judged + tally.hidden
         yield (
@@ -191,8 +204,8 @@ def _unjudgeable(candidate: str, tally: Tally) -> Iterator[str]:
         )
 
 
-def _more_than_asked(candidate: str, tally: Tally) -> Iterator[str]:
-    """Where it rounds so little that it cannot compute in the dtype of its cases."""
+def _precision_notes(candidate: str, tally: Tally) -> Iterator[str]:
+    """Yield a note for each dtype in which errors are too small for a step that computes in it."""
     for dtype, histogram in tally.used.items():
         if dtype != "fp64" and 0 < histogram.most < LEAST_USED:
             yield (
@@ -201,8 +214,8 @@ def _more_than_asked(candidate: str, tally: Tally) -> Iterator[str]:
             )
 
 
-def _much_hidden(candidate: str, tally: Tally) -> str:
-    """What is said at the end where a campaign looked away too often, or nothing."""
+def _hidden_warning(candidate: str, tally: Tally) -> str:
+    """Return a warning if too many cases were not judgeable, or an empty text."""
     if tally.hidden <= MOST_HIDDEN * (tally.judged + tally.hidden):
         return ""
     dtypes = ", ".join(tally.unjudgeable)
@@ -213,26 +226,27 @@ def _much_hidden(candidate: str, tally: Tally) -> str:
 
 
 def put(console: Console, table: Table) -> None:
-    """A table where there is room for all of it; else a line for each row, because none is cut."""
-    endless = console.options.update(width=ENDLESS)
-    if console.measure(table, options=endless).maximum <= console.width:
+    """Print a table if all of it fits the width; else a line for each row, so that none is cut."""
+    unlimited = console.options.update(width=UNLIMITED_WIDTH)
+    if console.measure(table, options=unlimited).maximum <= console.width:
         console.print(table)
         return
     heads = [str(column.header) for column in table.columns]
     say(console, f"\n{table.title}")
     for row in zip(*(column.cells for column in table.columns), strict=True):
         first, *others = map(str, row)
-        told = (f"{head} {cell}" for head, cell in zip(heads[1:], others, strict=True))
-        say(console, f"  {first}: {', '.join(each for each in told if not each.endswith('·'))}")
+        fields = (f"{head} {cell}" for head, cell in zip(heads[1:], others, strict=True))
+        filled = [field for field in fields if not field.endswith("·")]
+        say(console, f"  {first}: {', '.join(filled)}")
 
 
 def say(console: Console, text: str, end: str = "\n") -> None:
-    """Text to be copied: neither wrapped nor coloured, whatever signs are in it."""
+    """Print text that a user may copy: neither wrapped nor coloured, whatever it contains."""
     console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True, end=end)
 
 
 def titled(title: str) -> Table:
-    """A table with rules under its heads only."""
+    """Return an empty table with a title, and a rule under its heads only."""
     return Table(
         title=title,
         title_justify="left",
@@ -242,19 +256,20 @@ def titled(title: str) -> Table:
     )
 
 
-def _shards(numbers: Sequence[int]) -> str:
-    """1, 2, 3 and 7 as `shards 1-3, 7`."""
-    runs = groupby(enumerate(numbers), lambda each: each[1] - each[0])
+def _name_shards(numbers: Sequence[int]) -> str:
+    """Return 1, 2, 3 and 7 as `shards 1-3, 7`."""
+    runs = groupby(enumerate(numbers), lambda numbered: numbered[1] - numbered[0])
     spans = [[number for _, number in run] for _, run in runs]
     listed = ", ".join(f"{s[0]}-{s[-1]}" if len(s) > 1 else str(s[0]) for s in spans)
     return f"shard{'s' if len(numbers) > 1 else ''} {listed}"
 
 
-def _verdicts(summary: Summary) -> Table:
+def _verdict_table(summary: Summary) -> Table:
+    """Return the table of verdicts, with a line for each candidate."""
     noun = "case" if summary.cases == 1 else "cases"
     title = f"{summary.cases} {noun} in {summary.seconds:.1f} s"
     if summary.of > 1:
-        title += f", {_shards(summary.shards)} of {summary.of}"
+        title += f", {_name_shards(summary.shards)} of {summary.of}"
     table = titled(title)
     seen = {name for tally in summary.tallies.values() for name in tally.verdicts}
     columns = [name for name in OUTCOMES if name != "KNOWN" or name in seen]
@@ -268,14 +283,16 @@ def _verdicts(summary: Summary) -> Table:
     return table
 
 
-def _by_reason(title: str, counts: Counter[str]) -> str:
+def _list_reasons(title: str, counts: Counter[str]) -> str:
+    """Return a title, and below it the most frequent reasons with their counts."""
     reasons = counts.most_common(MOST_REASONS)
     others = counts.total() - sum(count for _, count in reasons)
     rows = [*reasons, ("for other reasons", others)] if others else reasons
     return f"\n{title}\n" + "".join(f"{count:5}  {reason}\n" for reason, count in rows)
 
 
-def _errors(summary: Summary) -> Table:
+def _error_table(summary: Summary) -> Table:
+    """Return a histogram of errors, with a line for each candidate and dtype."""
     table = titled("cases that passed, by their largest error as a share of what was allowed")
     table.add_column("candidate", min_width=13, no_wrap=True)
     table.add_column("dtype", no_wrap=True)
@@ -290,20 +307,20 @@ def _errors(summary: Summary) -> Table:
     return table
 
 
-def _situations(summary: Summary, console: Console) -> None:
-    """Where every candidate was given up, what was not met says nothing."""
+def _show_situations(summary: Summary, console: Console) -> None:
+    """Show the situations, unless all candidates failed and so were not judged on all cases."""
     if not all(tally.failed for tally in summary.tallies.values()):
-        console.print(_met(summary, console.width))
+        console.print(_situation_table(summary, console.width))
 
 
-def _met(summary: Summary, width: int) -> Table:
-    """In two columns where the console is wide enough."""
+def _situation_table(summary: Summary, width: int) -> Table:
+    """Return the table of situations, in two columns if the console is wide enough."""
     counts = summary.situations
     met = sum(1 for count in counts.values() if count)
-    told = {name: _count(count, summary.refused[name]) for name, count in counts.items()}
-    number = max(map(len, (*told.values(), NEVER)))
-    name = max(map(len, counts), default=0)
-    sides = 2 if 2 * (number + 1 + name) + GAP <= width else 1
+    texts = {name: _format_count(count, summary.refused[name]) for name, count in counts.items()}
+    count_width = max(map(len, (*texts.values(), NEVER)))
+    name_width = max(map(len, counts), default=0)
+    sides = 2 if 2 * (count_width + 1 + name_width) + COLUMN_GAP <= width else 1
     table = Table(
         title=f"situations met: {met} of {len(counts)}",
         title_justify="left",
@@ -313,10 +330,12 @@ def _met(summary: Summary, width: int) -> Table:
         padding=(0, 1, 0, 0),
     )
     for side in range(sides):
-        table.add_column(justify="right", no_wrap=True, min_width=number + (GAP - 1) * side)
+        table.add_column(
+            justify="right", no_wrap=True, min_width=count_width + (COLUMN_GAP - 1) * side
+        )
         table.add_column(no_wrap=sides == 2)
     cells = [
-        (Text(told[name], "" if count else "bold yellow"), Text(name))
+        (Text(texts[name], "" if count else "bold yellow"), Text(name))
         for name, count in counts.items()
     ]
     height = -(-len(cells) // sides)
@@ -326,6 +345,6 @@ def _met(summary: Summary, width: int) -> Table:
     return table
 
 
-def _count(count: int, refused: int) -> str:
-    """A situation that was not met is a warning: the run did not test it."""
+def _format_count(count: int, refused: int) -> str:
+    """Return the count of a situation; a word in its place warns that no judged case met it."""
     return str(count) if count else "refused" if refused else NEVER

@@ -1,4 +1,4 @@
-"""What was seen of one candidate, as data: added up, written, read back. Needs no torch."""
+"""The tally of one candidate, as data: added up, written, read back. Needs no torch."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -11,7 +11,7 @@ import msgspec
 from harness.against import is_kept
 from harness.campaign.bias import Leanings
 from harness.campaign.bounds import Bounds
-from harness.campaign.counts import Amount, Whole, together
+from harness.campaign.counts import Amount, Count, together
 from harness.campaign.coverage import Coverage
 from harness.case import Case, parse
 from harness.untrusted import fitted
@@ -20,17 +20,17 @@ from harness.verdict import Verdict
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
-# So many cases may need nothing of other ranks; that no case of more does is no chance.
-FEW = 20
-# Verdicts as a document has them.
+# In so many cases at sp > 1 it may be chance that no rank needs anything of another.
+MOST_SILENT = 20
+# Names of verdicts, as a document has them.
 OUTCOMES = tuple(verdict.name for verdict in Verdict)
 PASSING = tuple(verdict.name for verdict in Verdict if verdict.passed)
-# What is shown of a failure.
-TOLD = ("case", "verdict", "explanation", "replay")
-# Upper bounds of error over allowed error. What passes is at most 1.
+# Texts of a failure's record that tables show.
+SHOWN_TEXTS = ("case", "verdict", "explanation", "replay")
+# Upper bounds of error over allowed error. The error of a case that passes is at most 1.
 BUCKETS = (0.001, 0.01, 0.03, 0.1, 0.3, 0.5, 1.0)
-# What a document has of a candidate, in this order.
-DOCUMENT = (
+# The fields of a candidate in a document, in this order.
+DOCUMENT_FIELDS = (
     *("verdict", "judged", "verdicts", "refused", "unjudgeable", "lacking", "known", "elements"),
     *("uncompared", "asked_again", "shared", "silent", "used", "histogram", "situations", "pace"),
     *("coverage", "unexamined", "bounds", "leanings", "leans", "failures", "gradients", "zeros"),
@@ -39,15 +39,15 @@ DOCUMENT = (
 
 
 def worst(outcomes: Iterable[str]) -> str:
-    """A run is as good as its worst part; a run of nothing is a fault."""
+    """Return the worst outcome; FAULT if there is none, because a run of nothing is a fault."""
     return Verdict.worst(Verdict[outcome] for outcome in outcomes).name
 
 
 class Histogram(msgspec.Struct, forbid_unknown_fields=True):
-    """How much of what was allowed the cases of one dtype used that passed."""
+    """How much of the allowed error the passing cases of one dtype used."""
 
     counts: Annotated[
-        list[Whole], msgspec.Meta(min_length=len(BUCKETS), max_length=len(BUCKETS))
+        list[Count], msgspec.Meta(min_length=len(BUCKETS), max_length=len(BUCKETS))
     ] = msgspec.field(default_factory=lambda: [0] * len(BUCKETS))
     most: Amount = 0.0
 
@@ -61,9 +61,9 @@ class Histogram(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Pace(msgspec.Struct, forbid_unknown_fields=True):
-    """How long cases of about one size took, from one that was judged to the next."""
+    """How long cases of about one size took, each from the end of the case before it."""
 
-    cases: Whole = 0
+    cases: Count = 0
     seconds: Amount = 0.0
     most: Amount = 0.0
 
@@ -77,54 +77,52 @@ class Pace(msgspec.Struct, forbid_unknown_fields=True):
         return Pace(self.cases + other.cases, seconds, max(self.most, other.most))
 
 
-def size_of(case: Case) -> str:
-    """The power of two that has room for its tokens."""
+def size_class(case: Case) -> str:
+    """Return the smallest power of two that is at least the number of tokens."""
     return str(1 << (case.tokens - 1).bit_length())
 
 
 class Tally(msgspec.Struct, dict=True):
-    """What was seen of one candidate."""
+    """The counts of all comparisons of one candidate."""
 
     verdicts: Counter[str] = msgspec.field(default_factory=Counter)
     # How many cases the candidate does not support, by its reason.
     refused: Counter[str] = msgspec.field(default_factory=Counter)
-    # On how many cases fewer than was asked for it was judged: it does not support the others.
-    lacking: Whole = 0
+    # How many of the requested cases it was not judged on, because it refused too many.
+    lacking: Count = 0
     # How many cases failed as is listed of the candidate, by the bug's key and link.
     known: Counter[str] = msgspec.field(default_factory=Counter)
-    elements: Whole = 0
-    # Keys that it emitted and that nothing was compared with.
+    elements: Count = 0
+    # Keys that it emitted and that were compared with nothing.
     uncompared: list[str] = []
-    # Cases in which plain training was asked again, and what it then said decided for a pass.
-    asked_again: Whole = 0
-    # Cases that passed with several ranks to a sequence, and those of them without a word between
-    # ranks.
-    shared: Whole = 0
-    silent: Whole = 0
+    # Cases that passed only after plain training was asked again.
+    asked_again: Count = 0
+    # Cases that passed at sp > 1, and those of them in which no rank sent anything to another.
+    shared: Count = 0
+    silent: Count = 0
     # By dtype.
     used: dict[str, Histogram] = msgspec.field(name="histogram", default_factory=dict)
-    # By situation, how cases came out in which it was met.
+    # By situation, the verdicts of the cases that were in it.
     situations: dict[str, Counter[str]] = {}
-    # By how many tokens a case has.
+    # By size class.
     pace: dict[str, Pace] = {}
-    # What it was asked for, and what of it was judged.
     coverage: Coverage = msgspec.field(default_factory=Coverage)
     bounds: Bounds = msgspec.field(default_factory=Bounds)
     leanings: Leanings = msgspec.field(default_factory=Leanings)
-    # Records of the failures that were looked for in each shard, shrunk; the smallest first.
+    # Records of the failures that each shard wanted, shrunk; the smallest first.
     failures: list[dict[str, Any]] = []
-    # How many cases nobody could judge, by dtype and by the tensor that rounding hides most of.
+    # How many cases could not be judged, by dtype and by the tensor that rounding hides most.
     unjudgeable: dict[str, Counter[str]] = {}
     # Gradients that were compared in cases that passed, and how many are zero everywhere.
-    gradients: Whole = 0
-    zeros: Whole = 0
+    gradients: Count = 0
+    zeros: Count = 0
     # Cases that passed and whose own step at sp 1 kept their replicas and micro-batches.
-    kept: Whole = 0
-    # How many cases failed, by what is seen of each: the tensor or fault it begins with, and what
-    # that looks like.
+    kept: Count = 0
+    # How many cases failed, by their marks: the verdict, the tensor or fault that the failure
+    # begins with, and what its tensors look like.
     marks: Counter[str] = msgspec.field(default_factory=Counter)
 
-    # These are no fields, because no document has them: a run sets them.
+    # The next four are state of a run, and are not written. So they are properties, not fields.
 
     @cached_property
     def found(self) -> "dict[str, Comparison]":
@@ -133,22 +131,23 @@ class Tally(msgspec.Struct, dict=True):
 
     @cached_property
     def wanted(self) -> int:
-        """How many of them are looked for."""
+        """How many new failures this run looks for."""
         return 1
 
     @cached_property
     def limits(self) -> str:
-        """The candidate's limits, as soon as a case of this run was outside them."""
+        """The candidate's limits; empty until a case of this run was outside them."""
         return ""
 
     @cached_property
-    def beyond(self) -> int:
-        """How many cases of this run were outside its limits."""
+    def outside_limits(self) -> int:
+        """How many cases of this run were outside the candidate's limits."""
         return 0
 
     def add(
         self, comparison: "Comparison", situations: Iterable[str] = (), seconds: float = 0.0
     ) -> None:
+        """Count one comparison."""
         self.verdicts[comparison.verdict.name] += 1
         for name in situations:
             self.situations.setdefault(name, Counter())[comparison.verdict.name] += 1
@@ -156,32 +155,37 @@ class Tally(msgspec.Struct, dict=True):
         self.uncompared = sorted({*self.uncompared, *comparison.uncompared})
         if comparison.verdict is not Verdict.UNSUPPORTED:
             self.bounds.add(comparison)
-            self.pace.setdefault(size_of(comparison.case), Pace()).add(seconds)
+            self.pace.setdefault(size_class(comparison.case), Pace()).add(seconds)
             self.elements += comparison.elements
         elif comparison.swallowed:
-            dtype, (worst_of_all, *_) = comparison.case.dtype, comparison.swallowed
-            self.unjudgeable.setdefault(dtype, Counter())[worst_of_all] += 1
+            dtype, (most_hidden, *_) = comparison.case.dtype, comparison.swallowed
+            self.unjudgeable.setdefault(dtype, Counter())[most_hidden] += 1
         else:
             self.refused[comparison.reason] += 1
             if comparison.limits:
-                self.limits, self.beyond = comparison.limits, self.beyond + 1
+                self.limits = comparison.limits
+                self.outside_limits += 1
         if comparison.verdict is Verdict.KNOWN:
             self.known[comparison.reason] += 1
         if comparison.verdict.passed:
-            self.asked_again += comparison.asked_again
-            self.shared += comparison.case.sp > 1
-            self.silent += comparison.silent
-            self.gradients += len(comparison.gradients)
-            apart = comparison.case.dp * comparison.case.micro_batches > 1
-            self.kept += apart and is_kept(comparison.case)
-            self.zeros += sum(gradient.zero for gradient in comparison.gradients)
-            # What equals plain training bit by bit adds nothing to plain training's own error.
-            used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
-            self.used.setdefault(comparison.case.dtype, Histogram()).add(used)
-            self.leanings.add(comparison)
+            self._add_pass(comparison)
 
-    def fail(self, comparison: "Comparison", mark: str, known: Iterable[str]) -> bool:
-        """Count a case that failed; whether that is news."""
+    def _add_pass(self, comparison: "Comparison") -> None:
+        case = comparison.case
+        self.asked_again += comparison.asked_again
+        self.shared += case.sp > 1
+        self.silent += comparison.silent
+        self.gradients += len(comparison.gradients)
+        has_parts = case.dp * case.micro_batches > 1
+        self.kept += has_parts and is_kept(case)
+        self.zeros += sum(gradient.zero for gradient in comparison.gradients)
+        # A trace that is bitwise equal to plain training has no error beyond plain training's own.
+        used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
+        self.used.setdefault(case.dtype, Histogram()).add(used)
+        self.leanings.add(comparison)
+
+    def count_failure(self, comparison: "Comparison", mark: str, known: Iterable[str]) -> bool:
+        """Count a case that failed, and keep it if its mark is new; return whether it is."""
         self.marks[mark] += 1
         if mark in self.found or mark in known:
             return False
@@ -190,7 +194,7 @@ class Tally(msgspec.Struct, dict=True):
 
     @property
     def is_done(self) -> bool:
-        """Whether enough failures were found, so that nothing more is asked."""
+        """Whether enough failures are found, so that the candidate is judged no further."""
         return len(self.found) >= self.wanted
 
     def __add__(self, other: "Tally") -> "Tally":
@@ -210,7 +214,7 @@ class Tally(msgspec.Struct, dict=True):
             coverage=self.coverage + other.coverage,
             bounds=self.bounds + other.bounds,
             leanings=self.leanings + other.leanings,
-            failures=sorted([*self.failures, *other.failures], key=_size),
+            failures=sorted([*self.failures, *other.failures], key=_failure_size),
             unjudgeable=together(self.unjudgeable, other.unjudgeable),
             gradients=self.gradients + other.gradients,
             zeros=self.zeros + other.zeros,
@@ -220,16 +224,17 @@ class Tally(msgspec.Struct, dict=True):
 
     @property
     def judged(self) -> int:
+        """How many cases were judged: all but those that are UNSUPPORTED."""
         return self.verdicts.total() - self.verdicts["UNSUPPORTED"]
 
     @property
     def failed(self) -> bool:
-        """Whether a case failed, after which no more may have been asked."""
+        """Whether a case failed; the candidate may then have been judged on no further case."""
         return any(Verdict[name].failed for name in self.verdicts)
 
     @property
     def hidden(self) -> int:
-        """On how many cases nobody could judge it: rounding hides too much in their dtype."""
+        """How many cases could not be judged, because rounding hides too much in their dtype."""
         return sum(counts.total() for counts in self.unjudgeable.values())
 
     @property
@@ -238,32 +243,33 @@ class Tally(msgspec.Struct, dict=True):
 
     @property
     def most(self) -> float:
-        """The largest error, as a share of what was allowed, in a case that passed."""
+        """The largest error of a case that passed, as a share of the allowed error."""
         return max((histogram.most for histogram in self.used.values()), default=0.0)
 
     @property
     def verdict(self) -> str:
-        """The worst; what was left out counts too, and what only all cases together show."""
+        """The worst verdict, also of what is missing and of what all cases show together."""
         seen = [name for name in self.verdicts if name != "UNSUPPORTED"] or ["FAULT"]
         gaps = ["FAULT"] if self.lacking or self.is_unshared or self.unexamined else []
         return worst([*seen, *gaps, *(["DIVERGED"] if self.leans else [])])
 
     @property
     def unexamined(self) -> list[str]:
-        """What was asked for and not examined; a failure ends what is asked."""
+        """The requirements that were not examined; none after a failure, which ends the run."""
         return [] if self.failed else list(self.coverage.lacks())
 
     @property
     def leans(self) -> list[str]:
-        """What leans to one side over all cases that passed."""
+        """The tensors that lean to one side over all cases that passed."""
         return list(self.leanings.told())
 
     @property
     def is_unshared(self) -> bool:
-        """Whether sequences were never cut so that one rank needed anything of another."""
-        return self.silent == self.shared > FEW
+        """Whether no rank needed anything of another in any of many cases at sp > 1."""
+        return self.silent == self.shared > MOST_SILENT
 
     def record(self) -> dict[str, Any]:
+        """Return the tally as a document has it, with what is derived from its counts."""
         derived = {
             "verdict": self.verdict,
             "judged": self.judged,
@@ -273,23 +279,23 @@ class Tally(msgspec.Struct, dict=True):
             "leans": self.leans,
         }
         record = msgspec.to_builtins(self) | derived
-        return {name: record[name] for name in DOCUMENT}
+        return {name: record[name] for name in DOCUMENT_FIELDS}
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "Tally":
         tally = fitted({**record, "leanings": {"by_dtype": record["leanings"]}}, cls)
-        tally.failures.sort(key=_size)
+        tally.failures.sort(key=_failure_size)
         return tally
 
     def is_sound(self) -> bool:
-        """Whether every case that passed is in a histogram, and every failure explained."""
-        counts = (self.refused, self.known, self.marks)
+        """Whether the counts fit each other, as they do if comparisons were added one by one."""
+        counters = (self.refused, self.known, self.marks)
         return (
-            all(min(each.values(), default=1) > 0 for each in counts)
-            and all(min(each.values(), default=0) > 0 for each in self.unjudgeable.values())
+            all(min(counter.values(), default=1) > 0 for counter in counters)
+            and all(min(hidden.values(), default=0) > 0 for hidden in self.unjudgeable.values())
             and self.refused.total() + self.hidden == self.verdicts["UNSUPPORTED"]
             and self.known.total() == self.verdicts["KNOWN"]
-            and sum(sum(each.counts) for each in self.used.values()) == self.passed
+            and sum(sum(histogram.counts) for histogram in self.used.values()) == self.passed
             and self.silent <= self.shared <= self.passed
             and self.zeros <= self.gradients
             and self.kept <= self.passed
@@ -308,19 +314,21 @@ class Tally(msgspec.Struct, dict=True):
             and self.coverage.is_sound()
             and self.bounds.is_sound()
             and self.leanings.is_sound()
-            and all(type(failure[name]) is str for failure in self.failures for name in TOLD)
+            and all(
+                type(failure[name]) is str for failure in self.failures for name in SHOWN_TEXTS
+            )
         )
 
 
-def different(failures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first of those that begin with the same tensor or fault and have one name."""
+def distinct_failures(failures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first of the failures that begin with one tensor or fault and have one name."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for failure in failures:
-        found.setdefault(_looks(failure), failure)
+        found.setdefault(_signature(failure), failure)
     return list(found.values())
 
 
-def _looks(failure: dict[str, Any]) -> tuple[Any, ...]:
+def _signature(failure: dict[str, Any]) -> tuple[Any, ...]:
     first, fault, looks = failure["first"], failure["fault"], failure["looks"]
     return (
         failure["verdict"],
@@ -330,6 +338,6 @@ def _looks(failure: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _size(failure: dict[str, Any]) -> tuple[int, int, int, str]:
+def _failure_size(failure: dict[str, Any]) -> tuple[int, int, int, str]:
     case = parse(failure["case"])
     return case.tokens, case.ranks, len(failure["case"]), failure["case"]

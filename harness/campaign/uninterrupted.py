@@ -1,4 +1,4 @@
-"""What is counted is counted whole."""
+"""Delay signals while something is counted, so that it is counted whole."""
 
 import signal
 import threading
@@ -9,20 +9,20 @@ from typing import Any
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """A Ctrl-C that comes meanwhile comes after it."""
-    came: list[int] = []
-    before: dict[int, Callable[..., Any]] = {}
+    """Hold back SIGINT and SIGTERM; raise the first one again when the block has ended."""
+    held_back: list[int] = []
+    handlers: dict[int, Callable[..., Any]] = {}
     try:
-        # Elsewhere nobody may, and no signal is handled there.
+        # Python handles signals in the main thread only, and lets no other thread set handlers.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 handler = signal.getsignal(number)
                 if callable(handler):
-                    before[number] = handler
-                    signal.signal(number, lambda number, _: came.append(number))
+                    handlers[number] = handler
+                    signal.signal(number, lambda number, _: held_back.append(number))
         yield
     finally:
-        for kept, handler in before.items():
-            signal.signal(kept, handler)
-        if came:
-            signal.raise_signal(came[0])
+        for handled, handler in handlers.items():
+            signal.signal(handled, handler)
+        if held_back:
+            signal.raise_signal(held_back[0])

@@ -1,4 +1,4 @@
-"""Everything that determines a run, and nothing else."""
+"""The dataclass `Case`, with the checks that make every instance valid."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from harness.case.invalid import InvalidCase
-from harness.case.line import line
+from harness.case.line import format_line
 from harness.case.row import Row
 
 LossContract = Literal["token-mean", "micro-mean", "row-mean"]
@@ -17,7 +17,7 @@ Kernel = Literal["eager", "sdpa", "varlen", "flash"]
 Wrapper = Literal["none", "ddp", "fsdp"]
 Sync = Literal["last", "each"]
 
-# A power of two: scaling by it rounds nothing.
+# A power of two, so that multiplying by it rounds nothing.
 LEARNING_RATE = 2.0**-5
 MAX_TOKENS = 1 << 24
 
@@ -26,23 +26,23 @@ MAX_TOKENS = 1 << 24
 class Case:
     """One training step on one ragged batch.
 
-    Rows go to data-parallel replica d as rows d, d+dp, d+2dp, ...; each replica cuts its rows,
-    in that order, into `micro_batches` consecutive pieces whose sizes differ by at most one,
-    the larger ones first. Token number `offsets[r] + t` is token t of row r, over all replicas.
+    Data-parallel replica d gets rows d, d+dp, d+2dp, ... It cuts them, in that order, into
+    `micro_batches` consecutive pieces whose sizes differ by at most one, larger pieces first.
+    Token t of row r has the number `offsets[r] + t`; these numbers span all replicas.
 
-    The hidden size is heads x head_dim, the feed-forward size twice that. As published under
-    these names, a `qwen2` adds biases to queries, keys and values of a `llama`, and a `qwen3`
-    norms over the head dim to queries and keys. `pad_id` is also an ordinary vocabulary entry: a
-    row may contain it as a real token.
+    The hidden size is heads x head_dim, the feed-forward size twice that. The models have the
+    architectures published under their names: `qwen2` is `llama` with biases on queries, keys
+    and values; `qwen3` is `llama` with norms over the head dim on queries and keys. `pad_id` is
+    also an ordinary vocabulary entry: a row may contain it as a real token.
 
-    The last of `steps` training steps on the same rows is judged; each one before it ends in
-    plain SGD with LEARNING_RATE. `nudge` moves the seeded weights that far along a seeded
-    direction before the first.
+    The case takes `steps` training steps on the same rows, and the last one is judged. Each
+    earlier step ends in plain SGD with LEARNING_RATE. Before the first step, `nudge` moves the
+    seeded weights by that much along a seeded direction.
 
-    `wrapper`, `sync`, `compiled`, `mixed` and `checkpoint` are what training puts around a step
-    and must not change what comes out of it: who reduces gradients over ranks, after the last
-    micro-batch or after each, a compiled model, parameters that are held in fp32 and computed
-    with in `dtype`, activations that are computed twice.
+    The remaining fields change how training runs the step; they must not change its result:
+    `wrapper` is what reduces gradients over ranks, `sync` whether that happens after the last
+    micro-batch or after each, `compiled` compiles the model, `mixed` holds parameters in fp32
+    and computes in `dtype`, `checkpoint` recomputes activations in backward.
     """
 
     rows: tuple[Row, ...]
@@ -193,24 +193,24 @@ class Case:
 
     @property
     def tokens(self) -> int:
-        """Real tokens over all rows."""
+        """The number of real tokens in all rows."""
         return sum(len(row) for row in self.rows)
 
     @property
     def ranks(self) -> int:
-        """How many ranks the step needs."""
+        """The number of ranks that the step needs."""
         return self.dp * self.sp
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """The number of each row's first token; one entry more than rows."""
+        """The number of each row's first token, and after them the number of all tokens."""
         return tuple(accumulate((len(row) for row in self.rows), initial=0))
 
     def ids_of(self, row: int) -> tuple[int, ...]:
-        """The vocabulary ids of one row: those stated, or those the seed gives."""
+        """Return the vocabulary ids of one row: the stated ones, or else ids from the seed."""
         if self.ids is not None:
             return self.ids[row]
-        # A hash, not a random generator: the same on every Python, platform and rank.
+        # A hash gives the same ids on every Python, platform and rank; a generator need not.
         length = len(self.rows[row])
         stream = hashlib.shake_256(f"ids/{self.seed}/{row}".encode()).digest(4 * length)
         return tuple(
@@ -218,16 +218,16 @@ class Case:
         )
 
     def draw(self, row: int, name: str) -> tuple[float, ...]:
-        """Numbers from -1 to 1, one for each token of a row: what a step needs besides ids.
+        """Return a number from -1 to 1 for each token of a row, for a step that needs more data.
 
-        They follow from the seed, the name, and the row's ids and mask. So they go with the row
-        wherever it stands, equal rows have equal ones, and they are the same on every rank.
+        The numbers depend on the seed, the name, and the row's ids and mask, not on the row's
+        place in the batch. So equal rows have equal numbers, and so do all ranks.
         """
         content = f"{name}/{self.seed}/{self.rows[row].mask}/{self.ids_of(row)}"
         stream = hashlib.shake_256(content.encode()).digest(4 * len(self.rows[row]))
         return tuple(
-            int.from_bytes(stream[place : place + 4], "little") / 2**31 - 1
-            for place in range(0, len(stream), 4)
+            int.from_bytes(stream[start : start + 4], "little") / 2**31 - 1
+            for start in range(0, len(stream), 4)
         )
 
     @cached_property
@@ -236,18 +236,19 @@ class Case:
         return hashlib.sha256(str(self).encode()).hexdigest()[:10]
 
     def __str__(self) -> str:
-        return line(vars(self), USUAL)
+        return format_line(vars(self), USUAL)
 
-    # Wherever one is shown, it is the line that everything reads.
+    # A case shown anywhere can be pasted into any command that reads a line.
     __repr__ = __str__
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """Hypothesis and notebooks ask for it; they take a dataclass apart otherwise."""
+        """Print the line in Hypothesis and notebooks, which else print the fields one by one."""
         printer.text(str(self))
 
 
+# The default of every field.
 USUAL = {name: field.default for name, field in Case.__dataclass_fields__.items()}
-# The values of fields that have one of a few.
+# The allowed values of every field that has only a few.
 CHOICES: dict[str, tuple[Any, ...]] = {
     name: get_args(kind) or (False, True)
     for name, kind in get_type_hints(Case).items()

@@ -1,4 +1,4 @@
-"""The fields of a case as one line of text.
+"""Writes the fields of a case as one line of text.
 
     case/1 rows=3:111,4:1011:left ids=[1,2,3],[4,5,6,7] heads=4/2 layers=1 vocab=32 sp=2 dp=1 ...
 
@@ -14,10 +14,11 @@ from typing import Any
 from harness.case.row import Row
 
 FORMAT = 1
-# Bits up to this run length are easier to read spelled out.
+# A run of up to so many equal bits is written bit by bit.
 LONGEST_PLAIN_RUN = 11
 
-# What a line calls a field. The first always stand in it, the others where they are unusual.
+# Name in a line -> field of `Case`. A line has all of ALWAYS and LAST, and of UNLESS_DEFAULT
+# those that differ from their defaults.
 ALWAYS = {"layers": "layers", "vocab": "vocab", "sp": "sp", "dp": "dp"}
 UNLESS_DEFAULT = {
     "dim": "head_dim",
@@ -39,23 +40,23 @@ UNLESS_DEFAULT = {
 LAST = {"dtype": "dtype", "seed": "seed"}
 
 
-def line(fields: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
-    """The canonical line: what decides the size of the problem always, the rest if unusual."""
-    words = [f"case/{FORMAT}", f"rows={','.join(map(_row_text, fields['rows']))}"]
+def format_line(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Return the canonical line: sizes, dtype and seed always, the rest unless it is default."""
+    words = [f"case/{FORMAT}", f"rows={','.join(map(_format_row, fields['rows']))}"]
     if fields["ids"] is not None:
         rows = (json.dumps(ids, separators=(",", ":")) for ids in fields["ids"])
         words.append(f"ids={','.join(rows)}")
     words.append(f"heads={fields['heads']}/{fields['kv_heads']}")
-    unusual = {n: a for n, a in UNLESS_DEFAULT.items() if fields[a] != usual[a]}
-    words += [f"{n}={_text(fields[a])}" for n, a in {**ALWAYS, **unusual, **LAST}.items()]
+    changed = {n: a for n, a in UNLESS_DEFAULT.items() if fields[a] != defaults[a]}
+    words += [f"{n}={_format_value(fields[a])}" for n, a in {**ALWAYS, **changed, **LAST}.items()]
     return " ".join(words)
 
 
-def _row_text(row: Row) -> str:
+def _format_row(row: Row) -> str:
     runs = ((bit, len(list(group))) for bit, group in itertools.groupby(row.mask))
     mask = "".join(b * n if n <= LONGEST_PLAIN_RUN else f"{b}{{{n}}}" for b, n in runs)
     return f"{len(row)}:{mask}" + (":left" if row.side == "left" else "")
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""A padded batch, as training code holds it, read as a case."""
+"""Reads a padded batch, in the form that training code holds, as a case."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -13,20 +13,21 @@ Table = Sequence[Sequence[object]]
 def from_padded(
     input_ids: Table, attention_mask: Table, loss_mask: Table | None = None, **fields: Any
 ) -> Case:
-    """The case behind lists of rows (`tensor.tolist()`); everything attended counts by default.
+    """Return the case of a batch given as lists of rows (`tensor.tolist()`).
 
-    Refuses what makes training differ from what it seems to be: float ids, attention with holes,
-    a loss mask on padding.
+    Without a loss mask, every attended token is a target. `fields` are fields of `Case`.
+    Raises `InvalidCase` for batches that would train on something other than they seem to:
+    float ids, attention with holes, a loss mask on padding.
     """
     supervision = attention_mask if loss_mask is None else loss_mask
-    _same_shape(input_ids, attention_mask, "attention_mask")
-    _same_shape(input_ids, supervision, "loss_mask")
+    _require_same_shape(input_ids, attention_mask, "attention_mask")
+    _require_same_shape(input_ids, supervision, "loss_mask")
     rows, ids = [], []
     for r, (row_ids, attended, mask) in enumerate(
         zip(input_ids, attention_mask, supervision, strict=True)
     ):
-        attended_bits = [_bit("attention_mask", r, t, bit) for t, bit in enumerate(attended)]
-        mask_bits = [_bit("loss_mask", r, t, bit) for t, bit in enumerate(mask)]
+        attended_bits = [_read_bit("attention_mask", r, t, bit) for t, bit in enumerate(attended)]
+        mask_bits = [_read_bit("loss_mask", r, t, bit) for t, bit in enumerate(mask)]
         real = [t for t, bit in enumerate(attended_bits) if bit]
         if not real:
             raise InvalidCase.because(f"attention_mask[{r}]", list(attended), "an empty row")
@@ -48,19 +49,19 @@ def from_padded(
                 "left" if first > 0 else "right",
             )
         )
-        # `Case` itself refuses ids that are not whole numbers of the vocabulary.
+        # The cast is safe: `Case` refuses ids that are not whole numbers of the vocabulary.
         ids.append(tuple(cast("Sequence[int]", row_ids[first : last + 1])))
     return Case(rows=tuple(rows), ids=tuple(ids), **fields)
 
 
-def _same_shape(ids: Table, other: Table, name: str) -> None:
+def _require_same_shape(ids: Table, other: Table, name: str) -> None:
     if [len(row) for row in ids] != [len(row) for row in other]:
         raise InvalidCase.because(
             name, [len(row) for row in other], f"input_ids has rows of {[len(r) for r in ids]}"
         )
 
 
-def _bit(name: str, r: int, t: int, value: object) -> int:
+def _read_bit(name: str, r: int, t: int, value: object) -> int:
     if value not in (0, 1):
         raise InvalidCase.because(f"{name}[{r}][{t}]", value, "use 0 or 1")
     return int(value == 1)

@@ -10,11 +10,11 @@ Side = Literal["right", "left"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Real tokens only: how many, which of them are supervised, where the padding would go.
+    """The real tokens of one row: their number, their loss mask, and the side of the padding.
 
-    `mask[t] == "1"` means that token t is a *target*: the loss counts how well tokens before t
-    predict it. The first token of a row has no predecessor, so its bit never counts; it may be
-    set all the same, because real masks do that and real code gets it wrong.
+    `mask[t] == "1"` means that token t is a *target*: the loss counts how well the tokens before
+    t predict it. The first token of a row has no predecessor, so its bit never counts. It may
+    still be set: real masks set it, and real code gets it wrong.
     """
 
     mask: str
@@ -32,5 +32,5 @@ class Row:
         return len(self.mask)
 
     def supervised(self) -> tuple[int, ...]:
-        """The target positions that count."""
+        """Return the positions of the targets that the loss counts."""
         return tuple(t for t in range(1, len(self.mask)) if self.mask[t] == "1")

@@ -1,4 +1,8 @@
-"""Fields of a case that are stated instead of drawn: `window=none`, `layers=1,2`."""
+"""Reads fields of a case that are stated instead of drawn: `window=none`, `layers=1,2`.
+
+Two things are written in this way: what a caller of a command wants to see in every case, and
+the limits of a candidate, several of them in one text: `loss=token-mean steps=1`.
+"""
 
 from collections.abc import Container, Iterable, Mapping
 from difflib import get_close_matches
@@ -11,9 +15,9 @@ from harness.case.line import ALWAYS, UNLESS_DEFAULT
 from harness.case.text import parse
 from harness.untrusted import BadInput
 
-# As a line calls them, and their attributes.
+# Name in a line -> field of `Case`.
 FIELDS = {**ALWAYS, **UNLESS_DEFAULT, "dtype": "dtype"}
-# Commands have options for these.
+# Name in a line -> the option of commands that states this field.
 ASKED = {
     "sp": "sps",
     "dp": "dps",
@@ -22,41 +26,45 @@ ASKED = {
     "kernel": "kernels",
     "wrapper": "wrappers",
 }
-# A step with groups of its own over all ranks: a case must leave none of them idle.
+# The limit of a step whose process groups span all ranks: a case must leave no rank idle.
 ALL_RANKS = "ranks=all"
-# Most of a case has them in its own way.
-BY_CASE = ("rows", "ids", "heads", "seed")
-# Some values are for half precisions only.
-LINES = ("case/1 rows=2:11,2:11", "case/1 rows=2:11,2:11 dtype=bf16")
+# One value of these fields does not fit different cases, so they cannot be stated.
+NEVER_STATED = ("rows", "ids", "heads", "seed")
+# A stated value is checked by parsing it in one of these lines. The second is for values that
+# only half precisions may have.
+SAMPLE_LINES = ("case/1 rows=2:11,2:11", "case/1 rows=2:11,2:11 dtype=bf16")
 
 
 class BadField(BadInput):
-    """It cannot be stated so."""
+    """A field that cannot be stated, or a value that it cannot have."""
 
 
 def read_stated(text: str) -> tuple[str, tuple[Any, ...]]:
-    """An attribute of a case, and the values that it may have."""
-    return _read(text, {name: each for name, each in FIELDS.items() if name not in ASKED})
+    """Return a field of `Case` and its allowed values, from a text such as `layers=1,2`.
+
+    Raises `BadField` also for a field that has an option of its own.
+    """
+    return _read(text, {name: field for name, field in FIELDS.items() if name not in ASKED})
 
 
 def divided(stated: Iterable[str]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
-    """Split what is stated: fields with an option of their own, by its name, and the others."""
-    asked, others = dict[str, tuple[Any, ...]](), list[str]()
+    """Return the values of stated fields that have an option, by option, and the other texts."""
+    by_option, others = dict[str, tuple[Any, ...]](), list[str]()
     for text in stated:
         name = text.partition("=")[0]
         if name in ASKED:
-            asked[ASKED[name]] = _read(text, FIELDS)[1]
+            by_option[ASKED[name]] = _read(text, FIELDS)[1]
         else:
             others.append(text)
-    return asked, tuple(others)
+    return by_option, tuple(others)
 
 
 def outside(case: Case, limits: str, ranks: int, without: Container[str] = ()) -> str:
-    """The limit that leaves this case out where there are so many ranks, or nothing.
+    """Return the first limit that a case violates on a pool of so many ranks, or "".
 
-    Each is read as above, of any field but those `without` which the case is asked.
+    Limits on the fields in `without` do not apply.
     """
-    for limit in _each(limits):
+    for limit in _split(limits):
         if limit == ALL_RANKS:
             if case.ranks != ranks:
                 return f"{limit}, of which there are {ranks}"
@@ -68,31 +76,31 @@ def outside(case: Case, limits: str, ranks: int, without: Container[str] = ()) -
 
 
 def require_readable(limits: str) -> None:
-    """Raise what is wrong with a candidate's limits."""
-    stated = [_read(limit, FIELDS)[0] for limit in _each(limits) if limit != ALL_RANKS]
+    """Raise `BadField` if a candidate's limits are malformed or state a field twice."""
+    stated = [_read(limit, FIELDS)[0] for limit in _split(limits) if limit != ALL_RANKS]
     for attribute in stated:
         if stated.count(attribute) > 1:
             raise BadField(f"limits={limits}: {attribute} is stated twice; put all values in one")
 
 
-def _each(limits: str) -> list[str]:
+def _split(limits: str) -> list[str]:
     if not isinstance(limits, str):
         raise BadField(f"limits={limits!r}: must be a text, such as 'loss=token-mean steps=1'")
     return limits.split()
 
 
 def spans_all_ranks(limits: str) -> bool:
-    """Whether no rank may be idle."""
+    """Return whether these limits demand that no rank is idle."""
     return ALL_RANKS in limits.split()
 
 
 def _read(text: str, fields: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
-    name, _, listed = text.partition("=")
+    name, _, values = text.partition("=")
     if name == "ranks":
         raise BadField(f"{text}: of ranks, limits can say {ALL_RANKS} and nothing else")
-    if name in BY_CASE:
+    if name in NEVER_STATED:
         raise BadField(f"{text}: {name} cannot be stated; a step refuses cases in supports()")
-    if listed.endswith(","):
+    if values.endswith(","):
         raise BadField(f"{text}: ends with a comma; write a list without blanks, {name}=1,2")
     if name in FIELDS and name not in fields:
         raise BadField(f"{text}: {name} has an option of its own; use that")
@@ -100,22 +108,22 @@ def _read(text: str, fields: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
         near = ", ".join(get_close_matches(name, fields, 3, 0.0))
         raise BadField(f"{text}: a case has no such field to be stated; near: {near}")
     attribute = fields[name]
-    return attribute, tuple(_value(name, attribute, each) for each in listed.split(","))
+    return attribute, tuple(_read_value(name, attribute, value) for value in values.split(","))
 
 
-# Ranks hold every case against the same few limits.
+# Ranks check every case against the same few limits, so parsing each value once is enough.
 @cache
-def _value(name: str, attribute: str, text: str) -> object:
+def _read_value(name: str, attribute: str, text: str) -> object:
     if (name, text) == ("window", "none"):
         return None
     if name in ("sp", "dp") and text.isdecimal():
-        # Not every size goes with the few heads and rows of those lines.
+        # A sample line has too few heads and rows for most sizes.
         return int(text)
-    why = ""
-    for line in LINES:
+    reason = ""
+    for line in SAMPLE_LINES:
         try:
             return getattr(parse(f"{line} {name}={text}"), attribute)
         except InvalidCase as error:
-            why = why or str(error)
+            reason = reason or str(error)
     also = "; or none" if name == "window" else ""
-    raise BadField(f"{name}={text}: {why}{also}")
+    raise BadField(f"{name}={text}: {reason}{also}")

@@ -1,6 +1,6 @@
-"""The case behind a line of text.
+"""Parses a line of text into a case.
 
-Fields may stand in any order; those left out have the defaults of `Case`.
+Fields may come in any order; missing fields have the defaults of `Case`.
 """
 
 import json
@@ -13,7 +13,7 @@ from harness.case.invalid import InvalidCase
 from harness.case.line import ALWAYS, FORMAT, LAST, UNLESS_DEFAULT
 from harness.case.row import Row
 
-# Longer than any line this module writes for MAX_TOKENS tokens with stated ids would need.
+# More characters than the line of any valid case has.
 MAX_LINE = 1 << 28
 
 _RUNS = re.compile(r"([01])\{([1-9][0-9]{0,8})\}|([01])")
@@ -22,7 +22,7 @@ _FRACTION = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?(e[-+]?[0-9]{1,3})?")
 
 
 def parse(text: str) -> Case:
-    """The case that a line describes; `InvalidCase` for anything else."""
+    """Return the case that a line describes; raise `InvalidCase` for anything else."""
     if not isinstance(text, str):
         raise InvalidCase.because("case", repr(text), "use the line that `str(case)` gives")
     if len(text) > MAX_LINE:
@@ -49,20 +49,20 @@ def parse(text: str) -> Case:
 
 
 def read_mask(field: str, text: str) -> str:
-    """The bits that a mask text stands for."""
+    """Return the bits of a mask, with runs such as `1{800}` written out."""
     bits: list[str] = []
-    total = at = 0
-    while at < len(text):
-        run_of_bits = _RUNS.match(text, at)
-        if not run_of_bits:
+    total = position = 0
+    while position < len(text):
+        match = _RUNS.match(text, position)
+        if not match:
             raise InvalidCase.because(field, text, "a mask is 0s and 1s, or runs such as 1{800}")
-        bit, run, plain = run_of_bits.groups()
+        bit, run, plain = match.groups()
         count = int(run) if run else 1
         total += count
         if total > MAX_TOKENS:
             raise InvalidCase.because(field, text, f"a batch has at most {MAX_TOKENS} tokens")
         bits.append(bit * count if run else plain)
-        at = run_of_bits.end()
+        position = match.end()
     return "".join(bits)
 
 
@@ -118,12 +118,12 @@ def _whole_number(name: str, value: str) -> int:
 
 def _read_scalar(name: str, value: str) -> dict[str, Any]:
     attribute = _ATTRIBUTES[name]
-    usual = USUAL[attribute]
-    if type(usual) is bool:
+    default = USUAL[attribute]
+    if type(default) is bool:
         if value not in ("0", "1"):
             raise InvalidCase.because(name, value, "use 0 or 1")
         return {attribute: value == "1"}
-    if type(usual) is float:
+    if type(default) is float:
         if not _FRACTION.fullmatch(value):
             raise InvalidCase.because(
                 name, value or "nothing", "use a number such as 0.5 or -1e-05"
@@ -132,8 +132,11 @@ def _read_scalar(name: str, value: str) -> dict[str, Any]:
     return {attribute: value if attribute in CHOICES else _whole_number(name, value)}
 
 
+# Name in a line -> field of `Case`, for the fields that have a single value.
 _ATTRIBUTES = {**ALWAYS, **UNLESS_DEFAULT, **LAST}
+# Name in a line -> the fields of `Case` that it sets, where the names differ.
 _FIELDS = {"heads": ("heads", "kv_heads"), **{n: (a,) for n, a in _ATTRIBUTES.items()}}
+# Name in a line -> a function of name and text that returns fields of `Case` and their values.
 _READERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
     "rows": _read_rows,
     "ids": _read_ids,

@@ -1,4 +1,4 @@
-"""What a campaign is asked for, made of its options: sizes, ranks, keys."""
+"""From the options of a command to the request of a campaign: sizes, ranks, mutant keys."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -10,58 +10,58 @@ from harness.case.stated import read_stated
 from harness.commands.options import Campaign, Step
 from harness.commands.values import UsageError
 
-# Sizes that are drawn where nobody asked for others; and, seldom, beyond them.
+# Sizes that are drawn by default, and sizes beyond them that a few cases have as well.
 USUAL_SPS, USUAL_DPS = (1, 2, 4), (1, 2)
 RARE_SPS, RARE_DPS = (3, 5, 8), (4,)
-OWN = ("native-gather", "native-local")
+DIALECTS = ("native-gather", "native-local")
 
 ONLY_SP_1 = "--sp=1: is what --against self compares with; ask for a larger one"
 
 
 def read_request(
-    asked: Campaign, candidates: Sequence[str] = (), step: Step = Step()
+    options: Campaign, candidates: Sequence[str] = (), step: Step = Step()
 ) -> tuple[Request, int]:
-    """What `check` or `mutants` was asked to examine, and on how many ranks."""
-    sps, dps = _meshes(asked)
-    ranks = _ranks_for(asked, sps, dps)
-    assert asked.seed is not None
-    values, usual = {**vars(asked), **vars(step)}, {**vars(Campaign), **vars(Step)}
-    named = [name for name in NAMED if values[name] != usual[name]]
+    """Return the request that the options of a campaign state, and the number of ranks."""
+    sps, dps = _read_sizes(options)
+    ranks = _count_ranks(options, sps, dps)
+    assert options.seed is not None
+    values, defaults = {**vars(options), **vars(step)}, {**vars(Campaign), **vars(Step)}
+    named = [name for name in NAMED if values[name] != defaults[name]]
     stated = [read_stated(text)[0] for text in step.set]
     request = Request(
-        candidates=tuple(dict.fromkeys(candidates or OWN)),
+        candidates=tuple(dict.fromkeys(candidates or DIALECTS)),
         sps=sps,
         dps=dps,
-        dtypes=asked.dtype,
-        losses=asked.loss,
-        count=asked.cases,
-        seed=asked.seed,
+        dtypes=options.dtype,
+        losses=options.loss,
+        count=options.cases,
+        seed=options.seed,
         kernels=step.kernel,
         wrappers=step.wrapper,
         stated=step.set,
-        against=asked.against or PLAIN,
+        against=options.against or PLAIN,
         named=tuple(dict.fromkeys((*named, *stated))),
-        rare_sps=() if asked.sp else RARE_SPS,
-        rare_dps=() if asked.dp else RARE_DPS,
+        rare_sps=() if options.sp else RARE_SPS,
+        rare_dps=() if options.dp else RARE_DPS,
     )
     return request, ranks
 
 
-def _meshes(asked: Campaign) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The sizes asked for; if nobody asked, the usual ones for which there are ranks."""
-    dps = asked.dp or USUAL_DPS
-    sps = asked.sp or usual_sps(asked.ranks, min(dps))
-    if asked.against == ITSELF:
+def _read_sizes(options: Campaign) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return sps and dps: those of the options, or the usual ones that --ranks allows."""
+    dps = options.dp or USUAL_DPS
+    sps = options.sp or usual_sps(options.ranks, min(dps))
+    if options.against == ITSELF:
         sps = tuple(sp for sp in sps if sp > 1)
         if not sps:
             raise UsageError(ONLY_SP_1)
-    if not asked.dp and asked.ranks is not None:
-        dps = tuple(dp for dp in dps if dp * min(sps) <= asked.ranks) or dps[:1]
+    if not options.dp and options.ranks is not None:
+        dps = tuple(dp for dp in dps if dp * min(sps) <= options.ranks) or dps[:1]
     return sps, dps
 
 
 def usual_sps(ranks: int | None, dp: int = 1) -> tuple[int, ...]:
-    """The usual sizes for which there are ranks."""
+    """Return the usual sps that fit so many ranks; raise `UsageError` if only sp 1 does."""
     sps = tuple(sp for sp in USUAL_SPS if sp * dp <= (math.inf if ranks is None else ranks))
     if max(sps, default=1) == 1:
         raise UsageError(
@@ -71,9 +71,9 @@ def usual_sps(ranks: int | None, dp: int = 1) -> tuple[int, ...]:
     return sps
 
 
-def _ranks_for(asked: Campaign, sps: tuple[int, ...], dps: tuple[int, ...]) -> int:
-    """As many as there are to be, or as the sizes need; each size has a mesh that fits."""
-    ranks = max(sps) * max(dps) if asked.ranks is None else asked.ranks
+def _count_ranks(options: Campaign, sps: tuple[int, ...], dps: tuple[int, ...]) -> int:
+    """Return --ranks, or as many as the largest mesh needs; every size must fit some mesh."""
+    ranks = max(sps) * max(dps) if options.ranks is None else options.ranks
     for option, numbers, least in (("--sp", sps, min(dps)), ("--dp", dps, min(sps))):
         if max(numbers) * least > ranks:
             raise UsageError(
@@ -84,16 +84,15 @@ def _ranks_for(asked: Campaign, sps: tuple[int, ...], dps: tuple[int, ...]) -> i
 
 
 def read_keys(text: str, known: Mapping[str, Collection[str]]) -> list[str]:
-    """The keys that `mutants --only` names, in the order of the bank; a group names all of its."""
+    """Return the keys that `mutants --only` names, in the order of `known`.
+
+    `known` maps the name of each group to its keys; the name of a group stands for all of them.
+    """
     chosen: set[str] = set()
-    every = set().union(*known.values())
+    ordered = dict.fromkeys(key for keys in known.values() for key in keys)
     for word in text.split(","):
-        if word not in known and word not in every:
-            near = ", ".join(get_close_matches(word, [*known, *every], 3, 0.0))
+        if word not in known and word not in ordered:
+            near = ", ".join(get_close_matches(word, [*known, *ordered], 3, 0.0))
             raise UsageError(f"--only={word}: there is no such mutant or variant; near: {near}")
         chosen.update(known.get(word, {word}))
-    return [
-        key
-        for key in dict.fromkeys(key for keys in known.values() for key in keys)
-        if key in chosen
-    ]
+    return [key for key in ordered if key in chosen]

@@ -1,12 +1,11 @@
-"""`candidates`: which published implementations are wired, and what is installed of them."""
+"""`candidates`: list the published packages that are wired, and install them."""
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from harness.commands.options import PASSED, Output, print_json
+from harness.commands.options import PASSED, Output, print_json, print_message
 from harness.commands.values import UsageError
 
 if TYPE_CHECKING:
@@ -50,11 +49,11 @@ def show(*, options: Output = Output()) -> int:
     table = titled("published candidates")
     for name in ("candidate", "release", "installed"):
         table.add_column(name, no_wrap=True)
-    for each in wired:
-        here = ["yes" if each["installed"] else "no", *each["others"]]
-        release = f"{each['distribution']} {each['version']}"
-        for candidate in each["candidates"]:
-            table.add_row(candidate, release, ", ".join(here))
+    for package in wired:
+        installed_releases = ["yes" if package["installed"] else "no", *package["others"]]
+        release = f"{package['distribution']} {package['version']}"
+        for candidate in package["candidates"]:
+            table.add_row(candidate, release, ", ".join(installed_releases))
     put(Console(), table)
     return PASSED
 
@@ -62,17 +61,17 @@ def show(*, options: Output = Output()) -> int:
 def install(names: Names, /, *, options: Output = Output()) -> int:
     """Make the environment for the ranks of a package."""
     done: list[dict[str, Any]] = []
-    for environment in wanted(names):
+    for environment in _find_environments(names):
         name = f"{environment.library.name}@{environment.version}"
-        print(f"harness: {name} in {environment.folder}", file=sys.stderr)  # noqa: T201
+        print_message(f"{name} in {environment.folder}")
         done.append({"candidate": name, "packages": environment.install()})
     if options.json:
         print_json({"installed": done})
     return PASSED
 
 
-def wanted(names: Sequence[str]) -> "list[Environment]":
-    """The environments that were named, each once."""
+def _find_environments(names: Sequence[str]) -> "list[Environment]":
+    """Return the environment of each name, without duplicates."""
     from harness.candidates.published.environment import Environment
     from harness.candidates.published.library import libraries
 

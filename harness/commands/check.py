@@ -13,7 +13,7 @@ from harness.commands.examiner import open_elsewhere, open_examiner, open_work, 
 from harness.commands.options import (
     STOPPED,
     Campaign,
-    Judged,
+    Judging,
     Pools,
     Report,
     Step,
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from harness.campaign.summary import Summary
     from harness.engine.ray_cluster import RayCluster
 
-# A pool is worth its start if it has so many cases.
-WORTH = 25
+# Cases that a pool must have with `--pools auto`: its start has to pay off.
+CASES_PER_POOL = 25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(Report, Judged, Step, Pools, Campaign):
-    """What is judged of a campaign, and how far."""
+class Check(Report, Judging, Step, Pools, Campaign):
+    """The options of `check`."""
 
     candidate: Candidates = ()
     """a built-in name, path/to/file.py:NAME or package.module:NAME; you may repeat it; default:
@@ -67,7 +67,7 @@ def run(*, options: Check = Check()) -> int:
         options,
         ranks,
         most=request.count,
-        worth=request.count // WORTH,
+        worth=request.count // CASES_PER_POOL,
         of=f"--cases={request.count}",
     )
     request = replace(request, keep_going=options.keep_going)
@@ -80,21 +80,21 @@ def run(*, options: Check = Check()) -> int:
 
     console = Console(stderr=options.json)
     try:
-        summary = _judged(options, request, ranks, part, pools, console)
+        summary = _judge(options, request, ranks, part, pools, console)
     except KeyboardInterrupt:
-        # Before anything could be judged.
+        # No case was judged before the interrupt.
         from harness.campaign.examine import nothing
 
         summary = nothing(request, ranks, part, sum(map(len, part.lots(request.count))))
         summary.ended = INTERRUPTED
-    # What is listed may be forgiven where something passed beside it.
+    # --known pass excuses known bugs only if each candidate also passed a case.
     known = options.known if all(tally.passed for tally in summary.tallies.values()) else "fail"
     status = STOPPED if summary.ended == INTERRUPTED else status_of(summary.verdict, known)
     say(console, f"\n{closing(summary, status)}")
     return answer(options, summary.record(), status)
 
 
-def _judged(
+def _judge(
     options: Check,
     request: Request,
     ranks: int,
@@ -102,8 +102,8 @@ def _judged(
     pools: int,
     console: "Console",
 ) -> "Summary":
-    """What a part of a campaign comes to, on the ranks that were asked for."""
-    # Stopped in the middle, an import leaves its library half made.
+    """Judge a part of a campaign, on this process's pool or on an engine; return its summary."""
+    # An import that an interrupt aborts would leave a module half initialized.
     with undisturbed():
         from harness.campaign.check import check, conduct
         from harness.campaign.journal import Journal
@@ -122,20 +122,20 @@ def _judged(
                 with open_examiner(options, request, ranks, part, until) as examiner:
                     summary = check(examiner, console, journal)
             else:
-                with _several(options, request, ranks, part, pools, until) as engine:
-                    # What is kept is kept of whole lots, whatever the number of pools.
+                with _open_engine(options, request, ranks, part, pools, until) as engine:
+                    # A journal keeps whole lots, so that it fits any number of pools.
                     lots = part.lots(request.count, 1 if options.resume else engine.count)
                     summary = conduct(request, ranks, lots, console, lambda _: engine, journal)
     except Lost as error:
         raise NoRanks(f"harness: {error}", str(error)) from None
     except KeyboardInterrupt:
-        # Another, while ranks were ended: what was judged is known.
+        # A second interrupt came while the ranks were ending: the summary is complete.
         if summary is None:
             raise
     return summary
 
 
-def _several(
+def _open_engine(
     options: Check,
     request: Request,
     ranks: int,
@@ -143,12 +143,12 @@ def _several(
     pools: int,
     until: float,
 ) -> "Processes[Share, Summary] | RayCluster[Share, Summary]":
-    """Pools on this host, or wherever there is room."""
+    """Return an engine of several pools, on this host or on a Ray cluster."""
     asked = options, request, ranks, part
     if options.on == "here":
         return Processes(open_work, (*asked, until), pools, read_work)
 
-    def now() -> tuple[Any, ...]:
+    def with_seconds_left() -> tuple[Any, ...]:
         return (*asked, until - time.monotonic())
 
-    return open_cluster(open_elsewhere, now, options, ranks, read_work)
+    return open_cluster(open_elsewhere, with_seconds_left, options, ranks, read_work)

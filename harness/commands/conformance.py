@@ -1,4 +1,4 @@
-"""`conformance`: published implementations, judged and written down."""
+"""`conformance`: judge published packages, and write their results and pages."""
 
 import sys
 from collections.abc import Sequence
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from harness.case import Case
     from harness.conformance import Examined, Request, Results
 
-# As many as any of their cases needs.
+# No case needs more.
 RANKS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conformance(Report, Pools):
-    """What is judged of published packages, and where it is written down."""
+    """The options of `conformance`."""
 
     cases: Count = 100
     """generated cases for each sp"""
@@ -82,34 +82,34 @@ def run(names: Names = (), /, *, options: Conformance = Conformance()) -> int:
     if versions and len({name.partition(".")[0] for name in names}) != 1:
         raise UsageError(f"--versions={as_text(versions)}: name one library")
     ready_to_report(options)
-    chosen = wanted(names, newest=options.newest, installed=not versions)
+    chosen = _choose_candidates(names, newest=options.newest, installed=not versions)
     if not chosen:
         raise UsageError("NAME: nothing is installed; see `candidates list`")
 
     from harness.conformance import read, write
 
     out = options.out
-    results, before = so_far(out), _before(options)
+    results, before = read_results_in(out), _read_before(options)
     records: dict[str, Any] = {}
     asked = options, versions
-    with open_engine(open_judging, asked, options, RANKS, _told, len(chosen)) as engine:
+    with open_engine(open_judging, asked, options, RANKS, _print_text, len(chosen)) as engine:
         for name, record in run_all(chosen, engine):
             records[name] = record
-            # Kept at once: hours of work are not to be lost with the last candidate.
-            _enter({name: records[name] for name in chosen if name in records}, results, versions)
+            # Written after each candidate: a crash in the last one must not lose hours of work.
+            _add_to(results, {name: records[name] for name in chosen if name in records}, versions)
             write(out, results)
     records = {name: records[name] for name in chosen}
     for file, text in pages(read(out), out).items():
         (out / file).parent.mkdir(parents=True, exist_ok=True)
         (out / file).write_text(text)
     if before is not None:
-        _tell_changes(before, records, out)
-    status = _status(records, sweeping=bool(versions))
+        _report_changes(before, records, out)
+    status = _status_of(records, sweeping=bool(versions))
     return answer(options, {"found": records}, status, read(out))
 
 
-def _enter(records: dict[str, Any], results: "Results", versions: Sequence[str]) -> None:
-    """Where several candidates show one bug, that of the last in order is kept."""
+def _add_to(results: "Results", records: dict[str, Any], versions: Sequence[str]) -> None:
+    """Add records of candidates to the results; of findings of one bug, the last one stays."""
     from harness.conformance import finding_record
 
     results["releases" if versions else "candidates"] |= records
@@ -121,8 +121,12 @@ def _enter(records: dict[str, Any], results: "Results", versions: Sequence[str])
             results["findings"][f"{library} {key}"] = finding_record(key, found["record"])
 
 
-def so_far(out: Path) -> "Results":
-    """What was found before, if pages can be made from it: after hours it is late to see that."""
+def read_results_in(out: Path) -> "Results":
+    """Return the results of earlier runs in a folder; raise `BadResults` if they are damaged.
+
+    They are damaged if no pages can be made of them. That is found out now, not after hours of
+    judging.
+    """
     from harness.conformance import BadResults, read
     from harness.untrusted import BadInput
 
@@ -130,14 +134,15 @@ def so_far(out: Path) -> "Results":
     try:
         pages(results, out)
     except BadInput:
-        # A folder is damaged, not the results: the error says which.
+        # A package folder is damaged, not the results: the error names it.
         raise
     except (LookupError, TypeError, ValueError, AttributeError):
         raise BadResults(f"--out={out}: its results are damaged; name another folder") from None
     return results
 
 
-def _before(options: Conformance) -> "Results | None":
+def _read_before(options: Conformance) -> "Results | None":
+    """Return the results that --since names, if it is given."""
     from harness.conformance import BadResults, read_results
 
     if options.since is None:
@@ -150,16 +155,17 @@ def _before(options: Conformance) -> "Results | None":
         raise UsageError(f"--since={error}") from None
 
 
-def _tell_changes(before: "Results", records: dict[str, Any], out: Path) -> None:
+def _report_changes(before: "Results", records: dict[str, Any], out: Path) -> None:
+    """Print what changed since the results before, and write it into since.md."""
     from harness.conformance import changes
 
     text = changes(before, {"candidates": records, "releases": {}, "findings": {}})
     (out / "since.md").write_text(text)
-    print(text, end="", file=sys.stderr)  # noqa: T201
+    print(text, end="", file=sys.stderr)  # noqa: T201 - it is no part of the document
 
 
 def pages(results: "Results", docs: Path) -> dict[str, str]:
-    """By the name of its file in the folder `docs`."""
+    """Return the pages of the results, by their file names in the folder `docs`."""
     from harness.candidates.published.library import libraries
     from harness.conformance import findings, page, upstream_reports
 
@@ -168,30 +174,36 @@ def pages(results: "Results", docs: Path) -> dict[str, str]:
     return {**listed, **dict(upstream_reports(known, results, docs))}
 
 
-def _status(records: dict[str, Any], *, sweeping: bool) -> int:
+def _status_of(records: dict[str, Any], *, sweeping: bool) -> int:
+    """Return the exit status; a sweep over releases passes whatever it finds."""
     if sweeping:
         return PASSED
-    if any(each["wiring"] or each["unexamined"] for each in records.values()):
+    if any(record["wiring"] or record["unexamined"] for record in records.values()):
         return FAULT
-    wrong = any(each["failures"] or each["stale"] or each["leans"] for each in records.values())
-    return DIVERGED if wrong else PASSED
+    is_wrong = any(
+        record["failures"] or record["stale"] or record["leans"] for record in records.values()
+    )
+    return DIVERGED if is_wrong else PASSED
 
 
-def wanted(names: Sequence[str], *, newest: bool, installed: bool) -> list[str]:
-    """Every candidate that was named, a library standing for all of its."""
+def _choose_candidates(names: Sequence[str], *, newest: bool, installed: bool) -> list[str]:
+    """Return the candidates that were named, a package standing for all of its entries.
+
+    Without a name, return all; with `installed`, only those of packages that are installed.
+    """
     from harness.candidates import locate
     from harness.candidates.published.environment import NEWEST, Environment
     from harness.candidates.published.library import libraries
 
     known, release = libraries(), f"@{NEWEST}" if newest else ""
 
-    def every(library: "Library") -> list[str]:
+    def entries(library: "Library") -> list[str]:
         return [f"{library.name}.{key}{release}" for key in library.limits]
 
     chosen: list[str] = []
     for name in names:
         if name in known:
-            chosen += every(known[name])
+            chosen += entries(known[name])
         else:
             locate(name).load()
             chosen.append(name + release)
@@ -200,7 +212,7 @@ def wanted(names: Sequence[str], *, newest: bool, installed: bool) -> list[str]:
     for library in known.values():
         version = NEWEST if newest else library.pinned
         if Environment(library, version).installed or not installed:
-            chosen += every(library)
+            chosen += entries(library)
     return chosen
 
 
@@ -208,22 +220,22 @@ def wanted(names: Sequence[str], *, newest: bool, installed: bool) -> list[str]:
 def open_judging(
     options: Conformance, versions: Sequence[str], worker: Part = WHOLE
 ) -> "Iterator[Callable[[str], dict[str, Any]]]":
-    """A function that judges one candidate: it gives the record, and what to say of it."""
+    """Yield a function that judges one candidate and returns its record and a text to print."""
     from harness.conformance import examine, examined_record, release_records, sweep
 
-    request = _request(options, worker)
-    goldens = {} if versions else _goldens(options.goldens)
+    request = _make_request(options, worker)
+    goldens = {} if versions else _read_goldens(options.goldens)
 
-    def judged(name: str) -> dict[str, Any]:
+    def judge(name: str) -> dict[str, Any]:
         if versions:
-            return {"said": "", "record": release_records(sweep(name, versions, request))}
+            return {"text": "", "record": release_records(sweep(name, versions, request))}
         examined = examine(name, goldens, request)
-        return {"said": _in_words(examined), "record": examined_record(examined)}
+        return {"text": _describe(examined), "record": examined_record(examined)}
 
-    yield judged
+    yield judge
 
 
-def _request(options: Conformance, worker: Part) -> "Request":
+def _make_request(options: Conformance, worker: Part) -> "Request":
     from harness.conformance import Request
     from harness.ranks.device import NoPlace, choose
 
@@ -240,8 +252,8 @@ def _request(options: Conformance, worker: Part) -> "Request":
     return Request(options.cases, options.seed, placement, options.deadline)
 
 
-def _in_words(examined: "Examined") -> str:
-    """How one candidate came out."""
+def _describe(examined: "Examined") -> str:
+    """Describe the verdicts, faults and failures of one candidate, for the terminal."""
     from harness.conformance.stage import name_of
 
     counts = ", ".join(f"{count} {verdict}" for verdict, count in examined.verdicts.items())
@@ -255,14 +267,15 @@ def _in_words(examined: "Examined") -> str:
     )
 
 
-def _told(judged: dict[str, Any]) -> dict[str, Any]:
-    """The record, now that what is to be said of it was said."""
-    print(judged["said"], end="", file=sys.stderr)  # noqa: T201
+def _print_text(judged: dict[str, Any]) -> dict[str, Any]:
+    """Print the text about a candidate, and return its record."""
+    print(judged["text"], end="", file=sys.stderr)  # noqa: T201 - it is no part of the document
     record: dict[str, Any] = judged["record"]
     return record
 
 
-def _goldens(folder: Path) -> "dict[str, Case]":
+def _read_goldens(folder: Path) -> "dict[str, Case]":
+    """Return the case of each golden; raise `UsageError` if the store cannot be read whole."""
     from harness.golden import BadGolden, Store, examine
 
     try:

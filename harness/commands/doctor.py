@@ -1,4 +1,4 @@
-"""`doctor`: what will run here."""
+"""`doctor`: report which devices, transports and kernels work on this machine."""
 
 from harness.commands.options import PASSED, Output, print_json
 

@@ -1,4 +1,4 @@
-"""The pools that a command was asked for: one, several here, or some on the hosts of a cluster."""
+"""Open the engine that --pools and --on ask for: one or several pools here, or on a cluster."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ MOST_POOLS = 64
 
 
 def pools_for(options: Pools, ranks: int, *, most: int, worth: int, of: str) -> int:
-    """How many pools `--pools` asks for; `auto` has a core or a device for each rank.
+    """Return the number of pools that --pools asks for; 0 with `auto` on a cluster.
 
-    Elsewhere that is known only there. There are at most so many, as `of` says in words, and it is
-    worth to start so many.
+    A number may be up to `most`, which the message of a refusal calls `of`. `auto` gives each rank
+    a core or a device of its own, in up to `worth` pools; a cluster counts its devices itself.
     """
     if options.pools != "auto":
         if not options.pools.isdecimal() or not 0 < int(options.pools) <= most:
@@ -33,9 +33,9 @@ def pools_for(options: Pools, ranks: int, *, most: int, worth: int, of: str) -> 
     from harness.ranks.placement import PRETEND
 
     kind, devices = at_hand()
-    cores = "cpu" in (kind, options.device) or options.device == PRETEND
-    there = len(os.sched_getaffinity(0)) if cores else devices
-    return max(1, min(there // ranks, worth))
+    uses_cores = "cpu" in (kind, options.device) or options.device == PRETEND
+    available = len(os.sched_getaffinity(0)) if uses_cores else devices
+    return max(1, min(available // ranks, worth))
 
 
 @contextmanager
@@ -47,9 +47,13 @@ def open_engine(
     read: Callable[[Any], Done],
     jobs: int,
 ) -> Iterator[Engine[str, Done]]:
-    """One pool, several on this host, or wherever there is room; no more than there are jobs."""
-    asked_for = pools_for(options, ranks, most=MOST_POOLS, worth=jobs, of=str(MOST_POOLS))
-    pools = min(asked_for, jobs)
+    """Open an engine for so many jobs: a cluster, several processes, or this process.
+
+    `opens(*asked)` opens ranks and yields the function that does a job; `read` reads its record.
+    Raise `NoRanks` if every place that got a job was lost.
+    """
+    pools = pools_for(options, ranks, most=MOST_POOLS, worth=jobs, of=str(MOST_POOLS))
+    pools = min(pools, jobs)
     try:
         if options.on != "here":
             cluster: RayCluster[str, Done] = open_cluster(
@@ -74,7 +78,10 @@ def open_cluster(
     ranks: int,
     read: Callable[[Any], Done],
 ) -> "RayCluster[Job, Done]":
-    """Pools wherever there is room for them."""
+    """Return an engine on a Ray cluster; raise `UsageError` if Ray is not installed.
+
+    `asked` is called for each pool that starts, since the seconds that are left change meanwhile.
+    """
     try:
         from harness.engine.ray_cluster import RayCluster
     except ImportError:

@@ -1,11 +1,11 @@
-"""Ranks, ready to judge the lots of a campaign."""
+"""Open ranks that judge the lots of a campaign, in this process or in a worker elsewhere."""
 
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from harness.campaign.request import Request
-from harness.commands.options import Judged
+from harness.commands.options import Judging
 from harness.commands.ranks import open_pool
 from harness.engine.lot import WHOLE, Part
 from harness.importing import without_a_search_for_garbage
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_examiner(
-    options: Judged,
+    options: Judging,
     request: Request,
     ranks: int,
     part: Part,
     until: float,
     worker: Part = WHOLE,
 ) -> "Iterator[Examiner]":
-    """For this part of a campaign, alone on this host or as one of several there."""
+    """Open ranks and yield the examiner of a part of a campaign.
+
+    `worker` says which of several pools on this host this one is.
+    """
     with without_a_search_for_garbage():
         from harness.campaign.case_source import require_cases
         from harness.campaign.examine import Examiner
@@ -46,28 +49,31 @@ def open_examiner(
 
 @contextmanager
 def open_work(*asked: Any) -> "Iterator[Callable[[Share], dict[str, Any]]]":
-    """Judge lots in a process that shows nothing: it returns what a document has."""
+    """Open ranks in a worker and yield a function that judges a share and returns its record."""
     with open_examiner(*asked) as examiner:
         yield lambda share: examiner.examine(*share, Silent()).record()
 
 
 @contextmanager
 def open_elsewhere(*asked: Any) -> "Iterator[Callable[[Share], dict[str, Any]]]":
-    """Judge lots on a host with another clock: it is given the seconds that are left."""
+    """Do what `open_work` does, on another host, where the clock is another one.
+
+    The last argument is the seconds that are left, instead of the time at which they end.
+    """
     *others, seconds = asked
     with open_work(*others, time.monotonic() + seconds) as work:
         yield work
 
 
 def read_work(record: dict[str, Any]) -> "Summary":
-    """And back."""
+    """Return the summary whose record the function of `open_work` returned."""
     from harness.campaign.summary import Summary
 
     return Summary.from_record(record, partial=True)
 
 
 class Silent:
-    """Shows nothing: several lines that move could not be read."""
+    """A progress display that shows nothing: moving lines of several workers would mix."""
 
     def tell(self, summary: "Summary", doing: str = "checking") -> None:
         pass

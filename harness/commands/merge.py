@@ -1,4 +1,4 @@
-"""`merge`: put the shards of one campaign together."""
+"""`merge`: add up the documents that the shards of one campaign printed."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`mutants`: how many known bugs the check finds, and names."""
+"""`mutants`: count how many known bugs the check finds, and how many it names right."""
 
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ from harness.commands.options import (
     ready_to_report,
 )
 from harness.commands.ranks import open_pool
-from harness.commands.values import Count, Deadline, Ranks, Usual
+from harness.commands.values import Count, Deadline, Default, Ranks
 from harness.engine.lot import WHOLE, Part
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Mutants(Report, Pools, Campaign):
-    """What is tried, and what is told of it."""
+    """The options of `mutants`."""
 
     only: Annotated[str, Parameter(metavar="LIST")] = "mutants,benign"
     """keys such as B14, stages such as labels, or the words mutants and benign"""
@@ -39,15 +39,15 @@ class Mutants(Report, Pools, Campaign):
     required_only: bool = False
     """keep back what a candidate need not show, as if a mutant were somebody else's step"""
     cases: Count = 200
-    ranks: Ranks | None = Usual(4)
+    ranks: Ranks | None = Default(4)
     """ranks in the pool"""
-    # Some mutants hang, which is soon seen.
+    # Short, because some mutants hang.
     deadline: Deadline = 10.0
 
 
 def run(*, options: Mutants = Mutants()) -> int:
-    # Some mutants change masks, which other kernels do not take, or the reduction, which a wrapper
-    # does itself.
+    # Kernels and wrappers are not drawn: some mutants change masks, which the other kernels do not
+    # take, or the reduction, which a wrapper does itself.
     request, ranks = read_request(options)
     ready_to_report(options)
 
@@ -66,25 +66,26 @@ def run(*, options: Mutants = Mutants()) -> int:
     )
     chosen = [key for key in keys if key in mutants.BANK]
     variants = [key for key in keys if key in benign.BANK]
-    console, told = Console(stderr=options.json), Told()
+    console, reader = Console(stderr=options.json), TrialReader()
     asked = options, request, ranks
     with (
-        open_engine(open_trials, asked, options, ranks, told.read, len(keys)) as engine,
+        open_engine(open_trials, asked, options, ranks, reader.read, len(keys)) as engine,
         Watch(console, len(chosen) + len(variants)) as watch,
     ):
         power = score(chosen, variants, engine, watch, against=request.against)
     show(power, console)
-    document = {**power.record(), "placement": told.placement}
+    document = {**power.record(), "placement": reader.placement}
     return answer(options, document, PASSED if power.passed else DIVERGED)
 
 
-class Told:
-    """What pools tell of each trial, and of where they are."""
+class TrialReader:
+    """Reads the records that pools send; it keeps the placement of the first one."""
 
     def __init__(self) -> None:
         self.placement: dict[str, str] = {}
 
     def read(self, record: dict[str, Any]) -> "Trial":
+        """Return the trial of a record that `open_trials` made."""
         from harness.detection import Trial
 
         self.placement = self.placement or record["placement"]
@@ -96,7 +97,7 @@ class Told:
 def open_trials(
     options: Mutants, request: Request, ranks: int, worker: Part = WHOLE
 ) -> "Iterator[Callable[[str], dict[str, Any]]]":
-    """Ranks, ready to try what has a key in one of the banks."""
+    """Open ranks and yield a function that tries the mutant or benign variant with a key."""
     from harness.campaign.case_source import draw
     from harness.candidates.own import benign, mutants
     from harness.detection import Trier

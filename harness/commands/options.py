@@ -1,4 +1,7 @@
-"""What options several commands share, and what is done with some. Nothing heavy is imported."""
+"""Options that several commands share, and how a command answers: documents, pages, status.
+
+The string below a field is its help text.
+"""
 
 import json
 import sys
@@ -15,6 +18,7 @@ from harness.commands.values import (
     Compared,
     Count,
     Deadline,
+    Default,
     Dtypes,
     Folder,
     Numbers,
@@ -22,20 +26,20 @@ from harness.commands.values import (
     Seed,
     Stated,
     UsageError,
-    Usual,
 )
 
+# Exit statuses.
 PASSED, DIVERGED, USAGE, FAULT = 0, 1, 2, 3
-# As a shell has it of who was ended by Ctrl-C.
+# The status that a shell gives to a command that Ctrl-C ended.
 STOPPED = 130
 
-Some = TypeVar("Some", bound="Output")
+Options = TypeVar("Options", bound="Output")
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """What every command has that answers a program."""
+    """Options of every command that can print a document for programs."""
 
     json: bool = False
     """print one JSON document"""
@@ -43,7 +47,7 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Output):
-    """What a command has that finds something."""
+    """Options of every command whose results can be shown as pages."""
 
     report: Folder | None = None
     """write what was found as HTML pages into this folder as well"""
@@ -64,7 +68,7 @@ class Device(Output):
 
 @dataclass(frozen=True, kw_only=True)
 class Pool(Device):
-    """The ranks of a pool."""
+    """How many ranks a pool has."""
 
     ranks: Ranks | None = None
     """ranks in the pool; if not given, as many as the cases need"""
@@ -83,7 +87,7 @@ class Pools(Device):
 
 @dataclass(frozen=True, kw_only=True)
 class Reference(Output):
-    """What a step is compared with."""
+    """The reference that a step is compared with."""
 
     against: Compared | None = PLAIN
     """plain: compare with plain training of the harness's model; self: with the candidate's own
@@ -92,7 +96,7 @@ class Reference(Output):
 
 @dataclass(frozen=True, kw_only=True)
 class Campaign(Reference, Pool):
-    """What is drawn."""
+    """Which cases are drawn."""
 
     cases: Count = 100
     """how many cases"""
@@ -111,7 +115,7 @@ class Campaign(Reference, Pool):
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Output):
-    """What else is drawn of a case, or stated."""
+    """Further fields of a case, which are drawn or stated."""
 
     kernel: Annotated[tuple[Kernel, ...], LIST] = ("eager", "sdpa")
     """attention kernels"""
@@ -125,26 +129,29 @@ class Step(Output):
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Output):
-    """What becomes of a bug that is known."""
+    """How a known bug is counted."""
 
     known: Annotated[Literal["pass", "fail"], WORD] = "fail"
     """what a bug comes to that is listed of a published package"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged(Known, Device):
-    """How a failure is told."""
+class Judging(Known, Device):
+    """How cases are judged, and how a failure is explained."""
 
     diagnose: Annotated[bool, Parameter(negative="--no-diagnose")] = True
     """name a failure by experiments on other small cases, up to 200"""
 
 
-def fit_to_launcher(options: Some, ranks: int | None) -> Some:
-    """Where a launcher has started ranks, take these, in one pool; who asks for others is told."""
+def fit_to_launcher(options: Options, ranks: int | None) -> Options:
+    """Set the number of ranks to that of the launcher, if there is one.
+
+    Raise `UsageError` if the options ask for other ranks, or for more than one pool.
+    """
     if ranks is None:
         return options
     asked = options.ranks if isinstance(options, Pool) else None
-    if asked not in (None, ranks) and not isinstance(asked, Usual):
+    if asked not in (None, ranks) and not isinstance(asked, Default):
         raise UsageError(f"--ranks={asked}: a launcher started {ranks}; leave it out")
     if isinstance(options, Pools) and (options.pools, options.on) != ("1", "here"):
         raise UsageError("--pools, --on: a launcher started the ranks of one pool; leave them out")
@@ -152,7 +159,7 @@ def fit_to_launcher(options: Some, ranks: int | None) -> Some:
 
 
 def ready_to_report(options: Report) -> None:
-    """Refuse, before any rank starts, a folder that no page can be written into."""
+    """Raise `BadInput`, before any rank starts, if pages cannot be written into their folder."""
     if options.report is not None:
         from harness.report.html import may_write
 
@@ -165,10 +172,10 @@ def answer(
     status: int,
     drawn: dict[str, Any] | None = None,
 ) -> int:
-    """What a program is told, and the same as pages, or more of it, where they are asked for.
+    """Print the document with --json, write pages with --report, and return the exit status.
 
-    Returns the exit status: pages that cannot be written change no verdict, and yet somebody who
-    asked for them is not told that all went well.
+    The pages show `drawn` if it is given, else the document. If they cannot be written, the status
+    of a failure stays, and that of a pass becomes FAULT.
     """
     if options.json:
         print_json(document)
@@ -179,23 +186,28 @@ def answer(
         try:
             first, *_ = save(options.report, pages_of("this one", as_read))
         except OSError as error:
-            said = f"--report={options.report}: cannot be written: {error.strerror}"
+            why = f"--report={options.report}: cannot be written: {error.strerror}"
             if status == PASSED:
-                said += f"; everything passed, and the exit status is {FAULT} for want of its page"
-            print(f"harness: {said}", file=sys.stderr)  # noqa: T201 - no part of the answer
+                why += f"; everything passed, and the exit status is {FAULT} for want of its page"
+            print_message(why)
             return status or FAULT
-        print(f"page: {first}", file=sys.stderr)  # noqa: T201 - no part of the answer
+        print(f"page: {first}", file=sys.stderr)  # noqa: T201 - it is no part of the document
     return status
 
 
 def status_of(verdict: str, known: str = "fail") -> int:
-    """The exit status that a verdict stands for."""
-    listed = PASSED if known == "pass" else DIVERGED
-    return {"EQUAL": PASSED, "WITHIN": PASSED, "DIVERGED": DIVERGED, "KNOWN": listed}.get(
+    """Return the exit status of a verdict; `known` is what a known bug counts as."""
+    of_known = PASSED if known == "pass" else DIVERGED
+    return {"EQUAL": PASSED, "WITHIN": PASSED, "DIVERGED": DIVERGED, "KNOWN": of_known}.get(
         verdict, FAULT
     )
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """Print a program's answer."""
-    print(json.dumps(document, indent=1))  # noqa: T201 - the answer
+    """Print a document for programs."""
+    print(json.dumps(document, indent=1))  # noqa: T201 - the output of the command
+
+
+def print_message(message: str) -> None:
+    """Print a line for people, on stderr, which keeps it out of the output of the command."""
+    print(f"harness: {message}", file=sys.stderr)  # noqa: T201 - the one place that prints these

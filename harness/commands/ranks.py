@@ -1,4 +1,4 @@
-"""The ranks that a command was asked for. Nothing heavy is imported before they are needed."""
+"""Open the pool of ranks that the options of a command ask for."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def _refuse_pretence(options: Device) -> None:
+    """Raise `UsageError` if a pretended GPU is to run what only a real one can."""
     from harness.ranks.placement import PRETEND, REAL, no_pretence
 
     if options.device != PRETEND or not isinstance(options, Step):
@@ -31,9 +32,10 @@ def open_pool(
     candidates: Collection[str] = (),
     worker: Part = WHOLE,
 ) -> Iterator["RankPool"]:
-    """As many ranks, on the device and with the patience that was asked for, to run these.
+    """Open a pool of so many ranks, on the device of the options, that loads these candidates.
 
-    Where several pools run at once, each has its part of the devices.
+    `worker` says which of several pools on this host it is: each gets its part of the devices.
+    Raise `NoRanks` if the ranks cannot start.
     """
     from harness.candidates import interpreter, locate
     from harness.ranks.device import NoPlace, choose
@@ -43,14 +45,14 @@ def open_pool(
 
     _refuse_pretence(options)
     named = [locate(name) for name in candidates]
-    homes = {each.home for each in named} - {""}
+    homes = {candidate.home for candidate in named} - {""}
     if len(homes) > 1:
         raise UsageError(
             f"--candidate={','.join(candidates)}: {' and '.join(sorted(homes))} each need an "
             "environment of their own; ask for one at a time"
         )
-    where = homes.pop() if homes else ""
-    interpreter(where)
+    home = homes.pop() if homes else ""
+    interpreter(home)
     nodes = other_hosts_here()
     try:
         placement = choose(
@@ -66,7 +68,7 @@ def open_pool(
         with RankPool(
             ranks,
             placement,
-            home=where,
+            home=home,
             nodes=nodes,
             deadline=options.deadline,
         ) as pool:

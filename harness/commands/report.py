@@ -1,4 +1,4 @@
-"""`report`: pages of what was found, made later; needs no torch."""
+"""`report`: make pages of documents and bundles that earlier commands wrote; needs no torch."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from harness.commands.options import PASSED
 from harness.untrusted import BadInput, NotReadable, read_file, read_json
 
-# A campaign of millions of cases has less.
+# The document of a campaign of millions of cases is smaller.
 MOST_BYTES = 1 << 28
 
 
@@ -27,16 +27,16 @@ def run(names: Names, /, *, out: Out = Path("report")) -> int:
     from harness.report.html import may_write, pages_of, save
 
     may_write(out)
-    # Read all before any page is written: a missing page is easily overlooked.
+    # Read every document before a page is written: a user easily overlooks a missing page.
     found = [pages_of(name, read_document(name)) for name in names]
     written = [save(out, pages) for pages in found]
     for pages in written:
-        print(pages[0])  # noqa: T201 - the answer
+        print(pages[0])  # noqa: T201 - the output of the command
     return PASSED
 
 
 def read_document(name: str) -> Any:
-    """What is in a file, or the record of a bundle."""
+    """Return the JSON in a file or in a bundle; raise `BadInput` if there is none."""
     file = Path(name)
     if not file.is_file():
         from harness.failure.bundle import find_bundle

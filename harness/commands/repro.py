@@ -1,7 +1,6 @@
-"""`repro`: show a failure again, fully traced, and explain it."""
+"""`repro`: run a failing case again, fully traced, and explain the failure."""
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,11 @@ from harness.case import Case, InvalidCase, parse
 from harness.commands.campaign_request import read_request
 from harness.commands.options import (
     Campaign,
-    Judged,
+    Judging,
     Report,
     Step,
     answer,
+    print_message,
     ready_to_report,
     status_of,
 )
@@ -29,15 +29,16 @@ if TYPE_CHECKING:
     from harness.compare import Comparison
     from harness.failure.bundle import Bundle
     from harness.failure.replay import Shown
+    from harness.judge import Session
     from harness.ranks.pool import RankPool
 
-# Options of `check` that say what its seed draws.
-CAMPAIGN = ("cases", "sp", "dp", "dtype", "loss", "kernel", "wrapper")
+# Options that say which cases a seed draws; they need --seed.
+DRAWING_OPTIONS = ("cases", "sp", "dp", "dtype", "loss", "kernel", "wrapper")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repro(Report, Judged, Step, Campaign):
-    """What is run again, and what is done with a failure."""
+class Repro(Report, Judging, Step, Campaign):
+    """The options of `repro`."""
 
     candidate: Annotated[str | None, Parameter(metavar="C")] = None
     """default: that of the bundle, unless it is a file or a module; or native-gather"""
@@ -69,23 +70,24 @@ Lines = Annotated[
 def run(lines: Lines = (), /, *, options: Repro = Repro()) -> int:
     ready_to_report(options)
     if options.seed is not None:
-        return _campaign(lines, options)
+        return _run_campaign(lines, options)
     if not lines:
         raise UsageError("CASE-LINE|BUNDLE: is missing; name one, or use --seed S")
-    for name in CAMPAIGN:
+    for name in DRAWING_OPTIONS:
         value = getattr(options, name)
         if value != getattr(Repro, name):
             raise UsageError(f"--{name}={as_text(value)}: goes with --seed only")
-    return _case(lines, options)
+    return _run_case(lines, options)
 
 
-def _case(lines: Sequence[str], options: Repro) -> int:
+def _run_case(lines: Sequence[str], options: Repro) -> int:
+    """Run the last of several cases, or that of a bundle, after the others on the same ranks."""
     cases, candidate, bundle = _read(lines, options.candidate)
     needed, mesh = max((case.ranks, f"sp*dp={case.sp}*{case.dp}") for case in cases)
-    against, seen = options.against, needed
+    against, default = options.against, needed
     if bundle is not None:
-        against, seen = against or bundle.origin.against, max(needed, bundle.ranks)
-    ranks = seen if options.ranks is None else options.ranks
+        against, default = against or bundle.origin.against, max(needed, bundle.ranks)
+    ranks = default if options.ranks is None else options.ranks
     if ranks < needed:
         raise UsageError(f"--ranks={ranks}: {mesh} needs {needed} ranks")
 
@@ -93,30 +95,24 @@ def _case(lines: Sequence[str], options: Repro) -> int:
     from harness.failure.replay import look
     from harness.judge import Job, Session
 
-    _may_write(options.script, [candidate])
+    _require_writable(options.script, [candidate])
     with open_pool(options, ranks, [candidate]) as pool:
-        beside = ranks if ranks > needed else 0
+        more_than_needed = ranks if ranks > needed else 0
         *before, case = cases
         session = Session(pool)
         job = Job(case, locate(candidate), against or PLAIN)
-        shown = look(job, session, before, beside)
+        shown = look(job, session, before, more_than_needed)
         if bundle is not None:
             shown.beside(bundle, pool.device)
-        if options.bisect_layer and shown.failed:
-            shown.bisect_layers(session)
-        failed = shown.failed
-        if options.shrink and failed:
-            shown.shrink(session)
-        if options.diagnose and failed:
-            shown.diagnose(session)
-        if options.like and failed:
-            shown.compare_with_known(session)
-        if options.shrink and failed:
-            shown.keep(session)
+        if shown.failed:
+            _explain(shown, options, session, shrink=options.shrink)
+            if options.shrink:
+                shown.keep(session)
     return _answer(shown, options, pool)
 
 
-def _campaign(lines: Sequence[str], options: Repro) -> int:
+def _run_campaign(lines: Sequence[str], options: Repro) -> int:
+    """Run the cases that a seed draws up to the first failure."""
     if lines:
         raise UsageError(f"--seed={options.seed}: draws its cases; leave out CASE-LINE|BUNDLE")
     candidates = () if options.candidate is None else (options.candidate,)
@@ -127,36 +123,46 @@ def _campaign(lines: Sequence[str], options: Repro) -> int:
     from harness.failure.replay import Shown
     from harness.judge import Session
 
-    _may_write(options.script, request.candidates)
+    _require_writable(options.script, request.candidates)
     with open_pool(options, ranks, request.candidates) as pool:
         session = Session(pool)
         shown = look_for(request, session, shrink=options.shrink)
         if isinstance(shown, Shown):
-            if options.bisect_layer and shown.failed:
-                shown.bisect_layers(session)
-            if options.diagnose and shown.failed:
-                shown.diagnose(session)
-            if options.like and shown.failed:
-                shown.compare_with_known(session)
+            if shown.failed:
+                # `look_for` has shrunk it already.
+                _explain(shown, options, session, shrink=False)
             shown.keep(session, origin(request))
     return _answer(shown, options, pool)
+
+
+def _explain(shown: "Shown", options: Repro, session: "Session", *, shrink: bool) -> None:
+    """Find out about a failure what the options ask for."""
+    if options.bisect_layer:
+        shown.bisect_layers(session)
+    if shrink:
+        shown.shrink(session)
+    if options.diagnose:
+        shown.diagnose(session)
+    if options.like:
+        shown.compare_with_known(session)
 
 
 def _answer(shown: "Shown | Passed", options: Repro, pool: "RankPool") -> int:
     status = status_of(shown.verdict, options.known)
     status = answer(options, {**shown.record(), "placement": pool.place}, status)
     if not options.json:
-        print(shown.text())  # noqa: T201 - the answer
+        print(shown.text())  # noqa: T201 - the output of the command
     if options.script is not None:
         _write_script(options.script, shown.comparison, pool)
     return status
 
 
 def _read(texts: Sequence[str], candidate: str | None) -> tuple[list[Case], str, "Bundle | None"]:
+    """Return the cases of case lines or of a bundle, the candidate, and the bundle."""
     if len(texts) > 1 or texts[0].startswith("case/"):
         return [parse(text) for text in texts], candidate or "native-gather", None
     (text,) = texts
-    # A path may hold such a sign, and a line a slip of the pen: what is there on disk is a path.
+    # A mistyped case line has a `=`, and so may a path: it is a path if it exists.
     if "=" in text and not os.path.lexists(text):
         raise InvalidCase.because("case", text, "a case line starts with case/1")
 
@@ -169,8 +175,8 @@ def _read(texts: Sequence[str], candidate: str | None) -> tuple[list[Case], str,
     return [*bundle.before, bundle.case], candidate, bundle
 
 
-def _may_write(name: str | None, candidates: Sequence[str]) -> None:
-    """Refuse, before anything is run, a script that could not be written after it."""
+def _require_writable(name: str | None, candidates: Sequence[str]) -> None:
+    """Raise `UsageError` if a script could not be written under this name."""
     if name is None:
         return
     from harness.failure.script import NoScript, source_of
@@ -187,18 +193,16 @@ def _may_write(name: str | None, candidates: Sequence[str]) -> None:
 
 
 def _write_script(name: str, comparison: "Comparison | None", pool: "RankPool") -> None:
-    """The whole file or none; where there is nothing to show, a sentence."""
+    """Write the failure as a script, or print why not; neither changes the exit status."""
     from harness.failure.script import NoScript, script
     from harness.storage import write_file
 
     try:
         text = script(comparison, str(pool.placement), pool.deadlines.case)
-        # Meanwhile somebody else may have written one.
-        _may_write(name, [])
+        # Another process may have created the file since the first check.
+        _require_writable(name, [])
         write_file(Path(name), text.encode())
     except NoScript as why:
-        print(f"harness: --script={name}: {why}", file=sys.stderr)  # noqa: T201 - no refusal
+        print_message(f"--script={name}: {why}")
     except OSError as error:
-        # What failed has its exit status all the same.
-        said = f"--script={name}: cannot be written: {error.strerror}"
-        print(f"harness: {said}", file=sys.stderr)  # noqa: T201 - no refusal
+        print_message(f"--script={name}: cannot be written: {error.strerror}")

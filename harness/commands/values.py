@@ -1,4 +1,4 @@
-"""Types of options: how the text of one becomes a value, and what is said of one that cannot."""
+"""Types of options: how the text of an option becomes a value, and the error if it cannot."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
 class UsageError(BadInput):
-    """Something on the command line that cannot be; the message names field and value."""
+    """A word of the command line that cannot be used; the message names field and value."""
 
 
-class Usual(int):
-    """A number that nobody asked for."""
+class Default(int):
+    """The default of an option that takes a number: the user did not give it."""
 
 
 def as_text(value: object) -> str | None:
-    """What somebody would write for a value; None where there is nothing to write."""
+    """Return the text that a user would give for a value; None for an empty or false one."""
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or None
     if isinstance(value, float):
@@ -39,14 +39,19 @@ def _refuse(token: Token, why: str, value: object = None) -> NoReturn:
 
 
 def _number(
-    kind: Callable[[str], float], good: Callable[[float], bool], why: str, metavar: str = "N"
+    kind: Callable[[str], float],
+    is_allowed: Callable[[float], bool],
+    why: str,
+    metavar: str = "N",
 ) -> Parameter:
+    """Return the parameter of a number, which refuses any other text for the reason `why`."""
+
     def read(_: object, tokens: Tokens) -> float:
         try:
             number = kind(tokens[-1].value)
         except ValueError:
             _refuse(tokens[-1], why)
-        return number if good(number) else _refuse(tokens[-1], why)
+        return number if is_allowed(number) else _refuse(tokens[-1], why)
 
     return Parameter(converter=read, metavar=metavar)
 
@@ -64,15 +69,16 @@ def _read_numbers(_: object, tokens: Tokens) -> tuple[int, ...]:
 
 
 def _read_word(hint: Any, tokens: Tokens) -> str:
-    return _known(tokens[-1], tokens[-1].value, get_args(hint))
+    return _require_known(tokens[-1], tokens[-1].value, get_args(hint))
 
 
 def _read_words(hint: Any, tokens: Tokens) -> tuple[str, ...]:
     known = get_args(get_args(hint)[0])
-    return tuple(_known(tokens[-1], word, known) for word in tokens[-1].value.split(","))
+    words = tokens[-1].value.split(",")
+    return tuple(_require_known(tokens[-1], word, known) for word in words)
 
 
-def _known(token: Token, word: str, known: tuple[str, ...]) -> str:
+def _require_known(token: Token, word: str, known: tuple[str, ...]) -> str:
     return word if word in known else _refuse(token, f"use one of {', '.join(known)}", word)
 
 
@@ -81,10 +87,10 @@ def _read_texts(_: object, tokens: Tokens) -> tuple[str, ...]:
 
 
 def _read_part(_: object, tokens: Tokens) -> Part:
-    written = _SHARD.fullmatch(tokens[-1].value)
-    if not written or int(written[2]) == 0:
+    match = _SHARD.fullmatch(tokens[-1].value)
+    if not match or int(match[2]) == 0:
         _refuse(tokens[-1], "use K/N, for example 3/16")
-    number, of = map(int, written.groups())
+    number, of = map(int, match.groups())
     if not 1 <= number <= of:
         _refuse(tokens[-1], f"use numbers from 1/{of} to {of}/{of}")
     return Part(number, of)

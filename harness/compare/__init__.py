@@ -1,8 +1,25 @@
-"""The judgement: budgets, elements, the first divergence, and what it looks like."""
+"""Compares a candidate's trace with the oracle's, and records the outcome.
+
+* The *oracle* is the reference in fp64; a *baseline* is the reference in the case's own dtype.
+* A *budget* is how large an error may be, for each tensor and slice.
+* A *comparison* is the record of the judgement: verdict, first divergence, how much was examined.
+* *Noise* is how far the baselines stray from the oracle; budgets are derived from it.
+* *Slack* is the budget of a whole tensor as a share of its size; a tensor with too much is *weak*.
+* A *vacuous* run could not have failed, so it is a FAULT and not a pass.
+
+1. Nobody tunes a tolerance. A budget follows from the error that plain training makes in the same
+   case, and all factors stand in budget.py with the measurements that they come from.
+2. Keys are compared in the order of execution, so that the first divergence is near its cause.
+3. A pass needs evidence that the run examined gradients, that ranks shared the sequence, and that
+   labels across shard edges were judged.
+4. A mismatch is a value and not an exception: a comparison says what differs and by how much.
+5. Pictures and kept tensors serve readers of a report. No verdict depends on them.
+6. No candidate, rank, process or test framework is known here: only cases and traces.
+"""
 
 from harness.compare.agreement import agree, doubt, identical, total
-from harness.compare.budget import A_ROUNDING_AWAY, STRAIN
-from harness.compare.budget_use import strain
+from harness.compare.budget import MOST_BUDGETS_OF_DEVICE, ROUNDING_NUDGE
+from harness.compare.budget_use import worst_budget_use
 from harness.compare.compare import compare, faulted, unsupported
 from harness.compare.comparison import Comparison, Divergence, KeyResult, Look
 from harness.compare.differing import Differing
@@ -14,9 +31,9 @@ from harness.compare.vacuity import predicting
 from harness.verdict import Verdict
 
 __all__ = [
-    "A_ROUNDING_AWAY",
+    "MOST_BUDGETS_OF_DEVICE",
     "NUDGES",
-    "STRAIN",
+    "ROUNDING_NUDGE",
     "Change",
     "Comparison",
     "Differing",
@@ -35,7 +52,7 @@ __all__ = [
     "identical",
     "predicting",
     "slope_misfit",
-    "strain",
     "total",
     "unsupported",
+    "worst_budget_use",
 ]

@@ -1,4 +1,4 @@
-"""How far another computation of the same strays, in a dtype that rounds."""
+"""How much of its budgets a second computation of plain training uses, below fp64."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,12 @@ from harness.compare.elementwise import judge, measure_noise
 from harness.trace import Trace
 
 
-def strain(dtype: Dtype, oracle: Trace, baselines: Sequence[Trace], other: Trace) -> float:
-    """By so many budgets, at its worst; infinite where it is not finite."""
+def worst_budget_use(
+    dtype: Dtype, oracle: Trace, baselines: Sequence[Trace], other: Trace
+) -> float:
+    """Return the largest error of a trace in budgets; infinity if an element is not finite."""
     known = {
-        key: (oracle[key].values, tuple(each[key].values for each in baselines if key in each))
+        key: (oracle[key].values, tuple(b[key].values for b in baselines if key in b))
         for key in other
     }
     noise = measure_noise({**known})

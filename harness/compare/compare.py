@@ -1,4 +1,4 @@
-"""A candidate's trace against the oracle's, key by key in execution order."""
+"""Compares a candidate's trace with the oracle's, key by key in execution order."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -13,11 +13,18 @@ from harness.case import Case
 from harness.compare.budget import SLACK_THAT_SEES_HALF
 from harness.compare.comparison import Comparison, Divergence, KeyResult
 from harness.compare.differing import Kept
-from harness.compare.elementwise import Judged, Noise, is_zero, judge, lean, measure_noise
-from harness.compare.missing_keys import absent, is_of_nobody, malformed
-from harness.compare.picture import Seen, draw
+from harness.compare.elementwise import (
+    Judged,
+    Noise,
+    is_zero,
+    judge,
+    measure_lean,
+    measure_noise,
+)
+from harness.compare.missing_keys import is_lost_in_both, key_fault, missing_key_fault
+from harness.compare.picture import JudgedTensor, draw_picture
 from harness.compare.scale import fit_scale
-from harness.compare.vacuity import at_edge, swallowed, vacuity
+from harness.compare.vacuity import count_edge_targets, hidden_by_rounding, vacuity
 from harness.trace import (
     GRADIENT,
     Assembly,
@@ -43,20 +50,22 @@ def compare(
     *,
     of_our_model: bool = True,
 ) -> Comparison:
-    """EQUAL, WITHIN or DIVERGED; FAULT where the run proves nothing.
+    """Return the comparison: EQUAL, WITHIN or DIVERGED if the run proves something.
 
-    UNSUPPORTED where no run could: rounding in the case's dtype hides too many tensors.
+    The verdict is FAULT if a required key is missing or the run is vacuous, and UNSUPPORTED if
+    rounding in the case's dtype hides too many tensors.
 
-    Equal means equal to the first baseline; every baseline tells how much error is plain
-    training's own.
+    EQUAL means equal to the first baseline. All baselines show how large plain training's own
+    error is. `of_our_model` says that the oracle is the harness's plain training, and not the
+    candidate's own step.
     """
     trace = assembly.trace
     results: list[KeyResult] = []
     gradients: dict[str, tuple[Values, Values]] = {}
     first: Divergence | None = None
-    kept, seen = Kept(), list[Seen]()
+    kept, tensors = Kept(), list[JudgedTensor]()
     bitwise = True
-    missing = absent(oracle, trace, of_our_model=of_our_model)
+    missing = missing_key_fault(oracle, trace, of_our_model=of_our_model)
     if missing:
         return faulted(case, candidate, missing)
     noise = measure_noise(
@@ -73,37 +82,39 @@ def compare(
         rows, got_rows = _rows_in_common(oracle[key], got)
         expected, values = oracle[key].values[rows], got.values[got_rows]
         if expected.shape != values.shape or expected.dtype.kind != values.dtype.kind:
-            what = (
+            problem = (
                 f"has shape {values.shape} of {values.dtype}, expected {expected.shape} "
                 f"of {expected.dtype}"
             )
-            return faulted(case, candidate, malformed(key, what))
+            return faulted(case, candidate, key_fault(key, problem))
         plain = [b[key].values[rows] for b in baselines if key in b]
         judged = judge(key, case.dtype, expected, plain, values, noise)
-        results.append(_result(key, judged, expected, plain[0], values, noise))
+        results.append(_key_result(key, judged, expected, plain[0], values, noise))
         bitwise = bitwise and judged.bitwise
         if key.startswith(GRADIENT):
             gradients[key] = expected, values
         if judged.wrong.size and first is None:
             first = _locate(case, key, expected, values, judged, got, got_rows, trace["nll"])
-        tokens = _tokens(oracle[key], rows)
+        tokens = _tokens_of_rows(oracle[key], rows)
         kept.add(key, expected, values, judged.wrong, tokens)
-        seen.append(Seen(key, expected, values, judged, tokens))
+        tensors.append(JudgedTensor(key, expected, values, judged, tokens))
     gradients_differ = any(r.wrong for r in results if r.key.startswith(GRADIENT))
     vacuous = vacuity(case, results, oracle, assembly, of_our_model=of_our_model)
-    fault = _not_a_pass(vacuous, assembly.out_of_step)
-    misfits = tuple(each for each in assembly.misfits if not is_of_nobody(each, oracle))
+    fault = _run_fault(vacuous, assembly.out_of_step)
+    misfits = tuple(misfit for misfit in assembly.misfits if not is_lost_in_both(misfit, oracle))
     differs = first is not None or bool(misfits)
-    # What differs although rounding hides so much is wrong all the same.
-    hidden = () if differs or fault else swallowed(results)
+    # A tensor that differs is wrong, no matter how many others rounding hides.
+    hidden = () if differs or fault else hidden_by_rounding(results)
     verdict = _verdict(fault, hidden, differs=differs, bitwise=bitwise)
-    whose = "plain training" if of_our_model else "its own step at sp 1"
-    why = f"not judgeable in {case.dtype}: the rounding of {whose} hides {', '.join(hidden[:1])}"
+    reference = "plain training" if of_our_model else "its own step at sp 1"
+    not_judgeable = (
+        f"not judgeable in {case.dtype}: the rounding of {reference} hides {', '.join(hidden[:1])}"
+    )
     return Comparison(
         case=case,
         candidate=candidate,
         verdict=verdict,
-        reason=fault.summary if fault else why if hidden else "",
+        reason=fault.summary if fault else not_judgeable if hidden else "",
         swallowed=hidden,
         first=first,
         misfits=misfits,
@@ -111,20 +122,22 @@ def compare(
         scale=fit_scale(case, gradients) if gradients_differ else None,
         uncompared=_uncompared(oracle, assembly, of_our_model=of_our_model),
         fault=fault if verdict is Verdict.FAULT else None,
-        at_edge=at_edge(case, oracle["nll"], trace["nll"]),
+        at_edge=count_edge_targets(case, oracle["nll"], trace["nll"]),
         silent=case.sp > 1 and assembly.silent,
         stood_in=assembly.stood_in,
         loss=(float(oracle["loss"].values), float(trace["loss"].values)),
         differing=tuple(kept.tensors),
-        picture=draw(case, oracle, assembly, seen) if verdict is Verdict.DIVERGED else None,
+        picture=(
+            draw_picture(case, oracle, assembly, tensors) if verdict is Verdict.DIVERGED else None
+        ),
     )
 
 
-def _result(
+def _key_result(
     key: str, judged: Judged, expected: Values, plain: Values, values: Values, noise: Noise
 ) -> KeyResult:
     wrong = int(judged.wrong.size)
-    leans = is_required(key) and not wrong and 0 < judged.slack <= SLACK_THAT_SEES_HALF
+    has_lean = is_required(key) and not wrong and 0 < judged.slack <= SLACK_THAT_SEES_HALF
     return KeyResult(
         key,
         judged.elements,
@@ -132,15 +145,15 @@ def _result(
         judged.used,
         judged.slack,
         zero=is_zero(key, expected, noise),
-        lean=lean(expected, plain, values) if leans else None,
+        lean=measure_lean(expected, plain, values) if has_lean else None,
     )
 
 
 def _uncompared(oracle: Trace, assembly: Assembly, *, of_our_model: bool) -> tuple[str, ...]:
-    """What was emitted and not compared.
+    """Return the keys that were emitted and not compared.
 
-    Plain training has a name for what lies between ids and losses, and knows that a passing run
-    need not show it: what is wrong there shows in losses or gradients.
+    Optional keys of plain training do not count. They are compared only in a traced run, and an
+    error in them shows in losses or gradients anyway.
     """
     emitted = dict.fromkeys([*assembly.trace, *assembly.skipped])
     return tuple(
@@ -162,8 +175,8 @@ def _verdict(
     return Verdict.EQUAL if bitwise else Verdict.WITHIN
 
 
-def _not_a_pass(vacuous: str, out_of_step: str) -> Fault | None:
-    """What keeps a run from passing though every element of it may be right."""
+def _run_fault(vacuous: str, out_of_step: str) -> Fault | None:
+    """Return the fault of a run that must not pass even if every element is right, or None."""
     if vacuous:
         return Fault(kind=Kind.VACUOUS, summary=vacuous)
     if out_of_step:
@@ -172,19 +185,19 @@ def _not_a_pass(vacuous: str, out_of_step: str) -> Fault | None:
 
 
 def faulted(case: Case, candidate: str, fault: Fault) -> Comparison:
-    """The comparison that a fault stands in for."""
+    """Return the comparison of a case that ended in a fault."""
     return Comparison(case=case, candidate=candidate, verdict=Verdict.FAULT, fault=fault)
 
 
 def unsupported(case: Case, candidate: str, reason: str, limits: str = "") -> Comparison:
-    """The candidate said beforehand that it cannot run this case."""
+    """Return the comparison of a case that was refused, or that cannot be judged."""
     return Comparison(
         case=case, candidate=candidate, verdict=Verdict.UNSUPPORTED, reason=reason, limits=limits
     )
 
 
 def _rows_in_common(expected: Entry, got: Entry) -> tuple[Rows, Rows]:
-    """Which rows of either stand for the same tokens; all of them for a replica."""
+    """Return the rows of both entries that belong to the same tokens; all rows of a replica."""
     if expected.tokens is None or got.tokens is None:
         return ..., ...
     at = np.searchsorted(got.tokens, expected.tokens)
@@ -196,7 +209,7 @@ def _rows_in_common(expected: Entry, got: Entry) -> tuple[Rows, Rows]:
     return expected_rows, got_rows
 
 
-def _tokens(expected: Entry, rows: Rows) -> Tokens | None:
+def _tokens_of_rows(expected: Entry, rows: Rows) -> Tokens | None:
     return None if expected.tokens is None else expected.tokens[rows]
 
 
@@ -210,7 +223,7 @@ def _locate(
     got_rows: Rows,
     nll: Entry,
 ) -> Divergence:
-    """The first wrong element, in token order and then along the tensor's own dims."""
+    """Return the first wrong element, in token order and then along the tensor's own dims."""
     index = tuple(int(i) for i in np.unravel_index(int(judged.wrong[0]), expected.shape))
     element = Divergence(
         key=key,
@@ -230,11 +243,12 @@ def _locate(
         row=row,
         position=token - case.offsets[row],
         owner=owner,
-        edge=_edge(case, nll, token, row),
+        edge=_shard_edge(case, nll, token, row),
     )
 
 
-def _edge(case: Case, nll: Entry, token: int, row: int) -> Literal["", "first", "last"]:
+def _shard_edge(case: Case, nll: Entry, token: int, row: int) -> Literal["", "first", "last"]:
+    """Return whether a token is the first or last of its row on its rank, next to another's."""
     if nll.owners is None or nll.tokens is None or len(nll.tokens) < case.tokens:
         return ""
     owner = nll.owners[token]

@@ -1,4 +1,4 @@
-"""The record of a judgement."""
+"""The record of a judgement: what one candidate did on one case."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -15,7 +15,7 @@ from harness.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """One element that is wrong, in global coordinates."""
+    """One wrong element, by its place in the whole batch or tensor."""
 
     key: str
     index: tuple[int, ...]
@@ -23,47 +23,48 @@ class Divergence:
     got: float
     error: float
     allowed: float
-    # For a tensor of tokens; -1 otherwise.
+    # The row and position of its token, and the rank that has it; -1 if the tensor has no tokens.
     row: int = -1
     position: int = -1
     owner: int = -1
-    # Its neighbour in the row, on this side, belongs to another rank.
+    # "first" if the token before it in its row is on another rank, "last" if the one after it is.
     edge: Literal["", "first", "last"] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyResult:
-    """How one tensor fared."""
+    """The result of comparing one tensor."""
 
     key: str
     elements: int
     wrong: int
+    # The largest error as a share of its budget.
     used: float
-    # What the whole tensor may stray as a share of it.
+    # How far the tensor as a whole may stray, as a share of its own size.
     slack: float = 0.0
-    # Whether it is zero in the reference, so that nothing can be wrong with its size.
+    # Whether it is zero in the reference, so that a wrong factor would not show in it.
     zero: bool = False
-    # By what share of itself it is larger than in plain training in the case's own dtype; nothing
-    # where that has no error of its own, or so much that this says little.
+    # By what share of itself it is larger than the baseline, along the oracle. None if plain
+    # training has no error of its own, or one so large that the lean means little.
     lean: float | None = None
 
     @property
-    def weak(self) -> bool:
-        """Whether it cannot be told from zero."""
+    def is_weak(self) -> bool:
+        """Whether its budget is so large that a zero tensor would pass."""
         return self.slack > MOST_SLACK
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a failure is called, and what shows it."""
+    """One name of a failure, with the evidence for it."""
 
     name: str
     why: str
-    # It was seen in the larger case that this one was made of.
+    # Whether the evidence is from the larger case that was shrunk to this one.
     larger: bool = False
-    # Which of several things that have this name; the text does not depend on the case.
+    # Which variant of the anomaly it is, in words that do not depend on the case.
     how: str = ""
-    # Whether this case speaks for it, or only not against it.
+    # Whether this case is evidence for it, or merely does not contradict it.
     shown: bool = True
 
 
@@ -74,70 +75,71 @@ class Comparison:
     case: Case
     candidate: str
     verdict: Verdict
+    # Why it is UNSUPPORTED, KNOWN or a FAULT that comparing found.
     reason: str = ""
-    # Where nobody could judge the case in its dtype: what rounding hides, the worst first.
+    # If the case cannot be judged in its dtype: the tensors that rounding hides, worst first.
     swallowed: tuple[str, ...] = ()
-    # All of the candidate's limits, where the case is outside them.
+    # All limits of the candidate, if the case violates one of them.
     limits: str = ""
-    # Whether plain training had to be asked again.
+    # Whether the reference was computed in further ways before this verdict.
     asked_again: bool = False
-    # Where it should have been asked before this divergence was told, and why it could not.
+    # Why plain training could not be computed on the candidate's device, before this divergence.
     unasked: str = ""
     first: Divergence | None = None
     misfits: tuple[Misfit, ...] = ()
     keys: tuple[KeyResult, ...] = ()
     scale: Scale | None = None
-    # What its own tensors look like, the root first; empty where nothing failed, or nobody has
-    # looked yet.
+    # Names that follow from its own tensors, the root cause first. Empty if nothing failed, or
+    # before the failure was named.
     seen: tuple[Look, ...] = ()
-    # What experiments on other cases show; empty if there were none, or they showed nothing.
+    # Names that experiments on other cases found; empty without experiments or a finding.
     diagnosis: tuple[Look, ...] = ()
-    # Keys that were emitted, and that there is nothing to compare with.
+    # Keys that were emitted and that the reference does not have.
     uncompared: tuple[str, ...] = ()
     fault: Fault | None = None
-    # Whether it diverged in fp64, and by no more than fp32 would.
+    # Whether it diverged in fp64 by no more than fp32 would.
     as_in_fp32: bool = False
-    # What it was compared with.
+    # Which reference it was compared with.
     against: Against = PLAIN
-    # How many targets were judged whose label is on another rank; nothing where a candidate shows
-    # too little of who holds what.
+    # The number of judged targets whose label is on another rank; None if the candidate does not
+    # show which rank has which token.
     at_edge: int | None = None
-    # Whether any rank was seen to send anything to another.
+    # Whether no rank sent anything to another, although the case has sp above 1.
     silent: bool = False
-    # Packages that ranks had in plain torch instead.
+    # Packages that plain torch replaced on the ranks, such as flash-attn without a GPU.
     stood_in: tuple[str, ...] = ()
-    # Expected and got, for a reader; never judged from here.
+    # The expected and the candidate's loss, for a reader; nothing is judged from them.
     loss: tuple[float, float] | None = None
-    # In execution order, as many as there was room for.
+    # The tensors with wrong elements, in execution order, as many as there was room for.
     differing: tuple[Differing, ...] = field(default=(), repr=False, compare=False)
-    # A picture of a divergence, for a reader as well.
+    # A picture of a divergence, for a reader.
     picture: Picture | None = field(default=None, repr=False, compare=False)
-    # The failure that this one was made of by shrinking its case.
+    # The failure whose case was shrunk to this one.
     larger: "Comparison | None" = field(default=None, repr=False, compare=False)
-    # What the case comes to without any of the bugs that are listed of the candidate.
+    # The comparison on the same case with all listed bugs of the candidate mended.
     mended: "Comparison | None" = field(default=None, repr=False, compare=False)
-    # The end of what each rank printed, of a run that was looked at closely.
+    # By rank, the end of its output, if the run was traced or ended in a fault.
     logs: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
-    # Options of the command that runs it again, if ranks would not run so by themselves.
+    # Options that the command to run it again needs, to get ranks like these.
     options: tuple[str, ...] = field(default=(), compare=False)
-    # What the same ranks must have run before, for it to come out like this.
+    # Cases that the same ranks must run first to get this outcome.
     before: tuple[Case, ...] = ()
-    # How many ranks there were, where that matters and is not as many as the cases need.
+    # The number of ranks, if the outcome depends on it and the cases need fewer; else 0.
     ranks: int = 0
 
     @property
     def elements(self) -> int:
-        """How many elements were examined."""
-        return sum(result.elements for result in self.keys if not result.weak)
+        """The number of elements that were examined, without those of weak tensors."""
+        return sum(result.elements for result in self.keys if not result.is_weak)
 
     @property
     def unjudged(self) -> tuple[str, ...]:
-        """Tensors that nobody could tell from zero in the case's dtype."""
-        return tuple(result.key for result in self.keys if result.weak)
+        """The weak tensors: a zero in their place would pass in the case's dtype."""
+        return tuple(result.key for result in self.keys if result.is_weak)
 
     @property
     def gradients(self) -> tuple[KeyResult, ...]:
-        """Gradients that were compared; there are none if nothing could be judged."""
+        """The gradients that were compared; none if the case could not be judged."""
         judged = () if self.verdict is Verdict.UNSUPPORTED else self.keys
         return tuple(result for result in judged if result.key.startswith(GRADIENT))
 
@@ -148,28 +150,28 @@ class Comparison:
 
     @property
     def looks(self) -> tuple[Look, ...]:
-        """What it is called and why, the root first: one case alone fits many names.
+        """The names to show, the root cause first: those of experiments, or else of tensors.
 
-        So what experiments found is told where they found anything, and else what was seen.
+        Experiments take precedence because the tensors of one case alone fit many names.
         """
         return self.diagnosis or self.seen
 
     @property
     def called(self) -> str:
-        """The first of its names; empty where it has none."""
+        """The first of the names to show; empty if there is none."""
         return self.looks[0].name if self.looks else ""
 
     @property
     def seen_as(self) -> str:
-        """What its own tensors look like; empty where nobody has looked."""
+        """The first name that follows from its tensors; empty if there is none."""
         return self.seen[0].name if self.seen else ""
 
     def named(self, *seen: Look) -> "Comparison":
-        """Return it with these names, the root first: all naming by tensors goes through here."""
+        """Return a copy with these names from tensors, the root cause first."""
         return replace(self, seen=seen)
 
     def rooted(self, name: str, why: str) -> "Comparison":
-        """Return it with one more name in front of the others."""
+        """Return a copy with one more name from tensors, in front of the others."""
         return self.named(Look(name, why), *self.seen)
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""Tensors that are wrong somewhere, kept for a reader; nothing is ever judged from them."""
+"""Keeps tensors with wrong elements for the reader of a report; no verdict depends on them."""
 
 from dataclasses import dataclass
 
@@ -7,28 +7,28 @@ import numpy.typing as npt
 
 from harness.trace.trace import Tokens, Values
 
-# What one comparison keeps of them, and what each costs besides its values.
+# How many bytes one comparison keeps, and how many a tensor counts in addition to its values.
 MOST_BYTES = 2 << 20
 OVERHEAD = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Differing:
-    """What was expected and what came, whole or the rows with wrong elements."""
+    """The expected and the candidate's values of one tensor, or of rows of it that are wrong."""
 
     key: str
-    # The whole tensor's.
+    # The shape of the whole tensor.
     shape: tuple[int, ...]
     expected: Values
     got: Values
-    # Which rows these are, where they are not all.
+    # The indices of these rows, or None if the tensor is whole.
     rows: Tokens | None = None
-    # The token of each row; None where rows belong to no token.
+    # The token of each row; None if rows do not belong to tokens.
     tokens: Tokens | None = None
 
 
 class Kept:
-    """The first of them, as many as there is room for."""
+    """Collects differing tensors in execution order, as long as there is room."""
 
     def __init__(self) -> None:
         self.tensors: list[Differing] = []
@@ -42,7 +42,10 @@ class Kept:
         wrong: npt.NDArray[np.intp],
         tokens: Tokens | None,
     ) -> None:
-        """Copy what fits, if anything is wrong; a view would keep the whole trace in memory."""
+        """Keep a copy of a tensor with wrong elements, or of as many of its rows as fit.
+
+        It is a copy because a view would keep the whole trace in memory.
+        """
         if not wrong.size:
             return
         rows = self._rows(expected, got, wrong)
@@ -62,11 +65,11 @@ class Kept:
         self._room -= OVERHEAD + sum(array.nbytes for array in arrays if array is not None)
 
     def _rows(self, expected: Values, got: Values, wrong: npt.NDArray[np.intp]) -> Tokens | None:
-        """None for all; otherwise those with wrong elements, as many as fit."""
+        """Return None if the tensor fits; else the wrong rows, as many as fit."""
         count = len(expected) if expected.shape else 1
-        # With its own number, and that of its token.
-        each = (expected.nbytes + got.nbytes) // count + 16
-        fitting = max(0, self._room - OVERHEAD) // each
+        # A row's own index and the number of its token take eight bytes each.
+        bytes_per_row = (expected.nbytes + got.nbytes) // count + 16
+        fitting = max(0, self._room - OVERHEAD) // bytes_per_row
         if count <= fitting:
             return None
         return np.unique(wrong // (expected.size // count))[:fitting].astype(np.int64)

@@ -1,48 +1,48 @@
-"""What became of a trace that was computed again."""
+"""Compares a stored trace with the same trace computed again, later or elsewhere."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from harness.compare.agreement import unlike
-from harness.compare.elementwise import measure_noise, moved
+from harness.compare.agreement import structural_difference
+from harness.compare.elementwise import measure_move, measure_noise
 from harness.trace import Trace
 
 
 class Change(StrEnum):
-    """From harmless to not."""
+    """How a trace changed since it was stored, from harmless to harmful."""
 
     NONE = "none"
     DRIFT = "environment drift"
-    # Bits of two runs here differ, so that those of an earlier one tell nothing.
+    # Two runs in this environment differ in bits, so a difference from the stored run is no news.
     UNREPEATABLE = "not repeatable"
-    # Other bits in the same environment: somebody changed what computes them.
+    # Bits differ in the same environment, so the code that computes them has changed.
     CHANGED = "changed"
     SEMANTIC = "semantic change"
 
     @property
     def failed(self) -> bool:
-        """Whether somebody has to look at it."""
+        """Whether a maintainer has to look at it."""
         return self in (Change.CHANGED, Change.SEMANTIC)
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """One tensor that is not what it was."""
+class MovedTensor:
+    """One tensor with elements that have changed."""
 
     key: str
     moved: int
     elements: int
-    # The farthest move, as a share of what counts as drift.
+    # The farthest move, as a share of the allowed drift.
     farthest: float
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far a trace is from what it was."""
+    """The change of one trace, with the tensors that moved."""
 
     change: Change
-    tensors: tuple[Moved, ...] = ()
-    # Why they cannot even be put side by side, or nothing.
+    tensors: tuple[MovedTensor, ...] = ()
+    # Why the traces cannot be compared element by element; empty if they can.
     unlike: str = ""
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Drift:
             return f"{self.change}: {self.unlike}"
         if not self.tensors:
             return str(self.change)
-        worst = max(self.tensors, key=lambda each: each.farthest)
+        worst = max(self.tensors, key=lambda tensor: tensor.farthest)
         return (
             f"{self.change}: {len(self.tensors)} tensors moved, {worst.key} farthest: "
             f"{worst.moved} of {worst.elements} elements, by {worst.farthest:.2g} of what is drift"
@@ -58,16 +58,16 @@ class Drift:
 
 
 def drift(before: Trace, now: Trace) -> Drift:
-    """Compare fp64 traces of one case, made by one definition at two times."""
-    why = unlike(before, now)
-    if why:
-        return Drift(Change.SEMANTIC, unlike=why)
+    """Return how far two fp64 traces of one case are apart; change is NONE, DRIFT or SEMANTIC."""
+    difference = structural_difference(before, now)
+    if difference:
+        return Drift(Change.SEMANTIC, unlike=difference)
     noise = measure_noise({key: (before[key].values, [before[key].values]) for key in before})
     tensors = []
     for key in before:
-        count, farthest = moved(before[key].values, now[key].values, noise, key)
+        count, farthest = measure_move(before[key].values, now[key].values, noise, key)
         if count:
-            tensors.append(Moved(key, count, before[key].values.size, farthest))
-    if any(each.farthest > 1.0 for each in tensors):
+            tensors.append(MovedTensor(key, count, before[key].values.size, farthest))
+    if any(tensor.farthest > 1.0 for tensor in tensors):
         return Drift(Change.SEMANTIC, tuple(tensors))
     return Drift(Change.DRIFT if tensors else Change.NONE, tuple(tensors))

@@ -1,4 +1,4 @@
-"""The only place where tensors are subtracted."""
+"""Judges one tensor: which of its elements are farther from the oracle than their budget."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,54 +19,56 @@ from harness.compare.budget import (
     Exact,
     budget_for,
     kind_of,
-    lends_to,
+    kinds_lent_to,
 )
 from harness.trace.trace import GRADIENT, Values
 
 Floats = npt.NDArray[np.float64]
 
-# Stands in for a budget of zero, so that an error of zero uses nothing of it.
+# Divides instead of a budget of zero, so that an error of zero uses nothing of it.
 SMALLEST = 1e-60
-NOTHING: npt.NDArray[np.intp] = np.empty(0, np.intp)
+NO_POSITIONS: npt.NDArray[np.intp] = np.empty(0, np.intp)
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
     """How far plain training in the case's dtype strays from the oracle."""
 
-    # The largest error as a share of each tensor's largest value, by key.
-    of: dict[str, float]
-    # The median of it over the tensors of one kind.
-    usual: dict[str, float]
-    # The median of root mean squares of errors, by kind as well.
-    usual_on_the_whole: dict[str, float]
-    # The largest oracle value over the tensors of one kind.
+    # By key, the largest error as a share of the tensor's largest value.
+    by_key: dict[str, float]
+    # By kind, the median of these shares over the tensors of that kind.
+    median: dict[str, float]
+    # By kind, the median of root mean square errors, as shares of the tensors' own.
+    median_rms: dict[str, float]
+    # By kind, the largest oracle value over the tensors of that kind.
     largest: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One tensor, judged."""
+    """The result of judging one tensor."""
 
     elements: int
     # Flat positions of the elements outside their budget, ascending.
     wrong: npt.NDArray[np.intp]
-    # The largest error as a share of what was allowed, or the whole tensor's where that is more.
+    # The largest share of its budget that an element, or the tensor as a whole, used.
     used: float
-    # What the whole tensor may stray as a share of it.
+    # How far the tensor as a whole may stray, as a share of its own size.
     slack: float
+    # Whether it equals the baseline in every bit.
     bitwise: bool
     error: Floats
-    # One number for each element, or one for each slice.
+    # The budget of each element, or of each slice.
     allowed: Floats
 
 
 def alike(
     one: Values, other: Values, dtype: Dtype, least: float = SMALLEST
 ) -> npt.NDArray[np.bool_]:
-    """Which elements are the same but for rounding; describes a failure, never decides on one.
+    """Return which elements are equal but for rounding. Used to describe a failure, not to judge.
 
-    Rounding is a share of the largest, or of `least`, where all of them may be nothing else.
+    Rounding is a share of the largest value of `one`, or of `least` if that is larger: pass it
+    where all values of `one` may be nothing but rounding.
     """
     wide, other_wide = one.astype(np.float64), other.astype(np.float64)
     size = max(float(np.abs(wide).max(initial=0.0)), least)
@@ -74,72 +76,73 @@ def alike(
     return near
 
 
-def moved(one: Values, other: Values, noise: Noise, key: str) -> tuple[int, float]:
-    """How many elements are not the same, and the farthest move as a share of what is drift."""
-    size = float(np.abs(one).max(initial=0.0))
-    largest = noise.largest.get(kind_of(key, one.ndim), 0.0)
-    # A gradient that is zero but for rounding has no size to be measured by.
+def measure_move(before: Values, now: Values, noise: Noise, key: str) -> tuple[int, float]:
+    """Return the number of changed elements, and the farthest move as a share of allowed drift."""
+    size = float(np.abs(before).max(initial=0.0))
+    largest = noise.largest.get(kind_of(key, before.ndim), 0.0)
+    # A gradient that is zero but for rounding is measured by the largest gradient.
     allowed = DRIFT * (size if size > ZERO * largest else largest)
-    farthest = float(np.abs(other - one).max(initial=0.0)) / max(allowed, SMALLEST)
-    unlike = int(np.count_nonzero(one != other))
-    return unlike, farthest if farthest == farthest else float("inf")  # noqa: PLR0124
+    farthest = float(np.abs(now - before).max(initial=0.0)) / max(allowed, SMALLEST)
+    return int(np.count_nonzero(before != now)), _nan_as_infinity(farthest)
 
 
 def shares_of_budget(judged: Judged) -> Floats:
-    """Divide the error of every element by what it may be; for a reader."""
+    """Return the share of its budget that each element used, for pictures."""
     shares: Floats = judged.error / np.maximum(judged.allowed, SMALLEST)
     return shares
 
 
-def lean(oracle: Values, baseline: Values, candidate: Values) -> float:
-    """How much larger a tensor is than the baseline's, along the oracle, as a share of that."""
+def measure_lean(oracle: Values, baseline: Values, candidate: Values) -> float:
+    """Return <candidate - baseline, oracle> / <oracle, oracle>: 0.01 if it is 1 % too large."""
     along = oracle.astype(np.float64, copy=False).ravel()
     off = (candidate.astype(np.float64) - baseline).ravel()
     return float(off @ along / (along @ along))
 
 
 def is_zero(key: str, oracle: Values, noise: Noise) -> bool:
-    """Whether it is zero in exact arithmetic, but for the roundings of larger ones of its kind."""
+    """Return whether a tensor is nothing but roundings, so that it is zero in exact arithmetic."""
     magnitude = float(np.abs(oracle).max(initial=0.0))
     return magnitude <= ZERO * noise.largest.get(kind_of(key, oracle.ndim), 0.0)
 
 
 def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
-    """From (oracle, baselines) by key."""
-    of: dict[str, float] = {}
-    kinds: dict[str, list[tuple[float, float]]] = {}
+    """Return the noise of plain training, from its oracle and its baselines by key."""
+    by_key: dict[str, float] = {}
+    by_kind: dict[str, list[tuple[float, float]]] = {}
     largest: dict[str, float] = {}
     for key, (oracle, baselines) in known.items():
         if oracle.dtype.kind != "f" or not oracle.size:
             continue
         magnitude = float(np.abs(oracle).max())
-        for kind in lends_to(key, oracle.ndim):
+        for kind in kinds_lent_to(key, oracle.ndim):
             largest[kind] = max(largest.get(kind, 0.0), magnitude)
         error = max(
             0.0 if baseline is oracle else float(np.abs(baseline - oracle).max())
             for baseline in baselines
         )
-        of[key] = error / magnitude if magnitude else 0.0
-        # An oracle that is its own baseline tells nothing; a witness may not have every tensor.
+        by_key[key] = error / magnitude if magnitude else 0.0
+        # An oracle that is its own baseline has no noise to measure. That is so for some tensors
+        # only if another baseline lacks them.
         if magnitude and any(baseline is not oracle for baseline in baselines):
-            whole = _own_on_the_whole(oracle, baselines) / on_the_whole(oracle)
-            for kind in lends_to(key, oracle.ndim):
-                kinds.setdefault(kind, []).append((of[key], whole))
-    usual = {kind: np.median(values, axis=0).tolist() for kind, values in kinds.items()}
-    size, gradient = _size_of_gradients(known), kind_of(GRADIENT, 1)
-    # Where others were asked than the oracle, they show what rounding leaves.
-    if gradient not in kinds and 0.0 < largest.get(gradient, 0.0) <= ZERO * size:
+            rms = _baseline_rms(oracle, baselines) / root_mean_square(oracle)
+            for kind in kinds_lent_to(key, oracle.ndim):
+                by_kind.setdefault(kind, []).append((by_key[key], rms))
+    medians = {kind: np.median(values, axis=0).tolist() for kind, values in by_kind.items()}
+    size, gradient = _usual_gradient_size(known), kind_of(GRADIENT, 1)
+    # If all gradients are roundings of the loss, only its size can say how large roundings are.
+    # Baselines other than the oracle would show it by their own error.
+    if gradient not in by_kind and 0.0 < largest.get(gradient, 0.0) <= ZERO * size:
         largest[gradient] = size
     return Noise(
-        of,
-        {kind: extreme for kind, (extreme, _) in usual.items()},
-        {kind: whole for kind, (_, whole) in usual.items()},
+        by_key,
+        {kind: extreme for kind, (extreme, _) in medians.items()},
+        {kind: rms for kind, (_, rms) in medians.items()},
         largest,
     )
 
 
-def _size_of_gradients(known: dict[str, tuple[Values, Sequence[Values]]]) -> float:
-    """What gradients may be as large as where all of them are nothing but rounding.
+def _usual_gradient_size(known: dict[str, tuple[Values, Sequence[Values]]]) -> float:
+    """Return how large gradients usually are.
 
     Weights are of the order of one, so gradients are of the order of the loss.
     """
@@ -155,7 +158,11 @@ def judge(
     candidate: Values,
     noise: Noise,
 ) -> Judged:
-    """Compare element by element; shapes must agree already."""
+    """Compare a tensor element by element and as a whole; the shapes must be equal.
+
+    An `Exact` tensor is compared with the first baseline; any other with the oracle, within a
+    budget that follows from the errors of the baselines.
+    """
     baseline = baselines[0]
     if isinstance(budget_for(key), Exact) or oracle.dtype.kind != "f":
         error = np.abs(candidate.astype(np.float64) - baseline.astype(np.float64))
@@ -164,19 +171,19 @@ def judge(
         return Judged(oracle.size, wrong, used, 0.0, not wrong.size, error, np.zeros(oracle.shape))
     expected = oracle.astype(np.float64, copy=False)
     error = np.abs(candidate - expected)
-    whole, slack = _allowed_on_the_whole(key, dtype, expected, baselines, noise)
-    # One element may always stray as far as all of them.
-    allowed = np.maximum(_allowed(key, dtype, expected, baselines, noise), whole)
+    allowed_rms, slack = _allowed_rms(key, dtype, expected, baselines, noise)
+    # Any single element may stray as far as all of them together.
+    allowed = np.maximum(_allowed_by_slice(key, dtype, expected, baselines, noise), allowed_rms)
     used = float((error / np.maximum(allowed, SMALLEST)).max(initial=0.0))
-    if used <= 1.0 and whole and (strayed := on_the_whole(error) / whole) > 1.0:
-        # No element is out of the ordinary, but all together are: name those that weigh most.
-        used, allowed = strayed, np.full_like(allowed, whole)
-    # Not `used > 1`: a NaN must be wrong, and so must an infinity against an infinity.
-    wrong = NOTHING if used <= 1.0 else np.flatnonzero(~(error <= allowed))
+    if used <= 1.0 and allowed_rms and (share := root_mean_square(error) / allowed_rms) > 1.0:
+        # Every element is within its budget and the whole is not: list the elements above average.
+        used, allowed = share, np.full_like(allowed, allowed_rms)
+    # The comparisons are written so that a NaN is wrong, also from an infinity minus an infinity.
+    wrong = NO_POSITIONS if used <= 1.0 else np.flatnonzero(~(error <= allowed))
     return Judged(
         elements=oracle.size,
         wrong=wrong,
-        used=used if used == used else float("inf"),  # noqa: PLR0124 - NaN is not itself
+        used=_nan_as_infinity(used),
         slack=slack,
         bitwise=np.array_equal(candidate, baseline),
         error=error,
@@ -184,23 +191,27 @@ def judge(
     )
 
 
-def _allowed(
+def _nan_as_infinity(number: float) -> float:
+    return number if number == number else float("inf")  # noqa: PLR0124 - NaN is not itself
+
+
+def _allowed_by_slice(
     key: str, dtype: Dtype, oracle: Floats, baselines: Sequence[Values], noise: Noise
 ) -> Floats:
-    """Per slice, shaped to broadcast against the tensor."""
-    magnitude = _per_slice(np.abs(oracle))
+    """Return the budget of each slice, shaped to broadcast against the tensor."""
+    magnitude = _largest_by_slice(np.abs(oracle))
     kind = kind_of(key, oracle.ndim)
     kind_largest = noise.largest.get(kind, 0.0)
     if magnitude.max(initial=0.0) <= ZERO * kind_largest:
-        # As much as kernels leave of the largest, and what plain training's own have left.
+        # A zero tensor may have a few roundings of the largest one, and what baselines have in it.
         left = max(float(np.abs(baseline - oracle).max(initial=0.0)) for baseline in baselines)
         few = UNITS[dtype] * ROUNDING[dtype] * kind_largest
         return np.full_like(magnitude, few + left)
-    if dtype == "fp64" and not noise.usual:
-        # Nobody but the oracle was asked: it has no error of its own.
+    if dtype == "fp64" and not noise.median:
+        # The only baseline is the oracle, which has no error of its own.
         return FP64_RELATIVE * magnitude + ZERO * kind_largest
-    own = np.max([_per_slice(np.abs(baseline - oracle)) for baseline in baselines], axis=0)
-    relative = max(noise.of.get(key, 0.0), noise.usual.get(kind, 0.0))
+    own = np.max([_largest_by_slice(np.abs(baseline - oracle)) for baseline in baselines], axis=0)
+    relative = max(noise.by_key.get(key, 0.0), noise.median.get(kind, 0.0))
     scale = np.sqrt(magnitude * magnitude.max(initial=0.0))
     allowed: Floats = TIMES[dtype] * np.maximum(own, relative * scale)
     if dtype == "fp64":
@@ -208,30 +219,34 @@ def _allowed(
     return allowed + UNITS[dtype] * ROUNDING[dtype] * magnitude
 
 
-def _allowed_on_the_whole(
+def _allowed_rms(
     key: str, dtype: Dtype, oracle: Floats, baselines: Sequence[Values], noise: Noise
 ) -> tuple[float, float]:
-    """For the root mean square of the error; absolutely, and as a share of the tensor's own."""
-    size, kind = on_the_whole(oracle), kind_of(key, oracle.ndim)
+    """Return the budget of the error's root mean square, and it as a share of the tensor's own.
+
+    Both are zero for a tensor that is judged by its elements only.
+    """
+    size, kind = root_mean_square(oracle), kind_of(key, oracle.ndim)
     if dtype == "fp64" or size <= ZERO * noise.largest.get(kind, 0.0):
-        # There is nothing to be gained over single elements.
+        # Single elements are judged finely enough.
         return 0.0, 0.0
-    own = max(_own_on_the_whole(oracle, baselines), noise.usual_on_the_whole.get(kind, 0.0) * size)
+    own = max(_baseline_rms(oracle, baselines), noise.median_rms.get(kind, 0.0) * size)
     allowed = TIMES_ON_THE_WHOLE[dtype] * own + UNITS[dtype] * ROUNDING[dtype] * size
     return allowed, allowed / size
 
 
-def _own_on_the_whole(oracle: Values, baselines: Sequence[Values]) -> float:
-    return max(on_the_whole(baseline - oracle) for baseline in baselines)
+def _baseline_rms(oracle: Values, baselines: Sequence[Values]) -> float:
+    """Return the largest root mean square error of the baselines."""
+    return max(root_mean_square(baseline - oracle) for baseline in baselines)
 
 
-def on_the_whole(values: Values) -> float:
-    """The root mean square."""
+def root_mean_square(values: Values) -> float:
+    """Return the root mean square of all elements; zero if there are none."""
     return float(np.linalg.norm(values) / max(values.size, 1) ** 0.5)
 
 
-def _per_slice(values: Floats) -> Floats:
-    """The largest value of each slice along the first dim; a vector or scalar is one slice."""
+def _largest_by_slice(values: Floats) -> Floats:
+    """Return the largest value of each slice along the first dim; a vector is one slice."""
     if values.ndim < 2:
         return np.asarray(values.max(initial=0.0))
     largest: Floats = values.max(axis=tuple(range(1, values.ndim)), keepdims=True, initial=0.0)

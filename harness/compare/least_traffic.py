@@ -1,8 +1,8 @@
-"""The least that ranks must send each other where a row is cut between them.
+"""Computes how many bytes ranks must send at least if a row is cut between them.
 
-A query attends to keys of other ranks. Either those keys come to it, or it goes to them and what
-it found there comes back; whatever the layout and the collective, one of the two crosses in every
-layer. What a layout moves beyond that, and all of backward, is not asked for.
+A query attends to keys of other ranks. Either those keys are sent to the query's rank, or the
+query is sent to the keys and its result comes back. One of the two is sent in every layer,
+whatever the layout and the collective. A layout may send more; backward is not counted.
 """
 
 import numpy as np
@@ -14,9 +14,10 @@ BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 
 
 def least_sent(case: Case, replica: int, nll: Entry, *, of_our_model: bool = True) -> int:
-    """How many bytes the ranks of a replica must send, given who reported which token.
+    """Return how many bytes the ranks of a replica must send, given the owners of `nll`.
 
-    A candidate with another model sends at least one number for each token.
+    A candidate with a model of its own must send one number per key, or one per query. Returns
+    zero if not every token has an owner.
     """
     if nll.owners is None or len(nll.owners) < case.tokens:
         return 0
@@ -25,37 +26,38 @@ def least_sent(case: Case, replica: int, nll: Entry, *, of_our_model: bool = Tru
         target = case.rows[row].mask.rfind("1")
         if target < 1:
             continue
-        # What comes after the last token that predicts a target need not be computed.
+        # Tokens after the last one that predicts a target need not be computed.
         owner_L = nll.owners[case.offsets[row] : case.offsets[row] + target]
         length = len(owner_L)
         window = case.window or length
         index = np.arange(length)
-        # Where the piece of a row begins and ends that the token's rank holds around it.
+        # For each token, the bounds of the piece around it that its rank holds.
         cuts = np.flatnonzero(np.diff(owner_L)) + 1
         piece = np.searchsorted(cuts, index, side="right")
         begin, end = np.array([0, *cuts])[piece], np.array([*cuts, length])[piece]
-        # The nearest token of another rank, before it and after it.
+        # A query is sent if the nearest earlier token of another rank is inside its window; a key,
+        # if the nearest later token of another rank has it inside its window.
         queries += int(((begin > 0) & (index - begin + 1 < window)).sum())
         keys += int(((end < length) & (end - index < window)).sum())
     size = 2 if case.mixed else BYTES[case.dtype]
     if not of_our_model:
         return size * min(keys, queries)
     hidden = case.heads * case.head_dim
-    # Instead of keys and values, what they are made from may come.
-    of_a_key, of_a_query = min(2 * case.kv_heads * case.head_dim, hidden), 2 * hidden
-    return case.layers * size * min(keys * of_a_key, queries * of_a_query)
+    # A rank may send hidden states instead of keys and values, which are computed from them.
+    numbers_per_key, numbers_per_query = min(2 * case.kv_heads * case.head_dim, hidden), 2 * hidden
+    return case.layers * size * min(keys * numbers_per_key, queries * numbers_per_query)
 
 
 def holder_of_all(case: Case, replica: int, nll: Entry) -> int | None:
-    """The rank that reported every token of a replica, though one row alone has some for each.
+    """Return the rank that reported every token of a replica, or None if there is no such rank.
 
-    A layout may leave ranks empty, and where rows are short it has to.
+    Returns None also if all rows are short: then a correct layout may leave ranks empty.
     """
-    mine = range(replica, len(case.rows), case.dp)
-    long = max(len(case.rows[row]) for row in mine) >= 2 * case.sp
-    if not long or nll.owners is None or len(nll.owners) < case.tokens:
+    rows = range(replica, len(case.rows), case.dp)
+    has_long_row = max(len(case.rows[row]) for row in rows) >= 2 * case.sp
+    if not has_long_row or nll.owners is None or len(nll.owners) < case.tokens:
         return None
     holders: set[int] = set()
-    for row in mine:
+    for row in rows:
         holders.update(map(int, nll.owners[case.offsets[row] : case.offsets[row + 1]]))
     return holders.pop() if len(holders) == 1 else None

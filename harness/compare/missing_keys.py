@@ -1,4 +1,4 @@
-"""What a candidate did not emit: what it had to, and what nobody asks of it."""
+"""Finds required keys that a candidate did not emit, and describes the likely reason."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -8,33 +8,34 @@ import numpy as np
 from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind, Trace, is_required
 
 
-def malformed(key: str, what: str) -> Fault:
-    """A key that cannot be compared as it is."""
-    return Fault(kind=Kind.FRAGMENT, summary=f"key {key!r} {what}", last_key=key)
+def key_fault(key: str, problem: str) -> Fault:
+    """Return the fault of a key that cannot be compared."""
+    return Fault(kind=Kind.FRAGMENT, summary=f"key {key!r} {problem}", last_key=key)
 
 
-def absent(oracle: Trace, trace: Trace, *, of_our_model: bool) -> Fault | None:
-    """What the candidate had to emit and did not."""
+def missing_key_fault(oracle: Trace, trace: Trace, *, of_our_model: bool) -> Fault | None:
+    """Return the fault of the first required key that the candidate did not emit, or None."""
     key = next((key for key in oracle if is_required(key) and key not in trace), None)
     if key is None:
         return None
-    unknown = [each for each in trace if each not in oracle]
-    if of_our_model and key.startswith(GRADIENT) and _is_of_another_model(oracle, trace):
-        return _of_another_model(unknown, key)
+    unknown = [emitted for emitted in trace if emitted not in oracle]
+    if of_our_model and key.startswith(GRADIENT) and _has_another_model(oracle, trace):
+        return _another_model_fault(unknown, key)
     near = "".join(
-        f"; near: {each!r}, which nobody knows" for each in get_close_matches(key, unknown, 1)
+        f"; near: {match!r}, which nobody knows" for match in get_close_matches(key, unknown, 1)
     )
-    return malformed(key, f"was never emitted{near}")
+    return key_fault(key, f"was never emitted{near}")
 
 
-def _is_of_another_model(oracle: Trace, trace: Trace) -> bool:
+def _has_another_model(oracle: Trace, trace: Trace) -> bool:
+    """Return whether most gradients of a trace have names that the oracle does not know."""
     gradients = [key for key in trace if key.startswith(GRADIENT)]
     known = sum(key in oracle for key in gradients)
     return 2 * known < len(gradients)
 
 
-def _of_another_model(unknown: Sequence[str], key: str) -> Fault:
-    other = next(each for each in unknown if each.startswith(GRADIENT))
+def _another_model_fault(unknown: Sequence[str], key: str) -> Fault:
+    other = next(emitted for emitted in unknown if emitted.startswith(GRADIENT))
     return Fault(
         kind=Kind.REFERENCE,
         summary=(
@@ -45,9 +46,9 @@ def _of_another_model(unknown: Sequence[str], key: str) -> Fault:
     )
 
 
-def is_of_nobody(misfit: Misfit, reference: Trace) -> bool:
-    """Whether tokens are lost that the reference of an optional key lacks as well."""
+def is_lost_in_both(misfit: Misfit, reference: Trace) -> bool:
+    """Return whether the tokens lost from an optional key are missing in the reference too."""
     if misfit.kind is not MisfitKind.LOST or is_required(misfit.key):
         return False
-    known = reference.get(misfit.key)
-    return known is None or known.tokens is None or not np.isin(misfit.tokens, known.tokens).any()
+    entry = reference.get(misfit.key)
+    return entry is None or entry.tokens is None or not np.isin(misfit.tokens, entry.tokens).any()

@@ -1,4 +1,4 @@
-"""A divergence as a reader draws it: how far off each token is. Nothing is ever judged from it."""
+"""The data of a picture of a divergence: how far off each token is. No verdict depends on it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +11,17 @@ from harness.compare.elementwise import Judged, shares_of_budget
 from harness.trace import GRADIENT, Assembly, Entry, Trace
 from harness.trace.trace import Tokens, Values
 
-# One sign for each token of a tensor: its largest error in powers of a hundred budgets.
+# A sign is one character for each token of a tensor. WITHIN: its errors are within budget.
+# "1" to FARTHEST: its largest error is up to 100, 100^2, ... budgets. NO_NUMBER: it is not finite.
+# ABSENT: the candidate has no row for it.
 WITHIN, FARTHEST, NO_NUMBER, ABSENT = "0", 8, 9, "-"
-# How many signs and owned pieces a picture has at most, and of how many tokens it has numbers.
+# The most signs and pieces that a picture has. A case with more than MOST_NUMBERS tokens has no
+# numbers in its picture.
 MOST_SIGNS, MOST_NUMBERS, MOST_PIECES = 1 << 17, 1 << 11, 1 << 12
 DIGITS = 6
-# What a reader wants to know of a token, also of a candidate that does not show it.
-WANTED = ("ids", "positions", "labels", "weight", "nll")
+# The keys that a picture shows as numbers. The expected ones are shown even if the candidate did
+# not emit the key.
+NUMBER_KEYS = ("ids", "positions", "labels", "weight", "nll")
 
 Number = float | int | None
 
@@ -28,66 +32,68 @@ class TokenMap:
 
     key: str
     signs: str
-    # Signs of each head, if there are heads.
+    # The signs of each head, if the tensor has heads.
     heads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What was expected of each token, and what came; of one number a token."""
+    """The expected and the candidate's number of each token, for a key with one per token."""
 
     key: str
     expected: tuple[Number, ...]
-    # Empty where the candidate does not show it.
+    # Empty if the candidate did not emit the key.
     got: tuple[Number, ...] = ()
-    # It does not, and gradients tell.
+    # Whether `got` was computed from the candidate's gradients instead.
     inferred: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """All that is drawn of one divergence."""
+    """The data of the picture of one divergence."""
 
-    # Pieces of tokens in a row of one rank: the first of them, and the rank, or -1 if none has it.
+    # Runs of tokens with the same owner: the first token, and the rank, or -1 for no rank.
     owners: tuple[tuple[int, int], ...]
-    # By rank, how many tokens it computed, padding included.
+    # By rank, the number of tokens that it computed, padding included.
     computed: tuple[int, ...]
-    # One for each tensor that is wrong somewhere, in execution order.
+    # A map of each tensor with wrong elements, in execution order.
     maps: tuple[TokenMap, ...]
     numbers: tuple[Numbers, ...]
-    # For each gradient the factor that brings the expected one nearest to it; none if that is
-    # zero.
+    # For each gradient, the factor that brings the expected one closest to it; None if the
+    # expected one is zero.
     ratios: dict[str, float | None]
-    # How often each rank's share of a gradient counts, where a diagnosis found that.
+    # For each gradient, how often each rank's share counts, if a diagnosis found that.
     shares: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One tensor beside what it should have been, and what was said of it."""
+class JudgedTensor:
+    """One tensor with its expected values and the result of judging it."""
 
     key: str
     expected: Values
     got: Values
     judged: Judged
-    # The token of each row; None where rows belong to no token.
+    # The token of each row; None if rows do not belong to tokens.
     tokens: Tokens | None
 
 
-def draw(case: Case, oracle: Trace, assembly: Assembly, seen: list[Seen]) -> Picture:
-    """Everything that fits."""
-    gradients = [each for each in seen if each.key.startswith(GRADIENT)]
-    largest = max((_size(each.expected) for each in gradients), default=0.0)
+def draw_picture(
+    case: Case, oracle: Trace, assembly: Assembly, tensors: list[JudgedTensor]
+) -> Picture:
+    """Return the picture of a divergence, without the parts that do not fit."""
+    gradients = [tensor for tensor in tensors if tensor.key.startswith(GRADIENT)]
+    largest = max((_largest(tensor.expected) for tensor in gradients), default=0.0)
     return Picture(
-        owners=_pieces(case, assembly.trace["nll"]),
+        owners=_owned_runs(case, assembly.trace["nll"]),
         computed=assembly.local_rows,
-        maps=tuple(_maps(case, seen)),
-        numbers=tuple(_numbers(case, oracle, {each.key: each for each in seen})),
-        ratios={each.key: _ratio(each, ZERO * largest) for each in gradients},
+        maps=tuple(_maps(case, tensors)),
+        numbers=tuple(_numbers(case, oracle, {tensor.key: tensor for tensor in tensors})),
+        ratios={tensor.key: _ratio(tensor, ZERO * largest) for tensor in gradients},
     )
 
 
-def _pieces(case: Case, nll: Entry) -> tuple[tuple[int, int], ...]:
+def _owned_runs(case: Case, nll: Entry) -> tuple[tuple[int, int], ...]:
     owner_n = np.full(case.tokens, -1)
     if nll.tokens is not None and nll.owners is not None:
         owner_n[nll.tokens] = nll.owners
@@ -97,22 +103,22 @@ def _pieces(case: Case, nll: Entry) -> tuple[tuple[int, int], ...]:
     return tuple(zip(starts.tolist(), owner_n[starts].tolist(), strict=True))
 
 
-def _maps(case: Case, seen: list[Seen]) -> Iterator[TokenMap]:
+def _maps(case: Case, tensors: list[JudgedTensor]) -> Iterator[TokenMap]:
     room = MOST_SIGNS
-    for each in seen:
-        if each.tokens is None or not each.judged.wrong.size:
+    for tensor in tensors:
+        if tensor.tokens is None or not tensor.judged.wrong.size:
             continue
-        share = shares_of_budget(each.judged)
-        heads = share.shape[1] if share.ndim == 3 else 0
+        shares = shares_of_budget(tensor.judged)
+        heads = shares.shape[1] if shares.ndim == 3 else 0
         room -= case.tokens * (1 + heads)
         if room < 0:
             return
-        of_heads = tuple(_signs(case, each.tokens, share[:, head]) for head in range(heads))
-        yield TokenMap(each.key, _signs(case, each.tokens, share), of_heads)
+        by_head = tuple(_signs(case, tensor.tokens, shares[:, head]) for head in range(heads))
+        yield TokenMap(tensor.key, _signs(case, tensor.tokens, shares), by_head)
 
 
-def _signs(case: Case, tokens: Tokens, share: Values) -> str:
-    most_t = share.reshape(len(tokens), -1).max(1, initial=0.0)
+def _signs(case: Case, tokens: Tokens, shares: Values) -> str:
+    most_t = shares.reshape(len(tokens), -1).max(1, initial=0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         hundreds_t = 1 + np.floor(np.log10(most_t) / 2)
     level_t = np.where(most_t <= 1, 0, np.clip(hundreds_t, 1, FARTHEST))
@@ -121,37 +127,38 @@ def _signs(case: Case, tokens: Tokens, share: Values) -> str:
     return "".join(sign_n.tolist())
 
 
-def _numbers(case: Case, oracle: Trace, seen: Mapping[str, Seen]) -> Iterator[Numbers]:
+def _numbers(case: Case, oracle: Trace, tensors: Mapping[str, JudgedTensor]) -> Iterator[Numbers]:
     if case.tokens > MOST_NUMBERS:
         return
-    for key in WANTED:
+    for key in NUMBER_KEYS:
         if key not in oracle or oracle[key].tokens is None:
             continue
-        shown = seen.get(key)
+        emitted = tensors.get(key)
         expected = _by_token(case, oracle[key].tokens, oracle[key].values)
-        got = () if shown is None else _by_token(case, shown.tokens, shown.got)
+        got = () if emitted is None else _by_token(case, emitted.tokens, emitted.got)
         yield Numbers(key, expected, got)
 
 
 def _by_token(case: Case, tokens: Tokens | None, values: Values) -> tuple[Number, ...]:
-    of_token: list[Number] = [None] * case.tokens
+    """Return a short number for each token of the case; None if it has none, or no finite one."""
+    number_n: list[Number] = [None] * case.tokens
     if tokens is not None and values.ndim == 1:
         for token, value in zip(tokens.tolist(), values.tolist(), strict=True):
-            # As many digits as are read; JSON has neither NaN nor infinity.
+            # JSON has neither NaN nor infinity.
             is_whole = isinstance(value, int)
             short = value if is_whole else float(f"{value:.{DIGITS}g}")
-            of_token[token] = short if abs(short) < np.inf else None
-    return tuple(of_token)
+            number_n[token] = short if abs(short) < np.inf else None
+    return tuple(number_n)
 
 
-def _size(values: Values) -> float:
+def _largest(values: Values) -> float:
     return float(np.abs(values).max(initial=0.0))
 
 
-def _ratio(seen: Seen, zero: float) -> float | None:
-    if _size(seen.expected) <= zero:
+def _ratio(tensor: JudgedTensor, zero: float) -> float | None:
+    if _largest(tensor.expected) <= zero:
         return None
-    expected, got = (x.astype(np.float64).ravel() for x in (seen.expected, seen.got))
+    expected, got = (x.astype(np.float64).ravel() for x in (tensor.expected, tensor.got))
     with np.errstate(invalid="ignore"):
         ratio = float(expected @ got) / float(expected @ expected)
     return float(f"{ratio:.{DIGITS}g}") if abs(ratio) < np.inf else 0.0

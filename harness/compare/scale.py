@@ -1,4 +1,4 @@
-"""A gradient that is wrong by a factor says so: fit g = a * g_ref, per parameter."""
+"""Finds the factor by which all gradients are wrong: fits g = a * g_ref for each parameter."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from harness.trace.trace import Values
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Every gradient is this multiple of the reference."""
+    """The factor between every gradient and the reference, and the sizes that are equal to it."""
 
     factor: float
     name: str
@@ -23,7 +23,7 @@ class Scale:
 
 
 def fit_scale(case: Case, pairs: Mapping[str, tuple[Values, Values]]) -> Scale | None:
-    """The one factor between expected and got, if there is one for all parameters."""
+    """Return the factor between (expected, got) of all keys; None if it is 1, or there is none."""
     clean = CLEAN[case.dtype]
     strongest = max((_power(expected) for expected, _ in pairs.values()), default=0.0)
     factors = []
@@ -33,22 +33,21 @@ def fit_scale(case: Case, pairs: Mapping[str, tuple[Values, Values]]) -> Scale |
         if not np.isfinite(flat_got).all():
             return None
         if power <= clean * clean * strongest:
-            # Zero in exact arithmetic: says nothing about a factor as long as it stays that small.
+            # A gradient that is zero in exact arithmetic has no factor, as long as it stays small.
             if float(flat_got @ flat_got) > clean * clean * strongest:
                 return None
             continue
         factor = float(flat_expected @ flat_got) / power
-        left = np.linalg.norm(flat_got - factor * flat_expected)
-        if left > clean * max(abs(factor), 1.0) * power**0.5:
+        residual = np.linalg.norm(flat_got - factor * flat_expected)
+        if residual > clean * max(abs(factor), 1.0) * power**0.5:
             return None
         factors.append(factor)
     if not factors or max(factors) - min(factors) > clean * max(map(abs, factors), default=1.0):
         return None
     factor = float(np.median(factors))
     if abs(factor - 1.0) <= clean:
-        # The right size: whatever differs is not a matter of scale.
         return None
-    return Scale(factor, _name(case, factor, clean))
+    return Scale(factor, _name_factor(case, factor, clean))
 
 
 def _power(values: Values) -> float:
@@ -56,7 +55,8 @@ def _power(values: Values) -> float:
     return float(flat @ flat)
 
 
-def _name(case: Case, factor: float, clean: float) -> str:
+def _name_factor(case: Case, factor: float, clean: float) -> str:
+    """Return the sizes of the case that equal the factor, such as `1/sp`; "" if none does."""
     sizes = {"sp": case.sp, "dp": case.dp, "micro-batches": case.micro_batches}
     if case.sp > 1 and case.dp > 1:
         sizes["(dp*sp)"] = case.dp * case.sp

@@ -1,4 +1,8 @@
-"""A comparison that could not have failed is not a pass."""
+"""Finds runs that could not have failed, so that they are not counted as passes.
+
+A run is vacuous if no gradient was examined, if its ranks did not share the sequence, or if no
+label across a shard edge was judged.
+"""
 
 from collections.abc import Sequence
 
@@ -8,7 +12,7 @@ from harness.case import Case
 from harness.compare.budget import MOST_WEAK, SLACK_THAT_SEES_HALF
 from harness.compare.comparison import KeyResult
 from harness.compare.least_traffic import holder_of_all, least_sent
-from harness.compare.token_ownership import is_cut_evenly, shares
+from harness.compare.token_ownership import explained_shares, is_cut_evenly
 from harness.trace import GRADIENT, Assembly, Entry, Trace, is_required
 from harness.trace.trace import Tokens
 
@@ -21,22 +25,21 @@ def vacuity(
     *,
     of_our_model: bool,
 ) -> str:
-    """Why this run proves nothing, or an empty text."""
+    """Return why this run proves nothing, or an empty text."""
     return (
         _nothing_examined(results)
         or assembly.unemitted
-        or _elsewhere(assembly)
+        or _computed_elsewhere(assembly)
         or _not_parallel(case, assembly, of_our_model=of_our_model)
-        or _boundary_unseen(case, oracle["nll"], assembly.trace["nll"])
-        or ("" if of_our_model else _not_emitted(case, oracle, assembly))
+        or _edges_unjudged(case, oracle["nll"], assembly.trace["nll"])
+        or ("" if of_our_model else _emitted_at_sp_1_only(case, oracle, assembly))
     )
 
 
-def _not_emitted(case: Case, oracle: Trace, assembly: Assembly) -> str:
-    """What the own step emits at sp 1 in every run, and here nobody did."""
-    known = {*assembly.trace, *assembly.skipped}
+def _emitted_at_sp_1_only(case: Case, oracle: Trace, assembly: Assembly) -> str:
+    emitted = {*assembly.trace, *assembly.skipped}
     for key in oracle:
-        if oracle[key].is_light and key not in known:
+        if oracle[key].is_light and key not in emitted:
             return (
                 f"{key} is emitted at sp 1, and by no rank at sp {case.sp}, so that it is not "
                 "compared: emit it at both, or at neither"
@@ -50,19 +53,21 @@ def _nothing_examined(results: Sequence[KeyResult]) -> str:
     return "not one element of a gradient was examined"
 
 
-def swallowed(results: Sequence[KeyResult]) -> tuple[str, ...]:
-    """The tensors that rounding hides, the worst first, where the others tell too little."""
+def hidden_by_rounding(results: Sequence[KeyResult]) -> tuple[str, ...]:
+    """Return the tensors that rounding hides, worst first, if the case cannot be judged.
+
+    Returns nothing if enough other tensors can be judged.
+    """
     gradients = [result for result in results if result.key.startswith(GRADIENT)]
-    hidden = [result for result in results if result.weak and is_required(result.key)]
-    # A few gradients may be nothing but rounding: they are not counted, and the others tell.
-    if len(hidden) <= MOST_WEAK * len(gradients) and all(each in gradients for each in hidden):
+    hidden = [result for result in results if result.is_weak and is_required(result.key)]
+    if len(hidden) <= MOST_WEAK * len(gradients) and all(result in gradients for result in hidden):
         finest = min(result.slack for result in gradients)
-        # None of them can be told from half of it.
+        # If no gradient would show that it is halved, all of them count as hidden.
         hidden = gradients if finest > SLACK_THAT_SEES_HALF else []
-    return tuple(each.key for each in sorted(hidden, key=lambda each: -each.slack))
+    return tuple(result.key for result in sorted(hidden, key=lambda result: -result.slack))
 
 
-def _elsewhere(assembly: Assembly) -> str:
+def _computed_elsewhere(assembly: Assembly) -> str:
     if not assembly.idle:
         return ""
     ranks = ", ".join(map(str, assembly.idle))
@@ -77,7 +82,7 @@ def _not_parallel(case: Case, assembly: Assembly, *, of_our_model: bool) -> str:
         peers = slice(replica * case.sp, (replica + 1) * case.sp)
         tokens = sum(len(row) for row in case.rows[replica :: case.dp])
         fewest = min(assembly.local_rows[peers])
-        explained = fewest < tokens or fewest in shares(case, replica, nll)
+        explained = fewest < tokens or fewest in explained_shares(case, replica, nll)
         if not explained and not is_cut_evenly(case, replica, nll, fewest):
             return f"every rank of replica {replica} computed on all {tokens} tokens"
         holder = holder_of_all(case, replica, nll)
@@ -95,23 +100,26 @@ def _not_parallel(case: Case, assembly: Assembly, *, of_our_model: bool) -> str:
     return ""
 
 
-def _boundary_unseen(case: Case, oracle_nll: Entry, nll: Entry) -> str:
-    """Labels at shard edges are where it breaks: if the case has some, some must be judged."""
-    if len(_at_edges(case, nll)) and not at_edge(case, oracle_nll, nll):
+def _edges_unjudged(case: Case, oracle_nll: Entry, nll: Entry) -> str:
+    """Return a reason if the case has labels across shard edges and none of them was judged."""
+    if len(_edge_tokens(case, nll)) and not count_edge_targets(case, oracle_nll, nll):
         return "no supervised label at a shard edge was examined"
     return ""
 
 
-def at_edge(case: Case, oracle_nll: Entry, nll: Entry) -> int | None:
-    """How many targets were judged whose label is on another rank; nothing if nobody can say."""
+def count_edge_targets(case: Case, oracle_nll: Entry, nll: Entry) -> int | None:
+    """Return how many targets were judged whose label is on another rank than their loss.
+
+    Returns None if not every token has an owner.
+    """
     if nll.owners is None or nll.tokens is None or len(nll.tokens) < case.tokens:
         return None
     judged = () if oracle_nll.tokens is None else oracle_nll.tokens
-    return int(np.isin(_at_edges(case, nll), judged).sum())
+    return int(np.isin(_edge_tokens(case, nll), judged).sum())
 
 
-def _at_edges(case: Case, nll: Entry) -> Tokens:
-    """The tokens that predict a target and whose label is on another rank."""
+def _edge_tokens(case: Case, nll: Entry) -> Tokens:
+    """Return the tokens that predict a target and whose label is on another rank."""
     if nll.owners is None or nll.tokens is None or len(nll.tokens) < case.tokens:
         return np.empty(0, np.int64)
     tokens = predicting(case)
@@ -120,7 +128,7 @@ def _at_edges(case: Case, nll: Entry) -> Tokens:
 
 
 def predicting(case: Case) -> Tokens:
-    """Numbers of the tokens whose successor is a supervised target, from the masks alone."""
+    """Return the numbers of the tokens that predict a target: the next token is supervised."""
     bits = np.frombuffer("".join(row.mask for row in case.rows).encode(), np.uint8) == ord("1")
     bits[list(case.offsets[:-1])] = False
     return np.flatnonzero(bits) - 1

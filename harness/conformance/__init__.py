@@ -1,4 +1,26 @@
-"""Published implementations on all goldens and on generated cases: the conformance table."""
+"""Judge published packages on goldens and generated cases, and write down what is found.
+
+- A *candidate* here is a released training step, wired as its package describes. Its ranks run in
+  an environment of its own.
+- A *stage* is a set of cases that a candidate is asked for, and how they came out: the goldens, or
+  the generated cases of one sp.
+- *Examined* is everything that was found of one candidate. A *release* is a shorter examination of
+  one version of it.
+- The *results* are what is kept: the document `conformance.json`. All pages are made from it.
+
+`drawn` chooses the cases, `examined` and `releases` run them on `pools`, `failures` shrinks what
+fails, and `document` keeps the results. `page`, `findings`, `upstream_reports` and `changes` write
+the pages.
+
+1. At sp 1 no library can be blamed: a failure there is one of our wiring, or of the step around
+   the exchange. So sp 1 comes first, and after a failure nothing else is asked.
+2. A batch that rounding makes wrong at sp 1 too is UNSUPPORTED at a larger sp, because nothing
+   that is shared is to blame.
+3. Faults are expensive, since each costs a launch of ranks. So a listed fault is not asked for any
+   more after it was seen often enough, and many faults that are not listed end a stage.
+4. Every listed bug is judged on its smallest case. A bug that does not show is named as stale.
+5. Pages are made from the document alone, so they can be written again without a run.
+"""
 
 from harness.conformance.changes import changes
 from harness.conformance.document import (

@@ -1,6 +1,6 @@
-"""What was found, as JSON: the conformance table is made from it, and from nothing else.
+"""The results as a JSON document; all pages are made from it, and from nothing else.
 
-A candidate is one line, so that a change of one is seen as one.
+Each candidate is one line of the file, so a diff shows which candidates changed.
 """
 
 import json
@@ -21,36 +21,36 @@ FORMAT = "conformance/1"
 NAME = "conformance.json"
 MOST_BYTES = 1 << 28
 
-# By candidate; by candidate and release; and by library and bug.
+# A record by candidate, by candidate and release, or by library and bug.
 Section = dict[str, dict[str, Any]]
 Results = dict[str, Section]
 
-# No page is made from these: they are for who asked, and are not kept.
-UNKEPT = {"takes", "placement", "seconds", "unexamined", "leans"}
-UNKEPT_OF_A_STAGE = {"known", "names", "elements"}
-UNKEPT_OF_A_FAILURE = {"case", "verdict", "replay", "record"}
-# Fields of a listed bug's record that its page leaves out: they depend on the machine, or its
-# names say the same, since no experiments are made here.
-UNKEPT_OF_A_RECORD = {"printed", "larger", "mark", "seen"}
+# Fields that no page needs: the command reports them, and the file leaves them out.
+DROPPED = {"takes", "placement", "seconds", "unexamined", "leans"}
+DROPPED_OF_A_STAGE = {"known", "names", "elements"}
+DROPPED_OF_A_FAILURE = {"case", "verdict", "replay", "record"}
+# Fields of a finding's record that its page leaves out. They depend on the machine, or repeat
+# `looks`, because conformance makes no experiments.
+DROPPED_OF_A_FINDING = {"printed", "larger", "mark", "seen"}
 SECTIONS = ("candidates", "releases", "findings")
 
-# The whole of a failure is one command away.
+# Fields of a comparison that are kept; its `replay` command shows the others.
 KEPT = ("case", "verdict", "loss", "explanation", "replay")
 
 
 class BadResults(BadInput):
-    """The file with the results is not one."""
+    """The file has no results; the message names it and the reason."""
 
 
 def read(folder: Path) -> Results:
-    """What was found before; nothing where nothing was."""
+    """Read the results in a folder; return empty ones if it has none."""
     if not (folder / NAME).exists():
         return {name: {} for name in SECTIONS}
     return read_results(folder / NAME)
 
 
 def read_results(path: Path) -> Results:
-    """A document of results, wherever it lies."""
+    """Read a document of results; raise `BadResults` if it is none."""
     try:
         document = read_json(read_file(path.resolve(), MOST_BYTES))
     except OSError as error:
@@ -68,14 +68,14 @@ def read_results(path: Path) -> Results:
 
 
 def write(folder: Path, results: Results) -> None:
-    """The whole file or none; it has what pages are made from, and a line for each candidate."""
+    """Write the fields that pages need, a line for each candidate: the whole file or nothing."""
     candidates = {name: _slim(record) for name, record in results["candidates"].items()}
     releases = {
         name: {version: _slim(record) for version, record in versions.items()}
         for name, versions in results["releases"].items()
     }
     findings = {
-        name: _without(record, UNKEPT_OF_A_RECORD) | {"printed": {}, "larger": None}
+        name: _without(record, DROPPED_OF_A_FINDING) | {"printed": {}, "larger": None}
         for name, record in results["findings"].items()
     }
     sections = zip(SECTIONS, (candidates, releases, findings), strict=True)
@@ -84,20 +84,26 @@ def write(folder: Path, results: Results) -> None:
     write_file(folder / NAME, text.encode())
 
 
-def _lines(kind: str, records: Mapping[str, Any]) -> str:
-    lines = (f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in sorted(records.items()))
-    return f' "{kind}": {{\n' + ",\n".join(lines) + "\n }"
+def _lines(section: str, records: Mapping[str, Any]) -> str:
+    """Return a section of the document as text, with a line for each record."""
+    items = sorted(records.items())
+    lines = (f"  {json.dumps(name)}: {json.dumps(record)}" for name, record in items)
+    return f' "{section}": {{\n' + ",\n".join(lines) + "\n }"
 
 
 def _slim(record: Mapping[str, Any]) -> dict[str, Any]:
-    """One candidate, or one release of it, as it is kept."""
-    slim = _without(record, UNKEPT)
-    slim["listed"] = {k: _without(each, UNKEPT_OF_A_FAILURE) for k, each in slim["listed"].items()}
+    """Return the record of a candidate, or of one release of it, as the file keeps it."""
+    slim = _without(record, DROPPED)
+    slim["listed"] = {
+        key: _without(failure, DROPPED_OF_A_FAILURE) for key, failure in slim["listed"].items()
+    }
     if "generated" in slim:
-        return slim | {"generated": _without(slim["generated"], UNKEPT_OF_A_STAGE)}
+        return slim | {"generated": _without(slim["generated"], DROPPED_OF_A_STAGE)}
     return slim | {
-        "stages": {k: _without(each, UNKEPT_OF_A_STAGE) for k, each in slim["stages"].items()},
-        "failures": [_without(each, UNKEPT_OF_A_FAILURE) for each in slim["failures"]],
+        "stages": {
+            name: _without(stage, DROPPED_OF_A_STAGE) for name, stage in slim["stages"].items()
+        },
+        "failures": [_without(failure, DROPPED_OF_A_FAILURE) for failure in slim["failures"]],
     }
 
 
@@ -106,7 +112,7 @@ def _without(record: Mapping[str, Any], names: Collection[str]) -> dict[str, Any
 
 
 def examined_record(examined: Examined) -> dict[str, Any]:
-    """One candidate."""
+    """Return the whole record of one candidate."""
     return {
         "release": examined.home,
         "version": examined.version,
@@ -114,11 +120,12 @@ def examined_record(examined: Examined) -> dict[str, Any]:
         "wiring": examined.wiring,
         "unexamined": examined.unexamined,
         "leans": examined.leans,
-        "stages": {name: _stage(stage) for name, stage in examined.stages.items()},
+        "stages": {name: _stage_record(stage) for name, stage in examined.stages.items()},
         "failures": [
-            {"count": count, **_kept(comparison)} for comparison, count in examined.failures
+            {"count": count, **_failure_record(comparison)}
+            for comparison, count in examined.failures
         ],
-        "listed": _listed(examined.listed),
+        "listed": _listed_records(examined.listed),
         "stale": examined.stale,
         "packages": examined.packages,
         "placement": examined.placement,
@@ -127,19 +134,22 @@ def examined_record(examined: Examined) -> dict[str, Any]:
 
 
 def release_records(releases: Iterable[Release]) -> dict[str, Any]:
-    """The releases of one candidate, the oldest first."""
+    """Return the records of the releases of one candidate, by version, in their order."""
     return {
-        each.version: {"generated": _stage(each.generated), "listed": _listed(each.listed)}
-        for each in releases
+        release.version: {
+            "generated": _stage_record(release.generated),
+            "listed": _listed_records(release.listed),
+        }
+        for release in releases
     }
 
 
-def _listed(listed: dict[str, Comparison]) -> dict[str, Any]:
-    return {key: _kept(comparison) for key, comparison in listed.items()}
+def _listed_records(listed: dict[str, Comparison]) -> dict[str, Any]:
+    return {key: _failure_record(comparison) for key, comparison in listed.items()}
 
 
-def _kept(comparison: Comparison) -> dict[str, Any]:
-    """What a reader of a failure needs; stacks and logs tell of the machine, and are left out."""
+def _failure_record(comparison: Comparison) -> dict[str, Any]:
+    """Return what a reader of a failure needs, without stacks and logs of the machine."""
     if comparison.fault:
         bare = replace(comparison.fault, stacks={}, log="", logs={})
         comparison = replace(comparison, fault=bare)
@@ -148,7 +158,8 @@ def _kept(comparison: Comparison) -> dict[str, Any]:
     return {"looks": name_of(comparison), **kept, "record": record}
 
 
-def _stage(stage: Stage) -> dict[str, Any]:
+def _stage_record(stage: Stage) -> dict[str, Any]:
+    """Return the record of a stage; JSON has no infinity for an error beyond every budget."""
     return {
         "verdicts": dict(stage.verdicts),
         "situations": {situation: dict(counts) for situation, counts in stage.situations.items()},

@@ -1,4 +1,4 @@
-"""The cases that a candidate is examined on."""
+"""Choose the cases that a candidate is examined on."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,21 +14,22 @@ from harness.generation import cases, drawn, generate
 DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "bf16")
 SPS = (2, 4)
 MOST_RANKS = 4
+# The argument of `generation.cases` for a field of a case.
 ARGUMENTS = {**ASKED, "model": "architectures"}
-# The examination says these, whatever a candidate states of them.
-ASKED_FOR = {"sp", "dp", "ranks"}
-# Enough to tell what a candidate takes.
+# Limits that drawing ignores: the examination itself sets these sizes.
+SET_HERE = {"sp", "dp", "ranks"}
+# So many cases are enough to see which values of a field a candidate takes.
 PROBED = 400
-# A candidate that refuses most of what is drawn has this many times as many drawn.
+# If a candidate refuses most cases, at most so many times the wanted number are drawn.
 DRAWN_AT_MOST = 16
 
 
-def as_stated(candidate: Published) -> dict[str, Any]:
-    """How its cases are drawn, so that few are drawn in vain."""
+def drawing_arguments(candidate: Published) -> dict[str, Any]:
+    """Return arguments of `generation.cases` that keep to the limits of a candidate."""
     arguments: dict[str, Any] = {"stated": []}
     for limit in candidate.limits.split():
         name, _, values = limit.partition("=")
-        if name in ASKED_FOR:
+        if name in SET_HERE:
             continue
         if name in ARGUMENTS:
             arguments[ARGUMENTS[name]] = tuple(values.split(","))
@@ -38,19 +39,19 @@ def as_stated(candidate: Published) -> dict[str, Any]:
 
 
 def what_it_takes(candidate: Published, seed: int) -> dict[str, list[str]]:
-    """The finest dtype, and of losses, architectures and kernels those that it takes any of."""
+    """Return the finest dtype that a candidate takes, and all losses, models and kernels."""
     fields: dict[str, Sequence[Any]] = {
         "dtype": DTYPES,
         "loss": get_args(LossContract),
         "model": get_args(Model),
         "kernel": get_args(Kernel),
     }
-    all_there_are = {"dtypes": DTYPES, "architectures": get_args(Model)}
+    every_value = {"dtypes": DTYPES, "architectures": get_args(Model)}
     probe = cases(
         sps=(1, *SPS),
         max_ranks=MOST_RANKS,
         max_steps=1,
-        **(all_there_are | as_stated(candidate)),
+        **(every_value | drawing_arguments(candidate)),
     )
     taken = [c for c in generate(probe, PROBED, seed) if candidate.supports(c) is None]
     takes = {
@@ -64,7 +65,10 @@ def what_it_takes(candidate: Published, seed: int) -> dict[str, list[str]]:
 def runnable(
     candidate: Published, takes: dict[str, list[Any]], sp: int, count: int, request: Request
 ) -> Iterator[Case]:
-    """Cases until so many of them can be run, in the order of the ranks that they need."""
+    """Draw cases until the candidate supports `count` of them; yield those of few ranks first.
+
+    The cases that it refuses are among them: a stage counts refusals too.
+    """
     if not all(takes.values()):
         return
     taken = {ARGUMENTS[name]: values for name, values in takes.items()}
@@ -72,7 +76,7 @@ def runnable(
         sps=(sp,),
         dps=(1,) if sp == 1 else (1, 2),
         max_ranks=MOST_RANKS,
-        **(as_stated(candidate) | taken),
+        **(drawing_arguments(candidate) | taken),
     )
     chosen, left = list[Case](), count
     for case in islice(drawn(strategy, request.seed), DRAWN_AT_MOST * count):
@@ -83,32 +87,36 @@ def runnable(
     yield from sorted(chosen, key=lambda case: case.ranks)
 
 
-def by_sp(
+def generated_by_sp(
     candidate: Published, takes: dict[str, list[Any]], request: Request
 ) -> Iterator[tuple[int, Iterator[Case]]]:
-    """Generated cases for each sp."""
+    """Yield each sp, and the generated cases for it."""
     for sp in SPS:
         yield sp, runnable(candidate, takes, sp, request.count, request)
 
 
-def on_meshes(
+def goldens_by_sp(
     goldens: Iterable[Case], candidate: Published, takes: dict[str, list[Any]]
 ) -> Iterator[Case]:
-    """Each golden's batch at every sp, as near to it as the candidate takes it."""
-    meshed = (nearest(golden, sp, candidate, takes) for golden in goldens for sp in SPS)
-    found = dict.fromkeys(c for c in meshed if c is not None and c.ranks <= MOST_RANKS)
+    """Yield each golden at every sp, changed as little as the candidate needs."""
+    variants = (nearest(golden, sp, candidate, takes) for golden in goldens for sp in SPS)
+    found = dict.fromkeys(c for c in variants if c is not None and c.ranks <= MOST_RANKS)
     yield from sorted(found, key=lambda case: case.ranks)
 
 
 def nearest(
     golden: Case, sp: int, candidate: Published, takes: dict[str, list[Any]]
 ) -> Case | None:
-    """With its own loss, model and kernel, or with others where it is refused with these."""
-    # The last is the first to be given up.
+    """Return a golden at this sp, with as many of its own fields as the candidate supports.
+
+    If the candidate supports no variant, return the one nearest to the golden; return None if no
+    variant is a valid case.
+    """
+    # The last field of the product varies first, and so is given up first.
     order = ("dtype", "kernel", "model", "loss")
-    nearer = [sorted(takes[name], key=getattr(golden, name).__ne__) for name in order]
+    choices = [sorted(takes[name], key=getattr(golden, name).__ne__) for name in order]
     variants = []
-    for values in product(*nearer):
+    for values in product(*choices):
         try:
             variants.append(replace(golden, sp=sp, **dict(zip(order, values, strict=True))))
         except InvalidCase:

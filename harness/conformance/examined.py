@@ -1,7 +1,7 @@
-"""One published candidate: first at sp 1, then on all goldens, then on generated cases.
+"""Examine one published candidate: at sp 1, then on all goldens, then on generated cases.
 
-At sp 1 no library can be blamed: what differs there is our wiring, or the step around the
-exchange, and then nothing else is asked.
+At sp 1 no library can be blamed: a failure there is one of our wiring, or of the step around the
+exchange. Then nothing else is asked.
 """
 
 import time
@@ -16,7 +16,7 @@ from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Published
 from harness.case import Case
 from harness.compare import Comparison, Verdict
-from harness.conformance.drawn import by_sp, on_meshes, runnable, what_it_takes
+from harness.conformance.drawn import generated_by_sp, goldens_by_sp, runnable, what_it_takes
 from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools
 from harness.conformance.request import Request
@@ -24,25 +24,26 @@ from harness.conformance.stage import Stage, stage_of
 from harness.judge import Job
 from harness.judge.known import recognised
 
+# How many cases are judged at sp 1.
 SMOKE = 25
 
 
 @dataclass(slots=True)
 class Examined:
-    """What was found of one candidate."""
+    """Everything that was found of one candidate."""
 
     candidate: str
-    # Where its ranks ran, and the version that this was.
+    # The environment of its ranks, as `library@version`.
     home: str
     takes: dict[str, list[str]]
     stages: dict[str, Stage] = field(default_factory=dict)
-    # Why it was not asked on, if it was not.
+    # Why it was examined at sp 1 only; empty if it was examined further.
     wiring: str = ""
-    # One of each kind that is not listed as known, shrunk, and how many there were.
+    # A failure of each kind that is not listed, shrunk, and how many cases failed like it.
     failures: list[tuple[Comparison, int]] = field(default_factory=list)
-    # What the smallest case of each listed bug came to.
+    # The comparison of the smallest case of each listed bug.
     listed: dict[str, Comparison] = field(default_factory=dict)
-    # Bugs that are listed and were not seen.
+    # Listed bugs whose smallest case did not fail as listed.
     stale: list[str] = field(default_factory=list)
     version: str = ""
     packages: dict[str, str] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class Examined:
 
     @property
     def unexamined(self) -> list[str]:
-        """What it was asked for and not examined; where it fails, that says enough."""
+        """The requirements that were not examined; none if a failure is reported instead."""
         if self.wiring or self.failures:
             return []
         stages = [stage.coverage for stage in self.stages.values()]
@@ -59,18 +60,18 @@ class Examined:
 
     @property
     def leans(self) -> list[str]:
-        """What is off by the same in every case, and by too little to be told in one."""
+        """The tensors that lean to one side over the passing cases of all stages."""
         leanings = (stage.leanings for stage in self.stages.values())
         return list(sum(leanings, Leanings()).told())
 
     @property
     def verdicts(self) -> Counter[str]:
-        """Counts of all stages together."""
+        """The verdicts of all stages together."""
         return sum((stage.verdicts for stage in self.stages.values()), Counter[str]())
 
 
 def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examined:
-    """Everything that is asked of one candidate."""
+    """Examine one candidate."""
     started = time.monotonic()
     named = locate(name)
     candidate = named.load()
@@ -88,13 +89,13 @@ def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examine
         elif not smoke.judged():
             examined.wiring = "nothing that was drawn at sp 1 could be run"
         else:
-            _go_on(examined, candidate, goldens, pools, request)
+            _examine_further(examined, candidate, goldens, pools, request)
         examined.placement = pools.place
     examined.seconds = round(time.monotonic() - started, 1)
     return examined
 
 
-def _go_on(
+def _examine_further(
     examined: Examined,
     candidate: Published,
     goldens: Mapping[str, Case],
@@ -102,25 +103,26 @@ def _go_on(
     request: Request,
 ) -> None:
     takes = examined.takes
-    batches = on_meshes(goldens.values(), candidate, takes)
+    batches = goldens_by_sp(goldens.values(), candidate, takes)
     examined.stages["goldens"] = stage_of(batches, candidate, pools)
-    for sp, asked in by_sp(candidate, takes, request):
+    for sp, asked in generated_by_sp(candidate, takes, request):
         examined.stages[f"sp {sp}"] = stage_of(asked, candidate, pools)
     for stage in examined.stages.values():
         examined.failures += smallest(stage, pools)
     for bug in bugs(candidate.library):
         if bug.is_in(examined.version) and can_show(candidate, bug):
-            examined.listed[bug.key] = seen = as_listed(bug, locate(candidate.name), pools)
-            # One may hide behind another that is listed too.
-            if recognised(seen).verdict is not Verdict.KNOWN:
+            comparison = judge_listed_bug(bug, locate(candidate.name), pools)
+            examined.listed[bug.key] = comparison
+            # If the case fails as another listed bug does, this bug may hide behind that one.
+            if recognised(comparison).verdict is not Verdict.KNOWN:
                 examined.stale.append(bug.key)
 
 
 def can_show(candidate: Published, bug: Bug) -> bool:
-    """Whether the smallest case of a bug is for this candidate."""
+    """Whether a candidate has a listed bug, and supports its smallest case."""
     return candidate.key in bug.candidate and candidate.supports(bug.case) is None
 
 
-def as_listed(bug: Bug, named: Named, pools: Pools) -> Comparison:
-    """What the smallest case of a listed bug comes to now."""
+def judge_listed_bug(bug: Bug, named: Named, pools: Pools) -> Comparison:
+    """Judge the smallest case of a listed bug."""
     return pools.of(bug.case.ranks).judge_one(Job(bug.case, named))

@@ -1,4 +1,4 @@
-"""The smallest case of a failure."""
+"""Find the smallest case of each kind of failure."""
 
 from harness.case import Case
 from harness.compare import Comparison, Verdict
@@ -13,7 +13,10 @@ SHRINK_SECONDS = 20.0
 
 
 def smallest(stage: Stage, pools: Pools) -> list[tuple[Comparison, int]]:
-    """One failure of each kind, a divergence shrunk, and seen on ranks that ran nothing before."""
+    """Return one failure of each kind, and how many cases failed like it.
+
+    A divergence is shrunk, and confirmed on ranks that ran nothing before.
+    """
     return [(_shrunk(first, pools), count) for first, count in stage.first.values()]
 
 
@@ -29,6 +32,7 @@ def _shrunk(first: Comparison, pools: Pools) -> Comparison:
     small = confirmed(case, first, pools.of(case.ranks))
     if small is None:
         return first
-    # On the way down one may slip into another fault, which is listed by what itself looks like.
-    itself = small.named(*(look for look in small.seen if not look.larger))
-    return first if recognised(itself).verdict is Verdict.KNOWN else small
+    # Shrinking may have slipped into a listed bug. `recognised` must look at this case alone, and
+    # not at the names that the larger case had.
+    alone = small.named(*(look for look in small.seen if not look.larger))
+    return first if recognised(alone).verdict is Verdict.KNOWN else small

@@ -1,4 +1,4 @@
-"""What was found in published releases: the list of it, with a page for each."""
+"""Write the page that lists all bugs of published packages, with a link to the page of each."""
 
 from collections.abc import Iterable
 
@@ -31,28 +31,30 @@ last column means that both say the same.
 
 
 def findings(libraries: Iterable[Library]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     listed = [(library, bug) for library in libraries for bug in bugs(library)]
     heads = ("package", "bug", "in its releases", "main branch", "reported")
-    found = table(heads, (_line(library, bug) for library, bug in listed))
-    names = table(("bug", "named", "where it differs"), (_name(*each) for each in listed))
+    found = table(heads, (_bug_row(library, bug) for library, bug in listed))
+    names = table(
+        ("bug", "named", "where it differs"), (_name_row(library, bug) for library, bug in listed)
+    )
     return HEAD + found + NAMES + names
 
 
-def _line(library: Library, bug: Bug) -> tuple[str, ...]:
+def _bug_row(library: Library, bug: Bug) -> tuple[str, ...]:
     page = f"[{bug.title}]({file_of(library, bug)})"
-    return library.distribution, page, _since(library, bug), bug.main, bug.link
+    return library.distribution, page, _affected_releases(library, bug), bug.main, bug.link
 
 
-def _name(library: Library, bug: Bug) -> tuple[str, str, str]:
-    """What experiments call it, and where that is not what is said of it."""
-    whose = f"{library.distribution}: {bug.key}"
+def _name_row(library: Library, bug: Bug) -> tuple[str, str, str]:
+    """Return a bug, the name that experiments give it, and how that differs from its page."""
+    label = f"{library.distribution}: {bug.key}"
     if bug.named:
-        return whose, f"`{bug.named}`", bug.differs
-    return whose, "", f"Not diagnosed: gone in {library.pinned}."
+        return label, f"`{bug.named}`", bug.differs
+    return label, "", f"Not diagnosed: gone in {library.pinned}."
 
 
-def _since(library: Library, bug: Bug) -> str:
+def _affected_releases(library: Library, bug: Bug) -> str:
     if bug.fixed:
         return f"{bug.since or 'earlier'}, not in {bug.fixed}"
     return f"{bug.since or library.pinned}, in {library.pinned} still there"

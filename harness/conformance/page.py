@@ -1,4 +1,4 @@
-"""The conformance table as Markdown, from what was found and kept."""
+"""Write the conformance page as Markdown, from the results."""
 
 import re
 from collections import Counter
@@ -27,16 +27,16 @@ plain torch stands in for flash-attn.
 
 
 def page(results: Results) -> str:
-    """The whole page."""
+    """Return the whole page."""
     candidates, releases = results["candidates"], results["releases"]
-    sections = (summary, _situations, _kinds, _failures, _refused)
+    sections = (summary, _situation_section, _property_section, _failure_section, _refusal_section)
     parts = [HEAD, *(section(candidates) for section in sections)]
-    parts += [_releases(releases), _packages(candidates)]
+    parts += [_release_section(releases), _package_section(candidates)]
     return "\n".join(part for part in parts if part)
 
 
 def summary(candidates: Mapping[str, Any]) -> str:
-    """One line for each candidate."""
+    """Return a table with a line for each candidate."""
     verdicts = ("cases", "passed", "known", "diverged", "fault", "unsupported")
     heads = (
         "candidate",
@@ -47,18 +47,19 @@ def summary(candidates: Mapping[str, Any]) -> str:
         "known bugs seen",
     )
     rows = []
-    for name, each in candidates.items():
-        counts = _all(each, "verdicts")
+    for name, record in candidates.items():
+        counts = _total(record, "verdicts")
         passed = sum(counts[verdict] for verdict in PASSED)
         judged = counts.total() - counts["UNSUPPORTED"]
-        seen = [key for key in each["listed"] if key not in each["stale"]]
-        note = f"{each['wiring']}; nothing else was asked" if each["wiring"] else ", ".join(seen)
-        stages = each["stages"].values()
+        wiring = record["wiring"]
+        seen = [key for key in record["listed"] if key not in record["stale"]]
+        note = f"{wiring}; nothing else was asked" if wiring else ", ".join(seen)
+        stages = record["stages"].values()
         stood_in = sorted({name for stage in stages for name in stage["stood_in"]})
         rows.append(
             (
                 f"`{name}`",
-                each["version"],
+                record["version"],
                 str(judged),
                 str(passed),
                 *(str(counts[verdict]) for verdict in ("KNOWN", "DIVERGED", "FAULT")),
@@ -72,39 +73,44 @@ def summary(candidates: Mapping[str, Any]) -> str:
 
 
 def by_library(results: Results) -> list[tuple[str, ...]]:
-    """One line for each library, the most used first, for who wants no more: heads first."""
-    of_library: dict[str, list[dict[str, Any]]] = {}
-    for each in results["candidates"].values():
-        of_library.setdefault(each["release"], []).append(each)
+    """Return a short table as rows, heads first, with a line for each library.
+
+    The most used library comes first.
+    """
+    by_release: dict[str, list[dict[str, Any]]] = {}
+    for record in results["candidates"].values():
+        by_release.setdefault(record["release"], []).append(record)
     verdicts = ("cases", "passed", "known", "diverged", "fault", "unsupported")
     heads = ("library", "release", "steps", *verdicts, "bugs", "what to do today")
-    of = {release: about(libraries()[release.partition("@")[0]]) for release in of_library}
+    abouts = {release: about(libraries()[release.partition("@")[0]]) for release in by_release}
     lines: list[tuple[str, ...]] = [heads]
-    for release in sorted(of_library, key=lambda release: -of[release].stars):
-        examined = of_library[release]
-        counts = sum((_all(each, "verdicts") for each in examined), Counter[str]())
-        bugs = {key for each in examined for key in each["listed"] if key not in each["stale"]}
+    for release in sorted(by_release, key=lambda release: -abouts[release].stars):
+        records = by_release[release]
+        counts = sum((_total(record, "verdicts") for record in records), Counter[str]())
+        bugs = {
+            key for record in records for key in record["listed"] if key not in record["stale"]
+        }
         refused = counts["UNSUPPORTED"]
         numbers = (
-            len(examined),
+            len(records),
             counts.total() - refused,
             sum(counts[verdict] for verdict in PASSED),
             *(counts[verdict] for verdict in ("KNOWN", "DIVERGED", "FAULT")),
         )
-        name, version = _library(examined[0]), examined[0]["version"]
+        name, version = _library(records[0]), records[0]["version"]
         share = f"{100 * refused / max(counts.total(), 1):.0f} %"
-        today = of[release].today
+        today = abouts[release].today
         lines.append((name, version, *map(str, numbers), share, str(len(bugs)), today))
     return lines
 
 
-def _situations(candidates: Mapping[str, Any]) -> str:
-    """By situation and library: how many cases did not pass, of those that were judged."""
+def _situation_section(candidates: Mapping[str, Any]) -> str:
+    """Return by situation and library how many of the judged cases did not pass."""
     judged: dict[str, Counter[str]] = {}
     failed: dict[str, Counter[str]] = {}
-    for each in candidates.values():
-        library = _library(each)
-        for stage in each["stages"].values():
+    for record in candidates.values():
+        library = _library(record)
+        for stage in record["stages"].values():
             for situation, counts in stage["situations"].items():
                 bad = sum(count for verdict, count in counts.items() if verdict not in PASSED)
                 judged.setdefault(situation, Counter())[library] += sum(counts.values())
@@ -130,11 +136,11 @@ def _situations(candidates: Mapping[str, Any]) -> str:
     return text + table(("situation", "judged", *libraries), rows)
 
 
-def _kinds(candidates: Mapping[str, Any]) -> str:
-    """By property: in how many of the cases that did not pass each was broken."""
+def _property_section(candidates: Mapping[str, Any]) -> str:
+    """Return by candidate how many of the cases that did not pass broke each property."""
     rows = []
-    for name, each in candidates.items():
-        wrong, stages = _all(each, "wrong"), each["stages"].values()
+    for name, record in candidates.items():
+        wrong, stages = _total(record, "wrong"), record["stages"].values()
         failed = sum(
             stage["verdicts"].get(verdict, 0)
             for stage in stages
@@ -155,17 +161,17 @@ def _kinds(candidates: Mapping[str, Any]) -> str:
     return text + table(("candidate", "failed", *WRONG, "loss alone sees nothing"), rows)
 
 
-def _failures(candidates: Mapping[str, Any]) -> str:
-    """What is not listed as known, in full."""
+def _failure_section(candidates: Mapping[str, Any]) -> str:
+    """Return each failure that is not listed, in full, and each listed bug that did not show."""
     parts: list[str] = []
-    for name, each in candidates.items():
+    for name, record in candidates.items():
         parts += [
             f"### `{name}`: {failure['looks']}, {failure['count']} cases\n\n"
             f"```\n{failure['explanation']}\n```\n"
-            for failure in each["failures"]
+            for failure in record["failures"]
         ]
         parts += [
-            f"`{name}`: `{key}` is listed as known and was not seen.\n" for key in each["stale"]
+            f"`{name}`: `{key}` is listed as known and was not seen.\n" for key in record["stale"]
         ]
     if not parts:
         return ""
@@ -175,12 +181,13 @@ def _failures(candidates: Mapping[str, Any]) -> str:
     )
 
 
-def _refused(candidates: Mapping[str, Any]) -> str:
+def _refusal_section(candidates: Mapping[str, Any]) -> str:
+    """Return the most frequent reasons for which cases were refused, by candidate."""
     rows = []
-    for name, each in candidates.items():
+    for name, record in candidates.items():
         reasons = Counter[str]()
-        for reason, count in _all(each, "refused").items():
-            # Which fields; their numbers are many.
+        for reason, count in _total(record, "refused").items():
+            # Join reasons that differ only in the numbers of a field.
             reasons[re.sub(r"=\d\S*", "", reason)] += count
         for reason, count in reasons.most_common(6):
             rows.append((f"`{name}`", reason, str(count)))
@@ -193,21 +200,22 @@ def _refused(candidates: Mapping[str, Any]) -> str:
     )
 
 
-def _releases(releases: Mapping[str, Any]) -> str:
-    """When a bug came, and when it went."""
+def _release_section(releases: Mapping[str, Any]) -> str:
+    """Return for each release how the smallest case of each listed bug came out."""
     parts = []
     for name, versions in releases.items():
-        keys = list(dict.fromkeys(key for each in versions.values() for key in each["listed"]))
+        records = versions.values()
+        keys = list(dict.fromkeys(key for record in records for key in record["listed"]))
         rows = []
-        for version, each in versions.items():
-            counts = Counter(each["generated"]["verdicts"])
+        for version, record in versions.items():
+            counts = Counter(record["generated"]["verdicts"])
             judged = counts.total() - counts["UNSUPPORTED"]
             passed = sum(counts[verdict] for verdict in PASSED)
             rows.append(
                 (
                     version,
                     f"{passed}/{judged}",
-                    *(each["listed"].get(key, {}).get("looks", "") for key in keys),
+                    *(record["listed"].get(key, {}).get("looks", "") for key in keys),
                 )
             )
         parts.append(f"### `{name}`\n\n" + table(("release", "passed", *keys), rows))
@@ -220,21 +228,24 @@ def _releases(releases: Mapping[str, Any]) -> str:
     return text + "\n".join(parts)
 
 
-def _packages(candidates: Mapping[str, Any]) -> str:
+def _package_section(candidates: Mapping[str, Any]) -> str:
+    """Return the packages that were installed for each release."""
     lines = []
-    for release, packages in {e["release"]: e["packages"] for e in candidates.values()}.items():
+    by_release = {record["release"]: record["packages"] for record in candidates.values()}
+    for release, packages in by_release.items():
         pins = ", ".join(f"{name} {version}" for name, version in packages.items())
         lines.append(f"- {release}: {pins}\n")
     return "## Installed\n\n" + "".join(lines) if lines else ""
 
 
-def _library(each: Mapping[str, Any]) -> str:
-    name: str = each["release"].partition("@")[0]
+def _library(record: Mapping[str, Any]) -> str:
+    name: str = record["release"].partition("@")[0]
     return name
 
 
-def _all(each: Mapping[str, Any], what: str) -> Counter[str]:
+def _total(record: Mapping[str, Any], field: str) -> Counter[str]:
+    """Add up a field of counts over all stages of a candidate."""
     total = Counter[str]()
-    for stage in each["stages"].values():
-        total.update(stage[what])
+    for stage in record["stages"].values():
+        total.update(stage[field])
     return total

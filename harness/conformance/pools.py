@@ -1,4 +1,4 @@
-"""The ranks that a candidate is asked on."""
+"""The pools of ranks that a candidate is judged on."""
 
 from contextlib import ExitStack
 
@@ -8,22 +8,24 @@ from harness.ranks.pool import RankPool
 
 
 class Pools(ExitStack):
-    """Ranks in one candidate's environment; exactly as many as a case needs.
+    """Pools in one candidate's environment, one for each number of ranks.
 
-    A library may make process groups of its own over all ranks there are.
+    A case gets exactly as many ranks as it needs: a library may make process groups over all
+    ranks that there are.
     """
 
-    def __init__(self, where: str, request: Request) -> None:
+    def __init__(self, home: str, request: Request) -> None:
         super().__init__()
-        self._where, self._request = where, request
+        self._home, self._request = home, request
         self._sessions: dict[int, Session] = {}
 
     def of(self, ranks: int) -> Session:
+        """Return the session on so many ranks; open their pool when it is first needed."""
         if ranks not in self._sessions:
             pool = RankPool(
                 ranks,
                 self._request.placement,
-                home=self._where,
+                home=self._home,
                 deadline=self._request.deadline,
             )
             self._sessions[ranks] = Session(self.enter_context(pool))
@@ -31,5 +33,5 @@ class Pools(ExitStack):
 
     @property
     def place(self) -> dict[str, str]:
-        """Where the last of them runs; nowhere before there is one."""
-        return [{}, *(each.pool.place for each in self._sessions.values())][-1]
+        """Where the pool runs that was opened last; empty if there is none."""
+        return [{}, *(session.pool.place for session in self._sessions.values())][-1]

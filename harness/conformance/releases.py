@@ -1,4 +1,4 @@
-"""Several releases of one library: when a bug came, and when it went."""
+"""Judge several releases of one library, to see when a bug came and when it went."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from harness.candidates import locate
 from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import Published
 from harness.compare import Comparison
-from harness.conformance.drawn import by_sp, what_it_takes
-from harness.conformance.examined import as_listed, can_show
+from harness.conformance.drawn import generated_by_sp, what_it_takes
+from harness.conformance.examined import can_show, judge_listed_bug
 from harness.conformance.pools import Pools
 from harness.conformance.request import Request
 from harness.conformance.stage import Stage, stage_of
@@ -16,18 +16,18 @@ from harness.conformance.stage import Stage, stage_of
 
 @dataclass(slots=True)
 class Release:
-    """What one release of a candidate did."""
+    """The findings for one release of a candidate."""
 
     candidate: str
     version: str
-    # Generated cases, of every sp.
+    # The generated cases of every sp.
     generated: Stage
-    # What the smallest case of each listed bug came to.
+    # The comparison of the smallest case of each listed bug.
     listed: dict[str, Comparison] = field(default_factory=dict)
 
 
 def sweep(name: str, versions: Sequence[str], request: Request) -> list[Release]:
-    """Ask every release the same questions, whatever is listed of it."""
+    """Judge every release on equal cases, and on all listed bugs, also those of other releases."""
     releases = []
     for version in versions:
         named = locate(f"{name}@{version}")
@@ -35,10 +35,12 @@ def sweep(name: str, versions: Sequence[str], request: Request) -> list[Release]
         assert isinstance(candidate, Published)
         with Pools(named.home, request) as pools:
             takes = what_it_takes(candidate, request.seed)
-            asked = (case for _, cases in by_sp(candidate, takes, request) for case in cases)
+            asked = (
+                case for _, cases in generated_by_sp(candidate, takes, request) for case in cases
+            )
             release = Release(name, version, stage_of(asked, candidate, pools))
             for bug in bugs(candidate.library):
                 if can_show(candidate, bug):
-                    release.listed[bug.key] = as_listed(bug, named, pools)
+                    release.listed[bug.key] = judge_listed_bug(bug, named, pools)
             releases.append(release)
     return releases

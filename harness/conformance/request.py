@@ -1,4 +1,4 @@
-"""What is asked of every candidate."""
+"""The request of an examination, equal for every candidate."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from harness.ranks.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """How many cases, from which seed, and on what."""
+    """How many cases, from which seed, on which devices, and how long a case may take."""
 
     # Generated cases for each sp.
     count: int = 100

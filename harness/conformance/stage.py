@@ -1,4 +1,4 @@
-"""One stage of an examination: the cases that it asks for, and how they came out."""
+"""One stage of an examination: judge its cases, and count how they came out."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,40 +18,43 @@ from harness.judge import Job
 from harness.judge.known import listed, recognised
 from harness.trace import GRADIENT, Kind
 
-# Each costs a launch of ranks; after so many of a kind more would tell nothing new.
+# Each fault costs a launch of ranks; more than so many of one kind would show nothing new.
 MOST_FAULTS = 16
-# Each costs a deadline as well.
+# Each hang also costs a deadline.
 MOST_HANGS = 4
-# A comparison of losses sees a difference from here on: what suites that compare them allow.
+# Suites that compare only losses allow a relative difference of so much.
 SEEN_BY_LOSS = 0.01
 WRONG_ALONE = "wrong at sp 1 as well: its model rounds more than plain training does"
 
 
 @dataclass(slots=True)
 class Stage:
-    """How its cases came out: counts, and the first failure of every kind."""
+    """How the cases of a stage came out: counts, and the smallest failure of every kind."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
-    # Situation, verdict: how many cases.
+    # By situation, the verdicts of the cases that were in it.
     situations: dict[str, Counter[str]] = field(default_factory=dict)
-    # What was wrong in how many cases.
+    # By property, how many of the cases that did not pass broke it.
     wrong: Counter[str] = field(default_factory=Counter)
-    # Cases in which something was wrong and the loss right within a hundredth.
+    # How many cases did not pass although the loss was right within a hundredth.
     unseen_by_loss: int = 0
+    # By the key of a listed bug, how many cases failed as is listed.
     known: Counter[str] = field(default_factory=Counter)
+    # By reason, how many cases the candidate does not support.
     refused: Counter[str] = field(default_factory=Counter)
-    # The largest error as a share of its budget, of what passed.
+    # The largest error of a case that passed, as a share of its budget.
     used: float = 0.0
     elements: int = 0
-    # What was examined, in cases that the candidate supports.
+    # How much was judged of the cases that the candidate supports.
     coverage: Coverage = field(default_factory=Coverage)
-    # In what passed.
     leanings: Leanings = field(default_factory=Leanings)
+    # Packages that plain torch stood in for.
     stood_in: set[str] = field(default_factory=set)
-    # By verdict and name, the smallest case and how many there were.
+    # By verdict and name, the smallest failure, and how many failures there were.
     first: dict[tuple[str, str], tuple[Comparison, int]] = field(default_factory=dict)
 
     def add(self, comparison: Comparison) -> None:
+        """Count one comparison."""
         verdict = comparison.verdict
         self.verdicts[verdict.name] += 1
         if verdict is Verdict.UNSUPPORTED:
@@ -69,26 +72,26 @@ class Stage:
             self._add_failure(comparison)
 
     def _add_failure(self, comparison: Comparison) -> None:
-        self.wrong.update(what_is_wrong(comparison))
+        self.wrong.update(broken_properties(comparison))
         self.unseen_by_loss += is_unseen_by_loss(comparison)
         if comparison.verdict is Verdict.KNOWN:
             self.known[comparison.reason.partition(" ")[0]] += 1
             return
         kind = comparison.verdict.name, name_of(comparison)
         first, count = self.first.get(kind, (comparison, 0))
-        smaller = min(first, comparison, key=lambda each: _size(each.case))
+        smaller = min(first, comparison, key=lambda failure: _case_size(failure.case))
         self.first[kind] = smaller, count + 1
 
     def judged(self) -> int:
-        """How many were run."""
+        """Return how many cases were run."""
         return self.verdicts.total() - self.verdicts[Verdict.UNSUPPORTED.name]
 
 
 def stage_of(asked: Iterable[Case], candidate: Published, pools: Pools) -> Stage:
-    """Every case on as many ranks as it needs.
+    """Judge every case on as many ranks as it needs.
 
-    A listed fault that was seen often enough is no longer asked for. One that nobody listed may be
-    behind any case, so that they end what is asked of these ranks.
+    Cases that can show a listed fault are left out after it was seen often enough. A fault that is
+    not listed may be behind any case: if it is seen often, the stage ends on this number of ranks.
     """
     stage = Stage()
     by_ranks: dict[int, list[Case]] = {}
@@ -97,80 +100,80 @@ def stage_of(asked: Iterable[Case], candidate: Published, pools: Pools) -> Stage
         if candidate.supports(case) is None:
             stage.coverage.ask(case)
     for ranks, batch in by_ranks.items():
-        _on_ranks(ranks, batch, candidate, pools, stage)
+        _judge_on_ranks(ranks, batch, candidate, pools, stage)
     return stage
 
 
-def _on_ranks(
+def _judge_on_ranks(
     ranks: int, batch: Sequence[Case], candidate: Published, pools: Pools, stage: Stage
 ) -> None:
-    named, faults, often = locate(candidate.name), Counter[Bug | None](), list[Bug]()
+    named, faults, seen_often = locate(candidate.name), Counter[Bug | None](), list[Bug]()
 
-    def worth_asking() -> Iterator[Job]:
+    def jobs() -> Iterator[Job]:
         for case in batch:
-            bug = next((bug for bug in often if not lacking(case, bug.when)), None)
-            # What cannot be run says so itself.
+            bug = next((bug for bug in seen_often if not lacking(case, bug.when)), None)
+            # A case that the candidate refuses is counted with the candidate's own reason.
             if bug is None or candidate.supports(case) is not None:
                 yield Job(case, named)
             else:
                 stage.add(unsupported(case, named.name, f"{bug.key}, listed: seen often enough"))
 
-    for comparison in pools.of(ranks).judge(worth_asking()):
-        seen = blamed(recognised(comparison), pools)
-        stage.add(seen)
-        if seen.fault is None:
+    for comparison in pools.of(ranks).judge(jobs()):
+        judged = excuse_rounding(recognised(comparison), pools)
+        stage.add(judged)
+        if judged.fault is None:
             continue
-        bug = listed(seen)
+        bug = listed(judged)
         faults[bug] += 1
-        if faults[bug] < (MOST_HANGS if seen.fault.kind is Kind.HUNG else MOST_FAULTS):
+        if faults[bug] < (MOST_HANGS if judged.fault.kind is Kind.HUNG else MOST_FAULTS):
             continue
         if bug is None:
             return
-        often.append(bug)
+        seen_often.append(bug)
 
 
-def blamed(seen: Comparison, pools: Pools) -> Comparison:
-    """Make it unsupported if its batch is wrong by rounding at sp 1 as well.
+def excuse_rounding(comparison: Comparison, pools: Pools) -> Comparison:
+    """Return a divergence as UNSUPPORTED if its batch is wrong by rounding at sp 1 too.
 
-    Nothing shared is to blame then. What is wrong there by more than rounding is kept: it may be
-    the library's.
+    Then nothing that ranks share is to blame. A batch that is wrong at sp 1 by more than rounding
+    stays a divergence: that may be a bug of the library.
     """
-    if seen.verdict is not Verdict.DIVERGED or seen.case.sp == 1:
-        return seen
-    alone = Job.again(seen, replace(seen.case, sp=1))
-    there = pools.of(alone.case.ranks).judge_one(alone)
-    if there.called == "low-precision":
-        return unsupported(seen.case, seen.candidate, WRONG_ALONE)
-    return seen
+    if comparison.verdict is not Verdict.DIVERGED or comparison.case.sp == 1:
+        return comparison
+    alone = Job.again(comparison, replace(comparison.case, sp=1))
+    at_sp_1 = pools.of(alone.case.ranks).judge_one(alone)
+    if at_sp_1.called == "low-precision":
+        return unsupported(comparison.case, comparison.candidate, WRONG_ALONE)
+    return comparison
 
 
 def name_of(comparison: Comparison) -> str:
-    """What a failure is called; a verdict where it has no name."""
+    """Return the name of a failure, or its verdict if it has no name."""
     return comparison.called or comparison.verdict.name
 
 
-def what_is_wrong(comparison: Comparison) -> Iterable[str]:
-    """Which of the things that must hold did not."""
+def broken_properties(comparison: Comparison) -> Iterable[str]:
+    """Return the properties that the candidate broke."""
     if comparison.fault:
         return ["no fault"]
     wrong = {result.key for result in comparison.keys if result.wrong}
-    kinds = {
+    is_broken = {
         "loss": "loss" in wrong,
         "losses of tokens": "nll" in wrong,
         "gradients": any(key.startswith(GRADIENT) for key in wrong),
         "every token once": bool(comparison.misfits),
     }
-    # In an order that is the same in every process.
-    return [kind for kind, holds in kinds.items() if holds]
+    # A list and not a set: its order is the same in every process.
+    return [name for name, broken in is_broken.items() if broken]
 
 
 def is_unseen_by_loss(comparison: Comparison) -> bool:
-    """Whether who compares losses alone would have let it pass."""
+    """Whether a comparison of losses alone would have let the case pass."""
     if comparison.loss is None:
         return False
     expected, got = comparison.loss
     return abs(got - expected) <= SEEN_BY_LOSS * abs(expected)
 
 
-def _size(case: Case) -> tuple[int, int]:
+def _case_size(case: Case) -> tuple[int, int]:
     return case.ranks, case.tokens

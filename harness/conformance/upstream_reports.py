@@ -1,4 +1,4 @@
-"""A page for each listed bug, for the maintainers of the library; a script lies beside it."""
+"""Write a page about each listed bug, for the maintainers of the library."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,9 +9,9 @@ from harness.candidates.published.library import Library, libraries
 from harness.conformance.document import Results
 
 FOLDER = "findings"
-# Its pin is the torch that all of them were run with.
+# The library whose pinned release is the torch that all scripts were run with.
 TORCH = "torch_context_parallel"
-WORDS = (
+TERMS = (
     "The harness compares the released step, on as many ranks as its case says, with plain "
     "training in one process, on the same batch and weights. Below, a candidate is a step under "
     "test, sp the number of ranks that share a sequence, and dp the number of replicas."
@@ -24,34 +24,34 @@ def upstream_reports(
     """Yield the file of each page, from the folder `docs`, and its text."""
     for library in libraries:
         for bug in bugs(library):
-            found = seen(library, bug, results)
+            found = first_sighting(library, bug, results)
             has_script = script_of(library, bug, docs).is_file()
             yield file_of(library, bug), upstream_report(library, bug, found, has_script)
 
 
 def file_of(library: Library, bug: Bug) -> str:
-    """Where its page is, from the folder of pages."""
+    """Return the path of a bug's page in the folder of pages."""
     return f"{FOLDER}/{library.name}/{bug.key}.md"
 
 
 def script_of(library: Library, bug: Bug, docs: Path) -> Path:
-    """Where its script is: it needs the library and nothing of ours."""
+    """Return the path of a bug's script, which needs the library and not the harness."""
     return (docs / file_of(library, bug)).with_suffix(".py")
 
 
 def upstream_report(
     library: Library, bug: Bug, found: Mapping[str, Any] | None, has_script: bool
 ) -> str:
-    """The whole page."""
-    parts = [f"# {bug.title}", f"{library.distribution} {_release(library, bug)}"]
-    parts += [bug.says, _listed(bug)]
-    parts += _script(library, bug) if has_script else []
-    parts += _mend(library, bug)
-    parts += ["## As the harness shows it", WORDS, *_shown(library, bug, found)]
+    """Return the whole page of a bug."""
+    parts = [f"# {bug.title}", f"{library.distribution} {_affected_releases(library, bug)}"]
+    parts += [bug.says, _fact_list(bug)]
+    parts += _script_section(library, bug) if has_script else []
+    parts += _mend_section(library, bug)
+    parts += ["## As the harness shows it", TERMS, *_evidence(library, bug, found)]
     return "\n\n".join(parts) + "\n"
 
 
-def _release(library: Library, bug: Bug) -> str:
+def _affected_releases(library: Library, bug: Bug) -> str:
     if bug.fixed:
         return f"{f'{bug.since} and later' if bug.since else ''}, gone in {bug.fixed}".lstrip(", ")
     since = f"; seen since {bug.since}" if bug.since not in ("", library.pinned) else ""
@@ -67,13 +67,13 @@ def _facts(bug: Bug) -> dict[str, str]:
     }
 
 
-def _listed(bug: Bug) -> str:
+def _fact_list(bug: Bug) -> str:
     facts = _facts(bug)
     facts["where"] = f"`{facts['where']}`"
     return "\n".join(f"- {name}: {fact}" for name, fact in facts.items())
 
 
-def _script(library: Library, bug: Bug) -> list[str]:
+def _script_section(library: Library, bug: Bug) -> list[str]:
     script = f"{bug.key}.py"
     needs = (
         f"[{script}]({script}) beside this page needs no GPU and nothing of the harness. We ran "
@@ -83,7 +83,7 @@ def _script(library: Library, bug: Bug) -> list[str]:
     return ["## Script", needs]
 
 
-def _mend(library: Library, bug: Bug) -> list[str]:
+def _mend_section(library: Library, bug: Bug) -> list[str]:
     parts = ["## How it could be mended", bug.mend]
     if bug.key in library.mends:
         name = f"{library.name}.{bug.candidate[0]}+{bug.key}"
@@ -94,7 +94,7 @@ def _mend(library: Library, bug: Bug) -> list[str]:
     return parts
 
 
-def _shown(library: Library, bug: Bug, found: Mapping[str, Any] | None) -> Iterator[str]:
+def _evidence(library: Library, bug: Bug, found: Mapping[str, Any] | None) -> Iterator[str]:
     kept = f"kept in `golden/vectors/{bug.golden}.json`."
     if found is None:
         yield f"Not run here; its case is `{bug.line}`, {kept}"
@@ -108,14 +108,14 @@ def _shown(library: Library, bug: Bug, found: Mapping[str, Any] | None) -> Itera
 
 
 def finding_record(key: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the picture page of a listed bug is made from: what it comes to, and what is known."""
+    """Return the record of a listed bug's page with pictures: its failure, and what is known."""
     library = libraries()[found["candidate"].partition(".")[0]]
     (bug,) = (bug for bug in bugs(library) if bug.key == key)
     known = {
         "says": bug.says,
         "in": ", ".join(f"{library.name}.{key}" for key in bug.candidate),
         **_facts(bug),
-        "release": _release(library, bug),
+        "release": _affected_releases(library, bug),
         "how it could be mended": bug.mend,
         "golden": bug.golden,
         "as a script": f"{found['replay']} --script report.py",
@@ -123,15 +123,15 @@ def finding_record(key: str, found: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "known": known}
 
 
-def seen(library: Library, bug: Bug, results: Results) -> Mapping[str, Any] | None:
-    """What it came to in the first of its entries where it was seen."""
+def first_sighting(library: Library, bug: Bug, results: Results) -> Mapping[str, Any] | None:
+    """Return the record of the first entry or release in which a bug was seen, or None."""
     candidates, releases = results["candidates"], results["releases"]
     records: list[Mapping[str, Any]] = []
     for name in (f"{library.name}.{key}" for key in bug.candidate):
         records += [candidates[name]] if name in candidates else []
         records += releases.get(name, {}).values()
-    for each in records:
-        listed: Mapping[str, Any] | None = each["listed"].get(bug.key)
+    for record in records:
+        listed: Mapping[str, Any] | None = record["listed"].get(bug.key)
         if listed and listed["looks"] in bug.looks:
             return listed
     return None

@@ -1,4 +1,4 @@
-"""The whole bank, tried on one pool or several, and its score."""
+"""Try a bank of mutants and benign variants on one pool or several, and score the trials."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ from harness.engine.engine import Engine, ThisProcess, run_all
 from harness.failure.smallest import smallest
 from harness.judge import Session
 
-# So much of what is found has to be called by its name.
+# At least this share of the killed mutants must be named right.
 NAMED_RIGHT = 0.9
 
 
 @dataclass(kw_only=True)
 class Score:
-    """All trials, in the order of the bank."""
+    """All trials, in the order of their keys in the bank."""
 
     mutants: list[Trial] = field(default_factory=list)
     benign: list[Trial] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Score:
 
     @property
     def hidden(self) -> list[Trial]:
-        """Mutants that are wrong at sp 1 too, if that is what they are compared with."""
+        """Mutants that are wrong at sp 1 too, if sp 1 is what they are compared with."""
         return [trial for trial in self.mutants if trial.hidden]
 
     @property
@@ -55,9 +55,10 @@ class Score:
 
     @property
     def passed(self) -> bool:
-        """Every mutant found that can be, nearly every one named, and nothing right flagged.
+        """Whether no mutant survives, nearly all are named right, and no variant is flagged.
 
-        Experiments, which give the names, need a reference of our own.
+        Names are required against plain training only: experiments, which give them, need it. A
+        score without a kill and without a benign variant shows nothing, and does not pass.
         """
         unnamed = len(self.named_right) < NAMED_RIGHT * len(self.killed)
         return (
@@ -68,7 +69,7 @@ class Score:
         )
 
     def record(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the score and all trials, as JSON has them."""
         return {
             "score": {
                 "mutants": len(self.mutants),
@@ -89,7 +90,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trier:
-    """Tries one after the other, on the same cases."""
+    """Tries mutants and benign variants on the same cases."""
 
     cases: Sequence[Case]
     session: Session
@@ -98,19 +99,19 @@ class Trier:
     against: Against = PLAIN
 
     def attempt(self, entry: Mutant | Benign) -> Trial:
-        """What becomes of it."""
+        """Judge a mutant or benign variant until its first failure."""
         if isinstance(entry, Benign):
             return try_benign(entry, self.cases, self.session, against=self.against)
         return try_mutant(
             entry,
             self.cases,
             self.session,
-            self._smaller if self.shrinks else None,
+            self._shrink if self.shrinks else None,
             required_only=self.required_only,
             against=self.against,
         )
 
-    def _smaller(self, failure: Comparison) -> Comparison:
+    def _shrink(self, failure: Comparison) -> Comparison:
         before = self.cases[: self.cases.index(failure.case)]
         return smallest(failure, self.session, before).smallest
 
@@ -120,27 +121,30 @@ def measure(
     variants: Sequence[Benign],
     trier: Trier,
 ) -> Score:
-    """Try all, one after the other."""
+    """Try all mutants and variants in this process, one after the other."""
     entries: dict[str, Mutant | Benign] = {entry.key: entry for entry in mutants}
     entries |= {entry.key: entry for entry in variants}
-    here = ThisProcess[str, Trial](lambda key: trier.attempt(entries[key]))
+    engine = ThisProcess[str, Trial](lambda key: trier.attempt(entries[key]))
     keys = [mutant.key for mutant in mutants], [variant.key for variant in variants]
-    return score(*keys, here, against=trier.against)
+    return score(*keys, engine, against=trier.against)
 
 
 def score(
     mutants: Sequence[str],
     variants: Sequence[str],
     engine: Engine[str, Trial],
-    told: Callable[[Trial], None] = lambda _trial: None,
+    on_trial: Callable[[Trial], None] = lambda _trial: None,
     *,
     against: Against = PLAIN,
 ) -> Score:
-    """Have all tried, wherever that is; what takes longest goes first."""
+    """Have an engine try all keys; call `on_trial` with each trial when it is done.
+
+    Benign variants go first: they are judged on all cases, and so take longest.
+    """
     started, trials = time.monotonic(), dict[str, Trial]()
     for key, trial in run_all([*variants, *mutants], engine):
         trials[key] = trial
-        told(trial)
+        on_trial(trial)
     return Score(
         mutants=[trials[key] for key in mutants],
         benign=[trials[key] for key in variants],

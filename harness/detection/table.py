@@ -1,4 +1,4 @@
-"""The kill table."""
+"""Show the kill table: what became of each mutant and benign variant, and the score."""
 
 from rich.console import Console
 from rich.table import Table
@@ -9,39 +9,39 @@ from harness.detection.score import Score
 from harness.detection.trial import Trial
 
 
-def show(power: Score, console: Console) -> None:
-    """Every mutant, every benign variant, and the score below them."""
-    if power.mutants:
-        console.print(_mutants(power.mutants))
-    if power.benign:
-        console.print(_benign(power.benign))
-    say(console, score(power))
-    for trial in power.survivors:
+def show(score: Score, console: Console) -> None:
+    """Show both tables, the score, and each mutant or variant that makes the score fail."""
+    if score.mutants:
+        console.print(_mutant_table(score.mutants))
+    if score.benign:
+        console.print(_benign_table(score.benign))
+    say(console, _score_line(score))
+    for trial in score.survivors:
         say(console, f"mutants.{trial.key} survives {trial.cases} cases: {trial.sentence}")
-    if power.hidden:
-        keys = ", ".join(trial.key for trial in power.hidden)
+    if score.hidden:
+        keys = ", ".join(trial.key for trial in score.hidden)
         say(console, f"wrong at sp 1 too: {keys}")
-    for trial in power.flagged:
+    for trial in score.flagged:
         say(console, f"\nbenign.{trial.key} was flagged: {trial.sentence}\n{trial.explanation}")
 
 
-def score(power: Score) -> str:
-    """One line."""
+def _score_line(score: Score) -> str:
+    """Return the score in one line."""
     parts = []
-    if power.mutants:
-        parts.append(f"{len(power.killed)} of {len(power.mutants)} mutants killed")
-        if power.hidden:
-            hidden = f"{len(power.hidden)} are wrong at sp 1 too, so that this does not show them"
-            parts.append(hidden)
-        parts.append(f"{len(power.named_right)} named right")
-        parts.append(f"median {power.median_seconds:.2g} s to the first failure")
-    if power.benign:
-        spared = len(power.benign) - len(power.flagged)
-        parts.append(f"{spared} of {len(power.benign)} benign variants left alone")
-    return f"{'; '.join(parts)}; {power.seconds:.0f} s in all"
+    if score.mutants:
+        parts.append(f"{len(score.killed)} of {len(score.mutants)} mutants killed")
+        if score.hidden:
+            hidden = len(score.hidden)
+            parts.append(f"{hidden} are wrong at sp 1 too, so that this does not show them")
+        parts.append(f"{len(score.named_right)} named right")
+        parts.append(f"median {score.median_seconds:.2g} s to the first failure")
+    if score.benign:
+        spared = len(score.benign) - len(score.flagged)
+        parts.append(f"{spared} of {len(score.benign)} benign variants left alone")
+    return f"{'; '.join(parts)}; {score.seconds:.0f} s in all"
 
 
-def _mutants(trials: list[Trial]) -> Table:
+def _mutant_table(trials: list[Trial]) -> Table:
     table = titled("mutants")
     table.add_column("mutant", no_wrap=True)
     for name in ("case", "s"):
@@ -54,7 +54,7 @@ def _mutants(trials: list[Trial]) -> Table:
             named.append(f", not {trial.expected}")
         table.add_row(
             Text(trial.key, "" if trial.failed or trial.hidden else "bold red"),
-            _found(trial),
+            _killing_case(trial),
             f"{trial.seconds:.1f}",
             trial.size,
             Text("wrong at sp 1 too") if trial.hidden else named,
@@ -62,7 +62,7 @@ def _mutants(trials: list[Trial]) -> Table:
     return table
 
 
-def _benign(trials: list[Trial]) -> Table:
+def _benign_table(trials: list[Trial]) -> Table:
     table = titled("benign variants")
     table.add_column("variant", no_wrap=True)
     for name in ("case", "s"):
@@ -70,10 +70,10 @@ def _benign(trials: list[Trial]) -> Table:
     table.add_column("the change", overflow="fold")
     for trial in trials:
         key = Text(trial.key, "bold red" if trial.failed else "")
-        table.add_row(key, _found(trial), f"{trial.seconds:.1f}", Text(trial.sentence))
+        table.add_row(key, _killing_case(trial), f"{trial.seconds:.1f}", Text(trial.sentence))
     return table
 
 
-def _found(trial: Trial) -> str:
-    """Which case it failed first; or how many it did not."""
+def _killing_case(trial: Trial) -> str:
+    """Return the number of the first case that failed, or `none` and how many were judged."""
     return str(trial.cases) if trial.failed else f"none of {trial.cases}"

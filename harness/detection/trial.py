@@ -1,4 +1,4 @@
-"""One mutant or benign variant, judged case after case like any candidate."""
+"""Judge one mutant or benign variant, case after case, like any candidate."""
 
 import time
 from collections import Counter
@@ -18,33 +18,35 @@ from harness.judge import Job, Session, diagnosed
 from harness.report import explain
 
 # The step that mutants and benign variants are made of.
-RIGHT = "native-gather"
+UNCHANGED_STEP = "native-gather"
 
 Shrink = Callable[[Comparison], Comparison]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What became of it."""
+    """The outcome for one mutant or benign variant."""
 
     key: str
     stage: str
     sentence: str
-    # How many cases were judged, and how long that took, up to the first failure.
+    # How many cases were judged up to the first failure, and how long that took.
     cases: int
     seconds: float
-    # The first failure, or an empty text and nothing.
+    # The first failure; these texts are empty if there was none.
     verdict: str = ""
     case: str = ""
     size: str = ""
     explanation: str = ""
-    # What experiments call it; where they tell nothing, what this one case looks like.
+    # The name that experiments give it, or what its case looks like if they find no name; and the
+    # name that the bank expects.
     named: str = ""
     expected: str = ""
-    # What it was said to need, and a case that killed it did not have.
+    # Needs of the mutant, as its bank has them, that the case which killed it does not meet.
     unmet: tuple[str, ...] = ()
     verdicts: dict[str, int] = field(default_factory=dict)
-    # Whether nobody can find it by its own step at sp 1, since it is wrong there as well.
+    # Whether it was compared with its own step at sp 1 and is wrong there too, so that it cannot
+    # be found.
     hidden: bool = False
 
     @property
@@ -65,92 +67,93 @@ def try_mutant(
     required_only: bool,
     against: Against,
 ) -> Trial:
-    """Judge it until it was found, and name it."""
+    """Judge a mutant until it is found, and name the failure."""
     started, verdicts = time.monotonic(), Counter[str]()
-    whole = mutant.candidate.name
-    named = locate(only_required(whole) if required_only else whole)
+    name = mutant.candidate.name
+    named = locate(only_required(name) if required_only else name)
     trial: dict[str, Any] = {
         "key": mutant.key,
         "stage": mutant.stage,
         "sentence": mutant.sentence,
         "expected": mutant.anomaly,
     }
-    first = _first_of_its_own(named, cases, session, against, verdicts)
+    first = _first_own_failure(named, cases, session, against, verdicts)
     if first is None:
         hidden = against == ITSELF and _is_wrong_at_sp_1(named, cases, session)
         return Trial(
             cases=verdicts.total(),
-            seconds=_since(started),
+            seconds=_seconds_since(started),
             verdicts=dict(verdicts),
             hidden=hidden,
             **trial,
         )
-    seconds = _since(started)
+    seconds = _seconds_since(started)
     small = diagnosed(shrink(first) if shrink else first, session)
     return Trial(
         cases=verdicts.total(),
         seconds=seconds,
-        size=size_of(small.case),
+        size=_describe_size(small.case),
         named=small.called,
         unmet=tuple(lacking(first.case, mutant.needs)),
         verdicts=dict(verdicts),
-        **_failure(first, small),
+        **_failure_fields(first, small),
         **trial,
     )
 
 
-def _first_of_its_own(
+def _first_own_failure(
     named: Named,
     cases: Sequence[Case],
     session: Session,
     against: Against,
     verdicts: Counter[str],
 ) -> Comparison | None:
-    """Its first failure that the right step does not have as well; each verdict is counted."""
+    """Return the first failure that the unchanged step does not have too; count each verdict."""
     left = list(cases)
-    for seen in session.judge(Job(case, named, against) for case in cases):
+    for comparison in session.judge(Job(case, named, against) for case in cases):
         left.pop(0)
-        verdicts[seen.verdict.name] += 1
-        # Ranks that cannot even run have not found it.
-        if worth_shrinking(seen):
+        verdicts[comparison.verdict.name] += 1
+        # Ranks that cannot start fail with every candidate, and so find no bug.
+        if worth_shrinking(comparison):
             break
     else:
         return None
-    right = Job(seen.case, locate(RIGHT), against)
-    if seen.fault is None or not session.judge_one(right).fault:
-        return seen
-    return _first_of_its_own(named, left, session, against, verdicts)
+    unchanged = Job(comparison.case, locate(UNCHANGED_STEP), against)
+    if comparison.fault is None or not session.judge_one(unchanged).fault:
+        return comparison
+    return _first_own_failure(named, left, session, against, verdicts)
 
 
 def _is_wrong_at_sp_1(named: Named, cases: Sequence[Case], session: Session) -> bool:
+    """Whether a mutant fails against plain training if every case has sp 1."""
     alone = (Job(replace(case, sp=1), named) for case in cases)
-    return any(seen.verdict.failed for seen in session.judge(alone))
+    return any(comparison.verdict.failed for comparison in session.judge(alone))
 
 
 def try_benign(
     variant: Benign, cases: Iterable[Case], session: Session, *, against: Against
 ) -> Trial:
-    """Judge it until it was taken for a bug; it must not be."""
+    """Judge a benign variant until a case fails, which no case should."""
     started, verdicts = time.monotonic(), Counter[str]()
     failed: dict[str, Any] = {}
     named = locate(variant.candidate.name)
     for comparison in session.judge(Job(case, named, against) for case in cases):
         verdicts[comparison.verdict.name] += 1
         if comparison.verdict.failed:
-            failed = {**_failure(comparison, comparison), "named": comparison.called}
+            failed = {**_failure_fields(comparison, comparison), "named": comparison.called}
             break
     return Trial(
         key=variant.key,
         stage="benign",
         sentence=variant.sentence,
         cases=verdicts.total(),
-        seconds=_since(started),
+        seconds=_seconds_since(started),
         verdicts=dict(verdicts),
         **failed,
     )
 
 
-def _failure(first: Comparison, small: Comparison) -> dict[str, Any]:
+def _failure_fields(first: Comparison, small: Comparison) -> dict[str, Any]:
     return {
         "verdict": first.verdict.name,
         "case": str(small.case),
@@ -158,12 +161,12 @@ def _failure(first: Comparison, small: Comparison) -> dict[str, Any]:
     }
 
 
-def size_of(case: Case) -> str:
-    """Rows, tokens and ranks in a few letters."""
+def _describe_size(case: Case) -> str:
+    """Describe rows, tokens and ranks in a few words."""
     rows = "1 row" if len(case.rows) == 1 else f"{len(case.rows)} rows"
     dp = f" dp {case.dp}" if case.dp > 1 else ""
     return f"{rows}, {case.tokens} tokens, sp {case.sp}{dp}"
 
 
-def _since(started: float) -> float:
+def _seconds_since(started: float) -> float:
     return round(time.monotonic() - started, 3)

@@ -1,4 +1,4 @@
-"""What `mutants` shows while it runs: a line that moves, or one for each trial."""
+"""Show the progress of `mutants`: a line that moves on a terminal, one line a trial in a log."""
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -8,7 +8,7 @@ from harness.detection.trial import Trial
 
 
 class Watch(Progress):
-    """Told of every trial."""
+    """A progress line; call it with each trial that is done."""
 
     def __init__(self, console: Console, total: int) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""What is known of a failure: both traces, and where every token stood.
+"""One judged run as evidence: both traces, and where each token stood.
 
 Legend: n any token of the case by its number, T tokens of one stream in order.
 """
@@ -19,8 +19,8 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
-    """The first wrong tensor of tokens; `tokens` are those that the oracle has."""
+class TokenTensor:
+    """A wrong tensor with one entry per token; `tokens` are those that the oracle has."""
 
     key: str
     tokens: Tokens
@@ -30,17 +30,17 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A comparison that diverged, and what it compared."""
+    """A comparison, and the two traces that it compared."""
 
     comparison: Comparison
     oracle: Trace
     got: Trace
-    # How many tokens each rank computed, padding included, if that is known.
+    # How many tokens each rank computed, padding included; empty if unknown.
     computed: tuple[int, ...] = ()
 
     @property
     def of_required(self) -> "Evidence":
-        """Leave out what a candidate need not show."""
+        """Return the evidence with the required keys alone."""
         keys = tuple(result for result in self.comparison.keys if is_required(result.key))
         got = self.got.only({key for key in self.got if is_required(key)})
         return replace(self, comparison=replace(self.comparison, keys=keys), got=got)
@@ -50,13 +50,13 @@ class Evidence:
         return self.comparison.case
 
     @cached_property
-    def wrong(self) -> list[str]:
+    def wrong_keys(self) -> list[str]:
         """Keys that hold a wrong element, in execution order."""
         return [result.key for result in self.comparison.keys if result.wrong]
 
     @cached_property
     def streams(self) -> list[Tokens]:
-        """Token numbers of each stream, in stream order."""
+        """The token numbers of each stream, in stream order."""
         layout = plan(self.case)
         return [
             np.concatenate([self.tokens_of(span.row) for span in stream.spans])
@@ -64,7 +64,7 @@ class Evidence:
         ]
 
     @cached_property
-    def replicas(self) -> Tokens:
+    def stream_replicas(self) -> Tokens:
         """The replica of each stream."""
         return np.array([stream.replica for stream in plan(self.case).streams])
 
@@ -73,13 +73,13 @@ class Evidence:
 
     @cached_property
     def stream_n(self) -> Tokens:
-        """Which stream each token is in."""
-        return self._by_token([np.full(len(s), i) for i, s in enumerate(self.streams)])
+        """The stream of each token."""
+        return self._from_streams([np.full(len(s), i) for i, s in enumerate(self.streams)])
 
     @cached_property
     def place_n(self) -> Tokens:
-        """Each token's position in its stream."""
-        return self._by_token([np.arange(len(s)) for s in self.streams])
+        """The position of each token in its stream."""
+        return self._from_streams([np.arange(len(s)) for s in self.streams])
 
     @cached_property
     def row_n(self) -> Tokens:
@@ -89,7 +89,7 @@ class Evidence:
 
     @cached_property
     def position_n(self) -> Tokens:
-        """Each token's position in its row."""
+        """The position of each token in its row."""
         offsets_n: Tokens = np.arange(self.case.tokens) - np.array(self.case.offsets)[self.row_n]
         return offsets_n
 
@@ -99,13 +99,13 @@ class Evidence:
 
     @cached_property
     def mask_n(self) -> Mask:
-        """Which tokens are targets, row starts excepted: nothing stands before them."""
+        """Which tokens are targets; the first token of a row never is, as none predicts it."""
         bits = np.array([bit == "1" for row in self.case.rows for bit in row.mask])
         return bits & (self.position_n > 0)
 
     @cached_property
     def owner_n(self) -> Tokens:
-        """Which rank computed each token; -1 where none did."""
+        """The rank that computed each token; -1 if no rank did."""
         owner_n = np.full(self.case.tokens, -1)
         nll = self.got["nll"]
         if nll.tokens is not None and nll.owners is not None:
@@ -114,7 +114,7 @@ class Evidence:
 
     @cached_property
     def targets(self) -> Tokens:
-        """Tokens that predict a target."""
+        """The tokens that predict a target."""
         tokens = self.oracle["nll"].tokens
         if tokens is None:
             raise ValueError("losses are of tokens")
@@ -122,7 +122,7 @@ class Evidence:
 
     @cached_property
     def labels_n(self) -> Tokens:
-        """The next token of the stream, of the last the first: before any is masked."""
+        """The label of each token before masking: the next id of its stream, cyclically."""
         labels_n = self.moved(self.ids_n, 1, fill=0)
         for stream in self.streams:
             labels_n[stream[-1]] = self.ids_n[stream[0]]
@@ -130,16 +130,16 @@ class Evidence:
 
     @cached_property
     def losses_n(self) -> Values:
-        """What each token lost; NaN where nobody says."""
+        """The loss of each token as the candidate emitted it; NaN where it emitted none."""
         nll = self.got["nll"]
-        return self.spread(nll.values.astype(np.float64), nll.tokens, np.nan)
+        return self.scatter(nll.values.astype(np.float64), nll.tokens, np.nan)
 
     @cached_property
     def local_n(self) -> Tokens:
-        """Each token's place among those of its stream that its rank holds."""
+        """The position of each token in its shard."""
         local_n = np.zeros(self.case.tokens, np.int64)
-        for piece in self.shards:
-            local_n[piece] = np.arange(len(piece))
+        for shard in self.shards:
+            local_n[shard] = np.arange(len(shard))
         return local_n
 
     @cached_property
@@ -153,26 +153,26 @@ class Evidence:
 
     @cached_property
     def row_end_n(self) -> Mask:
-        """The last token of every row."""
+        """Which tokens are the last of their row."""
         lengths = np.array([len(row) for row in self.case.rows])
         ends_n: Mask = self.position_n == lengths[self.row_n] - 1
         return ends_n
 
     @cached_property
     def left_padded_n(self) -> Mask:
-        """Tokens of rows that have padding before them in their micro-batch."""
+        """Which tokens are in a row that has padding before it in its micro-batch."""
         padded_n = np.zeros(self.case.tokens, bool)
         for stream in plan(self.case).streams:
             rows = [(span.row, span.stop - span.start) for span in stream.spans]
+            longest = max(length for _, length in rows)
             for row, length in rows:
-                longest = max(other for _, other in rows)
                 if self.case.rows[row].side == "left" and length < longest:
                     padded_n[self.tokens_of(row)] = True
         return padded_n
 
     @cached_property
     def before_padding_n(self) -> Mask:
-        """The last token of a stream on each rank that computes padding as well."""
+        """Which tokens are the last of a shard whose rank computes padding as well."""
         before_n = np.zeros(self.case.tokens, bool)
         for rank, computed in enumerate(self.computed):
             if computed > (self.owner_n == rank).sum():
@@ -182,20 +182,20 @@ class Evidence:
 
     @cached_property
     def edge_n(self) -> Mask:
-        """Tokens whose successor in the stream is not the next one on their rank."""
+        """Which tokens have their successor in the stream on another rank."""
         following = self.moved(self.owner_n, 1, fill=-2)
         edge_n: Mask = (following != self.owner_n) & (following != -2)
         return edge_n
 
     @cached_property
-    def ends_n(self) -> dict[str, Mask]:
-        """The last and the first tokens that a rank holds of a row which goes on elsewhere."""
+    def shard_ends(self) -> dict[str, Mask]:
+        """Which tokens are the last, or the first, on their rank of a row that is cut there."""
         owner, row = self.owner_n, self.row_n
         joints = (owner[1:] != owner[:-1]) & (row[1:] == row[:-1])
         return {"last": np.append(joints, False), "first": np.insert(joints, 0, False)}
 
     def moved(self, values_n: Tokens, by: int, *, fill: int) -> Tokens:
-        """For each token the value `by` places on in its stream."""
+        """Return for each token the value `by` places further on in its stream, or `fill`."""
         moved_n = np.full_like(values_n, fill)
         for stream in self.streams:
             at = np.arange(len(stream)) + by
@@ -204,23 +204,24 @@ class Evidence:
         return moved_n
 
     def next_in_shard(self, values_n: Tokens) -> Tokens:
-        """For each token the value of the next that its rank holds; the last has the first's."""
+        """Return for each token the value of the next one in its shard, cyclically."""
         moved_n = values_n.copy()
-        for piece in self.shards:
-            moved_n[piece] = values_n[np.roll(piece, -1)]
+        for shard in self.shards:
+            moved_n[shard] = values_n[np.roll(shard, -1)]
         return moved_n
 
-    def spread(self, values: Values, tokens: Tokens | None, fill: float) -> Values:
-        """By token number; `fill` where there is none."""
-        spread_n: Values = np.full((self.case.tokens, *values.shape[1:]), fill, values.dtype)
-        spread_n[tokens] = values
-        return spread_n
+    def scatter(self, values: Values, tokens: Tokens | None, fill: float) -> Values:
+        """Return the values by token number; `fill` where a token has none."""
+        scattered_n: Values = np.full((self.case.tokens, *values.shape[1:]), fill, values.dtype)
+        scattered_n[tokens] = values
+        return scattered_n
 
     def alike(self, one: Values, other: Values, *, dims: tuple[int, ...] = ()) -> Mask:
-        """Which elements agree, for the purpose of a description; all those over `dims`."""
+        """Return which elements agree well enough for a description; all along `dims` must."""
         return np.asarray(alike(one, other, self.case.dtype).all(dims))
 
-    def _by_token(self, parts: list[Tokens]) -> Tokens:
+    def _from_streams(self, parts: list[Tokens]) -> Tokens:
+        """Return by token number what `parts` hold stream by stream."""
         values_n = np.zeros(self.case.tokens, np.int64)
         for stream, part in zip(self.streams, parts, strict=True):
             values_n[stream] = part

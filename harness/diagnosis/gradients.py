@@ -1,4 +1,4 @@
-"""Gradients that are wrong although all that they were computed from is right."""
+"""Name gradients that are wrong although everything that they were computed from is right."""
 
 from collections.abc import Sequence
 
@@ -11,18 +11,18 @@ from harness.diagnosis.weights import name_factor
 from harness.trace import GRADIENT, MisfitKind
 from harness.trace.trace import Values
 
-# Rounding to a shorter format moves a value by less than this share of the tensor.
-COARSE = 2.0**-6
+# Rounding to a shorter format moves a value by less than this share of the tensor's largest.
+SMALL_ERROR = 2.0**-6
 
 
 def name_gradients(evidence: Evidence) -> Look:
-    """What the gradients have in common, whose forward pass is right."""
+    """Name what the wrong gradients have in common; the forward pass is right."""
     split = sorted({f.key for f in evidence.comparison.misfits if f.kind is MisfitKind.SPLIT})
     if split:
-        return Look("replica-split", f"ranks hold different copies of {_some(split)}")
+        return Look("replica-split", f"ranks hold different copies of {_first_names(split)}")
     scale = evidence.comparison.scale
     if evidence.comparison.against == ITSELF and not evidence.mask_n.any():
-        # A loss of nothing has no gradient, so that its scale is not what is wrong.
+        # Without targets the loss has no gradient, so its scale cannot be what is wrong.
         return Look("gradient-partial", "no token is a target: a term beside the loss is wrong")
     if scale is not None and scale.factor:
         return Look(name_factor(evidence, scale.factor).name, str(scale))
@@ -30,28 +30,28 @@ def name_gradients(evidence: Evidence) -> Look:
 
 
 def _name_unequal(evidence: Evidence) -> Look:
-    """Gradients that all ranks agree on, and that no common factor explains."""
-    wrong = [key for key in evidence.wrong if key.startswith(GRADIENT)]
+    """Name gradients that all ranks agree on and that no common factor explains."""
+    wrong = [key for key in evidence.wrong_keys if key.startswith(GRADIENT)]
     all_keys = [key for key in evidence.oracle if key.startswith(GRADIENT)]
-    said = f"{len(wrong)} of {len(all_keys)} gradients are wrong"
+    summary = f"{len(wrong)} of {len(all_keys)} gradients are wrong"
     pairs = [(evidence.oracle[key].values, evidence.got[key].values) for key in wrong]
     if not all(np.isfinite(got).all() for _, got in pairs):
         return Look("non-finite", f"first in {wrong[0]}")
-    # In the order of backward: what passes through the first one is wrong after it.
+    # Keys are in the order of backward: everything that passes through the first is wrong too.
     if not pairs[0][1].any():
-        return Look("gradient-missing", f"{said}: {_some(wrong[:1])} is zero")
-    if all(is_coarse(expected, got) for expected, got in pairs):
-        return Look("low-precision", f"{said}, by less than {COARSE:.2g} of each")
-    if not evidence.case.tied and _only_padding(evidence):
-        return Look("pad-leak", f"{said}: of the embedding only the row of the pad id")
-    how = "" if len(wrong) == len(all_keys) else f": {_some(wrong)}"
-    factor = _factor_of(evidence, pairs)
+        return Look("gradient-missing", f"{summary}: {_first_names(wrong[:1])} is zero")
+    if all(has_small_errors(expected, got) for expected, got in pairs):
+        return Look("low-precision", f"{summary}, by less than {SMALL_ERROR:.2g} of each")
+    if not evidence.case.tied and _only_pad_row_is_wrong(evidence):
+        return Look("pad-leak", f"{summary}: of the embedding only the row of the pad id")
+    names = "" if len(wrong) == len(all_keys) else f": {_first_names(wrong)}"
+    factor = _common_factor(evidence, pairs)
     by = f"each {factor:g} of the reference" if factor else "by no common factor"
-    return Look("gradient-partial", f"{said}, {by}{how}")
+    return Look("gradient-partial", f"{summary}, {by}{names}")
 
 
-def _factor_of(evidence: Evidence, pairs: Sequence[tuple[Values, Values]]) -> float:
-    """What all wrong gradients are times the expected; zero where they are that by no factor."""
+def _common_factor(evidence: Evidence, pairs: Sequence[tuple[Values, Values]]) -> float:
+    """Return the factor between the expected and the actual gradients; zero if there is none."""
     sides = zip(*pairs, strict=True)
     expected, got = (
         np.concatenate([x.ravel().astype(np.float64) for x in side]) for side in sides
@@ -60,10 +60,10 @@ def _factor_of(evidence: Evidence, pairs: Sequence[tuple[Values, Values]]) -> fl
     return factor if evidence.alike(factor * expected, got).all() else 0.0
 
 
-def name_uncut(evidence: Evidence) -> Look | None:
-    """Every rank uses the per-head parameters of the first rank's heads."""
+def name_uncut_heads(evidence: Evidence) -> Look | None:
+    """Name per-head parameters of which every rank uses those of the first rank's heads."""
     case = evidence.case
-    for key in evidence.wrong:
+    for key in evidence.wrong_keys:
         expected, got = evidence.oracle[key].values, evidence.got[key].values
         is_of_heads = key.startswith(GRADIENT) and expected.shape[:1] in (
             (case.heads,),
@@ -79,14 +79,14 @@ def name_uncut(evidence: Evidence) -> Look | None:
     return None
 
 
-def is_coarse(expected: Values, got: Values) -> bool:
-    """Whether every element is off by little, as after rounding to a shorter format."""
+def has_small_errors(expected: Values, got: Values) -> bool:
+    """Return whether every element is off by little, as after rounding to a shorter format."""
     wide = expected.astype(np.float64)
     largest = np.abs(wide).max(initial=0.0)
-    return bool((np.abs(got - wide) <= COARSE * largest).all())
+    return bool((np.abs(got - wide) <= SMALL_ERROR * largest).all())
 
 
-def _only_padding(evidence: Evidence) -> bool:
+def _only_pad_row_is_wrong(evidence: Evidence) -> bool:
     if f"{GRADIENT}embed" not in evidence.oracle:
         return False
     expected, got = (trace[f"{GRADIENT}embed"].values for trace in (evidence.oracle, evidence.got))
@@ -97,6 +97,6 @@ def _only_padding(evidence: Evidence) -> bool:
     )
 
 
-def _some(keys: list[str]) -> str:
+def _first_names(keys: list[str]) -> str:
     names = [key.removeprefix(GRADIENT) for key in keys]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

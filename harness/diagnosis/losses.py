@@ -1,7 +1,7 @@
-"""What the loss alone tells of the weights of tokens, where nobody knows or shows them.
+"""Name a wrong loss by the loss alone, if the weights of tokens are unknown.
 
-The model of a candidate that is compared with itself is not ours: its gradients cannot be read.
-But its loss is a sum of the losses of tokens, and some wrong counts give just that sum.
+Gradients of a candidate that is compared with itself cannot be read, because its model is not
+ours. But its loss is a sum of the losses of tokens, and some wrong counts give just that sum.
 """
 
 import numpy as np
@@ -12,31 +12,31 @@ from harness.diagnosis.weights import groupings
 from harness.trace import GRADIENT
 
 
-def told_by_loss(evidence: Evidence) -> Look:
-    """Losses of tokens are right, and neither the loss nor the gradients are."""
-    gradients = [key for key in evidence.wrong if key.startswith(GRADIENT)]
-    every = [key for key in evidence.oracle if key.startswith(GRADIENT)]
-    got, wanted = evidence.got["loss"].values, evidence.oracle["loss"].values
-    said = (
+def name_loss(evidence: Evidence) -> Look:
+    """Name a wrong loss whose gradients are wrong too, while the losses of tokens are right."""
+    wrong = [key for key in evidence.wrong_keys if key.startswith(GRADIENT)]
+    all_keys = [key for key in evidence.oracle if key.startswith(GRADIENT)]
+    got, expected = evidence.got["loss"].values, evidence.oracle["loss"].values
+    summary = (
         f"losses of tokens are right; the loss is {float(got):.6g} instead of "
-        f"{float(wanted):.6g}, and {len(gradients)} of {len(every)} gradients are wrong"
+        f"{float(expected):.6g}, and {len(wrong)} of {len(all_keys)} gradients are wrong"
     )
     fitting = {
         name: how
         for name, how, value in _other_means(evidence)
-        if evidence.alike(value, got).all() and not evidence.alike(value, wanted).all()
+        if evidence.alike(value, got).all() and not evidence.alike(value, expected).all()
     }
     if len(fitting) != 1:
-        return Look("weights-wrong", said)
+        return Look("weights-wrong", summary)
     ((name, how),) = fitting.items()
-    return Look(name, f"{said}: it is {how}")
+    return Look(name, f"{summary}: it is {how}")
 
 
 def _other_means(evidence: Evidence) -> list[tuple[str, str, np.ndarray]]:
-    """By other counts than those of the contract: a name, how, and the loss that it gives."""
+    """Return means by other counts than the contract's: a name, how, and the resulting loss."""
     nll = evidence.oracle["nll"]
     found = []
-    for name, said, groups in groupings(evidence):
+    for name, where, groups in groupings(evidence):
         parts = [nll.values[np.isin(evidence.targets, group)] for group in groups]
         means = [part.mean() for part in parts if len(part)]
         for count, how in (
@@ -45,5 +45,5 @@ def _other_means(evidence: Evidence) -> list[tuple[str, str, np.ndarray]]:
             (1, "the sum of the means"),
         ):
             if means:
-                found.append((name, f"{how} {said}", np.asarray(sum(means) / count)))
+                found.append((name, f"{how} {where}", np.asarray(sum(means) / count)))
     return found

@@ -1,9 +1,10 @@
-"""The loss that was trained on, read off the gradients.
+"""Compute the loss that was trained on from the gradients.
 
-Gradients are linear in those of the logits. The head's alone tells these, one for each token, as
-long as there are no more tokens than the hidden state is wide; and a token's own is its weight in
-the loss times (its probabilities - its label). So each token's weight and label are known though
-nobody shows them. All other gradients must follow: where they do not, backward is wrong.
+All gradients are linear in the gradient of the logits. The head's gradient alone determines it, a
+row for each token, as long as there are no more tokens than the hidden state is wide. And the row
+of a token is its weight in the loss times (its probabilities - its label). So the weight and the
+label of each token are known even if the candidate emits neither. All other gradients must follow
+from them; if they do not, backward is wrong.
 
 Legend: n any token of the case by its number, V vocabulary, D hidden.
 """
@@ -27,27 +28,28 @@ from harness.trace.trace import Tokens, Values
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the gradients say."""
+    """The weights and labels that the gradients imply."""
 
     weight_n: Values
     label_n: Tokens
-    # Whether each token's share has the form that a weight and a label give it.
-    is_of_labels: bool
-    # In the order of backward, the gradients that do not follow from it.
+    # Whether a weight and a label explain the gradient of each token's logits.
+    has_labels: bool
+    # The gradients that do not follow from the weights and labels, in the order of backward.
     unexplained: tuple[str, ...]
 
 
-def small(dtype: Dtype) -> float:
-    """By this share of the largest a gradient is measured that may be zero but for rounding.
+def least_size(dtype: Dtype) -> float:
+    """Return the least size, as a share of the largest gradient, by which errors are measured.
 
-    Its rounding is that of what cancelled in it, which the shorter format sees sooner.
+    A gradient that cancels to zero has the rounding errors of the terms that cancelled, and in a
+    shorter format these are larger.
     """
     return float(CLEAN[dtype] ** 0.5)
 
 
 def unlike(predicted: Mapping[str, Values], got: Trace, dtype: Dtype) -> tuple[str, ...]:
-    """Which gradients came out otherwise than this predicts."""
-    least = small(dtype) * max(float(np.abs(x).max()) for x in predicted.values())
+    """Return the keys whose gradients differ from the predicted ones."""
+    least = least_size(dtype) * max(float(np.abs(x).max()) for x in predicted.values())
     return tuple(
         key
         for key in got
@@ -56,7 +58,10 @@ def unlike(predicted: Mapping[str, Values], got: Trace, dtype: Dtype) -> tuple[s
 
 
 def read_loss(forward: Forward, got: Trace, label_n: Tokens) -> Reading | None:
-    """Weights and labels, `label_n` where a token has none; nothing where they cannot be told."""
+    """Compute weights and labels; None if the head's gradient does not determine them.
+
+    A token without a weight gets its label from `label_n`.
+    """
     x_nD, head = forward.hidden.detach(), got.get(f"{GRADIENT}head")
     if head is None or not np.isfinite(head.values).all():
         return None
@@ -64,31 +69,31 @@ def read_loss(forward: Forward, got: Trace, label_n: Tokens) -> Reading | None:
         return None
     of_head_VD = torch.from_numpy(head.values.astype(np.float64))
     of_logits_nV = torch.linalg.lstsq(x_nD.mT, of_head_VD.mT).solution
-    weight_n, found_n, is_of_labels = _weights(forward, of_logits_nV, label_n)
+    weight_n, found_n, has_labels = _weights_and_labels(forward, of_logits_nV, label_n)
     unexplained = unlike(forward.gradients(of_logits_nV), got, forward.case.dtype)
-    return Reading(weight_n, found_n, is_of_labels, unexplained)
+    return Reading(weight_n, found_n, has_labels, unexplained)
 
 
-def _weights(
+def _weights_and_labels(
     forward: Forward, of_logits_nV: torch.Tensor, label_n: Tokens
 ) -> tuple[Values, Tokens, bool]:
-    """By each label in turn, how much it would have to weigh, and what would be left then."""
+    """Fit a weight for every label, and take for each token the label that leaves the least."""
     shape_nVV = forward.logits.detach().softmax(-1)[:, None] - torch.eye(forward.case.vocab)
     dots_nV = torch.einsum("nv,nyv->ny", of_logits_nV, shape_nVV)
     weight_nV = dots_nV / shape_nVV.square().sum(-1)
     left_nV = (of_logits_nV[:, None] - weight_nV[:, :, None] * shape_nVV).norm(dim=-1)
-    # What is smaller is rounding.
+    # Anything smaller is rounding.
     least = CLEAN[forward.case.dtype] * of_logits_nV.norm(dim=-1).max()
     counts_n = (of_logits_nV.norm(dim=-1) > least).numpy()
     best_n = left_nV.argmin(-1)
     at_n = torch.arange(len(best_n))
     weight_n = np.where(counts_n, weight_nV[at_n, best_n].numpy(), 0.0)
-    is_of_labels = bool((left_nV[at_n, best_n] <= least).all())
-    return weight_n, np.where(counts_n, best_n.numpy(), label_n), is_of_labels
+    has_labels = bool((left_nV[at_n, best_n] <= least).all())
+    return weight_n, np.where(counts_n, best_n.numpy(), label_n), has_labels
 
 
 def looks_of_loss(evidence: Evidence, reading: Reading) -> list[Look]:
-    """What labels and weights may be called that the gradients tell; nothing if they are right."""
+    """Return every name that fits the labels and weights of a reading; none if they are right."""
     counted = np.flatnonzero(reading.weight_n)
     if (reading.label_n != evidence.labels_n).any():
         return list(looks_of_labels(evidence, counted, reading.label_n[counted]))

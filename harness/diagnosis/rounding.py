@@ -1,7 +1,7 @@
-"""Whether small errors are rounding.
+"""Decide whether small errors are rounding.
 
-What is rounded falls to one side or the other, by chance: move the weights a little, and errors
-are others. A formula that is a little wrong is as wrong beside them, in the same direction.
+Rounding up or down is a matter of chance: after the weights move a little, the errors are
+different. A formula that is a little wrong gives the same errors again, in the same direction.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,38 +15,40 @@ from harness.diagnosis.evidence import Evidence
 from harness.trace.trace import Values
 
 NUDGE = 2.0**-7
-# Cosine between errors here and on a neighbouring case. A wrong formula gave 0.995 or more;
-# rounding gave 0.89 at the most, and much less on one case of three.
-SMOOTH = 0.95
-ENOUGH = 3
+# Least cosine between the errors of a case and of its neighbour for a wrong formula. A wrong
+# formula gave 0.995 or more; rounding gave 0.89 at the most, and much less on one case of three.
+SAME_DIRECTION = 0.95
+ENOUGH_CASES = 3
 
 
 def is_rounding(wrong: Sequence[Evidence], ask: Callable[[Case], Evidence | None]) -> bool | None:
-    """Decide for the cases that go wrong; None if they cannot say."""
-    known = (_in_common(evidence, ask) for evidence in wrong)
-    shares = list(islice((share for share in known if share is not None), ENOUGH))
-    return min(shares) < SMOOTH if shares else None
+    """Decide for the cases that go wrong; None if no case allows a decision."""
+    known = (_cosine_of_errors(evidence, ask) for evidence in wrong)
+    cosines = list(islice((cosine for cosine in known if cosine is not None), ENOUGH_CASES))
+    return min(cosines) < SAME_DIRECTION if cosines else None
 
 
-def _in_common(evidence: Evidence, ask: Callable[[Case], Evidence | None]) -> float | None:
-    """The cosine between errors here and beside."""
+def _cosine_of_errors(evidence: Evidence, ask: Callable[[Case], Evidence | None]) -> float | None:
+    """Return the cosine between the errors with the case's weights and with moved ones."""
     moved = ask(replace(evidence.case, nudge=evidence.case.nudge + NUDGE))
     if moved is None:
         return None
-    here, beside = _errors(evidence), _errors(moved)
-    keys = [key for key in here if key in beside]
+    errors, moved_errors = _errors(evidence), _errors(moved)
+    keys = [key for key in errors if key in moved_errors]
     if not keys:
         return None
-    one, other = (np.concatenate([errors[key] for key in keys]) for errors in (here, beside))
+    one, other = (
+        np.concatenate([by_key[key] for key in keys]) for by_key in (errors, moved_errors)
+    )
     size = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float(one @ other) / size if np.isfinite(size) and size else None
 
 
 def _errors(evidence: Evidence) -> dict[str, Values]:
-    """Errors of what every candidate shows but the loss, each over the largest element."""
+    """Return the errors of required keys but the loss, each over the tensor's largest element."""
     return {
         key: ((evidence.got[key].values - wide) / max(float(np.abs(wide).max()), 1e-300)).ravel()
-        for key in evidence.of_required.wrong
+        for key in evidence.of_required.wrong_keys
         if key != "loss"
         for wide in (evidence.oracle[key].values.astype(np.float64),)
         if wide.shape == evidence.got[key].values.shape

@@ -1,48 +1,48 @@
-"""What is left to say where nothing fits: what it is not, and when it is gone."""
+"""Describe an unclassified failure: which names are excluded, and which change makes it right."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from harness.case import Case, InvalidCase, Row
 from harness.diagnosis.evidence import Evidence
-from harness.diagnosis.forward import passes
+from harness.diagnosis.forward import plain_passes
 from harness.diagnosis.hypotheses import variants
 
 
-def excluded(wrong: Sequence[Evidence]) -> str:
-    """Name the cases that no hypothesis explains."""
+def describe_excluded(wrong: Sequence[Evidence]) -> str:
+    """List the names of all hypotheses; none of them explains these cases."""
     smallest = _smallest(wrong)
-    streams = passes(smallest.case, smallest.owner_n)
+    streams = plain_passes(smallest.case, smallest.owner_n)
     names = {name for stream in streams for name, _, _ in variants(stream)}
     return f"it is none of {', '.join(sorted(names))}"
 
 
-def gone(wrong: Sequence[Evidence], ask: Callable[[Case], Evidence | None]) -> str:
-    """A case that goes wrong beside those that do not, one feature apart; or an empty text."""
+def describe_when_right(wrong: Sequence[Evidence], ask: Callable[[Case], Evidence | None]) -> str:
+    """Describe a wrong case and the features without which it is right; or an empty text."""
     case = _smallest(wrong).case
-    right = [how for how, other in _without(case) if _is_right(ask(other))]
+    right = [how for how, other in _without_one_feature(case) if _is_right(ask(other))]
     return f"{case} goes wrong, and is right {' or '.join(right)}" if right else ""
 
 
 def _smallest(wrong: Sequence[Evidence]) -> Evidence:
-    return min(wrong, key=lambda each: each.case.tokens)
+    return min(wrong, key=lambda evidence: evidence.case.tokens)
 
 
 def _is_right(evidence: Evidence | None) -> bool:
     return evidence is not None and evidence.comparison.verdict.passed
 
 
-def _without(case: Case) -> Iterator[tuple[str, Case]]:
-    """Yield the case with one feature less."""
-    whole = tuple(Row("1" * len(row), row.side) for row in case.rows)
-    right = tuple(Row(row.mask, "right") for row in case.rows)
+def _without_one_feature(case: Case) -> Iterator[tuple[str, Case]]:
+    """Yield the case without one of its features, each in turn, with a description of it."""
+    all_targets = tuple(Row("1" * len(row), row.side) for row in case.rows)
+    right_padded = tuple(Row(row.mask, "right") for row in case.rows)
     for how, change in (
         ("without a window", {"window": None}),
         ("in one micro-batch", {"micro_batches": 1}),
         ("with as many kv heads as heads", {"kv_heads": case.heads}),
         ("with one replica", {"dp": 1}),
-        ("with every token a target", {"rows": whole}),
-        ("without left padding", {"rows": right}),
+        ("with every token a target", {"rows": all_targets}),
+        ("without left padding", {"rows": right_padded}),
         ("with one row", {"rows": case.rows[:1], "ids": case.ids and case.ids[:1]}),
         ("with one layer", {"layers": 1}),
         ("after one step", {"steps": 1}),

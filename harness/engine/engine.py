@@ -1,4 +1,4 @@
-"""Where work is done: pools of ranks, here or elsewhere, that take one job after the other."""
+"""The interface of an engine, the engine that is this process, and the loop that does all jobs."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -7,90 +7,90 @@ from typing import Generic, Protocol, TypeVar
 Job = TypeVar("Job", bound=Hashable)
 Done = TypeVar("Done")
 Done_co = TypeVar("Done_co", covariant=True)
-# How often a job may be lost together with whoever does it.
+# How often a job may be lost before it is given up.
 MOST_LOSSES = 2
 
 
 class Lost(RuntimeError):
-    """Each place that got this job was lost; the message names it."""
+    """Every process that got this job ended before it was done; the message names the job."""
 
 
 class Engine(Protocol[Job, Done_co]):
-    """Where jobs are done, several at a time or one."""
+    """Does one job, or several at a time."""
 
     @property
     def has_room(self) -> bool:
-        """Whether another job can be begun."""
+        """Whether another job can begin."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether one that was begun is not finished."""
+        """Whether a job has begun and is not finished."""
 
     def begin(self, job: Job) -> None:
-        """Have it done."""
+        """Begin a job."""
 
     def finished(self) -> tuple[Job, Done_co | None] | None:
-        """Wait for whichever is done first; nothing is known of one whose place is gone.
+        """Wait for the first job that ends; return it and its result, None if it was lost.
 
-        Nothing at all, where there is room all of a sudden.
+        Return None instead if no job has ended, but there may be room for another now.
         """
 
     def stop(self) -> None:
-        """Finish those that were begun as they are."""
+        """Have the jobs under way end early, with what they know by then."""
 
 
 class ThisProcess(Generic[Job, Done]):
-    """This process; it does a job while that is waited for."""
+    """Does a job while the caller waits for it."""
 
     def __init__(self, work: Callable[[Job], Done]) -> None:
         self._work = work
-        self._begun: list[Job] = []
+        self._jobs: list[Job] = []
 
     @property
     def has_room(self) -> bool:
-        return not self._begun
+        return not self._jobs
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._begun)
+        return bool(self._jobs)
 
     def begin(self, job: Job) -> None:
-        self._begun.append(job)
+        self._jobs.append(job)
 
     def finished(self) -> tuple[Job, Done]:
-        job = self._begun.pop()
+        job = self._jobs.pop()
         return job, self._work(job)
 
     def stop(self) -> None:
-        """None is begun while nobody waits for it."""
-        self._begun.clear()
+        """Drop the job: it is not under way unless the caller waits for it."""
+        self._jobs.clear()
 
 
 class Losses(Generic[Job]):
     """How often each job was lost."""
 
     def __init__(self) -> None:
-        self._lost = Counter[Job]()
+        self._counts = Counter[Job]()
 
     def add(self, job: Job) -> None:
-        """It may be given to another, or `Lost` is raised."""
-        self._lost[job] += 1
-        if self._lost[job] == MOST_LOSSES:
+        """Count a loss; raise `Lost` if the job must not begin again."""
+        self._counts[job] += 1
+        if self._counts[job] == MOST_LOSSES:
             raise Lost(
                 f"{job}: whoever judged it was gone before it was done, {MOST_LOSSES} times"
             )
 
 
 def run_all(jobs: Iterable[Job], engine: Engine[Job, Done]) -> Iterator[tuple[Job, Done]]:
-    """What becomes of all of them, whichever is done first."""
+    """Do all jobs, and yield each with its result as soon as it is done."""
     waiting, losses = deque(jobs), Losses[Job]()
     while waiting or engine.is_busy:
         while waiting and engine.has_room:
             engine.begin(waiting.popleft())
-        came = engine.finished()
-        if came is None:
+        finished = engine.finished()
+        if finished is None:
             continue
-        job, done = came
+        job, done = finished
         if done is None:
             losses.add(job)
             waiting.appendleft(job)

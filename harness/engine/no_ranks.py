@@ -1,8 +1,8 @@
-"""The one thing that no engine can do without."""
+"""The exception for a command without ranks."""
 
 
 class NoRanks(RuntimeError):
-    """A command that can say nothing without ranks has none; the text explains it."""
+    """A command cannot do anything, because ranks do not start; the text explains why."""
 
     def __init__(self, text: str, summary: str) -> None:
         super().__init__(text)

@@ -1,6 +1,5 @@
-"""Several pools on this host: a process for each, that does one job after the other."""
+"""The engine of several processes on this host, each with ranks of its own."""
 
-import ctypes
 import json
 import multiprocessing
 import os
@@ -11,28 +10,41 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, Self
+from typing import Any, Generic, NoReturn, Self
 
 from harness.engine.engine import Done, Job
 from harness.engine.lot import Part
 from harness.engine.no_ranks import NoRanks
 from harness.importing import SAFE_PATH
+from harness.ranks.descendants import signal_when_orphaned
 from harness.unexpected import told_in_full
 from harness.untrusted import BadInput
 
-# What may come instead of a summary, followed by what is to be said of it.
+# A worker may send (REFUSED or NO_RANKS, text, summary) instead of a record.
 REFUSED, NO_RANKS = "refused", "no ranks"
-# As the kernel's header has it.
-PR_SET_PDEATHSIG = 1
 
-# Opens ranks, given what was asked for and which of several pools it is. Of each job they make a
-# record of what becomes of it.
+# Opens ranks, given the caller's arguments and which of several pools it is, and yields a function
+# that does a job and returns a record.
 Open = Callable[..., AbstractContextManager[Callable[[Any], Any]]]
+
+
+def failure_reply(error: Exception) -> tuple[str, str, str]:
+    """Return what a worker sends in place of a record, for `raise_failure` in the parent."""
+    if isinstance(error, BadInput):
+        return REFUSED, str(error), ""
+    if isinstance(error, NoRanks):
+        return NO_RANKS, str(error), error.summary
+    return NO_RANKS, f"harness: {told_in_full(error)}", f"{type(error).__name__}: {error}"
+
+
+def raise_failure(kind: str, text: str, summary: str) -> NoReturn:
+    """Raise the failure of a worker: `BadInput` or `NoRanks`."""
+    raise BadInput(text) if kind == REFUSED else NoRanks(text, summary)
 
 
 @dataclass(slots=True)
 class Worker(Generic[Job]):
-    """One process, and the job that it has."""
+    """One process, and the job that it does."""
 
     part: Part
     process: BaseProcess
@@ -41,34 +53,34 @@ class Worker(Generic[Job]):
 
 
 class Processes(Generic[Job, Done]):
-    """As many as there are pools; who is gone is replaced by another."""
+    """As many workers as there are pools; a worker that ends too early is replaced."""
 
     def __init__(
         self, opens: Open, asked: tuple[Any, ...], pools: int, read: Callable[[Any], Done]
     ) -> None:
-        # What they import and start must be theirs alone.
+        # A fork would share imported modules and started ranks with this process.
         self._context = multiprocessing.get_context("spawn")
         self._opens, self._asked, self._read = opens, asked, read
         self._workers: list[Worker[Job]] = []
-        self._stopped = False
+        self._is_stopped = False
         os.environ |= SAFE_PATH
-        # Begun beforehand, because it would unblock what is blocked here.
+        # Start it first: its start would unblock the signal that `_without_ctrl_c` blocks.
         resource_tracker.ensure_running()
         try:
             with _without_ctrl_c():
                 for number in range(1, pools + 1):
-                    self._workers.append(self._started(Part(number, pools)))
+                    self._workers.append(self._start_worker(Part(number, pools)))
         except BaseException:
             self.__exit__()
             raise
 
-    def _started(self, part: Part) -> Worker[Job]:
-        ours, theirs = self._context.Pipe()
-        words = self._opens, (*self._asked, part), os.getpid(), theirs
-        process = self._context.Process(target=_serve, args=words)
+    def _start_worker(self, part: Part) -> Worker[Job]:
+        own_end, its_end = self._context.Pipe()
+        arguments = self._opens, (*self._asked, part), os.getpid(), its_end
+        process = self._context.Process(target=_serve, args=arguments)
         process.start()
-        theirs.close()
-        return Worker(part, process, ours)
+        its_end.close()
+        return Worker(part, process, own_end)
 
     @property
     def count(self) -> int:
@@ -85,7 +97,7 @@ class Processes(Generic[Job, Done]):
     def begin(self, job: Job) -> None:
         worker = next(worker for worker in self._workers if worker.job is None)
         worker.job = job
-        # A worker that is gone is noticed when it is waited for.
+        # Sending fails only if the worker has ended, and `finished` will notice that.
         with suppress(OSError):
             worker.connection.send(job)
 
@@ -95,31 +107,29 @@ class Processes(Generic[Job, Done]):
         assert isinstance(connection, Connection)
         worker = busy[connection]
         try:
-            said: Any = json.loads(connection.recv_bytes())
+            reply: Any = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
-            said = None
-        if isinstance(said, list):
-            what, text, summary = said
-            raise BadInput(text) if what == REFUSED else NoRanks(text, summary)
+            reply = None
+        if isinstance(reply, list):
+            raise_failure(*reply)
         job, worker.job = worker.job, None
         assert job is not None
-        if said is not None:
-            return job, self._read(said)
+        if reply is not None:
+            return job, self._read(reply)
         self._end(worker)
         self._workers.remove(worker)
-        if not self._stopped:
+        if not self._is_stopped:
             with _without_ctrl_c():
-                self._workers.append(self._started(worker.part))
+                self._workers.append(self._start_worker(worker.part))
         return job, None
 
     def stop(self) -> None:
-        """They tell what they know by then."""
-        self._stopped = True
+        """Ask every worker to end its job early, and to send what it knows by then."""
+        self._is_stopped = True
         for worker in self._workers:
             worker.process.terminate()
 
     def _end(self, worker: Worker[Job]) -> None:
-        """It has told all, or nobody waits for it any more."""
         worker.connection.close()
         worker.process.kill()
         worker.process.join()
@@ -134,7 +144,7 @@ class Processes(Generic[Job, Done]):
 
 @contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """A Ctrl-C at the terminal is for us alone; we ask those we start to end in order."""
+    """Block Ctrl-C, also in processes that start meanwhile: `stop` asks them to end instead."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:
         yield
@@ -143,16 +153,15 @@ def _without_ctrl_c() -> Iterator[None]:
 
 
 def _serve(opens: Open, asked: tuple[Any, ...], parent: int, connection: Connection) -> None:
-    """One process: do jobs, tell what each came to, and end when nobody asks any more."""
+    """Do jobs in a worker process and send their records, until the parent ends or stops it."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal_when_orphaned(signal.SIGTERM)
     if os.getppid() != parent:
         return
-    told: object = None
     try:
-        # A worker that is asked to end before this has nothing to report.
+        # Before this, SIGTERM ends the worker at once: it has nothing to report.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with opens(*asked) as work:
             while True:
@@ -160,12 +169,7 @@ def _serve(opens: Open, asked: tuple[Any, ...], parent: int, connection: Connect
                 connection.send_bytes(json.dumps(record).encode())
     except (KeyboardInterrupt, EOFError, BrokenPipeError):
         return
-    except BadInput as error:
-        told = REFUSED, str(error), ""
-    except NoRanks as error:
-        told = NO_RANKS, str(error), error.summary
-    except Exception as error:  # noqa: BLE001 - it says nothing of the candidate
-        told = NO_RANKS, f"harness: {told_in_full(error)}", f"{type(error).__name__}: {error}"
-    # Nobody may be there any more to hear it.
-    with suppress(BrokenPipeError):
-        connection.send_bytes(json.dumps(told).encode())
+    except Exception as error:  # noqa: BLE001 - it is no failure of the candidate
+        # The parent may have ended.
+        with suppress(BrokenPipeError):
+            connection.send_bytes(json.dumps(failure_reply(error)).encode())

@@ -1,8 +1,8 @@
-"""Pools on the hosts of a Ray cluster, that do one job after the other.
+"""The engine of actors on the hosts of a Ray cluster, each with an ordinary pool.
 
-Each has a placement group of its own, with as many CPUs or GPUs of one host as it has ranks. In it
-lives an actor with an ordinary pool. Hosts may come and go: a pool whose host is gone starts anew
-where there is room, and what it was about is judged by another.
+Each actor has a placement group of its own, with as many CPUs or GPUs of one host as it has ranks.
+Hosts may come and go. If a pool's host is lost, the pool starts anew where there is room, and its
+job is lost: the caller begins it again.
 """
 
 import logging
@@ -22,15 +22,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from harness.engine.engine import Done, Job
 from harness.engine.no_ranks import NoRanks
-from harness.engine.processes import NO_RANKS, REFUSED, Open
-from harness.unexpected import told_in_full
+from harness.engine.processes import Open, failure_reply, raise_failure
 from harness.untrusted import BadInput
 
-# How long the first pool may take to find a host.
+# Seconds that the first pool may take to find a host.
 PATIENCE = 180.0
-# And how long an address may take to answer.
+# Seconds that an address may take to answer.
 ATTEMPT = 5.0
-# Pools that are gone before they have ranks, for each that is wanted.
+# How many pools may end before they have ranks, for each requested pool.
 MOST_NEVER_OPEN = 3
 
 
@@ -39,46 +38,42 @@ class NoCluster(BadInput):
 
 
 class PoolActor:
-    """What an actor is: an ordinary pool on whichever host it was given."""
+    """An ordinary pool on the host that Ray chose for the actor."""
 
     def __init__(self, folder: str, opens: Open, asked: tuple[Any, ...]) -> None:
         os.chdir(folder)
-        # It says so for what computes in its actors. Ranks are processes of their own.
+        # Ray sets it for actors that compute themselves. Ranks are processes of their own.
         os.environ.pop("OMP_NUM_THREADS", None)
         self._opens, self._asked = opens, asked
         self._stack = ExitStack()
         self._work: Any = None
 
     def open(self) -> Any:
-        """Nothing once there are ranks to be asked, or what is to be said instead."""
-        return self._told(self._open)
+        """Start the ranks; return None, or the failure to raise in the controller."""
+        return self._call(self._open)
 
     def do(self, job: Any) -> Any:
-        """The record of what becomes of it, or the same."""
-        return self._told(lambda: self._work(job))
+        """Do a job; return its record, or the failure to raise in the controller."""
+        return self._call(lambda: self._work(job))
 
     def _open(self) -> None:
         self._work = self._stack.enter_context(self._opens(*self._asked))
 
-    def _told(self, do: Callable[[], Any]) -> Any:
+    def _call(self, do: Callable[[], Any]) -> Any:
         try:
             try:
                 return do()
             except Exception:
-                # The pool's own context turns an error of its ranks into words.
+                # Leave the context that opened the ranks, which explains their errors.
                 with self._stack:
                     raise
-        except BadInput as error:
-            return REFUSED, str(error), ""
-        except NoRanks as error:
-            return NO_RANKS, str(error), error.summary
-        except Exception as error:  # noqa: BLE001 - it says nothing of the candidate
-            return NO_RANKS, f"harness: {told_in_full(error)}", f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - it is no failure of the candidate
+            return failure_reply(error)
 
 
 @dataclass(slots=True, eq=False)
 class PoolSlot(Generic[Job]):
-    """One actor, what it is waited for, and the job that it has."""
+    """One actor, the result that it has to return, and its job."""
 
     group: Any
     actor: Any
@@ -88,7 +83,7 @@ class PoolSlot(Generic[Job]):
 
 
 class RayCluster(Generic[Job, Done]):
-    """So many pools, wherever there is room for them."""
+    """So many pools, wherever the cluster has room for them."""
 
     def __init__(
         self,
@@ -101,21 +96,21 @@ class RayCluster(Generic[Job, Done]):
         device: str,
         quiet: bool,
     ) -> None:
-        # What is asked depends on how late it is.
+        # A function, because the arguments of a later pool may depend on the time.
         self._opens, self._asked, self._read = opens, asked, read
         self._slots: list[PoolSlot[Job]] = []
-        # How many were gone before they had ranks.
+        # How many pools ended before they had ranks.
         self._never_open = 0
-        self._stopped = False
+        self._is_stopped = False
         self._stack = ExitStack()
         if quiet:
-            # What Ray prints is no part of a document.
+            # Ray's output must not get into a JSON document.
             self._stack.enter_context(redirect_stdout(sys.stderr))
         _connect()
         try:
-            kind = _kind(device)
+            kind = _resource(device)
             self._bundle = {kind: float(ranks)}
-            self._pools = _pools(pools, kind, ranks)
+            self._pools = _count_pools(pools, kind, ranks)
             for _ in range(self._pools):
                 self._slots.append(self._new_slot())
         except BaseException:
@@ -149,33 +144,32 @@ class RayCluster(Generic[Job, Done]):
         slot.job, slot.answer = job, slot.actor.do.remote(job)
 
     def finished(self) -> tuple[Job, Done | None] | None:
-        waited = {s.answer: s for s in self._slots if s.job is not None or not s.is_open}
-        # An actor with a job has no deadline here: each of its cases has a time limit.
-        ready, _ = ray.wait([*waited], timeout=None if self.is_busy else PATIENCE)
+        awaited = {s.answer: s for s in self._slots if s.job is not None or not s.is_open}
+        # A job needs no deadline here, because each of its cases has one.
+        ready, _ = ray.wait([*awaited], timeout=None if self.is_busy else PATIENCE)
         if not ready:
             raise NoRanks(
-                f"harness: no host of the Ray cluster had {_words(self._bundle)} to spare for "
+                f"harness: no host of the Ray cluster had {_describe(self._bundle)} to spare for "
                 f"{PATIENCE:g} s",
                 "no host of the cluster has room for a pool",
             )
-        slot = waited[ready[0]]
+        slot = awaited[ready[0]]
         job, slot.job = slot.job, None
         try:
-            said = ray.get(ready[0])
+            reply = ray.get(ready[0])
         except (RayActorError, GetTimeoutError):
-            # Gone with its host, most likely.
+            # Most likely its host is lost.
             _end(slot)
             self._slots.remove(slot)
-            if not self._stopped:
+            if not self._is_stopped:
                 self._replace(slot)
             return None if job is None else (job, None)
-        if isinstance(said, tuple):
-            what, text, summary = said
-            raise BadInput(text) if what == REFUSED else NoRanks(text, summary)
+        if isinstance(reply, tuple):
+            raise_failure(*reply)
         if job is None:
             slot.is_open = True
             return None
-        return job, self._read(said)
+        return job, self._read(reply)
 
     def _replace(self, slot: PoolSlot[Job]) -> None:
         self._never_open += not slot.is_open
@@ -187,8 +181,8 @@ class RayCluster(Generic[Job, Done]):
         self._slots.append(self._new_slot())
 
     def stop(self) -> None:
-        """What they have judged of a lot by then nobody can ask them."""
-        self._stopped = True
+        """Kill every pool: an actor cannot return what it knows in the middle of a job."""
+        self._is_stopped = True
         for slot in self._slots:
             _end(slot)
 
@@ -200,13 +194,14 @@ class RayCluster(Generic[Job, Done]):
             "scheduling_strategy": PlacementGroupSchedulingStrategy(group),
             "max_restarts": 0,
         }
-        host: Any = ray.remote(PoolActor)
-        actor = host.options(**options).remote(str(Path.cwd()), self._opens, self._asked())
+        remote_class: Any = ray.remote(PoolActor)
+        create = remote_class.options(**options).remote
+        actor = create(str(Path.cwd()), self._opens, self._asked())
         return PoolSlot(group, actor, actor.open.remote())
 
 
 def _connect() -> None:
-    """To the cluster that RAY_ADDRESS names, or the one of this host."""
+    """Connect to the cluster that RAY_ADDRESS names, or to the one of this host."""
     address = os.environ.get("RAY_ADDRESS", "auto")
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "/" not in host:
@@ -226,21 +221,21 @@ def _connect() -> None:
             runtime_env={"env_vars": {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}},
         )
     except (ConnectionError, ValueError, RuntimeError, RayError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise NoCluster(
-            f"--on=ray: RAY_ADDRESS={address}: no cluster can be reached: {said}"
+            f"--on=ray: RAY_ADDRESS={address}: no cluster can be reached: {reason}"
         ) from None
 
 
-def _kind(device: str) -> str:
-    """What a rank takes one of."""
+def _resource(device: str) -> str:
+    """Return the resource of which each rank takes one."""
     if device == "auto":
         return "GPU" if any(node["Resources"].get("GPU") for node in _hosts()) else "CPU"
     return "GPU" if device == "cuda" else "CPU"
 
 
-def _pools(text: str, kind: str, ranks: int) -> int:
-    """As many as were asked for, or as many as there is room for."""
+def _count_pools(text: str, kind: str, ranks: int) -> int:
+    """Return the requested number of pools, or for "auto" as many as there is room for."""
     if text != "auto":
         return int(text)
     return max(1, sum(int(node["Resources"].get(kind, 0)) // ranks for node in _hosts()))
@@ -251,7 +246,7 @@ def _hosts() -> list[dict[str, Any]]:
     return [node for node in nodes if node["Alive"]]
 
 
-def _words(bundle: dict[str, float]) -> str:
+def _describe(bundle: dict[str, float]) -> str:
     return " and ".join(f"{count:g} {kind}s" for kind, count in bundle.items())
 
 

@@ -1,4 +1,4 @@
-"""Whether a failure is the case's own, or needs what its ranks ran before it."""
+"""Whether a case fails by itself, or only after other cases, or only beside more ranks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,76 +12,79 @@ from harness.judge.stages import ask_ranks
 from harness.trace import Unsupported
 
 
-def on_fresh_ranks(
-    job: Job, session: Session, before: Sequence[Case] = (), ranks: int = 0
+def judge_on_fresh_ranks(
+    job: Job, session: Session, history: Sequence[Case] = (), ranks: int = 0
 ) -> Comparison:
-    """Judge a job on ranks that ran nothing else, or nothing but these; on so many at least.
+    """Judge a job on at least `ranks` new ranks, which run only the history before it.
 
-    What the candidate refuses of these has not run before it.
+    The comparison records the history without the cases that the candidate refuses.
     """
-    needed = max(each.ranks for each in (*before, job.case))
-    with session.fresh(max(needed, ranks)) as others:
-        ran = run_before(before, job, others)
-        seen = others.judge_one(job)
-        beside = others.pool.size if others.pool.size > needed else 0
-        return replace(seen, before=ran, ranks=beside)
+    needed = max(case.ranks for case in (*history, job.case))
+    with session.fresh(max(needed, ranks)) as fresh:
+        ran = run_history(history, job, fresh)
+        comparison = fresh.judge_one(job)
+        recorded_ranks = fresh.pool.size if fresh.pool.size > needed else 0
+        return replace(comparison, before=ran, ranks=recorded_ranks)
 
 
-def run_before(cases: Sequence[Case], job: Job, session: Session) -> tuple[Case, ...]:
-    """Have the ranks run these, whatever comes of it, and all that they are compared with.
+def run_history(cases: Sequence[Case], job: Job, session: Session) -> tuple[Case, ...]:
+    """Run these cases on the session's ranks as if they were judged, and ignore how they end.
 
-    Return those that the candidate does not refuse.
+    Return the cases that the job's candidate does not refuse.
     """
     runs = [ask_ranks(replace(job, case=case), session.pool) for case in cases]
     return tuple(run.job.case for run in runs if not isinstance(run.outcome(), Unsupported))
 
 
-def rooted_in(before: Sequence[Case], seen: Comparison, session: Session) -> Comparison:
-    """A failure after these cases, said to be of a stale state if it passes without them."""
-    if not before or not seen.verdict.failed:
-        return seen
-    alone = on_fresh_ranks(Job.again(seen), session, ranks=seen.ranks)
-    if mark_of(alone).same_kind(mark_of(seen)):
-        return seen
-    return seen.rooted("stale-state", unless_they_ran(before))
+def name_stale_state(
+    history: Sequence[Case], comparison: Comparison, session: Session
+) -> Comparison:
+    """Name a failure seen after a history `stale-state` if fresh ranks do not show it without."""
+    if not history or not comparison.verdict.failed:
+        return comparison
+    alone = judge_on_fresh_ranks(Job.again(comparison), session, ranks=comparison.ranks)
+    if mark_of(alone).same_kind(mark_of(comparison)):
+        return comparison
+    return comparison.rooted("stale-state", unless_they_ran(history))
 
 
 def confirmed(
     small: Case, failure: Comparison, session: Session, before: Sequence[Case] = ()
 ) -> Comparison | None:
-    """What fresh ranks show of a failure on a smaller case, where it is still that failure."""
-    again = on_fresh_ranks(Job.again(failure, small), session, before, failure.ranks)
+    """Judge a smaller case on fresh ranks; return None unless it fails in the same way."""
+    again = judge_on_fresh_ranks(Job.again(failure, small), session, before, failure.ranks)
     if not mark_of(again).same_kind(mark_of(failure)):
         return None
     if again.seen_as == failure.seen_as or failure.against == ITSELF:
-        # Without experiments the name is that which the replay gives.
+        # Against itself there are no experiments, so the name must be the one a replay gives.
         return again
-    # A small case may look like several things; the one it was made of said which it is.
+    # A small case may fit several names; the larger case that it came from decides.
     return again.named(*(replace(look, larger=True) for look in failure.seen), *again.seen)
 
 
-def with_what_it_needs(
+def find_outside_cause(
     failure: Comparison, earlier: Sequence[Case], session: Session
 ) -> Comparison | None:
-    """A failure that fresh ranks do not show, and what they must have run to show it.
+    """Name a failure that its case alone does not show; return None if fresh ranks show it.
 
-    Nothing where it is the case's own: fresh ranks show it.
+    The name is `ranks-beside` if it needs more ranks, `stale-state` if it needs a history out of
+    the `earlier` cases, and `not-repeatable` if it never fails again.
     """
     if failure.seen_as == "not-repeatable":
-        # What comes and goes by chance needs nothing.
+        # A failure that comes and goes by chance needs nothing.
         return None
     job, size = Job.again(failure), session.pool.size
-    alone = on_fresh_ranks(job, session)
+    alone = judge_on_fresh_ranks(job, session)
     if mark_of(alone).same_kind(mark_of(failure)):
         return None
-    own = failure.case.ranks
-    if not alone.ranks and own < size:
-        again = on_fresh_ranks(job, session, ranks=size)
+    needed = failure.case.ranks
+    if not alone.ranks and needed < size:
+        again = judge_on_fresh_ranks(job, session, ranks=size)
         if mark_of(again).same_kind(mark_of(failure)):
-            why = f"it passes where there are {own}, and not where there are {size}"
+            why = f"it passes where there are {needed}, and not where there are {size}"
             return again.rooted("ranks-beside", why)
-    for before in _suspects(earlier):
-        again = on_fresh_ranks(job, session, before)
+    for history in _suspected_histories(earlier):
+        again = judge_on_fresh_ranks(job, session, history)
         if mark_of(again).same_kind(mark_of(failure)):
             return again.rooted("stale-state", unless_they_ran(again.before))
     why = "on fresh ranks it passes, also after what ran before it"
@@ -89,12 +92,13 @@ def with_what_it_needs(
 
 
 def unless_they_ran(before: Sequence[Case]) -> str:
-    many = "another case" if len(before) == 1 else f"{len(before)} others"
-    return f"it passes unless its ranks ran {many} before it"
+    """Return the sentence that a failure needs these cases before it."""
+    cases = "another case" if len(before) == 1 else f"{len(before)} others"
+    return f"it passes unless its ranks ran {cases} before it"
 
 
-def _suspects(earlier: Sequence[Case]) -> Iterator[Sequence[Case]]:
-    """What is remembered is mostly the last thing, or the first."""
+def _suspected_histories(earlier: Sequence[Case]) -> Iterator[Sequence[Case]]:
+    """Yield the last case, the first, then all: ranks mostly remember the last or the first."""
     if earlier:
         yield earlier[-1:]
     if len(earlier) > 1:

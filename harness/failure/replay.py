@@ -1,4 +1,4 @@
-"""A failure seen again: whether it is the same, and how little it takes to see it."""
+"""A failure shown again: whether it is the same one, and what else can be found out about it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,8 +10,8 @@ from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.bundle import Bundle
 from harness.failure.bundle.keep import keep
-from harness.failure.confirm import rooted_in, run_before
-from harness.failure.same_numbers import known_alike
+from harness.failure.confirm import name_stale_state, run_history
+from harness.failure.same_numbers import find_same_numbers
 from harness.failure.shrink import worth_shrinking
 from harness.failure.signature import Mark, mark_of
 from harness.failure.smallest import fewest_layers, smallest
@@ -21,18 +21,19 @@ from harness.report import comparison_record, explain
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """What has become of a failure, and that in words."""
+class BundleMatch:
+    """How a replayed failure relates to the one in its bundle."""
 
     outcome: Literal["same", "changed", "gone"]
     was: Mark
     now: Mark
+    # The sentence for people.
     says: str
 
 
 @dataclass(slots=True)
 class Shown:
-    """A comparison, and what else was found out: a line for people, a field for programs."""
+    """A replayed comparison with further findings: a line for people, a field for programs."""
 
     comparison: Comparison
     lines: list[str] = field(default_factory=list)
@@ -44,38 +45,38 @@ class Shown:
 
     @property
     def failed(self) -> bool:
-        """Whether it can be looked at any closer."""
+        """Whether its case failed, so that it can be shrunk and diagnosed."""
         return worth_shrinking(self.comparison)
 
     def beside(self, bundle: Bundle, device: str) -> None:
-        """Say whether it is the failure in a bundle."""
-        seen = again(bundle, self.comparison, device)
-        self._add("again", seen.outcome, seen.says, to_builtins(seen))
+        """Add whether it is the failure in a bundle."""
+        match = match_bundle(bundle, self.comparison, device)
+        self._add("again", match.outcome, match.says, to_builtins(match))
 
     def bisect_layers(self, session: Session) -> None:
-        """Say with how few layers it still fails."""
+        """Add the fewest layers with which it still fails."""
         case = self.comparison.case
         fewest = fewest_layers(self.comparison, session).case
-        says = (
+        line = (
             f"{fewest.layers} of {case.layers} still fail: {fewest}"
             if fewest.layers < case.layers
             else f"with fewer than {case.layers} it does not fail"
         )
         value = {"fewest": fewest.layers, "of": case.layers, "case": str(fewest)}
-        self._add("layers", "layers", says, value)
+        self._add("layers", "layers", line, value)
 
     def diagnose(self, session: Session) -> None:
-        """Name it by experiments."""
+        """Name the failure by experiments on other cases."""
         self.comparison = diagnosed(self.comparison, session)
 
     def compare_with_known(self, session: Session) -> None:
-        """Cite the mutants that give the same wrong numbers."""
-        found, compared = known_alike(self.comparison, session)
-        said = [
-            f"the same numbers as {each.key}: {each.sentence} ({', '.join(each.threads)})"
-            for each in found
+        """Add the mutants that give the same wrong numbers, and how many were compared."""
+        found, compared = find_same_numbers(self.comparison, session)
+        cited = [
+            f"the same numbers as {mutant.key}: {mutant.sentence} ({', '.join(mutant.threads)})"
+            for mutant in found
         ]
-        for line in [*(said or ["no known bug gives the same numbers"]), compared]:
+        for line in [*(cited or ["no known bug gives the same numbers"]), compared]:
             self.lines.append(f"  like    {line}")
         self.fields["like"] = [
             {"key": mutant.key, "sentence": mutant.sentence, "threads": mutant.threads}
@@ -83,7 +84,7 @@ class Shown:
         ]
 
     def shrink(self, session: Session) -> None:
-        """Show a smaller case instead."""
+        """Replace the comparison with that of its smallest case."""
         was, shrunk = self.comparison.case, smallest(self.comparison, session)
         self.comparison = shrunk.smallest
         end = "" if shrunk.finished else "; time ran out before everything was tried"
@@ -95,12 +96,12 @@ class Shown:
         )
 
     def keep(self, session: Session, campaign: dict[str, Any] | None = None) -> None:
-        """Write a bundle of it; the path stands last."""
+        """Write its bundle, and add the path."""
         place = keep(self.comparison, session.pool, campaign=campaign)
         self._add("bundle", "bundle", place, place)
 
-    def _add(self, name: str, head: str, says: str, value: object) -> None:
-        self.lines.append(f"  {head:<7} {says}")
+    def _add(self, name: str, head: str, line: str, value: object) -> None:
+        self.lines.append(f"  {head:<7} {line}")
         self.fields[name] = value
 
     def text(self) -> str:
@@ -111,22 +112,25 @@ class Shown:
 
 
 def look(job: Job, session: Session, before: Sequence[Case] = (), ranks: int = 0) -> Shown:
-    """Trace a job fully on ranks that ran these before it; as many as were asked for."""
-    ran = run_before(before, job, session)
-    seen = session.trace(job)
-    return Shown(rooted_in(ran, replace(seen, before=ran, ranks=ranks), session))
+    """Run the cases before it, then trace the job on everything that its candidate emits.
+
+    `ranks` is how many ranks were asked for, or 0 if that is as many as the cases need.
+    """
+    ran = run_history(before, job, session)
+    traced = replace(session.trace(job), before=ran, ranks=ranks)
+    return Shown(name_stale_state(ran, traced, session))
 
 
-def again(bundle: Bundle, seen: Comparison, device: str) -> Again:
-    """What was kept beside what is seen now, on this device."""
-    was, now, other = bundle.mark, mark_of(seen), bundle.origin.device
+def match_bundle(bundle: Bundle, comparison: Comparison, device: str) -> BundleMatch:
+    """Compare the mark in a bundle with that of a comparison made on this device."""
+    was, now, other = bundle.mark, mark_of(comparison), bundle.origin.device
     if now == was:
-        return Again("same", was, now, f"as in the bundle: {was}")
+        return BundleMatch("same", was, now, f"as in the bundle: {was}")
     why = (
         f"; that was on {other}, and it was not seen on {device}: it may depend on the device"
         if other not in ("", device)
         else ""
     )
-    if seen.verdict.passed:
-        return Again("gone", was, now, f"it passes now; in the bundle it is {was}{why}")
-    return Again("changed", was, now, f"in the bundle it is {was}; now it is {now}{why}")
+    if comparison.verdict.passed:
+        return BundleMatch("gone", was, now, f"it passes now; in the bundle it is {was}{why}")
+    return BundleMatch("changed", was, now, f"in the bundle it is {was}; now it is {now}{why}")

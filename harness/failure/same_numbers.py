@@ -16,57 +16,67 @@ from harness.diagnosis.readout import unlike
 from harness.judge import Session
 from harness.judge.diagnosed import Asked
 
-LIKE_SECONDS = 60.0
-# Cases near the failing one, and on how many it has to go wrong: one alone fits many.
-NEAR, ENOUGH = 9, 2
-# These give no numbers.
-WITHOUT_NUMBERS = ("crashed", "collective-mismatch")
+SECONDS = 60.0
+NEIGHBOURS = 9
+# Many bugs give the same numbers on a single case, so a candidate must be wrong on more.
+FEWEST_WRONG_CASES = 2
+# A mutant with one of these anomalies ends in a fault, so it has no numbers to compare.
+ANOMALIES_WITHOUT_NUMBERS = ("crashed", "collective-mismatch")
 
 
-def known_alike(failure: Comparison, session: Session) -> tuple[list[Mutant], str]:
-    """Mutants, other than the candidate itself, that give its numbers; and what was compared."""
+def find_same_numbers(failure: Comparison, session: Session) -> tuple[list[Mutant], str]:
+    """Return the mutants that give the candidate's numbers, and a sentence on what was compared.
+
+    They are compared on the failing case and on cases like it. The candidate itself is left out.
+    """
     if failure.against == ITSELF:
         return [], "known bugs are of our own model, and the step is compared with itself"
-    until = time.monotonic() + LIKE_SECONDS
+    until = time.monotonic() + SECONDS
     ask = Asked(locate(failure.candidate), session, until)
-    cases = [failure.case, *islice(neighbours(failure.case, {}), NEAR)]
+    cases = [failure.case, *islice(neighbours(failure.case, {}), NEIGHBOURS)]
     seen = [evidence for evidence in map(ask, cases) if evidence is not None]
-    wrong = sum(each.comparison.verdict is Verdict.DIVERGED for each in seen)
-    if wrong < ENOUGH:
+    wrong = sum(evidence.comparison.verdict is Verdict.DIVERGED for evidence in seen)
+    if wrong < FEWEST_WRONG_CASES:
         return [], f"on {wrong} of {len(seen)} cases it goes wrong, which is too few to compare"
-    others, compared = list(_others(failure.candidate)), 0
+    mutants, compared = list(_comparable_mutants(failure.candidate)), 0
     found = []
-    for mutant in others:
-        gives = _gives(mutant, seen, session, until)
+    for mutant in mutants:
+        is_alike = _gives_same_numbers(mutant, seen, session, until)
         if time.monotonic() > until:
-            # What it said last may be no answer.
+            # The time may have run out in the middle of this mutant, so its result does not count.
             break
         compared += 1
-        found += [mutant] if gives else []
+        found += [mutant] if is_alike else []
     where = f"on {len(seen)} cases, of which {wrong} go wrong"
-    late = "" if compared == len(others) else "; time ran out before all were compared"
-    return found, f"{where}; {compared} of {len(others)} known bugs with numbers compared{late}"
+    late = "" if compared == len(mutants) else "; time ran out before all were compared"
+    return found, f"{where}; {compared} of {len(mutants)} known bugs with numbers compared{late}"
 
 
-def _others(candidate: str) -> Iterator[Mutant]:
+def _comparable_mutants(candidate: str) -> Iterator[Mutant]:
+    """Yield all mutants with numbers, except for the candidate itself."""
     for mutant in BANK.values():
         own = mutant.candidate.name
-        if candidate not in (own, only_required(own)) and mutant.anomaly not in WITHOUT_NUMBERS:
+        is_itself = candidate in (own, only_required(own))
+        if not is_itself and mutant.anomaly not in ANOMALIES_WITHOUT_NUMBERS:
             yield mutant
 
 
-def _gives(mutant: Mutant, seen: list[Evidence], session: Session, until: float) -> bool:
+def _gives_same_numbers(
+    mutant: Mutant, seen: list[Evidence], session: Session, until: float
+) -> bool:
     ask = Asked(locate(mutant.candidate.name), session, until)
-    return all(_same(evidence, ask(evidence.case)) for evidence in seen)
+    return all(_is_same(evidence, ask(evidence.case)) for evidence in seen)
 
 
-def _same(one: Evidence, other: Evidence | None) -> bool:
-    """Whether all that both must show is the same to rounding."""
+def _is_same(one: Evidence, other: Evidence | None) -> bool:
+    """Return whether both have the same keys, losses and gradients, to rounding."""
     if other is None or one.comparison.misfits or other.comparison.misfits:
         return False
-    at, kept, given = one.targets, one.of_required.got, other.of_required.got
+    targets, kept, given = one.targets, one.of_required.got, other.of_required.got
     keys = set(kept) - {"nll"}
-    if keys != set(given) - {"nll"} or not one.alike(one.losses_n[at], other.losses_n[at]).all():
+    if keys != set(given) - {"nll"}:
         return False
-    of_kept = {key: kept[key].values for key in keys}
-    return not unlike(of_kept, given, one.case.dtype)
+    if not one.alike(one.losses_n[targets], other.losses_n[targets]).all():
+        return False
+    kept_values = {key: kept[key].values for key in keys}
+    return not unlike(kept_values, given, one.case.dtype)

@@ -1,4 +1,8 @@
-"""A failure as one file for a bug report: the step, the case, and the numbers that are wrong."""
+"""A failure as one Python file for a bug report: the step, the case and the wrong numbers.
+
+`python FILE` starts ranks, runs the step on the case, and reports whether the numbers are still
+wrong. Such a file imports `script_runtime.py` from the harness.
+"""
 
 import ast
 import importlib.util
@@ -18,19 +22,19 @@ from harness.candidates.beside import held
 from harness.candidates.published.environment import Environment
 from harness.candidates.registry import Named
 from harness.compare import Comparison
-from harness.failure.source_slice import bound, reached, used
+from harness.failure.source_slice import bound_names, slice_source, used_names
 from harness.ranks.support_query import ASKING
 from harness.report import explain
 from harness.trace import Kind
 from harness.untrusted import BadInput
 
 WIDTH = 99
-# As many wrong elements as one reads.
+# A script states only as many wrong elements as a reader looks at.
 MOST_ELEMENTS = 8
-# What the harness says of a failure beside its first line, and fits into a few.
-TOLD = ("then", "looks", "cause", "where")
-# Faults that a step shows by itself, without the harness watching its ranks.
-SHOWN = (Kind.RAISED, Kind.DIED, Kind.HUNG)
+# The lines of `explain` that a script has as comments; they are short.
+COMMENT_LABELS = ("then", "looks", "cause", "where")
+# Faults that show without the harness watching the ranks.
+VISIBLE_FAULTS = (Kind.RAISED, Kind.DIED, Kind.HUNG)
 
 REFERENCES = {PLAIN: "plain training on one device", ITSELF: "the same step at sp 1 in fp64"}
 
@@ -50,29 +54,29 @@ failure_shown.start(__file__)
 
 
 class NoScript(BadInput):
-    """A script could show nothing, or nothing new; the message says why."""
+    """No script can be written that shows the failure; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A step as it stands in its file, and what to call."""
+    """The source of a step, and the expression that is called."""
 
     text: str
     call: str
-    # What has to be installed beside the harness.
+    # Packages that the step needs beside the harness.
     pins: tuple[str, ...] = ()
 
 
 def script(comparison: Comparison | None, placement: str, deadline: float) -> str:
-    """The whole file; `NoScript` where there is nothing that it could show."""
+    """Return the text of the script; raise `NoScript` if it could show nothing."""
     if comparison is None or not comparison.verdict.failed:
         raise NoScript("there is nothing to show: no case failed")
     fault = comparison.fault
-    if fault and (fault.kind not in SHOWN or fault.last_key == ASKING):
+    if fault and (fault.kind not in VISIBLE_FAULTS or fault.last_key == ASKING):
         raise NoScript(f"only `harness repro` shows this fault ({fault.kind})")
     source = source_of(comparison.candidate)
-    headline, _, says, *lines = explain(comparison).splitlines()
-    told = [line[2:] for line in lines if line[2:9].strip() in TOLD]
+    headline, _, first_line, *lines = explain(comparison).splitlines()
+    comments = [line[2:] for line in lines if line[2:9].strip() in COMMENT_LABELS]
     needed = max(case.ranks for case in (*comparison.before, comparison.case))
     ranks = max(needed, comparison.ranks)
     needs = ", ".join((f"Needs ulysses-harness {harness.__version__}", *source.pins))
@@ -82,15 +86,16 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
         reference=REFERENCES[comparison.against],
         needs=textwrap.fill(f"{needs}.", WIDTH, break_on_hyphens=False),
     )
-    future, text = _parted(source.text)
+    future, text = _split_source(source.text)
+    literals = _literals(comparison, first_line[2:], placement, deadline)
     return "".join(
         (
             head,
             f"\n{future}" if future else "",
             "\nfrom harness.failure.script_runtime import Scripted\n\n",
-            "".join(f"# {line}\n" for line in told),
+            "".join(f"# {line}\n" for line in comments),
             "failure_shown = Scripted(\n",
-            *(f"    {line}\n" for line in _literals(comparison, says[2:], placement, deadline)),
+            *(f"    {line}\n" for line in literals),
             f")\n{START}\n",
             f"# {'-' * 40} the step\n\n{text.strip()}\n\n# {'-' * 48}\n\n",
             f"failure_shown.judge({source.call})\n",
@@ -99,6 +104,7 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
 
 
 def _literals(comparison: Comparison, says: str, placement: str, deadline: float) -> Iterator[str]:
+    """Yield the arguments of `Scripted`, line by line."""
     yield f"candidate={comparison.candidate!r},"
     if comparison.before:
         yield "# The last is judged; the same ranks run the others before it."
@@ -123,11 +129,11 @@ def _literals(comparison: Comparison, says: str, placement: str, deadline: float
 
 
 def _elements(comparison: Comparison) -> Iterator[tuple[tuple[int, ...], float, float]]:
-    """The first wrong element, and those near it that are wrong by the same measure."""
+    """Yield the first wrong element, then others that are wrong by the same budget."""
     first = comparison.first
     assert first is not None
     yield first.index, first.expected, first.got
-    kept = next((each for each in comparison.differing if each.key == first.key), None)
+    kept = next((tensor for tensor in comparison.differing if tensor.key == first.key), None)
     if kept is None or not kept.shape:
         return
     rows = kept.rows if kept.tokens is None else kept.tokens
@@ -135,7 +141,7 @@ def _elements(comparison: Comparison) -> Iterator[tuple[tuple[int, ...], float, 
     left = MOST_ELEMENTS - 1
     for row, *rest in np.argwhere(wrong).tolist():
         index = (row if rows is None else int(rows[row]), *rest)
-        # Each slice of a matrix has a budget of its own; all of a vector has one.
+        # Each slice of a matrix has its own budget, and a whole vector has one.
         if left and index != first.index and (not rest or index[0] == first.index[0]):
             left -= 1
             yield index, kept.expected[row, *rest].item(), kept.got[row, *rest].item()
@@ -148,11 +154,15 @@ def _number(value: float) -> str:
 
 
 def source_of(candidate: str) -> Source:
-    """The step of a candidate. `NoScript` where everybody who can run it has it already."""
+    """Return the source of a candidate's step.
+
+    Raise `NoScript` if it is part of the harness, is no Python file, or imports what lies beside
+    it, since none of that can be put into a single file.
+    """
     named = locate(candidate)
     place = named.place
     if named.environment:
-        return _of_library(named.environment, named.attribute)
+        return _library_source(named.environment, named.attribute)
     if named.inside == "bank" or place.partition(".")[0] == harness.__name__:
         raise NoScript(f"{candidate} is part of the harness; `harness repro` shows it")
     path = _file_of(named)
@@ -166,7 +176,7 @@ def source_of(candidate: str) -> Source:
             case ast.ImportFrom(module=str(module)):
                 modules = [module]
             case ast.Import(names):
-                modules = [each.name for each in names]
+                modules = [alias.name for alias in names]
             case _:
                 continue
         for module in modules:
@@ -179,7 +189,7 @@ def source_of(candidate: str) -> Source:
 
 
 def _file_of(named: Named) -> Path | None:
-    """Where its source is."""
+    """Return the file that a candidate's module is read from, or None if it has none."""
     if named.inside == "file":
         return Path(named.place)
     if named.folder:
@@ -191,8 +201,8 @@ def _file_of(named: Named) -> Path | None:
     return Path(origin) if origin and origin.endswith(".py") else None
 
 
-def _parted(text: str) -> tuple[str, str]:
-    """What must stand first in a file; and the rest, but for what a file does when it is run."""
+def _split_source(text: str) -> tuple[str, str]:
+    """Return the `__future__` imports, and the rest without its `if __name__` blocks."""
     lines = text.splitlines(keepends=True)
     future = ""
     for node in reversed(ast.parse(text).body):
@@ -207,39 +217,47 @@ def _parted(text: str) -> tuple[str, str]:
     return future, "".join(lines)
 
 
-def _of_library(environment: Environment, key: str) -> Source:
-    """What an entry reaches of the module that takes its step."""
+def _library_source(environment: Environment, key: str) -> Source:
+    """Return what the step under a key of `STEPS` needs of a library's modules.
+
+    The step is in `candidate.py`; or a function there prepares something and calls a step that it
+    imports from another module, because only ranks of the release can import that one.
+    """
     library, pins = environment.library, environment.requirements
-    door = (library.folder / "candidate.py").read_text()
-    call = _entry(ast.parse(door), key)
-    asked = {node.value for node in ast.walk(call) if isinstance(node, ast.Constant)}
-    for node in ast.parse(door).body:
+    candidate = (library.folder / "candidate.py").read_text()
+    call = _step_expression(ast.parse(candidate), key)
+    constants = {node.value for node in ast.walk(call) if isinstance(node, ast.Constant)}
+    for node in ast.parse(candidate).body:
         match node:
-            # It gets ready, and passes on to a step that only ranks of this release can import.
             case ast.FunctionDef(
                 name=name,
                 body=[*before, ast.ImportFrom(module=str(module), names=[step]), ast.Expr()],
-            ) if name in used(call):
-                inside = (library.folder / f"{module.rpartition('.')[2]}.py").read_text()
-                theirs = re.sub(rf"\b{name}\b", step.name, ast.unparse(call), count=1)
-                names = used(ast.parse(theirs))
-                there = set[str]().union(*map(bound, ast.parse(inside).body))
-                ours = set[str]().union(names - there, *map(used, before))
-                ready = ast.unparse(ast.Module(before, []))
-                parts = (reached(door, ours, asked), ready, reached(inside, names, asked))
-                return Source("\n\n".join(parts), theirs, pins)
-    return Source(reached(door, used(call), asked), ast.unparse(call), pins)
+            ) if name in used_names(call):
+                inner = (library.folder / f"{module.rpartition('.')[2]}.py").read_text()
+                inner_call = re.sub(rf"\b{name}\b", step.name, ast.unparse(call), count=1)
+                names = used_names(ast.parse(inner_call))
+                bound_inside = set[str]().union(*map(bound_names, ast.parse(inner).body))
+                outer = set[str]().union(names - bound_inside, *map(used_names, before))
+                parts = (
+                    slice_source(candidate, outer, constants),
+                    ast.unparse(ast.Module(before, [])),
+                    slice_source(inner, names, constants),
+                )
+                return Source("\n\n".join(parts), inner_call, pins)
+    text = slice_source(candidate, used_names(call), constants)
+    return Source(text, ast.unparse(call), pins)
 
 
-def _entry(module: ast.Module, key: str) -> ast.expr:
-    """What a library's table of steps has under a key."""
+def _step_expression(module: ast.Module, key: str) -> ast.expr:
+    """Return the expression under a key of the module's `STEPS`."""
     for node in module.body:
         match node:
             case ast.Assign([ast.Name("STEPS")], ast.Dict(keys, values)) | ast.AnnAssign(
                 ast.Name("STEPS"), _, ast.Dict(keys, values)
             ):
-                named = zip(keys, values, strict=True)
                 return next(
-                    value for each, value in named if each and ast.literal_eval(each) == key
+                    value
+                    for name, value in zip(keys, values, strict=True)
+                    if name and ast.literal_eval(name) == key
                 )
     raise NoScript("candidate.py has no table of STEPS, written out")

@@ -1,6 +1,8 @@
-"""What a script states of a failure, and how it shows that on ranks that it starts itself.
+"""The part of a failure script that it imports: start ranks, and check the wrong numbers there.
 
-Each rank runs the same file as `python script.py` does, now with the step in it.
+1. Started by hand, the script calls `start`, which starts the ranks and exits with their status.
+2. Each rank runs the same file. There `start` returns, the step is defined, and `judge` runs it.
+3. Rank 0 prints the result and writes the exit status into a folder that all share.
 """
 
 import faulthandler
@@ -28,63 +30,64 @@ if TYPE_CHECKING:
     from harness.ranks.mesh import Meshes
 
 PASSED, DIVERGED, FAULT = 0, 1, 3
-# Lines of a stack that are read.
+# How many lines of a hung rank's stack are read: those below are torch's.
 STACK = 9
-# Where the ranks of a script leave what came of it.
+# The variable with the folder that ranks write into, and the file with the exit status there.
 FOLDER, STATUS = "HARNESS_SCRIPT", "status"
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scripted:
-    """A failure in literals."""
+    """A failure as a script states it, in literals."""
 
     candidate: str
     # The last is judged; the same ranks run the others before it.
     cases: Sequence[str]
-    # How many there are, where that is more than the cases need.
+    # How many ranks there are, if that is more than the cases need.
     ranks: int = 0
-    # How the harness says what is wrong first.
+    # The harness's sentence on what is wrong first.
     says: str
     # The tensor that is wrong first, and how far each of these elements of it may be off.
     key: str = ""
     allowed: float = 0.0
-    # By index, in a tensor of tokens by token number first: expected, got.
+    # Expected and got by index; in a tensor of tokens, the index begins with the token's number.
     elements: Mapping[tuple[int, ...], tuple[float, float]] = field(default_factory=dict)
     loss: tuple[float, float] | None = None
-    # The devices of ranks, what carries their collectives, and how many share a device.
+    # The devices, the transport of collectives, and how many ranks share a device.
     placement: str = "cpu gloo 1"
-    # For each case.
+    # Seconds for each case.
     deadline: float = 20.0
 
     def start(self, script: str) -> None:
-        """Return on a rank. Anywhere else start the ranks, and end when they have."""
+        """On a rank, return. Elsewhere, start the ranks, and exit with their status."""
         if FOLDER not in os.environ:
             with TemporaryDirectory(prefix="harness-") as folder:
-                status = self._launched(script, Path(folder))
+                status = self._launch(script, Path(folder))
             sys.exit(status)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def judge(self, step: Step) -> None:
-        """On a rank: run the cases, and have rank 0 say what came of the last."""
+        """On a rank, run the cases; rank 0 reports how the last one ends."""
         try:
             self._judge(step, Path(os.environ[FOLDER]), int(os.environ["RANK"]))
-        except Exception:  # noqa: BLE001 - it would be said late, and of one rank only
+        except Exception:  # noqa: BLE001 - torch would print it late, and for one rank only
             error = traceback.format_exc()
             print(f"rank {os.environ['RANK']}: {error}", file=sys.stderr, flush=True)  # noqa: T201
             os._exit(FAULT)
 
-    def _launched(self, script: str, folder: Path) -> int:
+    def _launch(self, script: str, folder: Path) -> int:
+        """Run the ranks to their end; return the exit status."""
         ranks = max(self.ranks, *(parse(line).ranks for line in self.cases))
         environment = Placement.read(self.placement).environment()
         _run_ranks(Order(ranks=ranks, environment=environment, launch=""), script, folder)
         status = folder / STATUS
         if status.exists():
             return int(status.read_text())
-        stacks = [*map(_top, sorted(folder.glob("hung.*")))]
+        stacks = [*map(_top_of_stack, sorted(folder.glob("hung.*")))]
         hung = f"hung for {self.deadline:g} s and was killed"
-        what = hung if any(stacks) else "crashed, as it says above"
-        self._print("FAULT", f"fault   a rank {what}", *filter(None, stacks))
+        end = hung if any(stacks) else "crashed, as it says above"
+        self._print("FAULT", f"fault   a rank {end}", *filter(None, stacks))
         return FAULT
 
     def _judge(self, step: Step, folder: Path, index: int) -> None:
@@ -94,50 +97,51 @@ class Scripted:
         from harness.ranks.placement import settle
 
         with (folder / f"hung.{index}").open("w") as stack:
-            # It ends the rank, whatever that waits for.
+            # This ends the rank even if it waits in a collective.
             faulthandler.dump_traceback_later(self.deadline, exit=True, file=stack)
             device = settle(int(os.environ["LOCAL_RANK"]))
             meshes = Meshes(index, device)
             for case in map(parse, self.cases):
                 meshes.build(case.dp, case.sp)
                 faulthandler.dump_traceback_later(self.deadline, exit=True, file=stack)
-                mine = _run(case, step, meshes) if index < case.ranks else []
-                everything: list[list[Fragment]] = [[] for _ in range(dist.get_world_size())]
-                dist.all_gather_object(everything, mine)
+                fragments = _run(case, step, meshes) if index < case.ranks else []
+                by_rank: list[list[Fragment]] = [[] for _ in range(dist.get_world_size())]
+                dist.all_gather_object(by_rank, fragments)
             faulthandler.cancel_dump_traceback_later()
         if index == 0:
-            status = self._told(case, everything[: case.ranks])
+            status = self._report(case, by_rank[: case.ranks])
             (folder / STATUS).write_text(str(status))
         dist.destroy_process_group()
 
-    def _told(self, case: Case, fragments: list[list[Fragment]]) -> int:
-        assembly = assemble(case, fragments)
+    def _report(self, case: Case, by_rank: list[list[Fragment]]) -> int:
+        """Print the verdict on the fragments of the ranks; return the exit status."""
+        assembly = assemble(case, by_rank)
         if isinstance(assembly, Fault):
             self._print("FAULT", f"fault   {assembly.summary}")
             return FAULT
-        misfits = [f"{f.key}: {f.kind}, {f.tokens or f.ranks}" for f in assembly.misfits]
-        wrong = misfits or list(self._wrong(assembly.trace))
+        misfits = [f"{m.key}: {m.kind}, {m.tokens or m.ranks}" for m in assembly.misfits]
+        wrong = misfits or list(self._wrong_elements(assembly.trace))
         if wrong:
             self._print("DIVERGED", self.says, *wrong)
             return DIVERGED
         self._print("GONE", "now     no rank crashed or hung, and no element stated here is wrong")
         return PASSED
 
-    def _wrong(self, trace: Trace) -> Iterator[str]:
-        """The elements that are not what they should be."""
+    def _wrong_elements(self, trace: Trace) -> Iterator[str]:
+        """Yield a line for each stated element that is still wrong."""
         for index, (expected, was) in self.elements.items():
             got = trace[self.key].values[index].item()
-            # A NaN is near nothing.
+            # Negated, because every comparison with NaN is false.
             if not abs(got - expected) <= self.allowed:
                 yield f"{self.key} {list(index)}: expected {expected}, got {got}; it was {was}"
 
     def _print(self, verdict: str, *lines: str) -> None:
         head = f"{verdict:<9} candidate {self.candidate}"
-        print("\n  ".join([head, *lines]), flush=True)  # noqa: T201 - it is what a script is for
+        print("\n  ".join([head, *lines]), flush=True)  # noqa: T201 - the script's answer
 
 
 def _run_ranks(order: Order, script: str, folder: Path) -> None:
-    """Until the last of them has ended; one that fails ends the others."""
+    """Start the ranks and wait until all have ended; one that fails ends the others."""
     os.environ |= {FOLDER: str(folder), "OMP_NUM_THREADS": "1"}
     with without_a_search_for_garbage():
         from torch.distributed.elastic.multiprocessing import (
@@ -145,17 +149,17 @@ def _run_ranks(order: Order, script: str, folder: Path) -> None:
             SignalException,
             start_processes,
         )
-    told = dict(enumerate(environments(order, folder)))
-    # On a device this process may have started the driver, which no fork of it can do again.
+    by_rank = dict(enumerate(environments(order, folder)))
+    # A fork cannot start a device's driver again, and this process may have started it.
     on_cpu = Placement.read(order.environment[PLACEMENT]).on_cpu
-    # Python drops what a signal raises in the callbacks of a fork.
+    # Python drops an exception that a signal handler raises in a callback of `os.fork`.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
         ranks = start_processes(
             name="rank",
-            entrypoint=_again if on_cpu else sys.executable,
-            args=dict.fromkeys(told, (script,)),
-            envs=told,
+            entrypoint=_run_as_main if on_cpu else sys.executable,
+            args=dict.fromkeys(by_rank, (script,)),
+            envs=by_rank,
             logs_specs=DefaultLogsSpecs(str(folder)),
             start_method="fork",
         )
@@ -164,27 +168,27 @@ def _run_ranks(order: Order, script: str, folder: Path) -> None:
     except SignalException as end:
         print(f"stopped by {end.sigval.name}", file=sys.stderr)  # noqa: T201
     finally:
-        # Also those of which torch does not know yet when the signal comes.
+        # A signal may come before torch knows of every rank that it has forked.
         bury_all_below()
 
 
-def _again(script: str) -> None:
+def _run_as_main(script: str) -> None:
     runpy.run_path(script, run_name="__main__")
 
 
-def _top(file: Path) -> str:
-    """Where a rank was when its time was over; below that it is torch's."""
+def _top_of_stack(file: Path) -> str:
+    """Return the top of the stack that a hung rank left in a file; empty if it did not hang."""
     head, *frames = file.read_text().splitlines()[1:STACK] or [""]
     return "\n  ".join([f"rank {file.suffix[1:]}  {head}", *frames]) if head else ""
 
 
 def _run(case: Case, step: Step, meshes: "Meshes") -> list[Fragment]:
-    """What this rank emits."""
+    """Run the step on this rank; return the fragments that it emits."""
     from harness.watch.recorder import Recorder
 
-    # Nobody asks how far it has come.
-    with Path(os.devnull).open("wb") as nowhere:
+    # A recorder writes its progress to a file, which no process reads here.
+    with Path(os.devnull).open("wb") as unread:
         rank = meshes.seat(case.dp, case.sp).rank
-        recorder = Recorder(rank.index, case.tokens, traced=True, progress=nowhere.fileno())
+        recorder = Recorder(rank.index, case.tokens, traced=True, progress=unread.fileno())
         step(case, rank, recorder)
         return recorder.fragments()

@@ -1,29 +1,32 @@
-"""A failure that needs what its ranks ran before it: as few cases as do, and small ones.
+"""A failure that needs a history, with as few cases as possible before it, and small ones.
 
-Each try costs a launch, since ranks that have run anything else may remember it. So the cases are
-not shrunk step by step: the smallest pairs that may show it come first.
+Every try costs the launch of fresh ranks, since ranks that have run anything else may remember it.
+So the cases are not shrunk step by step:
+
+1. Cases are removed from the history, half of it at first (`_remove_cases`).
+2. If one case is left, the smallest pairs of batches that may show the failure are tried.
+3. Both cases get plain options, one layer and so on, where the failure stays.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 from harness.case import Case, InvalidCase, Row
 from harness.compare import Comparison
-from harness.failure.confirm import on_fresh_ranks, unless_they_ran
-from harness.failure.shrink import PLAIN, Shrunk
+from harness.failure.confirm import judge_on_fresh_ranks, unless_they_ran
+from harness.failure.shrink import Shrunk
+from harness.failure.shrink_passes import PLAIN_OPTIONS, Change
 from harness.failure.signature import mark_of
 from harness.judge import Job, Session
 
-# Judges a case after others on ranks of its own; nothing where it is not the failure any more.
-Shows = Callable[[Sequence[Case], Case], Comparison | None]
-Change = dict[str, Any]
-# What a case has besides its tokens and where it runs.
-SIMPLER: tuple[Change, ...] = (
-    {**PLAIN, "layers": 1, "head_dim": 2, "vocab": 8, "pad_id": 0, "seed": 0},
-    PLAIN,
+# Judges a case after a history on fresh ranks; returns None unless it fails in the same way.
+Judge = Callable[[Sequence[Case], Case], Comparison | None]
+# Changes that leave rows, heads and mesh alone, the largest first.
+SIMPLIFICATIONS: tuple[Change, ...] = (
+    {**PLAIN_OPTIONS, "layers": 1, "head_dim": 2, "vocab": 8, "pad_id": 0, "seed": 0},
+    PLAIN_OPTIONS,
     {"layers": 1},
     {"head_dim": 2},
     {"vocab": 8, "pad_id": 0},
@@ -31,21 +34,21 @@ SIMPLER: tuple[Change, ...] = (
 )
 
 
-def shrink_sequence(failure: Comparison, session: Session, seconds: float) -> Shrunk:
-    """Fewer cases before it; and where one is enough, a small pair."""
+def shrink_with_history(failure: Comparison, session: Session, seconds: float) -> Shrunk:
+    """Shrink the history of a failure; if one case is enough, shrink both cases too."""
     until, mark, tried = time.monotonic() + seconds, mark_of(failure), 0
 
-    def shows(before: Sequence[Case], case: Case) -> Comparison | None:
+    def judge(history: Sequence[Case], case: Case) -> Comparison | None:
         nonlocal tried
         if time.monotonic() > until:
             return None
         tried += 1
-        seen = on_fresh_ranks(Job.again(failure, case), session, before)
-        return seen if mark_of(seen).same_kind(mark) else None
+        comparison = judge_on_fresh_ranks(Job.again(failure, case), session, history)
+        return comparison if mark_of(comparison).same_kind(mark) else None
 
-    small = _fewest(failure, shows)
+    small = _remove_cases(failure, judge)
     if len(small.before) == 1:
-        small = _simpler(_smallest_pair(small, shows), shows)
+        small = _simplify(_smallest_pair(small, judge), judge)
     finished = time.monotonic() <= until
     why = unless_they_ran(small.before)
     if not finished and len(small.before) > 1:
@@ -54,66 +57,70 @@ def shrink_sequence(failure: Comparison, session: Session, seconds: float) -> Sh
     return Shrunk(named, tried, finished=finished)
 
 
-def _fewest(failure: Comparison, shows: Shows) -> Comparison:
-    """Halves of what ran before, then less and less of it, as long as that is enough."""
+def _remove_cases(failure: Comparison, judge: Judge) -> Comparison:
+    """Try halves of the history, then smaller parts of it and what is left without each part."""
     parts = 2
     while len(failure.before) > 1:
-        before = failure.before
-        length = -(-len(before) // parts)
-        cuts = [(at, at + length) for at in range(0, len(before), length)]
-        pieces = [before[start:stop] for start, stop in cuts]
-        rests = [(*before[:start], *before[stop:]) for start, stop in cuts]
+        history = failure.before
+        length = -(-len(history) // parts)
+        cuts = [(start, start + length) for start in range(0, len(history), length)]
+        pieces = [history[start:stop] for start, stop in cuts]
+        rests = [(*history[:start], *history[stop:]) for start, stop in cuts]
         tries = pieces if parts == 2 else [*pieces, *rests]
-        seen = _first(shows(kept, failure.case) for kept in tries)
-        if seen is not None:
-            failure, parts = seen, 2
-        elif parts >= len(before):
+        found = _first_failure(judge(kept, failure.case) for kept in tries)
+        if found is not None:
+            failure, parts = found, 2
+        elif parts >= len(history):
             break
         else:
-            parts = min(len(before), 2 * parts)
+            parts = min(len(history), 2 * parts)
     return failure
 
 
-def _smallest_pair(failure: Comparison, shows: Shows) -> Comparison:
-    """Try pairs of the fewest tokens: other rows before, or the same rows of another kind."""
+def _smallest_pair(failure: Comparison, judge: Judge) -> Comparison:
+    """Try pairs of batches, those of the fewest tokens first; return the failure if none fails.
+
+    First, both batches come from the failing case and differ in their rows. Then the earlier one
+    comes from the case in the history, so that they may also differ in anything else.
+    """
     (before,), case = failure.before, failure.case
     pairs = [*_pairs(case, case), *_pairs(before, case)]
-    seen = _first(shows((first,), last) for first, last in pairs)
-    return failure if seen is None else seen
+    found = _first_failure(judge((first,), last) for first, last in pairs)
+    return failure if found is None else found
 
 
 def _pairs(before: Case, case: Case) -> Iterator[tuple[Case, Case]]:
-    """Two batches of as many tokens; those of two different cases may have the same rows."""
+    """Yield pairs of batches of one or two rows, with as many tokens in both."""
     for tokens in range(2, case.sp + 3):
         batches = [(tokens,), *((first, tokens - first) for first in range(1, tokens))]
-        for one, other in product(batches, repeat=2):
-            if one == other and before == case:
+        for first_lengths, last_lengths in product(batches, repeat=2):
+            if first_lengths == last_lengths and before == case:
                 continue
             try:
-                yield _of_rows(before, one), _of_rows(case, other)
+                yield _with_rows(before, first_lengths), _with_rows(case, last_lengths)
             except InvalidCase:
                 continue
 
 
-def _of_rows(case: Case, lengths: tuple[int, ...]) -> Case:
+def _with_rows(case: Case, lengths: tuple[int, ...]) -> Case:
     rows = tuple(Row("1" * length) for length in lengths)
     return replace(case, rows=rows, ids=None, dp=1, micro_batches=1)
 
 
-def _simpler(failure: Comparison, shows: Shows) -> Comparison:
-    """Both cases with less of what they need not have."""
-    for change in SIMPLER:
+def _simplify(failure: Comparison, judge: Judge) -> Comparison:
+    """Make each of the simplifications in both cases where the failure stays."""
+    for change in SIMPLIFICATIONS:
         cases = [*failure.before, failure.case]
         try:
-            *before, case = (replace(each, ids=None, **change) for each in cases)
+            *history, case = (replace(each, ids=None, **change) for each in cases)
         except InvalidCase:
             continue
-        if [*before, case] == cases:
+        if [*history, case] == cases:
             continue
-        seen = shows(before, case)
-        failure = failure if seen is None else seen
+        found = judge(history, case)
+        failure = failure if found is None else found
     return failure
 
 
-def _first(found: Iterable[Comparison | None]) -> Comparison | None:
-    return next((each for each in found if each is not None), None)
+def _first_failure(comparisons: Iterable[Comparison | None]) -> Comparison | None:
+    return next((found for found in comparisons if found is not None), None)

@@ -1,4 +1,4 @@
-"""What makes two failures the same one."""
+"""The mark of a failure: what it is recognised by when it is seen again."""
 
 import msgspec
 
@@ -7,16 +7,16 @@ from harness.compare import Comparison
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a failure is recognised by.
+    """The features by which a failure is recognised.
 
-    Seen again on the very same case it has an equal mark. On another case, such as a smaller one,
-    a mark may begin elsewhere and look like something else: there only the kind can be asked for.
+    On the very same case, the same failure has an equal mark. On another case, such as a smaller
+    one, it may begin at another key and get another name, so only `same_kind` can be asked.
     """
 
     verdict: str
-    # The first key or misfit, or the kind of fault; empty where nothing failed.
+    # The first key or misfit, or the kind of fault; empty if nothing failed.
     where: str
-    # What the tensors of this very case look like.
+    # The name that the tensors of this very case suggest.
     root: str
 
     def __str__(self) -> str:
@@ -24,13 +24,18 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.verdict}{place}{f', seen as {self.root}' if self.root else ''}"
 
     def same_kind(self, other: "Mark") -> bool:
-        """Whether the failures of two cases may be one."""
+        """Return whether two cases may show one failure: faults must also be of one kind."""
         return self.verdict == other.verdict and (
             self.verdict != "FAULT" or self.where == other.where
         )
 
 
 def mark_of(comparison: Comparison) -> Mark:
+    """Return the mark of a comparison.
+
+    Names that were seen on a larger case are left out. A name of how the failure comes and goes
+    from run to run counts only if the tensors suggest no other.
+    """
     where = ""
     if comparison.fault:
         where = str(comparison.fault.kind)
@@ -39,5 +44,5 @@ def mark_of(comparison: Comparison) -> Mark:
     elif comparison.misfits:
         where = f"{comparison.misfits[0].key}, {comparison.misfits[0].kind}"
     names = [look.name for look in comparison.seen if not look.larger]
-    shown = [name for name in names if name not in OF_RUNS]
-    return Mark(comparison.verdict.name, where, next(iter(shown or names), ""))
+    of_tensors = [name for name in names if name not in OF_RUNS]
+    return Mark(comparison.verdict.name, where, next(iter(of_tensors or names), ""))

@@ -1,4 +1,4 @@
-"""The smallest case of a failure, seen once more where whoever replays it will see it."""
+"""From a failure to its smallest case, confirmed on fresh ranks as a replay will see it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from harness.case import Case
 from harness.compare import Comparison
-from harness.failure.confirm import confirmed, on_fresh_ranks, with_what_it_needs
+from harness.failure.confirm import confirmed, find_outside_cause, judge_on_fresh_ranks
 from harness.failure.shrink import SHRINK_SECONDS, Shrunk, shrink
-from harness.failure.shrink_history import shrink_sequence
+from harness.failure.shrink_history import shrink_with_history
 from harness.failure.signature import mark_of
 from harness.judge import Job, Session
 
@@ -19,20 +19,20 @@ def smallest(
     earlier: Sequence[Case] | None = None,
     seconds: float = SHRINK_SECONDS,
 ) -> Shrunk:
-    """The failure on its smallest case and on fresh ranks.
+    """Shrink a failure, and return it as fresh ranks show it on its smallest case.
 
-    Where these do not show it and it is known what ranks ran `earlier`, with what it needs of
-    that. This is asked first: a case that needs others is not made smaller without them.
+    If the caller knows the `earlier` cases of the ranks, first find out whether the failure needs
+    any of them: a case that needs a history is not shrunk without it.
     """
     until = time.monotonic() + seconds
-    needs = None if earlier is None else with_what_it_needs(failure, earlier, session)
-    if needs is not None:
-        shrunk = Shrunk(needs, 0, finished=True)
-        if needs.before:
-            shrunk = shrink_sequence(needs, session, until - time.monotonic())
+    caused_outside = None if earlier is None else find_outside_cause(failure, earlier, session)
+    if caused_outside is not None:
+        shrunk = Shrunk(caused_outside, 0, finished=True)
+        if caused_outside.before:
+            shrunk = shrink_with_history(caused_outside, session, until - time.monotonic())
     else:
         left = until - time.monotonic()
-        shrunk = shrink(failure, _judge(failure, session), seconds=left)
+        shrunk = shrink(failure, _judge_like(failure, session), seconds=left)
         small = confirmed(shrunk.smallest.case, failure, session, failure.before)
         shrunk = replace(shrunk, smallest=failure if small is None else small)
     if shrunk.smallest.case == failure.case:
@@ -42,7 +42,7 @@ def smallest(
 
 def fewest_layers(failure: Comparison, session: Session) -> Comparison:
     """Find the fewest layers that still fail; return the failure itself if all are needed."""
-    judge, mark = _judge(failure, session), mark_of(failure)
+    judge, mark = _judge_like(failure, session), mark_of(failure)
     for layers in range(1, failure.case.layers):
         case = replace(failure.case, layers=layers)
         if mark_of(judge(case)).same_kind(mark):
@@ -52,13 +52,13 @@ def fewest_layers(failure: Comparison, session: Session) -> Comparison:
     return failure
 
 
-def _judge(failure: Comparison, session: Session) -> Callable[[Case], Comparison]:
-    """As it was seen: after the cases that its ranks must have run before."""
+def _judge_like(failure: Comparison, session: Session) -> Callable[[Case], Comparison]:
+    """Return a function that judges a case after the history of the failure, if it has one."""
 
     def judge(case: Case) -> Comparison:
         job = Job.again(failure, case)
         if failure.before:
-            return on_fresh_ranks(job, session, failure.before)
+            return judge_on_fresh_ranks(job, session, failure.before)
         return session.judge_one(job, closely=False)
 
     return judge

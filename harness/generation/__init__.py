@@ -1,4 +1,17 @@
-"""Cases: how they are drawn, and the situations that they must reach."""
+"""Cases: how they are drawn, and the situations that they must reach.
+
+Terms:
+* A **strategy** is Hypothesis's description of the cases that may be drawn (`strategies`).
+* A **situation** is a named property of a case that shows or hides a kind of bug (`situations`).
+* A case **beyond** the usual sizes has one or two things that are larger (`beyond`).
+
+Reasons:
+1. A correct path and a wrong one differ only on some batches. So of a few drawn cases the one in
+   the rarest situations is taken (`drawing`), and strategies favour what leads into situations.
+2. A seed must give the same cases in the same order everywhere. So Hypothesis reads each case from
+   random bytes, and not from its database.
+3. Large cases are slow. So a case beyond the usual sizes has only one or two large things.
+"""
 
 from harness.generation.beyond import beyond
 from harness.generation.drawing import drawn, generate

@@ -1,4 +1,4 @@
-"""Cases beyond the usual sizes: a fault that shows only there shows in no other case.
+"""Cases beyond the usual sizes, for bugs that no smaller case can show.
 
 Each kind takes a usual case and makes one or two things of it large, so that it costs little more.
 """
@@ -17,12 +17,13 @@ from harness.generation.drawing import drawn
 from harness.generation.strategies import cases, rows, with_stated
 from harness.plan import plan
 
-# Multiples of 128, at which kernels have their blocks; one off those of 64, and anything else.
+# Kernels cut rows into blocks of 64 or 128. The first lengths are whole blocks, the others are
+# one token off them, or anything else.
 _WHOLE_BLOCKS = (256, 384)
-_OTHERWISE = (191, 193, 255, 257, 319, 321, 383, 385, *range(130, 401, 15))
+_OTHER_LENGTHS = (191, 193, 255, 257, 319, 321, 383, 385, *range(130, 401, 15))
 _ROWS = 24
 _HEADS = 16
-# The product of heads, their dims and layers.
+# The largest product of layers, heads and head dim.
 _WIDEST = 768
 _LAYERS = 4
 _STEPS = 3
@@ -32,11 +33,11 @@ Enlarge = Callable[[st.DrawFn, Case], Fields]
 
 
 def long_rows(draw: st.DrawFn, case: Case) -> Fields:
-    """Rows that fill several blocks of a kernel."""
+    """Make rows that fill several blocks of a kernel."""
     others = max(case.dp, draw(st.sampled_from((2, 1)))) - 1
     lengths = [
         draw(st.sampled_from(_WHOLE_BLOCKS)),
-        *draw(st.lists(st.sampled_from(_OTHERWISE), min_size=others, max_size=others)),
+        *draw(st.lists(st.sampled_from(_OTHER_LENGTHS), min_size=others, max_size=others)),
     ]
     steps = draw(st.sampled_from((1, 1, 1, 2)))
     return {
@@ -50,25 +51,25 @@ def long_rows(draw: st.DrawFn, case: Case) -> Fields:
 
 
 def many_rows(draw: st.DrawFn, _case: Case) -> Fields:
-    """So many that a counter of rows, or of documents, needs a second digit."""
+    """Make so many rows that their number has two digits."""
     batch = tuple(draw(st.lists(rows(max_length=6), min_size=_ROWS, max_size=_ROWS)))
     return {"rows": batch, "micro_batches": draw(st.sampled_from((1, 2))), "layers": 1}
 
 
 def in_between(draw: st.DrawFn, case: Case) -> Fields:
-    """More than usual of several things, and less than the largest."""
-    each = draw(st.sampled_from((1, 2, 3, 10, 14)))
-    least, most = (3, 20) if each > 3 else (13, 129)
-    count = min(each * case.dp, _ROWS)
+    """Make several things larger than usual, but smaller than the other kinds do."""
+    rows_per_replica = draw(st.sampled_from((1, 2, 3, 10, 14)))
+    least, most = (3, 20) if rows_per_replica > 3 else (13, 129)
+    count = min(rows_per_replica * case.dp, _ROWS)
     row = rows(min_length=least, max_length=most)
     kv_heads = case.sp * draw(st.sampled_from((1, 3, 5, 7)))
     heads = kv_heads * draw(st.sampled_from((1, 2, 3)))
     if heads > _HEADS:
-        # Each rank is sent all weights.
+        # Each rank is sent all weights, and more heads make them too large.
         reject()
     return {
         "rows": tuple(draw(row) for _ in range(count - count % case.dp)),
-        "micro_batches": draw(st.integers(1, min(each, 3))),
+        "micro_batches": draw(st.integers(1, min(rows_per_replica, 3))),
         "kv_heads": kv_heads,
         "heads": heads,
         "head_dim": draw(st.sampled_from((8, 12, 16))),
@@ -80,8 +81,8 @@ def in_between(draw: st.DrawFn, case: Case) -> Fields:
 
 
 def two_at_once(draw: st.DrawFn, case: Case) -> Fields:
-    """What is large in two ways, as far as that costs little."""
-    one, other = draw(st.sampled_from([*combinations(_EACH, 2)]))
+    """Combine two kinds, unless the model becomes too wide."""
+    one, other = draw(st.sampled_from([*combinations(_COMBINABLE, 2)]))
     fields: Fields = one(draw, case) | other(draw, case)
     size = fields.get("layers", case.layers) * fields.get("heads", case.heads)
     if size * fields.get("head_dim", case.head_dim) > _WIDEST:
@@ -90,19 +91,19 @@ def two_at_once(draw: st.DrawFn, case: Case) -> Fields:
 
 
 def wide_heads(head_dim: int) -> Enlarge:
-    """A head dim that people have."""
+    """Return a kind with a head dim that real models have."""
 
     def enlarge(draw: st.DrawFn, case: Case) -> Fields:
-        queries, layers = draw(st.sampled_from(((1, 1), (2, 1), (1, 2))))
+        heads_per_rank, layers = draw(st.sampled_from(((1, 1), (2, 1), (1, 2))))
         kv_heads = draw(st.sampled_from((case.sp, 1)))
-        heads = case.sp * queries
+        heads = case.sp * heads_per_rank
         return {"head_dim": head_dim, "heads": heads, "kv_heads": kv_heads, "layers": layers}
 
     return enlarge
 
 
 def odd_heads(kv_heads: int, steps: int) -> Enlarge:
-    """A number of kv heads that is no power of two, for one step or several."""
+    """Return a kind with a number of kv heads that is no power of two, for one step or several."""
 
     def enlarge(draw: st.DrawFn, case: Case) -> Fields:
         heads = kv_heads * draw(st.sampled_from((1, 2)))
@@ -112,27 +113,28 @@ def odd_heads(kv_heads: int, steps: int) -> Enlarge:
 
 
 def many_layers(_draw: st.DrawFn, _case: Case) -> Fields:
-    """Between the first layer and the last there are some that are neither."""
+    """Add layers that are neither the first nor the last."""
     return {"layers": _LAYERS, "vocab": _VOCAB}
 
 
 def several_steps(_draw: st.DrawFn, case: Case) -> Fields:
-    """What a third step has, and a second has not."""
+    """Make three steps: a third may differ from a second."""
     return _steps(case, _STEPS)
 
 
 def as_usual(_draw: st.DrawFn, _case: Case) -> Fields:
-    """Nothing but the mesh is rare."""
+    """Change nothing: only the mesh of these cases is rare."""
     return {}
 
 
 def _steps(case: Case, steps: int) -> Fields:
-    # Steps of a tied model are so large that half precisions lose track of it.
+    # A tied model takes such large steps that half precision cannot follow them.
     return {"steps": steps, "tied": case.tied and steps == 1}
 
 
-# A case may have two of these at once; the smaller change comes last.
-_EACH = (long_rows, many_rows, in_between, wide_heads(64), many_layers, several_steps)
+# A case may combine two of these. The second one overrides fields of the first, so the smaller
+# change comes later.
+_COMBINABLE = (long_rows, many_rows, in_between, wide_heads(64), many_layers, several_steps)
 
 
 def beyond(
@@ -148,19 +150,22 @@ def beyond(
     stated: Sequence[str],
     **usual: Any,
 ) -> Iterator[Case]:
-    """Kind after kind, from the first one on, over and over; of some there may be no case."""
-    # A sequence that nobody shares shows little.
-    asked, sps = sps, tuple(sp for sp in sps if sp > 1) or sps
+    """Yield a case of each kind in turn, from kind `first` on, without end.
+
+    A kind is left out if no mesh fits it or its cases are used up.
+    """
+    # A sequence that ranks do not share shows little.
+    all_sps, sps = sps, tuple(sp for sp in sps if sp > 1) or sps
     ranks = {"min_ranks": min_ranks, "max_ranks": max_ranks}
     # Wide heads make large weights, which each rank sends.
-    smallest = _fewest(sps, dps, **ranks)
+    smallest = _smallest_mesh(sps, dps, **ranks)
     kinds: list[tuple[Enlarge, Sequence[int], Sequence[int]]] = [
         (long_rows, sps, dps),
-        (odd_heads(3, 1), _over(3, asked, rare_sps), dps),
+        (odd_heads(3, 1), _sps_for(3, all_sps, rare_sps), dps),
         (wide_heads(64), *smallest),
         (as_usual, rare_sps[-1:], dps),
         (many_rows, sps, dps),
-        (odd_heads(5, _STEPS), _over(5, asked, rare_sps), dps),
+        (odd_heads(5, _STEPS), _sps_for(5, all_sps, rare_sps), dps),
         (as_usual, sps, rare_dps),
         (wide_heads(128), *smallest),
         (many_layers, sps, dps),
@@ -169,11 +174,11 @@ def beyond(
     ]
     streams = [
         drawn(
-            _large(enlarge, tuple(stated), sps=its_sps, dps=its_dps, **ranks, **usual),
+            _large_cases(enlarge, tuple(stated), sps=kind_sps, dps=kind_dps, **ranks, **usual),
             seed + number,
         )
-        for number, (enlarge, its_sps, its_dps) in enumerate(kinds)
-        if _fewest(its_sps, its_dps, **ranks)[0]
+        for number, (enlarge, kind_sps, kind_dps) in enumerate(kinds)
+        if _smallest_mesh(kind_sps, kind_dps, **ranks)[0]
     ]
     first %= max(len(streams), 1)
     streams = streams[first:] + streams[:first]
@@ -186,22 +191,24 @@ def beyond(
                 yield case
 
 
-def _fewest(
+def _smallest_mesh(
     sps: Sequence[int], dps: Sequence[int], min_ranks: int, max_ranks: int
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """The sp and the dp of the smallest mesh that fits; none where none does."""
+    """Return the sp and the dp of the smallest mesh that fits; empty sequences if none does."""
     fitting = [(sp, dp) for sp, dp in product(sps, dps) if min_ranks <= sp * dp <= max_ranks]
     sp, dp = min(fitting, key=prod, default=(0, 0))
     return ((sp,), (dp,)) if fitting else ((), ())
 
 
-def _over(kv_heads: int, sps: Sequence[int], rare_sps: Sequence[int]) -> Sequence[int]:
-    """An sp that goes with so many kv heads: as many, or else one."""
+def _sps_for(kv_heads: int, sps: Sequence[int], rare_sps: Sequence[int]) -> Sequence[int]:
+    """Return an sp that can share so many kv heads: the same number, or else one."""
     return next(((sp,) for sp in (kv_heads, 1) if sp in (*rare_sps, *sps)), ())
 
 
 @st.composite
-def _large(draw: st.DrawFn, /, enlarge: Enlarge, stated: Sequence[str], **usual: Any) -> Case:
+def _large_cases(
+    draw: st.DrawFn, /, enlarge: Enlarge, stated: Sequence[str], **usual: Any
+) -> Case:
     usual_case = draw(cases(**usual, max_rows=2, max_steps=1))
     try:
         case = replace(usual_case, ids=None, **enlarge(draw, usual_case))
@@ -210,6 +217,6 @@ def _large(draw: st.DrawFn, /, enlarge: Enlarge, stated: Sequence[str], **usual:
     if stated:
         case = draw(with_stated(case, tuple(stated)))
     if case.sp > 1 and not plan(case).live_boundary_labels(case):
-        # So few there are that each is to tell something.
+        # There are few of these cases, so each should be able to show something.
         reject()
     return case

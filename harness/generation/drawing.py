@@ -1,4 +1,4 @@
-"""Draw the cases of a campaign: the same ones in the same order for a seed, everywhere."""
+"""Draw the cases of a campaign: a seed gives the same cases in the same order everywhere."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,27 +11,27 @@ from hypothesis.strategies import SearchStrategy
 from harness.case import Case
 from harness.generation.situations import situations_of
 
-# From so many, the one in the rarest situations becomes the next case of a campaign.
-CHOICE = 3
-# Enough for the largest batch that a strategy of ours describes.
+# The next case of a campaign is the one in the rarest situations out of this many.
+CHOICES = 3
+# Enough random bytes for the largest batch that any of our strategies describes.
 BYTES = 1 << 12
-# So many times in a row nothing new: there is nothing more.
+# After this many attempts in a row without a new case, the strategy counts as used up.
 PATIENCE = 200
 
 
 def drawn(strategy: SearchStrategy[Case], seed: int) -> Iterator[Case]:
-    """The distinct cases of a seed, as many as there are.
+    """Yield the distinct cases of a seed, as many as there are.
 
-    No rank is needed to draw them. Hypothesis reads each from random bytes, and so from nothing
-    else: not from its database, nor from what other modules are loaded.
+    Drawing needs no rank. Hypothesis reads each case from random bytes, and from nothing else:
+    neither its database nor other loaded modules change the cases.
     """
     source, draw = Random(seed), _reader(strategy)  # noqa: S311 - nothing is secret here
     chosen: set[Case] = set()
     met: Counter[str] = Counter()
-    in_vain = 0
-    while in_vain < PATIENCE:
+    failures = 0
+    while failures < PATIENCE:
         fresh = [case for case in draw(source) if case not in chosen]
-        in_vain = 0 if fresh else in_vain + 1
+        failures = 0 if fresh else failures + 1
         if fresh:
             rarest = max(fresh, key=lambda case: _rarity(case, met))
             met.update(situations_of(rarest))
@@ -40,7 +40,7 @@ def drawn(strategy: SearchStrategy[Case], seed: int) -> Iterator[Case]:
 
 
 def generate(strategy: SearchStrategy[Case], count: int, seed: int) -> list[Case]:
-    """The first `count` of them; fewer only where there are no more."""
+    """Return the first `count` cases of a seed; fewer only if the strategy has no more."""
     return list(islice(drawn(strategy, seed), count))
 
 
@@ -49,7 +49,7 @@ def _rarity(case: Case, met: Counter[str]) -> float:
 
 
 def _reader(strategy: SearchStrategy[Case]) -> Callable[[Random], list[Case]]:
-    """What turns random bytes into some cases."""
+    """Return a function that reads a few cases from random bytes."""
     read: list[Case] = []
 
     @settings(database=None, deadline=None)
@@ -59,7 +59,7 @@ def _reader(strategy: SearchStrategy[Case]) -> Callable[[Random], list[Case]]:
 
     def draw(source: Random) -> list[Case]:
         read.clear()
-        for _ in range(CHOICE):
+        for _ in range(CHOICES):
             keep.hypothesis.fuzz_one_input(source.randbytes(BYTES))  # type: ignore[attr-defined]
         return list(read)
 

@@ -1,10 +1,10 @@
-"""What a store's files say, and what is wrong with them. Nothing here reads or writes a file."""
+"""From a store's files to goldens and back, with all damages. Nothing here touches the disk."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar, get_args
 
-from harness.case import Case, Dtype
+from harness.case import Dtype
 from harness.generation.situations import situations_of
 from harness.golden.damage import BadGolden, Damage
 from harness.golden.manifest import (
@@ -25,7 +25,7 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """A vector and its tensors."""
+    """A vector, its tensors, and its line in the manifest."""
 
     vector: Vector
     stored: Stored
@@ -33,7 +33,7 @@ class Golden:
 
 
 def examine(files: Files) -> tuple[dict[str, Golden], list[Damage]]:
-    """The goldens that are whole, by name, and everything else that was found."""
+    """Return the goldens that are whole, by name, and every damage of the store."""
     if FILE not in files:
         return {}, [Damage(FILE, "is missing; write it with `golden generate`")]
     try:
@@ -43,7 +43,7 @@ def examine(files: Files) -> tuple[dict[str, Golden], list[Damage]]:
     goldens: dict[str, Golden] = {}
     damages: list[Damage] = []
     for name, entry in listed.items():
-        golden = _golden(name, entry, files, damages)
+        golden = _examine_golden(name, entry, files, damages)
         if golden:
             goldens[name] = golden
     known = {FILE, *map(vector_file, listed), *map(tensor_file, listed)}
@@ -55,7 +55,7 @@ def examine(files: Files) -> tuple[dict[str, Golden], list[Damage]]:
 
 
 def only_vectors(files: Files) -> dict[str, Vector]:
-    """The vectors of a store from which nothing was generated yet."""
+    """Return the vectors of a store that has no manifest yet; raise `BadGolden` if it has more."""
     vectors = {}
     for file, text in files.items():
         name = file.removeprefix("vectors/").removesuffix(".json")
@@ -71,7 +71,7 @@ def only_vectors(files: Files) -> dict[str, Vector]:
 
 
 def as_files(goldens: dict[str, Golden]) -> dict[str, bytes]:
-    """What to write for these, all of a store: the manifest has their digests."""
+    """Return all files of a store with these goldens."""
     files: dict[str, bytes] = {}
     listed = {}
     for name, golden in goldens.items():
@@ -83,27 +83,32 @@ def as_files(goldens: dict[str, Golden]) -> dict[str, bytes]:
 
 
 def unless_changed(before: Files, goldens: dict[str, Golden]) -> Callable[[Files], Files]:
-    """What to write for these in the place of what they were made from, and of nothing else."""
+    """Return a function for `Store.change` that writes these goldens.
 
-    def changed(now: Files) -> Files:
+    It raises `BadGolden` if the files of the store are no longer the ones they were made from.
+    """
+
+    def replace_files(now: Files) -> Files:
         if now != before:
             raise BadGolden("somebody else has changed the store meanwhile; run it again")
         return as_files(goldens)
 
-    return changed
+    return replace_files
 
 
-def made_for(vector: Vector) -> dict[str, Case]:
-    """The case of a vector in each precision that tensors may have been made in, by its line."""
-    cases = (replace(vector.case, dtype=dtype) for dtype in get_args(Dtype))
-    return {str(case): case for case in cases}
+def case_lines(vector: Vector) -> set[str]:
+    """Return the lines of its case in every dtype that its tensors may have been made in."""
+    return {str(replace(vector.case, dtype=dtype)) for dtype in get_args(Dtype)}
 
 
-def _golden(name: str, listed: Listed, files: Files, damages: list[Damage]) -> Golden | None:
+def _examine_golden(
+    name: str, listed: Listed, files: Files, damages: list[Damage]
+) -> Golden | None:
+    """Return a golden, or None after adding its damages."""
     before = len(damages)
-    vector = _part(vector_file(name), listed.vector, files, damages, parse_vector)
-    stored = _part(tensor_file(name), listed.tensors, files, damages, parse_tensors)
-    if vector and stored and stored.case not in made_for(vector):
+    vector = _parse_file(vector_file(name), listed.vector, files, damages, parse_vector)
+    stored = _parse_file(tensor_file(name), listed.tensors, files, damages, parse_tensors)
+    if vector and stored and stored.case not in case_lines(vector):
         what = f"its case was edited: its tensors were made for {stored.case}"
         damages.append(Damage(vector_file(name), what))
     if vector and tuple(situations_of(vector.case)) != vector.situations:
@@ -113,25 +118,24 @@ def _golden(name: str, listed: Listed, files: Files, damages: list[Damage]) -> G
     return Golden(vector, stored, listed)
 
 
-def _part(
+def _parse_file(
     file: str,
     digest: str,
     files: Files,
     damages: list[Damage],
-    read: Callable[[str, bytes], Parsed],
+    parse: Callable[[str, bytes], Parsed],
 ) -> Parsed | None:
-    """One of a golden's two files, read as far as it goes also where it is not what it was."""
+    """Parse one of a golden's two files, also if its digest is wrong; add what is damaged."""
     data = files.get(file)
     if data is None:
         damages.append(Damage(file, "is missing; restore it"))
         return None
-    same = sha256(data) == digest
-    if not same:
+    if sha256(data) != digest:
         what = f"its SHA-256 is {sha256(data)[:12]}…, the manifest says {digest[:12]}…; restore it"
         damages.append(Damage(file, what))
     name = file.partition("/")[2].rpartition(".")[0]
     try:
-        return read(name, data)
+        return parse(name, data)
     except BadGolden as error:
         damages.append(Damage(file, str(error)))
     return None

@@ -1,15 +1,15 @@
-"""What is wrong with a store, in one sentence each."""
+"""Damages of a store: an exception, and a record of one damaged file."""
 
 from dataclasses import dataclass
 
 
 class BadGolden(ValueError):
-    """A file that is not what it should be, or a store that cannot be written."""
+    """A store is damaged or cannot be used, or no golden can be made; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One file, and what is wrong with it."""
+    """One file, and a sentence on what is wrong with it."""
 
     file: str
     what: str

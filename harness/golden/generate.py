@@ -1,4 +1,4 @@
-"""Goldens made, and made again without losing what they were."""
+"""Make goldens of plain training, and compute them again without losing the stored bits."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,22 +20,22 @@ NONE: Mapping[str, Golden] = {}
 
 @dataclass
 class Remade:
-    """What came of computing goldens again."""
+    """The goldens of a store after they were computed again."""
 
-    # The whole store as it is to be.
+    # All goldens of the new store.
     goldens: dict[str, Golden] = field(default_factory=dict)
     drifts: dict[str, Drift] = field(default_factory=dict)
-    # Goldens that are not written as they were.
+    # The names of those that get new bits.
     written: list[str] = field(default_factory=list)
 
     @property
     def changed(self) -> list[str]:
-        """Goldens that a change of meaning moved."""
+        """The names of the goldens that moved by more than drift."""
         return [name for name, moved in self.drifts.items() if moved.change is Change.SEMANTIC]
 
 
 def make(vector: Vector, made: Mapping[str, str], commit: str, reason: str = "") -> Golden:
-    """A golden from nothing but its vector; two references must agree on it."""
+    """Make a golden from its vector; raise `BadGolden` unless two references agree on it."""
     trace = compute(vector.case)
     why = doubt(trace, rowwise(vector.case))
     if why:
@@ -53,36 +53,35 @@ def remake(
     accept: bool = False,
     reason: str = "",
 ) -> Remade:
-    """Compute all again. Stored bits stay, unless it is accepted that they go.
+    """Compute all goldens again. They keep their stored bits unless `accept` is set.
 
-    A change of meaning is accepted with a reason only. `own` has, by name, goldens of candidates'
-    own steps as ranks made them anew.
+    A golden that moved by more than drift keeps them unless there is also a reason. `own` has the
+    own goldens by name, as ranks made them again.
     """
     remade = Remade()
     for name, golden in goldens.items():
         moved = remade.drifts[name] = drifted(golden, own.get(name))
-        may_go = moved.change is Change.DRIFT or bool(reason)
-        anew = accept and may_go and moved.change is not Change.NONE
+        may_change = moved.change is Change.DRIFT or bool(reason)
         remade.goldens[name] = golden
-        if anew:
+        if accept and may_change and moved.change is not Change.NONE:
             remade.written.append(name)
             remade.goldens[name] = own.get(name) or make(golden.vector, made, commit, reason)
     return remade
 
 
 def drifted(golden: Golden, anew: Golden | None = None) -> Drift:
-    """How far what is stored is from what was made anew, or from what is computed here and now."""
+    """Return how far a golden is from one made again, or from plain training computed now."""
     now = anew.stored.trace if anew else compute(golden.vector.case)
     return drift(golden.stored.trace, now)
 
 
 def compute(case: Case) -> Trace:
-    """What a golden stores: losses and gradients of plain training, in fp64."""
+    """Compute what a golden stores: losses and gradients of plain training, in fp64."""
     return reference(case, torch.float64)
 
 
 def unconfirmed(goldens: Mapping[str, Golden]) -> Iterator[tuple[str, str]]:
-    """Which goldens a reference does not confirm, and how they differ from it."""
+    """Yield the name of each golden that a reference does not confirm, and how they differ."""
     for name, golden in goldens.items():
         moved = drifted(golden)
         if moved.change is Change.SEMANTIC:

@@ -1,4 +1,4 @@
-"""The list of all goldens, with what their files must hash to."""
+"""The manifest: the list of all goldens, with the digests of their files."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from harness.golden.damage import BadGolden
-from harness.golden.vector import NAME, read_record, whole
+from harness.golden.vector import NAME, decode, read_record
 
 FILE = "manifest.json"
 FORMAT = "manifest/1"
@@ -16,21 +16,22 @@ Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One golden's line."""
+    """The line of one golden."""
 
     # SHA-256 of its two files.
     vector: Digest
     tensors: Digest
-    # What was checked out when its tensors were made.
+    # The commit that was checked out when its tensors were made.
     commit: str
-    # Why it was made anew, where it was not made for the first time.
+    # Why its numbers were replaced; empty if they never were.
     reason: str
 
 
 class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Lines by name, of which one that is wrong is told by it."""
+    """The fields of the file."""
 
     format: str
+    # `parse_manifest` decodes the lines one by one, so that its error can name the golden.
     goldens: dict[str, Any]
 
 
@@ -47,15 +48,15 @@ def sha256(data: bytes) -> str:
 
 
 def manifest_text(listed: Mapping[str, Listed]) -> bytes:
-    """As it is stored, by name."""
+    """Return the content of the manifest's file, with the goldens in order of their names."""
     manifest = _Manifest(FORMAT, {name: listed[name] for name in sorted(listed)})
     return (json.dumps(msgspec.to_builtins(manifest), indent=1) + "\n").encode()
 
 
 def parse_manifest(text: bytes) -> dict[str, Listed]:
-    """What is listed; refuses what is not a manifest of this format."""
+    """Return the lines of a manifest by name; raise `BadGolden` if it is none of this format."""
     goldens = read_record(text, FORMAT, _Manifest).goldens
     for name in goldens:
         if not NAME.fullmatch(name):
             raise BadGolden(f"goldens={name!r}: a name has a-z, 0-9 and - only")
-    return {name: whole(line, Listed, f"goldens.{name}") for name, line in goldens.items()}
+    return {name: decode(line, Listed, f"goldens.{name}") for name, line in goldens.items()}

@@ -1,7 +1,7 @@
-"""Goldens of a candidate's own step: what it computes at sp 1 in fp64.
+"""Own goldens: what a candidate's own step computes at sp 1 in fp64.
 
-A model or a loss of its own has no plain training here. Such a golden says whose it is, and what
-it is compared with; code that it names runs only if somebody asks for it by name.
+They serve candidates with a model or a loss of their own, for which the harness has no plain
+training. Such a golden names its candidate, whose code runs only if the user names it as well.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,28 +19,28 @@ from harness.judge import Job, Session
 from harness.judge.stages import reference_at_sp_1
 from harness.trace import Fault, Trace
 
-# Fields of what is known of how tensors were made.
+# Fields of `Stored.made` that goldens of plain training do not have.
 CANDIDATE, AGAINST = "candidate", "against"
 
 
 def candidate_of(golden: Golden) -> str:
-    """Whose numbers it holds; nobody's where they are plain training's."""
+    """Return the candidate whose numbers a golden holds; empty if they are plain training's."""
     return golden.stored.made.get(CANDIDATE, "")
 
 
 def against_of(golden: Golden) -> Against:
-    """What that candidate was compared with, or is."""
+    """Return what that candidate is compared with."""
     return ITSELF if golden.stored.made.get(AGAINST) == ITSELF else PLAIN
 
 
 def is_own(golden: Golden) -> bool:
-    """Whether it holds the oracle of a candidate, and not what one computed in a low precision."""
-    exact = parse(golden.stored.case).dtype == "fp64"
-    return bool(candidate_of(golden)) and against_of(golden) == ITSELF and exact
+    """Return whether it is an own golden: fp64 numbers of a step that is compared with itself."""
+    is_exact = parse(golden.stored.case).dtype == "fp64"
+    return bool(candidate_of(golden)) and against_of(golden) == ITSELF and is_exact
 
 
 def adopted(goldens: Mapping[str, Golden], candidate: str) -> dict[str, Golden]:
-    """Name another candidate whose step the numbers are held against."""
+    """Return the goldens as goldens of another candidate, with their numbers unchanged."""
     return {
         name: replace(
             golden,
@@ -58,16 +58,16 @@ def make(
     commit: str,
     reason: str = "",
 ) -> Golden:
-    """A golden of what a candidate's own step was seen to compute."""
-    told = {**made, CANDIDATE: candidate, AGAINST: ITSELF}
-    stored = Stored(vector.name, str(vector.case), trace, told)
+    """Make an own golden from the trace of a candidate's step at sp 1."""
+    made = {**made, CANDIDATE: candidate, AGAINST: ITSELF}
+    stored = Stored(vector.name, str(vector.case), trace, made)
     return Golden(vector, stored, Listed("", "", commit, reason))
 
 
 def unconfirmed(goldens: Mapping[str, Golden], session: Session) -> Iterator[tuple[str, str]]:
-    """Which goldens their candidate's step at sp 1 does not confirm, and how it differs.
+    """Yield the name of each golden that its candidate's step at sp 1 does not confirm, and why.
 
-    A step that gives no numbers there is not what the golden was made of.
+    A step that gives no numbers at sp 1 does not confirm it either.
     """
     for name, golden in goldens.items():
         job = Job(golden.vector.case, locate(candidate_of(golden)))

@@ -1,4 +1,4 @@
-"""Where tensors come from: what may move their last bits."""
+"""The environment that may move the last bits of tensors: versions, processor and device."""
 
 import platform
 import re
@@ -11,19 +11,17 @@ import torch
 
 import harness
 
-# Raised when goldens are made in another way than before.
+# Increased when goldens are made in another way than before.
 GENERATOR = "1"
-
-
-# Which ranks they were, and where those of one pool went, moves no bit.
-SAME_ANYWHERE = ("devices", "ranks")
-# What /proc/cpuinfo calls what tells one processor from another.
-PROCESSOR = ("model name", "cpu family", "model", "stepping")
+# Fields of a pool's place that move no bit.
+WITHOUT_EFFECT = ("devices", "ranks")
+# The fields of /proc/cpuinfo that identify a processor.
+PROCESSOR_FIELDS = ("model name", "cpu family", "model", "stepping")
 
 
 def fingerprint(place: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Versions, platform and processor, and where ranks computed; here, where none did."""
-    there = place or {"device": "cpu"}
+    """Return versions, platform, processor, and the place of a pool; without one, this CPU."""
+    place = place or {"device": "cpu"}
     return {
         "generator": GENERATOR,
         "harness": harness.__version__,
@@ -33,22 +31,23 @@ def fingerprint(place: Mapping[str, str] | None = None) -> dict[str, str]:
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "processor": processor(),
-        **{name: what for name, what in there.items() if name not in SAME_ANYWHERE},
+        **{name: value for name, value in place.items() if name not in WITHOUT_EFFECT},
     }
 
 
 def processor() -> str:
-    """Its make and model, as far as the system tells: libraries choose kernels by it."""
+    """Return the processor's make and model, as far as known: libraries choose kernels by it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
     except OSError:
         return platform.processor()
-    told = dict(re.split(r"\s*:\s*", line, maxsplit=1) for line in lines if ":" in line)
-    return " ".join(told[word] for word in PROCESSOR if word in told) or platform.processor()
+    fields = dict(re.split(r"\s*:\s*", line, maxsplit=1) for line in lines if ":" in line)
+    known = [fields[name] for name in PROCESSOR_FIELDS if name in fields]
+    return " ".join(known) or platform.processor()
 
 
 def commit(folder: Path) -> str:
-    """What is checked out, if anything is."""
+    """Return the commit that is checked out in a folder, or `unknown`."""
     try:
         git = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "HEAD"],

@@ -1,9 +1,9 @@
-"""What a candidate computed on one device in a low precision, and whether it still does.
+"""Recorded goldens: what a candidate computed on one device in a low precision.
 
-Bits of two devices, drivers or versions are not compared: each answer is as good as its distance
-to plain training in fp64. So what is recorded tells a change of the environment, which leaves all
-within their budgets, from a change of meaning, which does not. In the environment that it was
-recorded in, a step whose runs agree in every bit must still give the bits that are stored.
+1. Bits of two devices, drivers or versions are not compared. Each result is judged by its distance
+   to plain training in fp64: within its budget, only the environment has changed.
+2. In the environment that it was recorded in, a step must still give the stored bits, unless two
+   of its runs differ there.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,12 +22,12 @@ from harness.judge import Job, Session
 from harness.judge.stages import ask_ranks, measure
 from harness.trace import Assembly, Trace, is_required
 
-# How often a step is run again before its bits are said to have changed.
+# A step with other bits than stored is run again as often, before it counts as changed.
 MORE_RUNS = 3
 
 
 def is_recorded(golden: Golden) -> bool:
-    """Whether it holds what a candidate computed on a device, and no oracle."""
+    """Return whether it holds what a candidate computed on a device, and no oracle."""
     return bool(candidate_of(golden)) and not is_own(golden)
 
 
@@ -41,7 +41,10 @@ def record(
     *,
     against: Against = PLAIN,
 ) -> tuple[dict[str, Golden], dict[str, str]]:
-    """What the candidate computes here on every golden; and why it is asked for none of some."""
+    """Run the candidate on every golden; return its goldens, and why some were left out, by name.
+
+    Raise `BadGolden` if it fails on one, or can run none.
+    """
     recorded: dict[str, Golden] = {}
     left_out: dict[str, str] = {}
     for name, golden in goldens.items():
@@ -50,14 +53,14 @@ def record(
             left_out[name] = f"needs {case.ranks} ranks"
             continue
         comparison, trace = _run(Job(case, candidate, against), session)
-        why = _cannot_be_judged(comparison)
-        if why:
-            left_out[name] = why
+        if comparison.verdict is Verdict.UNSUPPORTED and comparison.reason:
+            # The candidate refuses the case, or rounding in this dtype hides everything.
+            left_out[name] = comparison.reason
             continue
         if not comparison.verdict.passed:
             raise BadGolden(f"{name}: {candidate.name} is {comparison.verdict.name} on {case}")
-        told = {**made, CANDIDATE: candidate.name, AGAINST: against}
-        stored = Stored(name, str(case), trace, told)
+        made_by = {**made, CANDIDATE: candidate.name, AGAINST: against}
+        stored = Stored(name, str(case), trace, made_by)
         recorded[name] = Golden(golden.vector, stored, Listed("", "", commit, reason=""))
     if not recorded:
         raise BadGolden(
@@ -66,28 +69,26 @@ def record(
     return recorded, left_out
 
 
-def _cannot_be_judged(comparison: Comparison) -> str:
-    """The candidate refuses the case, or it says nothing in so short a format."""
-    return comparison.reason if comparison.verdict is Verdict.UNSUPPORTED else ""
-
-
 def compared(
     goldens: Mapping[str, Golden], made: Mapping[str, str], session: Session
 ) -> Iterator[tuple[str, Change, str, Comparison]]:
-    """For each golden, what changed since it was recorded, and how that is known."""
+    """Run the candidate on each golden again; yield its name, the change, why, and the comparison.
+
+    The change is in the result, in the environment alone, or in the bits without either.
+    """
     for name, golden in goldens.items():
         stored = golden.stored
         job = Job(parse(stored.case), locate(candidate_of(golden)), against_of(golden))
-        elsewhere = [
+        differences = [
             f"{field} {was} -> {made.get(field, 'none')}"
             for field, was in stored.made.items()
             if field not in (CANDIDATE, AGAINST) and made.get(field, "none") != was
         ]
         comparison, trace = _run(job, session)
         if not comparison.verdict.passed:
-            yield name, Change.SEMANTIC, ", ".join(elsewhere), comparison
-        elif elsewhere:
-            yield name, Change.DRIFT, ", ".join(elsewhere), comparison
+            yield name, Change.SEMANTIC, ", ".join(differences), comparison
+        elif differences:
+            yield name, Change.DRIFT, ", ".join(differences), comparison
         elif why := identical(stored.trace, trace):
             yield name, *_run_again(job, session, trace, why), comparison
         else:
@@ -95,13 +96,14 @@ def compared(
 
 
 def _run_again(job: Job, session: Session, trace: Trace, why: str) -> tuple[Change, str]:
-    """Whether a step has changed that gives other bits than are stored, or gives others each time.
+    """Run a step again that gives other bits than stored; return what that means, and why.
 
-    On some devices sums are made in any order; nobody is blamed for that.
+    On some devices sums are made in any order. So the step counts as changed only if its runs
+    agree with each other.
     """
     for _ in range(MORE_RUNS):
-        _, once_more = _run(job, session)
-        unlike = identical(trace, once_more)
+        _, again = _run(job, session)
+        unlike = identical(trace, again)
         if unlike:
             return Change.UNREPEATABLE, f"two runs here differ, so no bits are compared: {unlike}"
     return Change.CHANGED, (
@@ -111,12 +113,12 @@ def _run_again(job: Job, session: Session, trace: Trace, why: str) -> tuple[Chan
 
 
 def _run(job: Job, session: Session) -> tuple[Comparison, Trace]:
-    """How a run is judged, and what it came to."""
+    """Run a job; return its comparison, and a trace of the required keys, empty if it has none."""
     run = ask_ranks(job, session.pool)
     outcome = run.outcome()
     trace = Trace()
     if isinstance(outcome, Assembly):
         for key in filter(is_required, outcome.trace):
-            # Which rank held a row is not for keeping.
+            # A golden is valid for every mesh, so it must not say which rank held a row.
             trace.put(key, replace(outcome.trace[key], owners=None))
     return measure(run), trace

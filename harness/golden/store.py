@@ -1,8 +1,10 @@
-"""The folder: read as a whole under a lock, and written so that it is the old one or the new one.
+"""The folder of a store: read as it is at one moment, and written whole or not at all.
 
-A writer prepares all files in a hidden folder, and then renames it: from that moment they count.
-Readers look there first. Moving them to their places can be interrupted at any time, and the next
-writer goes on with it.
+1. A reader and a writer lock the folder. The kernel releases the lock of a process that dies.
+2. A writer puts all files into a hidden folder and renames it to `.committed`. From that moment
+   they count: readers prefer what is there.
+3. The writer then moves the files to their places. If it is killed meanwhile, the next writer
+   finishes that.
 """
 
 import fcntl
@@ -18,10 +20,11 @@ from harness.storage import DRAFT, write_folder
 from harness.untrusted import NotReadable, read_file
 
 COMMITTED = ".committed"
-# Beside the goldens, and read by people only.
+# It lies beside the goldens and is no part of the store.
 README = "README.md"
+# Seconds to wait for the lock.
 PATIENCE = 30.0
-# No golden is a hundredth of that; a file that is should not be read to find out.
+# No golden has a hundredth of these bytes, and a larger file is not read.
 LARGEST = 64 << 20
 
 Files = Mapping[str, bytes]
@@ -34,29 +37,28 @@ class Store:
         self.folder = folder
 
     def files(self) -> dict[str, bytes]:
-        """All files by their relative names, as they were at one moment."""
+        """Return the content of all files by their relative names, as they are at one moment."""
         with self._locked(fcntl.LOCK_SH):
             return self._files()
 
     def write(self, files: Files) -> None:
-        """Add these, or put them in the place of others: all of them, or none."""
+        """Add or replace these files: all of them, or none."""
         self.change(lambda _: files)
 
-    def change(self, changed: Callable[[dict[str, bytes]], Files]) -> None:
-        """Write what is made of what is there at that moment: no other writer comes between."""
-        with self._told():
+    def change(self, make_files: Callable[[dict[str, bytes]], Files]) -> None:
+        """Write the files that are made from the present ones; no other writer comes between."""
+        with self._refusing_bad_disk():
             self.folder.mkdir(parents=True, exist_ok=True)
         with self._locked(fcntl.LOCK_EX):
-            self._settle()
-            files = changed(self._files())
-            with self._told():
-                # All or none; of none nothing is left behind.
+            self._finish_commit()
+            files = make_files(self._files())
+            with self._refusing_bad_disk():
                 write_folder(self.folder / COMMITTED, files)
-            self._settle()
+            self._finish_commit()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """A full disk is no fault of the harness."""
+    def _refusing_bad_disk(self) -> Iterator[None]:
+        """Turn an `OSError`, such as a full disk, into `BadGolden`."""
         try:
             yield
         except OSError as error:
@@ -66,8 +68,8 @@ class Store:
     def _files(self) -> dict[str, bytes]:
         return {**_read(self.folder), **_read(self.folder / COMMITTED)}
 
-    def _settle(self) -> None:
-        """Finish what a writer that was killed had begun."""
+    def _finish_commit(self) -> None:
+        """Move committed files to their places, and remove the drafts of writers that died."""
         for draft in self.folder.glob(f"{DRAFT}*"):
             shutil.rmtree(draft)
         committed = self.folder / COMMITTED
@@ -80,24 +82,23 @@ class Store:
         shutil.rmtree(committed)
 
     @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
-        # The kernel lets go of it when its holder dies.
+    def _locked(self, mode: int) -> Iterator[None]:
         try:
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise BadGolden(f"store={self.folder}: {error.strerror}") from None
         try:
-            _wait_for(folder, how, self.folder)
+            _wait_for_lock(folder, mode, self.folder)
             yield
         finally:
             os.close(folder)
 
 
-def _wait_for(folder: int, how: int, name: Path) -> None:
+def _wait_for_lock(folder: int, mode: int, name: Path) -> None:
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            fcntl.flock(folder, how | fcntl.LOCK_NB)
+            fcntl.flock(folder, mode | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until:
                 raise BadGolden(
@@ -124,17 +125,20 @@ def _read(folder: Path) -> dict[str, bytes]:
 
 
 def _names(folder: Path) -> list[str]:
-    """What lies there, but for what a writer is at; a link is named, and nobody follows it."""
+    """Return the relative names of all files in a folder, without those of an unfinished write.
+
+    A link to a folder is listed like a file, and not followed.
+    """
     names = []
     for path, folders, files in os.walk(folder):
-        here = Path(path)
-        links = [each for each in folders if (here / each).is_symlink()]
-        names += [str((here / each).relative_to(folder)) for each in sorted([*files, *links])]
-        if here == folder:
-            folders[:] = [each for each in folders if not _is_of_a_writer(each)]
+        parent = Path(path)
+        links = [name for name in folders if (parent / name).is_symlink()]
+        names += [str((parent / name).relative_to(folder)) for name in sorted([*files, *links])]
+        if parent == folder:
+            folders[:] = [name for name in folders if not _is_unfinished(name)]
         folders.sort()
     return [name for name in names if name != README]
 
 
-def _is_of_a_writer(name: str) -> bool:
+def _is_unfinished(name: str) -> bool:
     return name == COMMITTED or name.startswith(DRAFT)

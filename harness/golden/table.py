@@ -1,4 +1,4 @@
-"""Goldens as tables."""
+"""Goldens, and how candidates agree with them, printed for people."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from harness.uncompared import told_of
 
 
 def show_goldens(goldens: Mapping[str, Golden], console: Console) -> None:
-    """Every golden, and what it is there for."""
+    """Print every golden with its comment."""
     for name, golden in goldens.items():
         vector = golden.vector
         hunts = f", hunts {' '.join(vector.hunts)}" if vector.hunts else ""
-        whose = f", of {candidate_of(golden)}" if candidate_of(golden) else ""
-        head = Text.assemble((name, "bold"), f"  {vector.case.tokens} tokens{hunts}{whose}")
+        owner = f", of {candidate_of(golden)}" if candidate_of(golden) else ""
+        head = Text.assemble((name, "bold"), f"  {vector.case.tokens} tokens{hunts}{owner}")
         console.print(head, Padding(vector.comment, (0, 4)), highlight=False)
     console.print(f"{len(goldens)} goldens", highlight=False)
 
@@ -31,7 +31,7 @@ def show_goldens(goldens: Mapping[str, Golden], console: Console) -> None:
 def show_drifts(
     drifts: Mapping[str, Drift], written: Sequence[str], refused: Sequence[str], console: Console
 ) -> None:
-    """What moved, what was written, and what must be accepted first."""
+    """Print the goldens that moved, and how many were written or must be accepted first."""
     for name, moved in drifts.items():
         if moved.change is not Change.NONE:
             say(console, f"{name}: {moved}")
@@ -49,7 +49,7 @@ def show_drifts(
 
 
 def show_compared(seen: Sequence[tuple[str, Change, str, Comparison]], console: Console) -> None:
-    """What a device computes now, beside what one computed before."""
+    """Print what changed in recorded goldens."""
     for name, change, why, comparison in seen:
         if change is Change.SEMANTIC:
             say(console, f"{name}: {change}\n{explain(comparison)}\n")
@@ -66,7 +66,7 @@ def show_compared(seen: Sequence[tuple[str, Change, str, Comparison]], console: 
 
 
 def show_verified(verified: Verified, doubted: Mapping[str, str], console: Console) -> None:
-    """How candidates stand against what is stored."""
+    """Print the failures of candidates, and the totals of all runs."""
     for name, why in doubted.items():
         say(console, f"{name}: {why}; see `golden diff`")
     for name, failure in verified.failures.items():
@@ -92,8 +92,8 @@ def show_verified(verified: Verified, doubted: Mapping[str, str], console: Conso
 
 
 def show_together(verified: Verified, console: Console) -> None:
-    """What only all runs together show."""
-    for what in verified.leans:
-        say(console, f"DIVERGED: off by the same in every run, and too little for one: {what}")
+    """Print what only all runs together show: tensors that lean, and what was not examined."""
+    for lean in verified.leans:
+        say(console, f"DIVERGED: off by the same in every run, and too little for one: {lean}")
     if verified.unexamined:
         say(console, f"FAULT: {'; '.join(verified.unexamined)}")

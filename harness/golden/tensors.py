@@ -1,4 +1,4 @@
-"""A trace as a safetensors file: no code in it, and its header says where it comes from."""
+"""The tensors of a golden as a safetensors file, whose header says what made them."""
 
 import json
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from harness.golden.vector import read_record
 from harness.trace import Entry, Trace, is_required
 
 FORMAT = "golden/1"
-# The format keeps its metadata in no particular order: with one entry there is only one.
+# The metadata has a single entry, because safetensors writes several in any order.
 ENTRY = "golden"
-# Which tokens a tensor's rows belong to is stored beside it.
+# The token numbers of a tensor's rows are stored as another tensor, with this ending.
 TOKENS = ".tokens"
-# The header's length is the first thing in the file.
+# The file begins with the length of its header, in so many bytes.
 LENGTH = 8
 
 DTYPES = ("float64", "float32")
@@ -26,18 +26,18 @@ DTYPES = ("float64", "float32")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a file of tensors holds."""
+    """The content of a file of tensors."""
 
     name: str
-    # The case line that they were made for.
+    # The line of the case that was run.
     case: str
     trace: Trace
-    # Versions, platform and device that made them.
+    # The versions, platform and device that computed them; also the candidate, if it was one.
     made: dict[str, str]
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the file says of them."""
+    """The metadata of the file."""
 
     format: str
     name: str
@@ -47,7 +47,7 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def tensor_bytes(stored: Stored) -> bytes:
-    """As it is stored; the same trace gives the same bytes."""
+    """Return the content of the file; equal traces give equal bytes."""
     arrays = {}
     for key in stored.trace:
         entry = stored.trace[key]
@@ -59,31 +59,33 @@ def tensor_bytes(stored: Stored) -> bytes:
 
 
 def parse_tensors(name: str, data: bytes) -> Stored:
-    """The tensors in a file of this name; refuses what is not the harness's own."""
-    header = _header(data)
+    """Return the tensors in a file of this name; raise `BadGolden` if it is damaged."""
+    header = _read_header(data)
     if header.name != name:
         raise BadGolden(f"name={header.name!r}: must be the file's name")
     try:
         arrays = safetensors.numpy.load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise BadGolden(f"is not a whole safetensors file: {_sentence(error)}") from None
-    return Stored(name, header.case, _trace(header.keys, arrays), header.made)
+        raise BadGolden(f"is not a whole safetensors file: {_on_one_line(error)}") from None
+    return Stored(name, header.case, _read_trace(header.keys, arrays), header.made)
 
 
-def _trace(keys: list[str], arrays: dict[str, Any]) -> Trace:
+def _read_trace(keys: list[str], arrays: dict[str, Any]) -> Trace:
+    """Return the trace of these keys; raise `BadGolden` unless the arrays are exactly theirs."""
     trace = Trace()
     for key in keys:
-        trace.put(key, _entry(key, arrays.get(key), arrays.get(key + TOKENS)))
+        trace.put(key, _read_entry(key, arrays.get(key), arrays.get(key + TOKENS)))
     if "nll" not in trace or trace["nll"].tokens is None or "loss" not in trace:
         raise BadGolden("keys: nll with its tokens, and loss, must be among them")
     with_tokens = [key + TOKENS for key in keys if trace[key].tokens is not None]
-    odd = sorted(arrays.keys() - {*keys, *with_tokens})
-    if odd:
-        raise BadGolden(f"{odd[0]}: a tensor that its header does not name")
+    unknown = sorted(arrays.keys() - {*keys, *with_tokens})
+    if unknown:
+        raise BadGolden(f"{unknown[0]}: a tensor that its header does not name")
     return trace
 
 
-def _entry(key: str, values: Any, tokens: Any) -> Entry:
+def _read_entry(key: str, values: Any, tokens: Any) -> Entry:
+    """Return the entry of a key; raise `BadGolden` if its arrays are missing or wrong."""
     if not is_required(key):
         raise BadGolden(f"keys={key!r}: is neither a loss nor a gradient")
     if values is None:
@@ -99,7 +101,8 @@ def _entry(key: str, values: Any, tokens: Any) -> Entry:
     return Entry(values, tokens)
 
 
-def _header(data: bytes) -> _Header:
+def _read_header(data: bytes) -> _Header:
+    """Return the metadata of a file, which safetensors does not give for bytes."""
     size = int.from_bytes(data[:LENGTH], "little")
     if len(data) < LENGTH or size > len(data) - LENGTH:
         raise BadGolden(f"is cut off after {len(data)} bytes")
@@ -110,5 +113,5 @@ def _header(data: bytes) -> _Header:
     return read_record(metadata, FORMAT, _Header)
 
 
-def _sentence(error: Exception) -> str:
+def _on_one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""One golden's case, and what it is there for."""
+"""The vector of a golden: its case, and why it is in the store."""
 
 import json
 import re
@@ -19,23 +19,24 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A case that lasts. Its mesh is the one on which what it hunts shows."""
+    """A stored case with its description. On its own mesh, the mutants that it hunts show."""
 
     name: str
     case: Case
     comment: str
     # Mutants of the bank that differ from plain training on this case.
     hunts: tuple[str, ...]
-    # The situations that the case is in; derived from it, and kept for a reader.
+    # The situations that the case is in. They follow from the case, and are stored for a reader.
     situations: tuple[str, ...]
+    # Where the case was met.
     source: str
 
     def meshes(self, sps: Sequence[int], dps: Sequence[int] = (1, 2)) -> list[Case]:
-        """Yield the batch on every mesh that it fits and on which it means the same."""
-        # A mean over micro-batches depends on which rows share one, and so on how many replicas.
-        ways = (self.case.dp,) if self.case.loss == "micro-mean" else dps
+        """Return the case on every mesh on which it is valid and its numbers are the same."""
+        # A mean over micro-batches depends on which rows share one, so dp must stay.
+        same_dps = (self.case.dp,) if self.case.loss == "micro-mean" else dps
         cases = []
-        for dp in ways:
+        for dp in same_dps:
             for sp in sps:
                 try:
                     cases.append(replace(self.case, dp=dp, sp=sp))
@@ -45,7 +46,7 @@ class Vector:
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What its file has."""
+    """The fields of the file."""
 
     format: str
     name: str
@@ -57,18 +58,18 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def vector_record(vector: Vector) -> dict[str, Any]:
-    """As JSON."""
+    """Return the vector as a JSON object."""
     return {**asdict(vector), "case": str(vector.case)}
 
 
 def vector_text(vector: Vector) -> bytes:
-    """As it is stored."""
+    """Return the content of the vector's file."""
     record = {"format": FORMAT, **vector_record(vector)}
     return (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def parse_vector(name: str, text: bytes) -> Vector:
-    """The vector in a file of this name; refuses what is not one."""
+    """Return the vector in a file of this name; raise `BadGolden` if it holds none."""
     record = read_record(text, FORMAT, _Record)
     if record.name != name or not NAME.fullmatch(name):
         raise BadGolden(f"name={record.name!r}: must be the file's name, of a-z, 0-9 and -")
@@ -82,7 +83,7 @@ def parse_vector(name: str, text: bytes) -> Vector:
 
 
 def read_record(text: bytes, form: str, kind: type[Record]) -> Record:
-    """What is in a JSON object of this format."""
+    """Decode the JSON object in a file; raise `BadGolden` unless it is a record of this format."""
     try:
         record = read_json(text)
     except (ValueError, RecursionError) as error:
@@ -91,11 +92,11 @@ def read_record(text: bytes, form: str, kind: type[Record]) -> Record:
         raise BadGolden("must hold one JSON object")
     if record.get("format") != form:
         raise BadGolden(f"format={record.get('format')!r}: this version reads {form!r}")
-    return whole(record, kind)
+    return decode(record, kind)
 
 
-def whole(record: Any, kind: type[Record], where: str = "") -> Record:
-    """All that it has to hold, and nothing else."""
+def decode(record: Any, kind: type[Record], where: str = "") -> Record:
+    """Decode a JSON value; raise `BadGolden` if a field is missing, wrong or unknown."""
     try:
         return fitted(record, kind, where)
     except Misfit as error:

@@ -1,4 +1,4 @@
-"""Candidates against what is stored, on every mesh that it is valid for."""
+"""Verify candidates: compare them with goldens on every mesh that a golden is valid for."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,8 +20,8 @@ from harness.judge.known import recognised
 from harness.report.record import comparison_record
 
 
-class Asked(NamedTuple):
-    """A job, and the name of the golden that it is about."""
+class GoldenJob(NamedTuple):
+    """A job, and the name of the golden whose case it runs."""
 
     name: str
     job: Job
@@ -36,29 +36,30 @@ def jobs(
     *,
     against: Against = PLAIN,
     doubted: Collection[str] = (),
-) -> Iterator[Asked]:
-    """Each golden with each candidate in each dtype on each mesh that the ranks can form.
+) -> Iterator[GoldenJob]:
+    """Yield each golden with each candidate in each dtype on each mesh that the ranks can form.
 
-    A golden that is of somebody's own step is for that candidate alone. What is `doubted` of these
-    is not what its step computes at sp 1 by now: at a larger sp it is compared with that.
+    An own golden is for its candidate alone. If it is among `doubted`, the candidate's step has
+    changed at sp 1, so larger sp are compared with what the step computes now.
     """
     for name, golden in goldens.items():
-        own = is_own(golden)
-        whose = [locate(candidate_of(golden))] if own else candidates
-        reference = ITSELF if own else against
-        trusted = name not in doubted if own else against == PLAIN
+        is_own_golden = is_own(golden)
+        its_candidates = [locate(candidate_of(golden))] if is_own_golden else candidates
+        reference = ITSELF if is_own_golden else against
+        is_trusted = name not in doubted if is_own_golden else against == PLAIN
         for case in golden.vector.meshes(sps):
             if case.ranks > ranks or (reference == ITSELF and case.sp == 1):
                 continue
-            for dtype, candidate in product(dtypes, whose):
-                # A shorter format has weights of its own, rounded to it. What is stored shows
-                # there that the references are right, and they say what should be computed.
-                stored = golden.stored.trace if trusted and dtype == "fp64" else None
-                yield Asked(name, Job(replace(case, dtype=dtype), candidate, reference, stored))
+            for dtype, candidate in product(dtypes, its_candidates):
+                # In another dtype the weights are rounded first, so stored numbers do not apply.
+                # The references, which the stored numbers confirm in fp64, are computed instead.
+                stored = golden.stored.trace if is_trusted and dtype == "fp64" else None
+                job = Job(replace(case, dtype=dtype), candidate, reference, stored)
+                yield GoldenJob(name, job)
 
 
-def verify(asked: Sequence[Asked], goldens: int, session: Session) -> "Verified":
-    """Run all; then what failed again, fully traced, to say what it looks like.
+def verify(asked: Sequence[GoldenJob], goldens: int, session: Session) -> "Verified":
+    """Judge all jobs; then run the failures again, fully traced, to name what is wrong.
 
     Once a golden has a failure that is not listed, only candidates with listed bugs are traced.
     """
@@ -66,9 +67,9 @@ def verify(asked: Sequence[Asked], goldens: int, session: Session) -> "Verified"
     failing = []
     for _, job in asked:
         verified.ask(job.candidate.name, job.case)
-    # In fp64 the controller computes nothing unless a candidate fails.
-    seen = session.judge((job for _, job in asked), closely=False)
-    for (name, _), comparison in zip(asked, seen, strict=True):
+    # With stored numbers in fp64, the controller computes nothing unless a candidate fails.
+    comparisons = session.judge((job for _, job in asked), closely=False)
+    for (name, _), comparison in zip(asked, comparisons, strict=True):
         if comparison.verdict.failed:
             failing.append((name, comparison))
         else:
@@ -76,13 +77,14 @@ def verify(asked: Sequence[Asked], goldens: int, session: Session) -> "Verified"
     for name, failure in failing:
         may_be_listed = locate(failure.candidate).environment is not None
         if may_be_listed or name not in verified.failures:
-            verified.add(name, recognised(_closer(failure, session)))
+            verified.add(name, recognised(_look_closer(failure, session)))
         else:
             verified.add(name, failure)
     return verified
 
 
-def _closer(failure: Comparison, session: Session) -> Comparison:
+def _look_closer(failure: Comparison, session: Session) -> Comparison:
+    """Trace a divergence; keep the failure as it was if it passes then."""
     if failure.verdict is not Verdict.DIVERGED:
         return session.hold_to_listed(failure)
     traced = session.trace(Job.again(failure))
@@ -91,33 +93,33 @@ def _closer(failure: Comparison, session: Session) -> Comparison:
 
 @dataclass(kw_only=True)
 class Verified:
-    """How runs against the store came out."""
+    """The results of runs that were compared with goldens; results of several parts add up."""
 
     goldens: int
     verdicts: Counter[str] = field(default_factory=Counter)
-    # How many runs were compared with what.
+    # How many runs were compared with plain training, and how many with the candidate itself.
     against: Counter[str] = field(default_factory=Counter)
-    # The record of the first of each golden.
+    # By golden, the record of its first failure.
     failures: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # Bugs that are listed upstream, by key and link; and why cases were refused.
+    # How many runs showed each listed bug, and how many were refused for each reason.
     listed: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    # By candidate, what it was asked for and what of it was judged.
+    # By candidate, what was asked for and how much of it was judged.
     coverage: dict[str, Coverage] = field(default_factory=dict)
-    # By candidate, what leans in the runs that passed.
+    # By candidate, the leanings of the runs that passed.
     leanings: dict[str, Leanings] = field(default_factory=dict)
-    # What was asked for, and no golden can be cut over.
+    # The sp that were asked for, but that no golden fits.
     unformed: list[int] = field(default_factory=list)
-    # Whether some run has to share a sequence, whatever was asked for.
+    # Whether a run must share a sequence over ranks, also if no sp above 1 was asked for.
     shared: bool = False
     elements: int = 0
-    # By candidate, keys that it emitted and that nothing was compared with.
+    # By candidate, the keys that it emitted and that nothing was compared with.
     uncompared: dict[str, dict[str, None]] = field(default_factory=dict)
     seconds: float = 0.0
 
     @classmethod
     def of(cls, runs: Mapping[str, Comparison]) -> "Verified":
-        """Runs that were recorded, one of each golden: none was asked for at sp 1 alone."""
+        """Return the result of one run of each recorded golden, by the golden's name."""
         verified = cls(goldens=len(runs), shared=True)
         for name, run in runs.items():
             verified.ask(run.candidate, run.case)
@@ -125,10 +127,11 @@ class Verified:
         return verified
 
     def ask(self, candidate: str, case: Case) -> None:
-        """Count what a candidate is asked for."""
+        """Count a case that a candidate is asked to run."""
         self.coverage.setdefault(candidate, Coverage()).ask(case, ("dtype",))
 
     def add(self, name: str, comparison: Comparison) -> None:
+        """Count the comparison of one run of a golden."""
         self.verdicts[comparison.verdict.name] += 1
         self.against[comparison.against] += 1
         self.elements += comparison.elements
@@ -146,7 +149,7 @@ class Verified:
             self.failures.setdefault(name, comparison_record(comparison))
 
     def __add__(self, other: "Verified") -> "Verified":
-        """What two parts of the goldens come to together."""
+        """Return the result of two parts of the goldens together."""
         keys = {
             name: self.uncompared.get(name, {}) | other.uncompared.get(name, {})
             for name in (*self.uncompared, *other.uncompared)
@@ -166,21 +169,21 @@ class Verified:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of all; a store that nobody could run was not verified."""
+        """The worst verdict; `FAULT` if too little was examined, `DIVERGED` if a tensor leans."""
         seen = (Verdict[name] for name in self.verdicts)
+        judged = (verdict for verdict in seen if verdict is not Verdict.UNSUPPORTED)
         gaps = [Verdict.FAULT] if self.unexamined else []
-        together = [Verdict.DIVERGED] if self.leans else []
-        judged = (each for each in seen if each is not Verdict.UNSUPPORTED)
-        return Verdict.worst([*judged, *gaps, *together])
+        leans = [Verdict.DIVERGED] if self.leans else []
+        return Verdict.worst([*judged, *gaps, *leans])
 
     @property
     def leans(self) -> list[str]:
-        """What is off by the same in every run, and by too little to be told in one."""
+        """Tensors that are off by the same in every run, and by too little to show in one."""
         return [f"{name}: {text}" for name, each in self.leanings.items() for text in each.told()]
 
     @property
     def unexamined(self) -> list[str]:
-        """What was asked for and not examined; failures say enough."""
+        """Sentences on gaps in what was examined; none if there are failures to mend first."""
         if not self.verdicts:
             return ["no golden fits so many ranks; ask for a smaller --sp or more --ranks"]
         if self.verdicts.keys() == {Verdict.UNSUPPORTED.name}:
@@ -191,13 +194,14 @@ class Verified:
             over = ", ".join(map(str, self.unformed))
             return [f"no golden can be cut over sp {over}; add one, or ask for another --sp"]
         return [
-            f"{name} was judged on {what}; leave that out with --sp or --dtype, or name another "
+            f"{name} was judged on {gap}; leave that out with --sp or --dtype, or name another "
             "candidate"
-            for name, each in self.coverage.items()
-            for what in each.lacks(shared=self.shared)
+            for name, coverage in self.coverage.items()
+            for gap in coverage.lacks(shared=self.shared)
         ]
 
     def record(self) -> dict[str, Any]:
+        """Return the document for programs and pages."""
         return {
             "goldens": self.goldens,
             "verdict": self.verdict.name,
@@ -214,7 +218,7 @@ class Verified:
         }
 
     def part(self) -> dict[str, Any]:
-        """The record, and what is added up of parts."""
+        """Return the record with all that is needed to add it to those of other parts."""
         return {
             **self.record(),
             "coverage": {name: each.record() for name, each in self.coverage.items()},
@@ -223,7 +227,7 @@ class Verified:
 
     @classmethod
     def from_part(cls, part: dict[str, Any]) -> "Verified":
-        """And back."""
+        """Return the result that a part's record was made of."""
         return cls(
             goldens=part["goldens"],
             verdicts=Counter(part["verdicts"]),

@@ -1,4 +1,4 @@
-"""A failure named by experiments with the candidate that it was seen on."""
+"""Names a failure by experiments: runs of its candidate on further cases."""
 
 import time
 from collections.abc import Callable
@@ -24,12 +24,12 @@ from harness.judge.stages import ask_ranks, reference_traces
 from harness.reference.threads import one_thread
 from harness.trace import Assembly, Fault, Kind
 
-# How often a candidate is run at most: work is counted and not time, so that a busy machine finds
-# the same name, a little later. Few names need more than thirty.
+# The most runs of a candidate. Runs are counted rather than time, so that a busy machine finds the
+# same name, only later. Few names need more than thirty.
 MOST_RUNS = 200
-# For a candidate that takes seconds for each case.
+# A time limit all the same, for candidates that take seconds for each case.
 DIAGNOSE_SECONDS = 60.0
-# Each may take as long as ranks may.
+# The most runs that end in a fault, because each may take as long as the deadline of a case.
 MOST_FAULTS = 2
 
 Clock = Callable[[], float]
@@ -42,22 +42,26 @@ def diagnosed(
     seconds: float = DIAGNOSE_SECONDS,
     clock: Clock = time.monotonic,
 ) -> Comparison:
-    """Add what experiments say of a failure, if they can say anything."""
-    vacuous = failure.fault is not None and failure.fault.kind is Kind.VACUOUS
-    # What depends on what ran before, or beside, shows nothing on a case alone.
-    by_itself = not failure.before and not failure.ranks and failure.seen_as not in OF_RUNS
-    if not (failure.verdict is Verdict.DIVERGED or vacuous) or not by_itself:
+    """Return a failure with the names and the picture that experiments give it.
+
+    Returns it unchanged if experiments cannot show anything.
+    """
+    is_vacuous = failure.fault is not None and failure.fault.kind is Kind.VACUOUS
+    if failure.verdict is not Verdict.DIVERGED and not is_vacuous:
+        return failure
+    if failure.before or failure.ranks or failure.seen_as in OF_RUNS:
+        # It depends on what else the ranks run, and experiments run one case at a time.
         return failure
     if failure.against == ITSELF:
-        # Hypotheses are of our own model.
+        # The hypotheses that experiments test are about the harness's own model.
         return failure
     asked = Asked(locate(failure.candidate), session, clock() + seconds, clock)
-    named = replace(failure, diagnosis=diagnose(failure, asked))
-    return replace(named, picture=_with_what_was_found(named, asked))
+    failure = replace(failure, diagnosis=diagnose(failure, asked))
+    return replace(failure, picture=_completed_picture(failure, asked))
 
 
-def _with_what_was_found(failure: Comparison, asked: "Asked") -> Picture | None:
-    """Its picture, with labels and weights that the candidate does not show, and ranks' shares."""
+def _completed_picture(failure: Comparison, asked: "Asked") -> Picture | None:
+    """Return the picture with inferred labels and weights, and with the shares of ranks."""
     picture = failure.picture
     evidence = asked(failure.case) if picture else None
     if picture is None or evidence is None:
@@ -65,24 +69,28 @@ def _with_what_was_found(failure: Comparison, asked: "Asked") -> Picture | None:
     reading = read(evidence)
     if reading:
         picture = with_what_gradients_tell(picture, evidence, reading)
-    of_shares = failure.diagnosis and failure.diagnosis[0].name in OF_SHARES
-    return with_shares(picture, evidence) if of_shares else picture
+    is_about_shares = failure.diagnosis and failure.diagnosis[0].name in OF_SHARES
+    return with_shares(picture, evidence) if is_about_shares else picture
 
 
 @dataclass(slots=True)
 class Asked:
-    """What ranks make of a case, as long as there are runs left and they do not fail."""
+    """Runs a candidate on further cases, within limits of runs, faults and time.
+
+    A call returns the evidence of one case, or None if a limit is reached or the run failed.
+    """
 
     candidate: Named
     session: Session
+    # The time on the clock at which no further run begins.
     until: float
     clock: Clock = field(default=time.monotonic, repr=False)
     runs: int = 0
     faults: int = 0
 
     def __call__(self, case: Case) -> Evidence | None:
-        over = self.runs >= MOST_RUNS or self.faults >= MOST_FAULTS or self.clock() > self.until
-        if over or case.ranks > self.session.pool.size:
+        is_over = self.runs >= MOST_RUNS or self.faults >= MOST_FAULTS or self.clock() > self.until
+        if is_over or case.ranks > self.session.pool.size:
             return None
         self.runs += 1
         outcome = ask_ranks(Job(case, self.candidate), self.session.pool, traced=True).outcome()
@@ -90,5 +98,5 @@ class Asked:
         if not isinstance(outcome, Assembly):
             return None
         oracle, baseline = reference_traces(case, traced=True)
-        seen = compare(case, self.candidate.name, oracle, [baseline], outcome)
-        return Evidence(seen, oracle, outcome.trace, outcome.local_rows)
+        comparison = compare(case, self.candidate.name, oracle, [baseline], outcome)
+        return Evidence(comparison, oracle, outcome.trace, outcome.local_rows)

@@ -1,4 +1,4 @@
-"""What is judged: a case, a candidate, and what it is compared with."""
+"""A job: a case, a candidate, and the reference that it is compared with."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -12,15 +12,15 @@ from harness.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A case that a candidate is to be judged on."""
+    """One judgement to make: of a candidate, on a case, against a reference."""
 
     case: Case
     candidate: Named
     against: Against = PLAIN
-    # What it is compared with, if nothing need be computed for that.
+    # The trace of the reference, if it is stored and need not be computed.
     stored: Trace | None = None
 
     @classmethod
-    def again(cls, seen: Comparison, case: Case | None = None) -> Self:
-        """Return the job that led to a comparison, or the same on another case."""
-        return cls(case or seen.case, locate(seen.candidate), seen.against)
+    def again(cls, comparison: Comparison, case: Case | None = None) -> Self:
+        """Return the job that led to a comparison, on its case or on another one."""
+        return cls(case or comparison.case, locate(comparison.candidate), comparison.against)

@@ -1,8 +1,8 @@
-"""A divergence that is listed upstream is known: it is no pass, and no news either.
+"""Recognises failures that a listed bug of a published package explains: their verdict is KNOWN.
 
-What it is called is not enough: behind a bug that makes everything wrong there may be a second
-one. The step is run once more with all that is listed of it mended, and has to be right then.
-That decides; a name tells which of several bugs it is, and decides only where there are no mends.
+The name of a failure is not enough evidence, because a listed bug may hide a second one. So the
+step is run once more with all its listed bugs mended, and must be right then. The name decides
+only for releases without mends; for others it picks one of several listed bugs.
 """
 
 from collections.abc import Iterator
@@ -17,47 +17,50 @@ from harness.trace import GRADIENT
 
 
 def listed(comparison: Comparison) -> Bug | None:
-    """The bug that a failure of a published candidate is taken for."""
-    there = list(_there(comparison))
-    if not _all_listed(comparison, there):
+    """Return the listed bug that explains a failure of a published candidate, or None."""
+    bugs_of_case = list(_bugs_of_case(comparison))
+    if not _can_explain(comparison, bugs_of_case):
         return None
-    named = (bug for bug in there if comparison.seen_as in bug.looks)
-    # A fault may be nobody's: no other name of it is taken for that of a bug.
-    mended = (bug for bug in there if comparison.fault is None and _has_mend(comparison, bug))
-    return next(named, None) or next(mended, None)
+    named = (bug for bug in bugs_of_case if comparison.seen_as in bug.looks)
+    # A fault need not come from the candidate, so it is a bug's only if the bug lists its name.
+    mendable = (
+        bug for bug in bugs_of_case if comparison.fault is None and _has_mend(comparison, bug)
+    )
+    return next(named, None) or next(mendable, None)
 
 
-def _all_listed(comparison: Comparison, there: list[Bug]) -> bool:
-    """Whether these bugs can make wrong all that is wrong."""
-    patterns = [pattern for bug in there for pattern in bug.tensors]
-    if comparison.case.steps > 1 and any(each.startswith(GRADIENT) for each in patterns):
-        # The last step is compared, and its weights are what wrong gradients have made.
+def _can_explain(comparison: Comparison, bugs_of_case: list[Bug]) -> bool:
+    """Return whether these bugs can make all the tensors wrong that are wrong."""
+    patterns = [pattern for bug in bugs_of_case for pattern in bug.tensors]
+    if comparison.case.steps > 1 and any(pattern.startswith(GRADIENT) for pattern in patterns):
+        # Wrong gradients of an earlier step change the weights, and then every tensor is wrong.
         return True
     wrong = [result.key for result in comparison.keys if result.wrong]
     return all(any(fnmatchcase(key, pattern) for pattern in patterns) for key in wrong)
 
 
-def without_what_is_listed(comparison: Comparison) -> Named | None:
+def mended_candidate(comparison: Comparison) -> Named | None:
     """Return the candidate with every bug mended that its case may show.
 
-    None if it shows none that is listed, or if the release has no mends: only the pinned one has.
+    Returns None if no listed bug explains the failure, or if that bug has no mend in this
+    release: only the pinned release has mends.
     """
     bug = listed(comparison)
-    mended = [other.key for other in _there(comparison) if _has_mend(comparison, other)]
-    if bug is None or bug.key not in mended:
+    mends = [other.key for other in _bugs_of_case(comparison) if _has_mend(comparison, other)]
+    if bug is None or bug.key not in mends:
         return None
     name, at, version = comparison.candidate.partition("@")
-    return locate("+".join((name, *mended)) + at + version)
+    return locate("+".join((name, *mends)) + at + version)
 
 
 def recognised(comparison: Comparison) -> Comparison:
-    """Make it KNOWN, with the reason, if it is listed and nothing else is wrong."""
+    """Return the comparison, as KNOWN with the bug as its reason if nothing else is wrong."""
     if not comparison.verdict.failed:
         return comparison
     bug, mended = listed(comparison), comparison.mended
     is_right_without = mended is not None and mended.verdict.passed
-    # If the mended step was not asked, another bug may hide behind the listed one.
-    if bug is None or (without_what_is_listed(comparison) and not is_right_without):
+    # If the mended step did not run, another bug may hide behind the listed one.
+    if bug is None or (mended_candidate(comparison) and not is_right_without):
         return comparison
     return replace(
         comparison, verdict=Verdict.KNOWN, reason=" ".join(filter(None, (bug.key, bug.link)))
@@ -65,20 +68,20 @@ def recognised(comparison: Comparison) -> Comparison:
 
 
 def _has_mend(comparison: Comparison, bug: Bug) -> bool:
-    """Whether its candidate can be run without it."""
+    """Return whether the candidate can be run without this bug."""
     environment = locate(comparison.candidate).environment
     if environment is None or environment.release != environment.library.pinned:
         return False
     return bug.key in environment.library.mends
 
 
-def _there(comparison: Comparison) -> Iterator[Bug]:
-    """What is listed of the candidate and can show on the case."""
+def _bugs_of_case(comparison: Comparison) -> Iterator[Bug]:
+    """Yield the listed bugs of the candidate that can show on the case."""
     named = locate(comparison.candidate)
     if named.environment is None:
         return
     release = named.environment.release
     for bug in bugs(named.environment.library):
-        is_of_it = named.attribute in bug.candidate and bug.is_in(release)
-        if is_of_it and not lacking(comparison.case, bug.when):
+        has_bug = named.attribute in bug.candidate and bug.is_in(release)
+        if has_bug and not lacking(comparison.case, bug.when):
             yield bug

@@ -1,4 +1,8 @@
-"""Before anybody is blamed, plain training is asked again: how far does it stray itself?"""
+"""Computes plain training in further ways before a candidate is blamed.
+
+The further ways show how far plain training itself strays from the oracle in this case. If they
+contradict each other, the fault is the reference's.
+"""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -9,21 +13,21 @@ import torch
 
 from harness.case import Case, Kernel
 from harness.compare import (
-    A_ROUNDING_AWAY,
-    STRAIN,
+    MOST_BUDGETS_OF_DEVICE,
+    ROUNDING_NUDGE,
     Comparison,
     Verdict,
     compare,
     doubt,
     faulted,
-    strain,
+    worst_budget_use,
 )
 from harness.ranks import precision
 from harness.reference import TORCH_DTYPES, reference, rowwise
 from harness.trace import Assembly, Fault, Kind, Trace
 
-# Many candidates may be judged on the same cases.
-row_by_row = lru_cache(maxsize=256)(rowwise)
+# Cached because many candidates may be judged on the same cases.
+cached_rowwise = lru_cache(maxsize=256)(rowwise)
 
 
 def judged(
@@ -36,62 +40,65 @@ def judged(
     *,
     source: str,
 ) -> Comparison:
-    """Compare; where that diverges, once more with all the error that plain training makes.
+    """Compare; if that diverges, compare again with the errors of further computations.
 
-    `device` is what the candidate computed on, and `source` what the oracle is called.
+    `device` is what the candidate computed on, and `source` is what messages call the oracle.
     """
     comparison = compare(case, candidate, oracle, [baseline], answer)
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
-    there, missing = on_device(case, device)
-    exact = {"the row-wise oracle": row_by_row(case)}
+    device_traces, missing = traces_on_device(case, device)
+    witnesses = {"the row-wise oracle": cached_rowwise(case)}
     if case.dtype == "fp64":
-        exact |= {f"plain training on {device}": trace for trace in there}
-    for name, witness in exact.items():
-        why = doubt(oracle.only(witness), witness)
-        if why:
-            fault = Fault(kind=Kind.REFERENCE, summary=f"{source} and {name} disagree: {why}")
-            return faulted(case, candidate, fault)
-    again = list(exact.values())
+        witnesses |= {f"plain training on {device}": trace for trace in device_traces}
+    for name, witness in witnesses.items():
+        contradiction = doubt(oracle.only(witness), witness)
+        if contradiction:
+            summary = f"{source} and {name} disagree: {contradiction}"
+            return faulted(case, candidate, Fault(kind=Kind.REFERENCE, summary=summary))
+    further = list(witnesses.values())
     if case.dtype != "fp64":
-        again = [row_by_row(case, TORCH_DTYPES[case.dtype]), *otherwise_rounded(case)]
-        # Its error counts as plain training's own, but not whatever a broken device makes of it.
-        known = [baseline, *again]
-        strained = max((strain(case.dtype, oracle, known, each) for each in there), default=0.0)
-        if strained > STRAIN:
+        further = [cached_rowwise(case, TORCH_DTYPES[case.dtype]), *differently_rounded(case)]
+        # A device's error counts as plain training's own, unless it is so large that the device
+        # is broken.
+        known = [baseline, *further]
+        uses = (worst_budget_use(case.dtype, oracle, known, trace) for trace in device_traces)
+        worst = max(uses, default=0.0)
+        if worst > MOST_BUDGETS_OF_DEVICE:
             fault = Fault(
                 kind=Kind.REFERENCE,
-                summary=f"plain training on {device} is off by {strained:.3g} budgets, more than "
-                f"{STRAIN:g}: no candidate can be judged there in {case.dtype}",
+                summary=f"plain training on {device} is off by {worst:.3g} budgets, more than "
+                f"{MOST_BUDGETS_OF_DEVICE:g}: no candidate can be judged there in {case.dtype}",
             )
             return faulted(case, candidate, fault)
-        again += there
-    comparison = compare(case, candidate, oracle, [baseline, *again], answer)
+        further += device_traces
+    comparison = compare(case, candidate, oracle, [baseline, *further], answer)
     unasked = missing if comparison.verdict is Verdict.DIVERGED else ""
     return replace(comparison, asked_again=True, unasked=unasked)
 
 
 @lru_cache(maxsize=256)
-def otherwise_rounded(case: Case) -> list[Trace]:
-    """Plain training with fused attention, which a library may have whatever the case has.
+def differently_rounded(case: Case) -> list[Trace]:
+    """Return plain training with fused attention, which a library may use whatever the case has.
 
-    In fp32 also from weights a rounding away, or two: what was exact by luck is not so again.
-    Half precisions did without in all that was tried, and it would let larger mistakes pass.
+    In fp32 also return it from weights moved by one and by two ROUNDING_NUDGE: a number that was
+    exact by luck is then not exact. Half precisions never needed that, and there it would let
+    larger errors pass.
     """
     fused, dtype = replace(case, kernel="sdpa"), TORCH_DTYPES[case.dtype]
     cases = [fused]
     if case.dtype == "fp32":
-        # Towards zero, since a nudge has a limit; and twice, since luck comes twice as well.
-        away = copysign(A_ROUNDING_AWAY, case.nudge)
+        # Towards zero, because a nudge has a limit; twice, because one may be exact by luck too.
+        away = copysign(ROUNDING_NUDGE, case.nudge)
         cases += [replace(fused, nudge=case.nudge - times * away) for times in (1, 2)]
-    return [reference(each, dtype) for each in cases]
+    return [reference(nudged, dtype) for nudged in cases]
 
 
-def on_device(case: Case, device: str) -> tuple[list[Trace], str]:
-    """Plain training where the candidate ran, unless that is here; and why some of it is missing.
+def traces_on_device(case: Case, device: str) -> tuple[list[Trace], str]:
+    """Return plain training on the candidate's device, and why some of it is missing, or "".
 
     Hardware has kernels of its own: fused attention in fp32 may take three passes in TF32, which
-    strays farther than any kernel of a CPU.
+    strays farther than any kernel of a CPU. On a CPU there is nothing to add.
     """
     if device == "cpu":
         return [], ""
@@ -100,21 +107,21 @@ def on_device(case: Case, device: str) -> tuple[list[Trace], str]:
     kernels: tuple[Kernel, ...] = ("eager",) if case.dtype == "fp64" else ("eager", "sdpa")
     for kernel in kernels:
         try:
-            traces.append(_there(replace(case, kernel=kernel), device))
+            traces.append(_trace_on_device(replace(case, kernel=kernel), device))
         except Exception as error:  # noqa: BLE001 - whatever fails, the verdict stands without it
-            said = str(error).partition("\n")[0]
+            first_line = str(error).partition("\n")[0]
             missing = (
                 f"plain training on {device} could not be asked for its own error "
-                f"(kernel={kernel}): {type(error).__name__}: {said}"
+                f"(kernel={kernel}): {type(error).__name__}: {first_line}"
             )
     if torch.accelerator.is_available():
-        # Ranks may need the memory; after some errors a device does not answer any more.
+        # Ranks may need the memory. After some errors a device does not respond any more.
         with suppress(RuntimeError):
             torch.accelerator.empty_cache()
     return traces, missing
 
 
 @lru_cache(maxsize=256)
-def _there(case: Case, device: str) -> Trace:
+def _trace_on_device(case: Case, device: str) -> Trace:
     with precision.kept():
         return reference(case, TORCH_DTYPES[case.dtype], device=device)

@@ -1,12 +1,20 @@
-"""The pytest plugin: a pool of ranks for the session, and a word about it at the end.
+"""The pytest plugin: fixtures that judge cases on a pool of ranks, and a summary at the end.
 
     @given(data=st.data())
     def test_my_step_is_plain_training(harness_cases, harness_prove, data):
         case = data.draw(harness_cases("mine.py:MINE", sps=(2, 4)))
         harness_prove(case, "mine.py:MINE")
 
-Under pytest-xdist every worker has a pool of its own. Under torchrun, and whatever else starts one
-process a rank, these are the ranks.
+1. A session has one pool, which starts with the first case. Under pytest-xdist every worker has a
+   pool of its own. In a world, where a launcher such as torchrun has started several processes,
+   those are the ranks.
+2. `current_test` records what the running test judges. A fixture that several tests share has a
+   record of its own, which counts for each test that takes the fixture.
+3. `session_record` adds these records up. A green session can still prove nothing: so a failure
+   that no test failed on, and too few cases of what was asked for, fail the session.
+4. `failures` prints one block for a failing test, and keeps the failure as a bundle. `examples`
+   adapts Hypothesis, `cases` makes its strategies, `profiles` its profiles.
+5. `needs` skips tests on machines without their device, and `placement` says where ranks run.
 """
 
 from collections import Counter
@@ -21,7 +29,7 @@ from harness.against import PLAIN, Against
 from harness.plugin import current_test, failures, needs, profiles
 from harness.plugin.current_test import RUNNING
 from harness.plugin.failures import NotProven
-from harness.plugin.session_record import JUDGED, Judged
+from harness.plugin.session_record import SESSION, SessionRecord
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -33,11 +41,10 @@ if TYPE_CHECKING:
 Evaluate = Callable[..., "Comparison"]
 Prove = Callable[..., None]
 Cases = Callable[..., "SearchStrategy[Case]"]
-DEFAULT = "native-gather"
-# In the pool, where nobody asks for others.
-RANKS = 4
-# Under this name a worker of xdist hands over what it judged.
-HANDED = "harness"
+DEFAULT_CANDIDATE = "native-gather"
+DEFAULT_RANKS = 4
+# The key under which a worker of pytest-xdist sends its session record to the controller.
+RECORD_KEY = "harness"
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -46,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group = parser.getgroup("harness", "sequence-parallel equivalence")
     group.addoption(
         "--harness-candidate",
-        default=DEFAULT,
+        default=DEFAULT_CANDIDATE,
         metavar="C",
         help="a built-in name, path/to/file.py:NAME or package.module:NAME",
     )
@@ -58,7 +65,10 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "default: plain",
     )
     group.addoption(
-        "--harness-ranks", type=int, metavar="N", help=f"ranks in the pool; default: {RANKS}"
+        "--harness-ranks",
+        type=int,
+        metavar="N",
+        help=f"ranks in the pool; default: {DEFAULT_RANKS}",
     )
     group.addoption(
         "--harness-device", default="auto", choices=("auto", "cpu", *needs.DEVICES, "pretend")
@@ -81,14 +91,14 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 def pytest_configure(config: pytest.Config) -> None:
     named = config.getoption("--harness-candidate")
-    config.stash[JUDGED] = Judged(named="" if named == DEFAULT else named)
+    config.stash[SESSION] = SessionRecord(named="" if named == DEFAULT_CANDIDATE else named)
     if config.option.harness_ranks is None:
-        config.option.harness_ranks = RANKS
+        config.option.harness_ranks = DEFAULT_RANKS
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Where a launcher has started several of us, one has the session, the others the ranks."""
+    """In a world, run the session in its first process only, and serve ranks in the others."""
     from harness.ranks.world import World
 
     world = World.here()
@@ -130,7 +140,7 @@ def harness_candidate(pytestconfig: pytest.Config) -> str:
 
 @pytest.fixture(scope="session")
 def harness_against(pytestconfig: pytest.Config) -> Against:
-    """What candidates are compared with, as the command line has it."""
+    """The reference of candidates, `plain` or `self`, as given on the command line."""
     against: Against = pytestconfig.getoption("--harness-against")
     return against
 
@@ -152,7 +162,7 @@ def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
         pytest.fail(f"--harness-{error}", pytrace=False)
     with RankPool(ranks, placement, nodes=nodes, deadline=deadline) as pool:
         yield pool
-        pytestconfig.stash[JUDGED].launches += pool.launches
+        pytestconfig.stash[SESSION].launches += pool.launches
 
 
 @pytest.fixture(scope="session")
@@ -162,7 +172,10 @@ def harness_evaluate(
     harness_against: Against,
     pytestconfig: pytest.Config,
 ) -> Evaluate:
-    """Judge a case: `harness_evaluate(case)`, or of another candidate, against something else."""
+    """Judge a case and return the comparison: `harness_evaluate(case, "mine.py:MINE")`.
+
+    The candidate and `against` default to those of the command line.
+    """
     from harness.candidates import locate
     from harness.judge import Job, Session
     from harness.judge.known import recognised
@@ -175,12 +188,12 @@ def harness_evaluate(
         if against not in get_args(Against):
             raise ValueError(f"against={against!r}: use one of {', '.join(get_args(Against))}")
         if candidate != harness_candidate:
-            candidate = stash[RUNNING].beside(candidate)
-        seen = session.judge_one(Job(case, locate(candidate), against))
-        comparison = recognised(seen)
-        stash[JUDGED].add(comparison)
-        stash[RUNNING].add(seen, comparison, harness_pool)
-        return comparison
+            candidate = stash[RUNNING].find_beside(candidate)
+        comparison = session.judge_one(Job(case, locate(candidate), against))
+        counted = recognised(comparison)
+        stash[SESSION].add(counted)
+        stash[RUNNING].add(comparison, counted, harness_pool)
+        return counted
 
     return judge
 
@@ -189,19 +202,19 @@ def harness_evaluate(
 def harness_prove(harness_evaluate: Evaluate, pytestconfig: pytest.Config) -> Prove:
     """Judge a case, and fail with the explanation if it does not pass.
 
-    What the candidate does not support is counted and told at the end: it skips a test, and under
-    Hypothesis another case is drawn.
+    A case that the candidate does not support skips the test, or makes Hypothesis draw another
+    one. The summary counts these cases.
     """
     from hypothesis import currently_in_test_context, reject
 
     from harness.compare import Verdict
     from harness.report import explain
 
-    spared = {Verdict.KNOWN} if pytestconfig.getoption("--harness-known") == "pass" else set()
+    excused = {Verdict.KNOWN} if pytestconfig.getoption("--harness-known") == "pass" else set()
 
     def prove(case: "Case", *candidate: str, **options: Any) -> None:
         comparison = harness_evaluate(case, *candidate, **options)
-        if comparison.verdict in spared:
+        if comparison.verdict in excused:
             return
         if comparison.verdict is not Verdict.UNSUPPORTED:
             if not comparison.verdict.passed:
@@ -209,8 +222,8 @@ def harness_prove(harness_evaluate: Evaluate, pytestconfig: pytest.Config) -> Pr
             return
         if currently_in_test_context():
             reject()
-        whose = "" if comparison.swallowed else f"{comparison.candidate} does not support it: "
-        pytest.skip(f"{whose}{comparison.reason}")
+        refusal = "" if comparison.swallowed else f"{comparison.candidate} does not support it: "
+        pytest.skip(f"{refusal}{comparison.reason}")
 
     return prove
 
@@ -222,31 +235,33 @@ def harness_cases(
     harness_against: Against,
     pytestconfig: pytest.Config,
 ) -> Cases:
-    """A strategy for cases of a candidate: `harness_cases("mine.py:MINE", sps=(2, 4))`.
+    """Return a strategy for cases of a candidate: `harness_cases("mine.py:MINE", sps=(2, 4))`.
 
-    They fit the pool, and the limits that the candidate states; ranks are asked for these once.
+    The cases fit the pool and the limits that the candidate states.
     """
     from harness.candidates import locate
-    from harness.plugin.cases import fields_named, never_drawn, of
+    from harness.plugin.cases import impossible_values, named_fields, strategy_for
     from harness.ranks.pool import CannotStart
     from harness.report import explain_no_start
     from harness.untrusted import BadInput
 
     ranks: int = pytestconfig.getoption("--harness-ranks")
+    # By candidate; only ranks can import it and read them.
     limits: dict[str, str] = {}
 
     def strategy(candidate: str = harness_candidate, **options: Any) -> "SearchStrategy[Case]":
+        running = pytestconfig.stash[RUNNING]
         if candidate != harness_candidate:
-            candidate = pytestconfig.stash[RUNNING].beside(candidate)
+            candidate = running.find_beside(candidate)
         try:
             if candidate not in limits:
                 limits[candidate] = harness_pool.limits(locate(candidate))
-            told = {"against": harness_against, **options}
-            # It is to be judged, whoever is named where that is done.
-            coverage = pytestconfig.stash[RUNNING].of(candidate)
-            coverage.asked |= Counter(never_drawn(limits[candidate], ranks, **options))
-            pytestconfig.stash[RUNNING].drawn[candidate] = fields_named(**options)
-            return of(candidate, limits[candidate], ranks, **told)
+            # From here on this candidate must be judged: a test may judge another one by mistake.
+            coverage = running.coverage_of(candidate)
+            coverage.asked |= Counter(impossible_values(limits[candidate], ranks, **options))
+            running.drawn[candidate] = named_fields(**options)
+            options = {"against": harness_against, **options}
+            return strategy_for(candidate, limits[candidate], ranks, **options)
         except CannotStart as error:
             why = explain_no_start(error.fault)
         except BadInput as error:
@@ -257,28 +272,28 @@ def harness_cases(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of xdist hands what it judged to the controller."""
+    """In a worker of pytest-xdist, send the session record to the controller."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output[HANDED] = session.config.stash[JUDGED].record()
+        output[RECORD_KEY] = session.config.stash[SESSION].record()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """The controller of xdist takes it in."""
-    told: dict[str, Any] = getattr(node, "workeroutput", {})
-    judged = node.config.stash[JUDGED]
-    if HANDED in told:
-        judged.take_in(told[HANDED])
+    """In the controller of pytest-xdist, add the session record of a worker."""
+    output: dict[str, Any] = getattr(node, "workeroutput", {})
+    session = node.config.stash[SESSION]
+    if RECORD_KEY in output:
+        session.add_record(output[RECORD_KEY])
     else:
-        # It died, and with it all that it judged.
-        judged.lost += 1
+        # The worker died before it sent its record.
+        session.lost += 1
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    lines = config.stash[JUDGED].lines()
+    lines = config.stash[SESSION].lines()
     if lines:
         terminalreporter.section("harness")
     for line in lines:

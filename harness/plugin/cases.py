@@ -1,4 +1,4 @@
-"""The cases of a test: what a candidate's own limits leave of what is asked for."""
+"""Strategies for the cases of a test: those that fit the pool and the limits of the candidate."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from harness.case import Case
 
-# What `check` has options for, and what is drawn where nothing else is said.
+# The values that are drawn by default, for each option that `check` has as well.
 USUAL: dict[str, tuple[Any, ...]] = {
     "sps": (2, 1, 3, 4),
     "dps": (1, 2),
@@ -26,7 +26,7 @@ USUAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def of(
+def strategy_for(
     candidate: str,
     limits: str,
     ranks: int,
@@ -36,34 +36,35 @@ def of(
     min_ranks: int = 1,
     **options: Any,
 ) -> "SearchStrategy[Case]":
-    """A strategy for cases that fit so many ranks; other options are those of `cases`.
+    """Return a strategy for cases that fit so many ranks; other options are those of `cases`.
 
-    A field that is stated and has an option of its own, as in "dtype=bf16", is that option.
+    A stated field that has an option of its own, as in "dtype=bf16", sets that option. Raise
+    `NothingToDraw` if the limits of the candidate leave no case.
     """
-    asked, others = divided(stated)
+    from_stated, others = divided(stated)
     for text in others:
         read_stated(text)
-    said = dict(**options, **asked)
-    named: Any = {name: tuple(said.pop(name, usual)) for name, usual in USUAL.items()}
+    further = dict(**options, **from_stated)
+    drawn: Any = {name: tuple(further.pop(name, usual)) for name, usual in USUAL.items()}
     if against == ITSELF:
-        named["sps"] = tuple(sp for sp in named["sps"] if sp > 1)
-        if not named["sps"]:
+        drawn["sps"] = tuple(sp for sp in drawn["sps"] if sp > 1)
+        if not drawn["sps"]:
             raise NothingToDraw("sp 1 is what against='self' compares with; ask for a larger one")
-    request = Request(candidates=(candidate,), count=0, seed=0, stated=others, **named)
+    request = Request(candidates=(candidate,), count=0, seed=0, stated=others, **drawn)
     least = max(min_ranks, ranks if spans_all_ranks(limits) else 1)
     fitting = {"min_ranks": least, "max_ranks": ranks}
-    return cases(**{**bounds(within(request, limits)), **fitting, **said})
+    return cases(**{**bounds(within(request, limits)), **fitting, **further})
 
 
-def fields_named(stated: Sequence[str] = (), **options: Any) -> tuple[str, ...]:
-    """Fields of a case of which a test names values; sp is looked after anyway."""
-    asked, others = divided(stated)
-    said = {**options, **asked}
-    own = [field for field, option in ASKED.items() if option in said and field != "sp"]
-    return (*own, *(read_stated(text)[0] for text in others))
+def named_fields(stated: Sequence[str] = (), **options: Any) -> tuple[str, ...]:
+    """Return the fields whose values a test names, except sp, which coverage always counts."""
+    from_stated, others = divided(stated)
+    named = {**options, **from_stated}
+    with_option = [field for field, option in ASKED.items() if option in named and field != "sp"]
+    return (*with_option, *(read_stated(text)[0] for text in others))
 
 
-def never_drawn(
+def impossible_values(
     limits: str,
     ranks: int,
     *,
@@ -71,26 +72,30 @@ def never_drawn(
     max_ranks: int | None = None,
     **options: Any,
 ) -> list[str]:
-    """Each value that was asked for by name, and that these ranks or the candidate cannot do."""
-    asked, others = divided(stated)
-    said = {**USUAL, **options, **asked}
+    """Return the values that a test names and that the ranks or the candidate's limits exclude.
+
+    They are written as in the counters of `Coverage`.
+    """
+    from_stated, others = divided(stated)
+    named = {**options, **from_stated}
+    drawn = {**USUAL, **named}
     most = min(ranks, max_ranks or ranks)
-    room = {"sp": most // min(said["dps"]), "dp": most // min(said["sps"])}
+    largest = {"sp": most // min(drawn["dps"]), "dp": most // min(drawn["sps"])}
     listed = dict(limit.split("=", 1) for limit in limits.split())
-    told = []
+    found = []
     for field, option in ASKED.items():
-        named = said[option] if option in options or option in asked else ()
-        possible = listed[field].split(",") if field in listed else [*map(str, named)]
-        for value in named:
-            if str(value) not in possible or value > room.get(field, value):
-                told += [sharing(value)] if field == "sp" else [f"{field}={value}"]
+        values = named.get(option, ())
+        possible = listed[field].split(",") if field in listed else [*map(str, values)]
+        for value in values:
+            if str(value) not in possible or value > largest.get(field, value):
+                found += [sharing(value)] if field == "sp" else [f"{field}={value}"]
     for text in others:
         name, (attribute, values) = text.partition("=")[0], read_stated(text)
         words = text.partition("=")[2].split(",")
         possible = listed.get(name, ",".join(words)).split(",")
-        told += [
+        found += [
             f"{attribute}={value}"
             for word, value in zip(words, values, strict=True)
             if word not in possible
         ]
-    return [what for what in told if what != sharing(1)]
+    return [value for value in found if value != sharing(1)]

@@ -1,4 +1,4 @@
-"""What the running test judged and did not pass, and what its fixtures did for several tests."""
+"""Records of what the running test judges, and of what fixtures judge for several tests."""
 
 import os
 from collections.abc import Generator
@@ -10,71 +10,72 @@ import pytest
 
 from harness.campaign.bounds import Bounds
 from harness.campaign.coverage import Coverage
-from harness.plugin.session_record import JUDGED
+from harness.plugin.session_record import SESSION
 
 if TYPE_CHECKING:
     from harness.compare import Comparison
     from harness.ranks.pool import RankPool
 
 ON_PURPOSE = "wrong_on_purpose"
-JUDGING = {"harness_evaluate", "harness_prove"}
+JUDGING_FIXTURES = {"harness_evaluate", "harness_prove"}
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """What a test, or a fixture of several tests, judged."""
+    """The record of one test, or of one fixture that several tests share."""
 
-    # Where its file lies.
+    # The folder of the test's file.
     folder: Path | None = None
-    # What it did not pass last, and the ranks that it was seen on.
+    # The last comparison that did not pass, and the pool that ran it.
     last: "tuple[Comparison, RankPool] | None" = None
-    # How many cases it judged; those that diverged or were faults, and the first of them.
+    # How many cases were judged; how many of them diverged or were faults, and the first of those.
     judged: int = 0
     failures: int = 0
-    first: "Comparison | None" = None
-    # Whether the test failed or passed, or failed as it was expected to.
+    first_failure: "Comparison | None" = None
+    # The outcome of the test; `xfailed` if it failed as it was expected to.
     failed: bool = False
     passed: bool = False
-    excused: bool = False
-    # By candidate for which cases were drawn, the fields of which values were named.
+    xfailed: bool = False
+    # By candidate for which cases were drawn, the fields whose values the test named.
     drawn: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # By candidate, what was to be judged of it, and the bounds of what was.
+    # By candidate, what the test asked for and judged, and the bounds of what it judged.
     coverage: dict[str, Coverage] = field(default_factory=dict)
     bounds: dict[str, Bounds] = field(default_factory=dict)
-    # Whether it is counted, and whether a test has answered for it; a fixture is taken by several.
-    counted: bool = False
-    told: bool = False
-    # What the fixtures judged that were set up for it, and are there for others too.
+    # Whether the session has counted it, and whether a test has answered for its failures. Several
+    # tests may take a shared fixture.
+    is_counted: bool = False
+    is_reported: bool = False
+    # The records of shared fixtures that were set up for this test or fixture.
     shared: "list[Running]" = field(default_factory=list)
 
-    def beside(self, candidate: str) -> str:
-        """Name the file that lies beside the test, wherever pytest was started."""
+    def find_beside(self, candidate: str) -> str:
+        """Return the candidate with the path of its file, if that lies beside the test's file."""
         name, colon, attribute = candidate.rpartition(":")
         if self.folder is None or not name.endswith(".py"):
             return candidate
-        place = self.folder / name
-        return f"{os.path.relpath(place)}{colon}{attribute}" if place.is_file() else candidate
+        file = self.folder / name
+        return f"{os.path.relpath(file)}{colon}{attribute}" if file.is_file() else candidate
 
-    def of(self, candidate: str) -> Coverage:
+    def coverage_of(self, candidate: str) -> Coverage:
         return self.coverage.setdefault(candidate, Coverage())
 
-    def add(self, seen: "Comparison", recognised: "Comparison", pool: "RankPool") -> None:
-        """What came out, and the same as it counts, which may be that it is listed."""
+    def add(self, comparison: "Comparison", counted: "Comparison", pool: "RankPool") -> None:
+        """Add a comparison; `counted` is the same one, but KNOWN if its bug is listed."""
         self.judged += 1
-        coverage = self.of(recognised.candidate)
-        coverage.ask(recognised.case, self.drawn.get(recognised.candidate, ()))
-        coverage.add(recognised)
-        self.bounds.setdefault(recognised.candidate, Bounds()).add(recognised)
-        if not seen.verdict.passed:
-            self.last = seen, pool
-        if recognised.verdict.failed:
+        coverage = self.coverage_of(counted.candidate)
+        coverage.ask(counted.case, self.drawn.get(counted.candidate, ()))
+        coverage.add(counted)
+        self.bounds.setdefault(counted.candidate, Bounds()).add(counted)
+        if not comparison.verdict.passed:
+            self.last = comparison, pool
+        if counted.verdict.failed:
             self.failures += 1
-            if self.first is None:
-                self.first = recognised
+            if self.first_failure is None:
+                self.first_failure = counted
 
 
 RUNNING = pytest.StashKey[Running]()
-# By place and name of a fixture of several tests, what it judged.
+# The records of shared fixtures, by the node that defines the fixture and its name.
 SHARED = pytest.StashKey[dict[tuple[str, str], Running]]()
 
 
@@ -95,7 +96,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, object, object]:
-    """What a fixture of several tests judges is no single test's."""
+    """Record what a shared fixture judges separately from the test that it is set up for."""
     stash = request.config.stash
     if fixturedef.scope == "function":
         return (yield)
@@ -109,53 +110,54 @@ def pytest_fixture_setup(
         test.shared += [shared, *shared.shared]
 
 
-def is_judging(item: pytest.Item) -> bool:
-    """Whether it took something that judges."""
-    return bool(JUDGING & {*getattr(item, "fixturenames", ())})
+def takes_judging_fixture(item: pytest.Item) -> bool:
+    return bool(JUDGING_FIXTURES & {*getattr(item, "fixturenames", ())})
 
 
-def taken(item: pytest.Item) -> list[Running]:
-    """What the test judged, and the fixtures that it shares with others."""
+def records_of(item: pytest.Item) -> list[Running]:
+    """Return the record of the test that runs, and those of the shared fixtures that it takes."""
     test = item.config.stash[RUNNING]
     names = getattr(item, "fixturenames", ())
-    parts = [test, *test.shared]
-    for (place, name), part in item.config.stash[SHARED].items():
-        if name in names and f"{item.nodeid}/".startswith(_prefixes(place)):
-            parts += [part, *part.shared]
-    return list(dict.fromkeys(parts))
+    records = [test, *test.shared]
+    for (base, name), record in item.config.stash[SHARED].items():
+        if name in names and f"{item.nodeid}/".startswith(_prefixes_below(base)):
+            records += [record, *record.shared]
+    return list(dict.fromkeys(records))
 
 
-def _prefixes(place: str) -> tuple[str, ...]:
-    """How all that lies in a folder, a file or a class is called; everything lies in none."""
-    return (f"{place}/", f"{place}::") if place else ("",)
+def _prefixes_below(base: str) -> tuple[str, ...]:
+    """Return what the ids of all nodes below a folder, a file or a class begin with."""
+    return (f"{base}/", f"{base}::") if base else ("",)
 
 
-def tell(item: pytest.Item) -> None:
-    """To the session, of a test that is through: what was judged, and what it did not fail on."""
+def report_to_session(item: pytest.Item) -> None:
+    """Add to the session record what a finished test judged, and what it should have failed on."""
     if item.get_closest_marker(ON_PURPOSE):
         return
-    test, judged = item.config.stash[RUNNING], item.config.stash[JUDGED]
-    parts = taken(item)
-    idle = is_judging(item) and not any(part.judged for part in parts)
-    if test.passed and idle:
-        judged.idle.append(item.nodeid)
-    seen = {name for part in parts for name in part.bounds}
-    if test.passed and seen:
-        judged.astray += [f"{item.nodeid} of {name}" for name in test.drawn.keys() - seen]
-    for part in parts:
-        if not part.counted:
-            part.counted = True
-            judged.cover(part.coverage, part.bounds)
-    # A failure that one test expects is none that another may overlook.
-    new = [part for part in parts if not part.told and (part is test or not test.excused)]
-    for part in new:
-        part.told = True
-    first = next((part.first for part in new if part.first is not None), None)
-    if first is None or test.failed or test.excused:
+    test, session = item.config.stash[RUNNING], item.config.stash[SESSION]
+    records = records_of(item)
+    is_idle = takes_judging_fixture(item) and not any(record.judged for record in records)
+    if test.passed and is_idle:
+        session.idle.append(item.nodeid)
+    judged = {name for record in records for name in record.bounds}
+    if test.passed and judged:
+        session.astray += [f"{item.nodeid} of {name}" for name in test.drawn.keys() - judged]
+    for record in records:
+        if not record.is_counted:
+            record.is_counted = True
+            session.cover(record.coverage, record.bounds)
+    # A test that expects the failure of a shared fixture does not answer for it: another test may
+    # still overlook it.
+    new = [record for record in records if not record.is_reported]
+    new = [record for record in new if record is test or not test.xfailed]
+    for record in new:
+        record.is_reported = True
+    failures = [record.first_failure for record in new if record.first_failure is not None]
+    if not failures or test.failed or test.xfailed:
         return
     from harness.report import headline, replay
 
-    failures = sum(part.failures for part in new)
-    count = f"{failures} failures, first" if failures > 1 else "a failure,"
-    told = f"did not fail and saw {count} {headline(first)}\n  replay  {replay(first)}"
-    judged.unseen[item.nodeid] = told
+    first, number = failures[0], sum(record.failures for record in new)
+    count = f"{number} failures, first" if number > 1 else "a failure,"
+    description = f"did not fail and saw {count} {headline(first)}\n  replay  {replay(first)}"
+    session.unseen[item.nodeid] = description

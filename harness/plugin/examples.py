@@ -1,36 +1,39 @@
-"""Hypothesis in a test of ours: it waits for ranks, and names what makes a failure again."""
+"""Adapt Hypothesis to tests that judge cases: no deadline, and a way to reproduce a failure."""
 
 import re
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
 
-# Where Hypothesis, its own pytest plugin as well, looks for the settings of a test.
+# The attribute of a test in which Hypothesis, and its pytest plugin, look for its settings.
 _SETTINGS = "_hypothesis_internal_use_settings"
 _DECORATOR = re.compile(r"@reproduce_failure\('[^']*', b'[^']*'\)")
 
 
-def make_ready(test: Any) -> None:
-    """For a test of Hypothesis that judges cases; nothing for any other."""
+def adapt_settings(test: Any) -> None:
+    """Change the settings of a Hypothesis test that judges cases; ignore any other test."""
     if is_hypothesis_test(test):
         function = getattr(test, "__func__", test)
         chosen: settings = getattr(function, _SETTINGS, None) or settings()
-        ready = settings(
+        adapted = settings(
             chosen,
             print_blob=True,
             # The pool has deadlines of its own, and a case takes as long as its ranks need.
             deadline=None,
             suppress_health_check={*chosen.suppress_health_check, HealthCheck.too_slow},
-            # Lines of the harness explain no failure of a step.
+            # That phase names lines of the harness, which do not explain a failure of a step.
             phases=[phase for phase in chosen.phases if phase is not Phase.explain],
         )
-        setattr(function, _SETTINGS, ready)
+        setattr(function, _SETTINGS, adapted)
 
 
 def blob_of(error: BaseException) -> str:
-    """What it said beside this error; of several examples the one that was run last."""
-    said = [
-        *(blob_of(one) for one in getattr(error, "exceptions", ())),
+    """Return the decorator that reproduces a failure, from the notes that Hypothesis left.
+
+    Of several examples, that of the one that ran last; an empty text if there is none.
+    """
+    decorators = [
+        *(blob_of(part) for part in getattr(error, "exceptions", ())),
         *_DECORATOR.findall("\n".join(getattr(error, "__notes__", ()))),
     ]
-    return next((one for one in reversed(said) if one), "")
+    return next((decorator for decorator in reversed(decorators) if decorator), "")

@@ -1,6 +1,7 @@
-"""A test that fails says why in one block, and where the bundle of its last failure is.
+"""Report failures: one block for a failing test, and at the end what no test failed on.
 
-Under Hypothesis that is the smallest. A failure that no test failed on is told at the end.
+The block explains the last comparison of the test that did not pass, which under Hypothesis is
+the smallest, and names the bundle that keeps it.
 """
 
 import math
@@ -10,8 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.plugin.current_test import ON_PURPOSE, RUNNING, is_judging, taken, tell
-from harness.plugin.session_record import JUDGED
+from harness.plugin.current_test import (
+    ON_PURPOSE,
+    RUNNING,
+    records_of,
+    report_to_session,
+    takes_judging_fixture,
+)
+from harness.plugin.session_record import SESSION
 
 if TYPE_CHECKING:
     from harness.compare import Comparison
@@ -19,12 +26,13 @@ if TYPE_CHECKING:
 
 
 class NotProven(AssertionError):
-    """What was to be proven of a case does not hold."""
+    """A case of `harness_prove` did not pass; the message is the explanation."""
 
 
-# What pytest says of a test that is parametrized with nothing.
+# From the message of pytest about a test that is parametrized with an empty list.
 NO_PARAMETERS = "got empty parameter set"
-# Whether one has been diagnosed: after a change that breaks many tests all say the same.
+# Whether a failure was diagnosed. Only the first one is: one change can break many tests, and
+# their diagnoses would be the same.
 DIAGNOSED = pytest.StashKey[bool]()
 
 
@@ -47,9 +55,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if "harness_pool" in getattr(item, "fixturenames", ()):
-        from harness.plugin.examples import make_ready
+        from harness.plugin.examples import adapt_settings
 
-        make_ready(getattr(item, "obj", None))
+        adapt_settings(getattr(item, "obj", None))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,31 +67,31 @@ def pytest_runtest_makereport(
     report = yield
     running = item.config.stash[RUNNING]
     running.failed |= report.failed
-    running.excused |= report.skipped and hasattr(report, "wasxfail")
-    if report.skipped and NO_PARAMETERS in str(report.longrepr) and is_judging(item):
-        item.config.stash[JUDGED].empty.append(item.nodeid)
+    running.xfailed |= report.skipped and hasattr(report, "wasxfail")
+    if report.skipped and NO_PARAMETERS in str(report.longrepr) and takes_judging_fixture(item):
+        item.config.stash[SESSION].empty.append(item.nodeid)
     running.passed |= report.passed and report.when == "call"
-    last = next((part.last for part in taken(item) if part.last), None)
+    last = next((record.last for record in records_of(item) if record.last), None)
     if last and call.excinfo and report.failed and report.when != "teardown":
-        told, block = _told(item, call.excinfo.value, *last)
+        title, block = _explain(item, call.excinfo.value, *last)
         if isinstance(call.excinfo.value, NotProven):
             call.excinfo.value.args = (block,)
             shown = call.excinfo.getrepr(style="value", chain=False)
             if shown.reprcrash is not None:
-                # pytest's summary shows all of it where CI is set: one line is enough there.
-                shown.reprcrash.message = told
+                # If CI is set, pytest's summary shows the whole message; one line is enough.
+                shown.reprcrash.message = title
             report.longrepr = shown
         else:
             report.sections.append(("harness", block))
     if report.when == "teardown":
-        tell(item)
+        report_to_session(item)
     return report
 
 
-def _told(
-    item: pytest.Item, error: BaseException, seen: "Comparison", pool: "RankPool"
+def _explain(
+    item: pytest.Item, error: BaseException, failure: "Comparison", pool: "RankPool"
 ) -> tuple[str, str]:
-    """The name of a failure, and the block that explains it and says where it is kept."""
+    """Return a headline, and the block that explains a failure and names its bundle."""
     from harness.failure.bundle import DEFAULT_FOLDER
     from harness.failure.bundle.keep import keep
     from harness.judge import Session, diagnosed
@@ -91,41 +99,40 @@ def _told(
     from harness.report import brief, headline
     from harness.report.brief import MOST_LINES
 
-    if seen.verdict.name == "UNSUPPORTED":
-        hint = f'\n  next    harness_cases("{seen.candidate}") draws within its limits'
-        return headline(seen), headline(seen) + hint * bool(seen.limits)
+    if failure.verdict.name == "UNSUPPORTED":
+        hint = f'\n  next    harness_cases("{failure.candidate}") draws within its limits'
+        return headline(failure), headline(failure) + hint * bool(failure.limits)
     if not item.config.stash.get(DIAGNOSED, False):
         item.config.stash[DIAGNOSED] = True
-        seen = diagnosed(seen, Session(pool))
+        failure = diagnosed(failure, Session(pool))
     folder = item.config.invocation_params.dir / DEFAULT_FOLDER
-    place = keep(seen, pool, test=item.nodeid, blob=blob_of(error), folder=folder)
-    after = [f"  bundle  {place}"]
+    bundle = keep(failure, pool, test=item.nodeid, blob=blob_of(error), folder=folder)
+    last_lines = [f"  bundle  {bundle}"]
     pages = item.config.getoption("--harness-report")
     if pages is not None:
-        after.append(f"  page    {_page(seen, item.nodeid, place, Path(pages))}")
+        last_lines.append(f"  page    {_save_page(failure, item.nodeid, bundle, Path(pages))}")
     most = math.inf if item.config.get_verbosity() > 0 else MOST_LINES
-    return headline(seen), brief(seen, after, most)
+    return headline(failure), brief(failure, last_lines, most)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
-    # A worker of xdist judges a part of what the session does.
+    # Only the controller of pytest-xdist knows the whole session; a worker knows a part.
     if hasattr(config, "workerinput") or config.getoption("--harness-unseen") != "fail":
         return
-    judged = config.stash[JUDGED]
-    if (
-        judged.unseen or judged.unexamined or judged.leans
-    ) and session.exitstatus == pytest.ExitCode.OK:
+    record = config.stash[SESSION]
+    proves_too_little = record.unseen or record.unexamined or record.leans
+    if proves_too_little and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _page(seen: "Comparison", test: str, bundle: str, folder: Path) -> str:
-    """Write its page; where that is, or why there is none."""
+def _save_page(failure: "Comparison", test: str, bundle: str, folder: Path) -> str:
+    """Write the page of a failure; return its path, or why it could not be written."""
     from harness.report import comparison_record
     from harness.report.html import pages_of, save
 
-    document = {**comparison_record(seen), "test": test, "bundle": bundle}
+    document = {**comparison_record(failure), "test": test, "bundle": bundle}
     try:
         return str(save(folder, pages_of(test, document))[0])
     except OSError as error:
@@ -135,7 +142,8 @@ def _page(seen: "Comparison", test: str, bundle: str, folder: Path) -> str:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    unseen = config.stash[JUDGED].unseen
+    session = config.stash[SESSION]
+    unseen = session.unseen
     if unseen:
         count = f"{len(unseen)} test{'s' if len(unseen) > 1 else ''}"
         terminalreporter.section(f"{count} did not fail where a case failed")
@@ -146,22 +154,22 @@ def pytest_terminal_summary(
                 "The session fails. Assert the verdict, or use harness_prove; mark what tests a "
                 f"wrong step @pytest.mark.{ON_PURPOSE}; or use --harness-unseen tell"
             )
-    leans = config.stash[JUDGED].leans
+    leans = session.leans
     if leans:
         terminalreporter.section("off by the same in every case, and too little for one")
-        for what in leans:
-            terminalreporter.write_line(what)
-    unexamined = config.stash[JUDGED].unexamined
+        for line in leans:
+            terminalreporter.write_line(line)
+    unexamined = session.unexamined
     if unexamined:
         terminalreporter.section("too little was examined")
-        for what in unexamined:
-            terminalreporter.write_line(what)
+        for line in unexamined:
+            terminalreporter.write_line(line)
         if config.getoption("--harness-unseen") == "fail":
             terminalreporter.write_line(
                 "The session fails. Draw other cases or more of them, ask for less with sps=, or "
                 "use --harness-unseen tell"
             )
-    # Workers of xdist write at the same time: the index is made once more, of all they wrote.
+    # Workers of pytest-xdist overwrite each other's index of pages, so it is written once more.
     pages = config.getoption("--harness-report")
     if pages is not None and Path(pages).is_dir():
         from harness.report.html import save

@@ -1,9 +1,9 @@
-"""Tests that need a device: told where it is missing, failed where it was required.
+"""Tests that need a device: they are skipped without it, and fail if the device is required.
 
     @pytest.mark.needs("cuda")
     def test_on_a_gpu(): ...
 
-A runner that is there for its GPU says `--harness-require cuda`, and cannot pass by skipping.
+On a GPU runner, `--harness-require cuda` keeps a session from passing by skipping these tests.
 """
 
 import pytest
@@ -29,15 +29,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         (device,) = mark.args
         if device not in DEVICES:
             pytest.fail(f"needs({device!r}): use one of {', '.join(DEVICES)}", pytrace=False)
-        why = missing(device)
+        why = why_missing(device)
         if why and item.config.getoption("--harness-require") == device:
             pytest.fail(f"--harness-require={device}: not run, {why}", pytrace=False)
         if why:
             pytest.skip(f"{WANT}{device}: {why}")
 
 
-def missing(device: str) -> str:
-    """Why there is no such device, or nothing."""
+def why_missing(device: str) -> str:
+    """Return why ranks cannot run on this device; an empty text if they can."""
     from harness.ranks.device import NoPlace, choose
 
     try:
@@ -48,7 +48,7 @@ def missing(device: str) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was not run is named: nobody reads a number of skipped tests."""
+    """Name the tests that were skipped: their number alone is easily overlooked."""
     for device in DEVICES:
         skipped = [
             report.nodeid

@@ -1,4 +1,4 @@
-"""Where the ranks of a pool run, as the command line of pytest has it."""
+"""Where the ranks of a pool run, according to the command line of pytest."""
 
 from typing import TYPE_CHECKING
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
 
 
 def place(config: pytest.Config, ranks: int) -> "Placement":
-    """For so many ranks of this worker; `NoPlace` if they cannot run as asked."""
+    """Return the placement of so many ranks of this worker; raise `NoPlace` if there is none."""
     from harness.ranks.device import choose
 
-    # A worker of xdist, or the only one there is.
-    its = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
+    # Without pytest-xdist this process is the only worker.
+    worker = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
     return choose(
         config.getoption("--harness-device"),
         config.getoption("--harness-transport"),
         ranks,
-        worker=int(its["workerid"].removeprefix("gw")),
-        workers=its["workercount"],
+        worker=int(worker["workerid"].removeprefix("gw")),
+        workers=worker["workercount"],
     )

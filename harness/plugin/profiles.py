@@ -1,8 +1,10 @@
 """Profiles for Hypothesis: `--hypothesis-profile=dev`, `pr` or `nightly`, in any project.
 
-`dev` is for work at hand, `pr` draws the same always, `nightly` draws anew every time from a
-seed that it prints. None is called `ci`: a profile of that name comes with Hypothesis. A project's
-own profile of one of these names is left as it is, and none is loaded unless it is asked for.
+1. `dev` is for daily work. `pr` draws the same examples in every run. `nightly` draws other ones
+   in every run, from a seed that it prints.
+2. None is called `ci`, because Hypothesis has a profile of that name.
+3. A profile of the project with one of these names takes precedence. A profile is loaded only if
+   the command line names it.
 """
 
 import os
@@ -17,19 +19,18 @@ if TYPE_CHECKING:
     from hypothesis.database import ExampleDatabase
 
 NAMES = ("dev", "pr", "nightly")
-# Under this name the controller of xdist hands a seed to its workers.
-HANDED = "harness-seed"
+# The key under which the controller of pytest-xdist sends the seed to its workers.
+SEED_KEY = "harness-seed"
 SEED = pytest.StashKey[int]()
 
 
 @cache
 def register() -> frozenset[str]:
-    """Make them known to Hypothesis, but for those that a project has; which are ours."""
+    """Register each profile whose name the project has not taken; return the registered names."""
     from hypothesis import HealthCheck, settings
     from hypothesis.errors import InvalidArgument
 
-    # From Hypothesis' default and not from what is loaded, which is another profile where CI is
-    # set.
+    # Not derived from the profile that is loaded, because that depends on the variable CI.
     common = settings(
         settings.get_profile("default"),
         # The pool has deadlines of its own, and a case takes as long as its ranks need.
@@ -42,41 +43,41 @@ def register() -> frozenset[str]:
         "pr": settings(common, max_examples=50, derandomize=True, database=None),
         "nightly": settings(common, max_examples=2000),
     }
-    ours = set()
+    registered = set()
     for name, profile in profiles.items():
         try:
             settings.get_profile(name)
         except InvalidArgument:
             settings.register_profile(name, profile)
-            ours.add(name)
-    return frozenset(ours)
+            registered.add(name)
+    return frozenset(registered)
 
 
 def _database() -> "ExampleDatabase":
-    """Failures of earlier runs, tried first; and below them those of a database only read."""
+    """Return the database of earlier failures, with a shared one behind it that is only read."""
     from hypothesis.database import (
         DirectoryBasedExampleDatabase,
         MultiplexedDatabase,
         ReadOnlyDatabase,
     )
 
-    kept = os.environ.get("HARNESS_DATABASE", "") or Path(".hypothesis", "examples")
-    own = DirectoryBasedExampleDatabase(kept)
+    folder = os.environ.get("HARNESS_DATABASE", "") or Path(".hypothesis", "examples")
+    own = DirectoryBasedExampleDatabase(folder)
     shared = os.environ.get("HARNESS_SHARED_DATABASE")
     if not shared:
         return own
     return MultiplexedDatabase(own, ReadOnlyDatabase(DirectoryBasedExampleDatabase(shared)))
 
 
-# Hypothesis loads what it is asked for in the same hook.
+# First, because the plugin of Hypothesis loads the named profile in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     profile = config.getoption("--hypothesis-profile", None)
     if profile not in NAMES or profile not in register():
         return
     if profile == "nightly" and config.getoption("--hypothesis-seed") is None:
-        handed = getattr(config, "workerinput", {}).get(HANDED)
-        config.stash[SEED] = secrets.randbits(32) if handed is None else handed
+        sent = getattr(config, "workerinput", {}).get(SEED_KEY)
+        config.stash[SEED] = secrets.randbits(32) if sent is None else sent
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -89,7 +90,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
-    """With -q there is no header, and a night that failed must not be lost."""
+    """Print the seed of a failed run with -q, which prints no header."""
     seed = pytest_report_header(config)
     if seed and exitstatus and config.get_verbosity() < 0:
         terminalreporter.write_line(seed)
@@ -97,8 +98,8 @@ def pytest_terminal_summary(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Every worker of xdist draws from the seed that was printed."""
-    node.workerinput[HANDED] = node.config.stash.get(SEED, None)
+    """Send the printed seed to a worker of pytest-xdist."""
+    node.workerinput[SEED_KEY] = node.config.stash.get(SEED, None)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -107,8 +108,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         return
     from hypothesis import is_hypothesis_test
 
-    # The decorator `@seed` and the option --hypothesis-seed do the same, and put the database
-    # out of use besides. What has a seed of its own keeps it.
+    # This is what the decorator `@seed` does. The option --hypothesis-seed does it as well, but
+    # also disables the database. A test with a seed of its own keeps it.
     attribute = "_hypothesis_internal_use_seed"
     if is_hypothesis_test(test) and getattr(test, attribute, None) is None:
         setattr(getattr(test, "__func__", test), attribute, seed)

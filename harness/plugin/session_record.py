@@ -1,6 +1,6 @@
-"""What a session judged, and how that came out: it is counted here, and nowhere else.
+"""The counts of what a session judged, by result; no other place counts it.
 
-A worker of pytest-xdist hands what it counted to the controller as a record, which adds it.
+A worker of pytest-xdist sends its counts as a text to the controller, which adds them to its own.
 """
 
 import json
@@ -22,59 +22,60 @@ from harness.campaign.coverage import Coverage
 if TYPE_CHECKING:
     from harness.compare import Comparison
 
+# Tests that a line of the summary names.
 MOST_NAMES = 3
 
 
 @dataclass(slots=True)
-class Judged:
-    """The comparisons of a session."""
+class SessionRecord:
+    """The results of all comparisons of a session."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
-    # By reason.
+    # Cases that candidates refused, by reason.
     refused: Counter[str] = field(default_factory=Counter)
     elements: int = 0
     launches: int = 0
-    # Tests that did not fail though a comparison in them did: how often, and that comparison.
+    # Tests that did not fail though a comparison in them did, each with a description of it.
     unseen: dict[str, str] = field(default_factory=dict)
-    # Tests that passed, took a fixture that judges, and judged nothing with it.
+    # Tests that took a fixture that judges, judged nothing with it, and passed.
     idle: list[str] = field(default_factory=list)
-    # Tests that drew cases for one candidate and judged another only, each with that one.
+    # Tests that drew cases for one candidate and judged only another, each with the first one.
     astray: list[str] = field(default_factory=list)
-    # Tests that were to judge something, and are parametrized with nothing.
+    # Tests that take a fixture that judges, and are parametrized with an empty list.
     empty: list[str] = field(default_factory=list)
-    # The candidate that the command line named, if it did.
+    # The candidate of the command line, unless it is the default.
     named: str = ""
-    # Workers of pytest-xdist that died before they told what they judged.
+    # Workers of pytest-xdist that died before they sent their records.
     lost: int = 0
-    # By candidate, of the cases in which something was learned.
+    # By candidate, the bounds of the cases that showed anything.
     bounds: dict[str, Bounds] = field(default_factory=dict)
-    # What it was compared with.
+    # Comparisons by what the candidate was compared with.
     against: Counter[str] = field(default_factory=Counter)
-    # By candidate, what was to be proven of it, and what of that was judged.
+    # By candidate, what tests asked for and what of that was judged.
     coverage: dict[str, Coverage] = field(default_factory=dict)
-    # By candidate, what leans in the cases that passed.
+    # By candidate, how far tensors lean in the cases that passed.
     leanings: dict[str, Leanings] = field(default_factory=dict)
 
     @property
     def leans(self) -> list[str]:
-        """What is off by the same in every case, and by too little to be told in one."""
+        """The tensors that are off by the same in every case, by too little to fail one case."""
         return [f"{name}: {text}" for name, each in self.leanings.items() for text in each.told()]
 
     def cover(self, coverage: Mapping[str, Coverage], bounds: Mapping[str, Bounds]) -> None:
-        """What was to be judged in a test, or in another session, and what was."""
+        """Add what a test or another session was asked for and judged."""
         self.coverage = together(self.coverage, coverage)
         self.bounds = together(self.bounds, bounds)
 
     @property
     def unexamined(self) -> list[str]:
-        """What was to be judged, and was examined on too little."""
-        told = []
+        """The reasons why this session proves too little, one sentence each."""
+        reasons = []
         if self.lost:
             noun = "a worker" if self.lost == 1 else f"{self.lost} workers"
-            told.append(f"{noun} of pytest-xdist died and did not tell what was judged there")
+            reasons.append(f"{noun} of pytest-xdist died and did not tell what was judged there")
         if set(self.verdicts) == {"UNSUPPORTED"}:
-            told.append(f"none of {self.verdicts.total()} cases was judged: all were refused")
-        for tests, what in (
+            reasons.append(f"none of {self.verdicts.total()} cases was judged: all were refused")
+        for tests, mistake in (
             (self.idle, "took harness_prove or harness_evaluate, judged no case and passed"),
             (self.astray, "drew cases for a candidate and judged only another"),
             (self.empty, "took harness_prove or harness_evaluate and had no parameters"),
@@ -82,16 +83,16 @@ class Judged:
             if tests:
                 noun = "a test" if len(tests) == 1 else f"{len(tests)} tests"
                 more = ", ..." * (len(tests) > MOST_NAMES)
-                told.append(f"{noun} {what}: {', '.join(tests[:MOST_NAMES])}{more}")
+                reasons.append(f"{noun} {mistake}: {', '.join(tests[:MOST_NAMES])}{more}")
         if self.verdicts and self.named and not self._was_judged(self.named):
-            told.append(f"--harness-candidate={self.named} was never judged, and others were")
+            reasons.append(f"--harness-candidate={self.named} was never judged, and others were")
         for name, coverage in self.coverage.items():
-            told += [f"{name} was judged on {what}" for what in coverage.lacks(shared=True)]
-        return told
+            reasons += [f"{name} was judged on {what}" for what in coverage.lacks(shared=True)]
+        return reasons
 
     def _was_judged(self, candidate: str) -> bool:
-        """Under this name, or another of the same file."""
-        return os.path.abspath(candidate) in map(os.path.abspath, self.coverage)  # noqa: PTH100
+        """Return whether it was judged, under this name or under another path of the file."""
+        return os.path.abspath(candidate) in map(os.path.abspath, self.coverage)  # noqa: PTH100 - Path.resolve follows links
 
     def add(self, comparison: "Comparison") -> None:
         self.verdicts[comparison.verdict.name] += 1
@@ -104,7 +105,7 @@ class Judged:
             self.leanings.setdefault(comparison.candidate, Leanings()).add(comparison)
 
     def record(self) -> str:
-        """As text: the pipe of xdist takes no negative number of more than four bytes."""
+        """Return the counts as JSON: pytest-xdist cannot send negative integers beyond 32 bits."""
         counts = {
             "verdicts": dict(self.verdicts),
             "refused": dict(self.refused),
@@ -121,8 +122,8 @@ class Judged:
         }
         return json.dumps(counts)
 
-    def take_in(self, text: str) -> None:
-        """Add what another session counted."""
+    def add_record(self, text: str) -> None:
+        """Add the counts of another session."""
         record: dict[str, Any] = json.loads(text)
         self.verdicts.update(record["verdicts"])
         self.refused.update(record["refused"])
@@ -139,7 +140,7 @@ class Judged:
         self.cover(coverage, {n: Bounds(**each) for n, each in record["bounds"].items()})
 
     def lines(self) -> list[str]:
-        """What is told at the end; nothing where nothing was judged."""
+        """Return the lines of the summary; none if nothing was judged."""
         if not self.verdicts:
             return []
         counts = ", ".join(f"{count} {name}" for name, count in sorted(self.verdicts.items()))
@@ -149,16 +150,16 @@ class Judged:
         return [
             f"{total} cases judged in {launches}, {examined}",
             *(f"{count} UNSUPPORTED: {reason}" for reason, count in self.refused.most_common()),
-            *self._bounds(),
+            *self._bounds_lines(),
             *([AGAINST_ITSELF] if self.against[ITSELF] else []),
         ]
 
-    def _bounds(self) -> list[str]:
-        """Once, or for each candidate where they were judged on other cases."""
+    def _bounds_lines(self) -> list[str]:
+        """Return the bounds: one line if those of all candidates agree, else one for each."""
         texts = {name: each.text() for name, each in self.bounds.items() if each.values}
         if len({*texts.values()}) == 1:
             return [next(iter(texts.values()))]
         return [f"{name}, {text}" for name, text in texts.items()]
 
 
-JUDGED = pytest.StashKey[Judged]()
+SESSION = pytest.StashKey[SessionRecord]()

@@ -1,10 +1,14 @@
-"""A GPU that is not there: tensors say `cuda:0`, and are computed on the CPU.
+"""A pretended GPU: tensors report the device `cuda:0`, and are computed on the CPU.
 
-What is found is what torch refuses on a real one: two devices in one operation, numpy on a tensor
-of the GPU, a GPU of another number. Nothing of how a GPU computes is seen.
+It finds the mistakes that torch itself refuses on a real GPU: two devices in one operation, numpy
+on a tensor of the GPU, a GPU with another number. It shows nothing of how a GPU computes.
+
+* `tensor` has the tensor class; `rules` decides which operations a GPU would refuse.
+* `modes` intercepts calls that have no such tensor among their arguments, and may return one.
+* `machine` makes torch find one GPU; `over_gloo` refuses what gloo cannot send from a GPU.
 """
 
-from harness.pretend.machine import begin, pretended
-from harness.pretend.tensor import made
+from harness.pretend.machine import pretend_gpu, pretend_gpu_for_good
+from harness.pretend.tensor import tensors_made
 
-__all__ = ["begin", "made", "pretended"]
+__all__ = ["pretend_gpu", "pretend_gpu_for_good", "tensors_made"]

@@ -1,4 +1,4 @@
-"""A process that finds one GPU."""
+"""Make torch find one GPU in this process, the pretended one."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,11 +7,11 @@ from typing import Any, Self
 import torch
 
 from harness.pretend.modes import Calls, Operations
-from harness.pretend.tensor import DEVICE, made
+from harness.pretend.tensor import DEVICE, tensors_made
 
 
 class Stream:
-    """Everything has been computed by the time that somebody waits for it."""
+    """A stream whose work is always done: everything is computed at once."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -28,10 +28,10 @@ class Stream:
 
 
 class Event(Stream):
-    """Likewise."""
+    """An event that has always happened."""
 
 
-# What torch is to answer; what it asks nobody knows, and is not answered.
+# Answers of functions of torch.cuda, or functions in their place. Others stay as they are.
 CUDA = {
     "Event": Event,
     "Stream": Stream,
@@ -48,12 +48,12 @@ CUDA = {
     "is_bf16_supported": True,
     "is_current_stream_capturing": False,
     "is_initialized": True,
-    # One generator is for both; torch.manual_seed asks it first.
+    # CPU and GPU share one generator here, which torch.manual_seed itself seeds.
     "manual_seed": None,
     "manual_seed_all": None,
     "max_memory_allocated": 0,
     "memory_allocated": 0,
-    "memory_stats": lambda *_: {"allocation.all.allocated": made()},
+    "memory_stats": lambda *_: {"allocation.all.allocated": tensors_made()},
     "reset_peak_memory_stats": None,
     "set_device": None,
     "set_rng_state": lambda state, *_: torch.set_rng_state(state),
@@ -72,16 +72,16 @@ ACCELERATOR = {
 
 
 @contextmanager
-def pretended() -> Iterator[torch.device]:
-    """This process has a GPU: this one."""
+def pretend_gpu() -> Iterator[torch.device]:
+    """Let this process have one GPU, and yield its device."""
     flag = torch._C._only_lift_cpu_tensors()  # noqa: SLF001
     swap = torch.__future__.get_swap_module_params_on_conversion()
     with ExitStack() as stack:
         for module, answers in ((torch.cuda, CUDA), (torch.accelerator, ACCELERATOR)):
             for name, answer in answers.items():
                 stack.callback(setattr, module, name, getattr(module, name))
-                setattr(module, name, said(answer))
-        # Or else `torch.tensor` would copy to a device where nobody sees it.
+                setattr(module, name, _function_for(answer))
+        # Otherwise `torch.tensor` copies to a device without calling any mode.
         stack.callback(torch._C._set_only_lift_cpu_tensors, flag)  # noqa: SLF001
         torch._C._set_only_lift_cpu_tensors(True)  # noqa: SLF001
         # A parameter that is moved stays the same object, as it does on a GPU.
@@ -95,11 +95,11 @@ def pretended() -> Iterator[torch.device]:
 FOR_GOOD = ExitStack()
 
 
-def begin() -> torch.device:
-    """From here on this process has a GPU."""
-    return FOR_GOOD.enter_context(pretended())
+def pretend_gpu_for_good() -> torch.device:
+    """Let this process have one GPU until it ends."""
+    return FOR_GOOD.enter_context(pretend_gpu())
 
 
-def said(answer: Any) -> Any:
-    """A function of its own for each: torch tells functions apart by who they are."""
+def _function_for(answer: Any) -> Any:
+    """Return a function with this answer, a new one: torch distinguishes functions by identity."""
     return answer if callable(answer) else lambda *_, **__: answer

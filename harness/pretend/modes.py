@@ -1,4 +1,4 @@
-"""What is done without a tensor of the GPU, and may want one."""
+"""Intercept calls that have no tensor of the pretended GPU, and may return one."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.pretend.over_gloo import refuse_over_gloo
-from harness.pretend.tensor import DEVICE, SET_DATA, UNDERNEATH, Pretended, computed, move, values
+from harness.pretend.tensor import DEVICE, SET_DATA, UNDERNEATH, Pretended, compute, move, on_cpu
 
-# All memory is as good, and all work is done.
+# These return their tensor: all memory counts as pinned, and all work is done.
 NOTHING = (Tensor.pin_memory, Tensor.record_stream)
 
 
 class Operations(TorchDispatchMode):
-    """Calls that make a tensor, and calls that copy one to the GPU."""
+    """Computes operations that make a tensor on the GPU, or copy one to it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Which is imported for that, for two seconds.
+        # Otherwise torch imports dynamo, which takes two seconds.
         return False
 
     def __torch_dispatch__(
@@ -28,11 +28,11 @@ class Operations(TorchDispatchMode):
     ) -> Any:
         if func.namespace == "c10d":
             refuse_over_gloo(func.overloadpacket.__name__, args)
-        return computed(func, args, kwargs or {})
+        return compute(func, args, kwargs or {})
 
 
 class Calls(TorchFunctionMode):
-    """Reword calls of torch so that it asks no driver."""
+    """Rewrites calls of torch functions that would otherwise ask a driver."""
 
     def __torch_function__(
         self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
@@ -40,31 +40,34 @@ class Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.device:
             return func(*args, **kwargs)
-        args = [numbered(value) for value in args]
-        kwargs = {name: numbered(value) for name, value in kwargs.items() if name != "pin_memory"}
+        args = [indexed(value) for value in args]
+        kwargs = {name: indexed(value) for name, value in kwargs.items() if name != "pin_memory"}
         if func in NOTHING:
             return args[0]
         if func is Tensor.cuda:
             stated = [*args[1:2], kwargs.pop("device", None), DEVICE]
             func, args = Tensor.to, [args[0], next(each for each in stated if each is not None)]
         if func is Tensor.to:
-            return brought(*args, **kwargs)
+            return convert(*args, **kwargs)
         if func in (torch.tensor, torch.as_tensor) and args and isinstance(args[0], list | tuple):
-            args[0] = values(args[0])
+            args[0] = on_cpu(args[0])
         if func == SET_DATA and isinstance(args[1], Pretended) > isinstance(args[0], Pretended):
             return move(*args)
         if args and isinstance(args[0], Pretended):
             if func is Tensor.new_tensor:
-                alike = {"dtype": args[0].dtype, "device": DEVICE}
-                return torch.tensor(*args[1:], **alike | kwargs)
+                defaults = {"dtype": args[0].dtype, "device": DEVICE}
+                return torch.tensor(*args[1:], **defaults | kwargs)
             if func in (Tensor.__getitem__, Tensor.__setitem__):
                 args[1] = with_tensors(args[1])
         return func(*args, **kwargs)
 
 
-def brought(tensor: Tensor, *where: Any, **options: Any) -> Tensor:
-    """`Tensor.to`; what is there already stays as it is, which torch decides by what it finds."""
-    where = tuple(numbered(f"cuda:{each}") if type(each) is int else each for each in where)
+def convert(tensor: Tensor, *where: Any, **options: Any) -> Tensor:
+    """Do `Tensor.to`, without a copy if the tensor is on the GPU and is to stay there.
+
+    torch decides that by the device underneath, so name that device instead of the GPU.
+    """
+    where = tuple(indexed(f"cuda:{each}") if type(each) is int else each for each in where)
     if isinstance(tensor, Pretended):
         where = tuple(UNDERNEATH if each == DEVICE else each for each in where)
         options = {name: UNDERNEATH if each == DEVICE else each for name, each in options.items()}
@@ -72,14 +75,14 @@ def brought(tensor: Tensor, *where: Any, **options: Any) -> Tensor:
 
 
 def with_tensors(index: Any) -> Any:
-    """Make tensors of lists in an index: torch would put them where it finds the tensor."""
+    """Make tensors of lists in an index: torch would make them on the device underneath."""
     if isinstance(index, tuple):
         return tuple(map(with_tensors, index))
     return torch.tensor(index) if isinstance(index, list | range | np.ndarray) else index
 
 
-def numbered(value: Any) -> Any:
-    """A device with its number, which only a driver could tell torch."""
+def indexed(value: Any) -> Any:
+    """Return a device of the GPU with its index, which torch would ask a driver for."""
     if isinstance(value, str) and value.startswith("cuda"):
         value = torch.device(value)
     if not isinstance(value, torch.device) or value.type != "cuda":

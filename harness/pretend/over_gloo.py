@@ -1,7 +1,7 @@
-"""Messages between GPUs over gloo, pretended ones too, refused before they are sent.
+"""Refuse messages from a GPU over gloo, also a pretended one, before they are sent.
 
-gloo stages most collectives through the host. Not these: it takes the address to be one of the
-host, and hands it to a socket, which nobody checks.
+gloo copies the tensors of most collectives to the host first, but not those of the operations
+below: it takes the address on the GPU for one on the host, and passes it to a socket unchecked.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from torch import distributed as dist
 
 from harness.pretend.tensor import tensors_in
 
-# By the names that torch's dispatcher has for them, and where each is given its group.
+# Operations as torch's dispatcher names them, and the position of the argument with their group.
 NOT_STAGED = {"alltoall_": 2, "recv_": 1, "recv_any_source_": 1, "send": 1}
 
 
 class NotOverGloo(ValueError):
-    """The message names the operation and the device."""
+    """gloo cannot do this on a GPU; the message names the operation and the device."""
 
 
 def refuse_over_gloo(name: str, arguments: Sequence[Any]) -> None:
-    """Raise where the group of this operation is gloo's, and one of its tensors is on a GPU."""
+    """Raise `NotOverGloo` if an operation over gloo would send a tensor from a GPU."""
     if name not in NOT_STAGED:
         return
     for tensor in tensors_in(arguments):

@@ -1,7 +1,7 @@
-"""A tensor that says it is on a GPU, and is computed on the CPU.
+"""A tensor that reports a GPU as its device, and is computed on the CPU.
 
-To torch it is on `meta`, since autograd asks a driver about every tensor on `cuda`. In
-Python its device is `cuda:0`.
+Its device is `cuda:0` in Python, and `meta` in C++, where autograd would ask a driver about every
+tensor on `cuda`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from harness.pretend.rules import NotOnTheDevice, refuse
 
 DEVICE = torch.device("cuda", 0)
-# What torch, in C++, takes it for; what is asked for there means the GPU as well.
+# The device in C++. An operation that asks for it means the GPU as well.
 UNDERNEATH = torch.device("meta")
 CPU = torch.device("cpu")
 NEST = (list, tuple)
-# Untyped, since torch declares as attributes what are properties.
+# Any, because torch's type hints declare its properties as plain attributes.
 BASE: Any = Tensor
 SET_DATA = BASE.data.__set__
 
 
 class Pretended(BASE):  # type: ignore[misc]
-    """Said to be on the GPU; `held` has the numbers."""
+    """A tensor on the pretended GPU; `held` is the tensor on the CPU with its values."""
 
     held: Tensor
     count = 0
@@ -46,7 +46,7 @@ class Pretended(BASE):  # type: ignore[misc]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return computed(func, args, kwargs or {})
+        return compute(func, args, kwargs or {})
 
     @property
     def device(self) -> torch.device:
@@ -62,8 +62,8 @@ class Pretended(BASE):  # type: ignore[misc]
 
     @property
     def data(self) -> Tensor:
-        apart: Tensor = BASE.data.__get__(self)
-        return apart
+        detached: Tensor = BASE.data.__get__(self)
+        return detached
 
     @data.setter
     def data(self, other: Tensor) -> None:
@@ -112,64 +112,63 @@ class Pretended(BASE):  # type: ignore[misc]
         return format(self.held, spec)
 
 
-def made() -> int:
-    """How many tensors this process has had on the pretended GPU."""
+def tensors_made() -> int:
+    """Return how many tensors this process has made on the pretended GPU."""
     return Pretended.count
 
 
 def like(tensor: Tensor, other: Tensor) -> Tensor:
-    """The numbers of another: to be trained if the first one is, and as what."""
+    """Return the values of `other`, as a parameter and trained if `tensor` is that."""
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(other, tensor.requires_grad)
     return other.detach().requires_grad_(tensor.requires_grad)
 
 
 def move(tensor: Tensor, other: Tensor) -> None:
-    """Move a tensor to the device of another, and give it its numbers."""
+    """Give a tensor the device and the values of another, keeping its identity."""
     torch.utils.swap_tensors(tensor, like(tensor, other))
 
 
-def values(nest: Any) -> Any:
-    """A nest of tensors as it is on the CPU."""
-    return mapped(holding, nest)
+def on_cpu(nest: Any) -> Any:
+    """Return a nest of values with every tensor and device replaced by its counterpart."""
+    return map_leaves(_counterpart, nest)
 
 
-def computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What an operation makes of these, on the device where CUDA would make it."""
+def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Do an operation on the CPU, and return its result on the device that CUDA would choose."""
     tensors = list(tensors_in((*args, *kwargs.values())))
-    theirs = [tensor for tensor in tensors if not isinstance(tensor, Pretended)]
-    there = len(theirs) < len(tensors)
-    if there and (theirs or func.namespace == "c10d"):
-        refuse(func, args, kwargs, theirs, DEVICE)
-    # An operation in place gives back what it was given.
-    known = {id(holding(tensor)): tensor for tensor in tensors}
+    cpu_tensors = [tensor for tensor in tensors if not isinstance(tensor, Pretended)]
+    is_on_gpu = len(cpu_tensors) < len(tensors)
+    if is_on_gpu and (cpu_tensors or func.namespace == "c10d"):
+        refuse(func, args, kwargs, cpu_tensors, DEVICE)
+    # An operation in place returns one of its arguments.
+    arguments = {id(_counterpart(tensor)): tensor for tensor in tensors}
     if kwargs.get("device") is not None:
-        there = kwargs["device"].type != "cpu"
-    held = {name: values(value) for name, value in kwargs.items()}
-    answer = func(*values(args), **held)
+        is_on_gpu = kwargs["device"].type != "cpu"
+    result = func(*on_cpu(args), **{name: on_cpu(value) for name, value in kwargs.items()})
 
-    def said(value: Any) -> Any:
+    def on_device(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        if id(value) not in known:
-            return Pretended(value) if there else value
-        given = known[id(value)]
-        if torch.Tag.inplace_view in func.tags and isinstance(given, Pretended):
-            given.data = Pretended(value)
-        return given
+        if id(value) not in arguments:
+            return Pretended(value) if is_on_gpu else value
+        argument = arguments[id(value)]
+        if torch.Tag.inplace_view in func.tags and isinstance(argument, Pretended):
+            argument.data = Pretended(value)
+        return argument
 
-    return mapped(said, answer)
+    return map_leaves(on_device, result)
 
 
-def holding(value: Any) -> Any:
-    """What stands for it on the CPU."""
+def _counterpart(value: Any) -> Any:
+    """Return the value on the CPU for a value of the GPU."""
     if isinstance(value, Pretended):
         return value.held
     return CPU if isinstance(value, torch.device) else value
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors in a nest of lists and tuples."""
+    """Yield the tensors in a nest of lists and tuples."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -177,8 +176,8 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from tensors_in(value)
 
 
-def mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """Change every leaf of a nest."""
+def map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return a nest of lists and tuples with every leaf changed."""
     if isinstance(value, NEST):
-        return type(value)([mapped(change, each) for each in value])
+        return type(value)([map_leaves(change, each) for each in value])
     return change(value)

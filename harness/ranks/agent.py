@@ -1,8 +1,8 @@
-"""The elastic agent that starts the ranks of one launch and watches over them.
+"""The elastic agent that starts the ranks of one launch and watches them.
 
-It is made as torch documents for agents of one's own, and is what torchrun runs but for two
-things: it says at once how each rank ended, and it leaves the others alone. They say where they
-were; that their peer is gone they notice by themselves.
+It extends torch's elastic agent as torch documents it, and so does what torchrun does, with two
+differences: it reports the end of each rank at once, and it does not stop the other ranks then.
+They can still report what they are doing, and notice a lost peer by themselves.
 """
 
 import logging
@@ -34,12 +34,12 @@ from harness.ranks.pipe import Pipe
 from harness.ranks.process_exit import exit_handle
 
 ROLE = "rank"
-# torch warns of each rank that we end, in a log that is quoted where a rank has written nothing.
+# torch warns of each rank that the agent kills, in the log that a fault quotes.
 logging.getLogger(start_processes.__module__).setLevel(logging.ERROR)
 
 
-class Alone(RendezvousHandler):
-    """A host that need not meet another, and opens no port for that."""
+class SingleHostRendezvous(RendezvousHandler):
+    """A rendezvous of one host, which opens no port."""
 
     def get_backend(self) -> str:
         return "alone"
@@ -68,17 +68,17 @@ class Alone(RendezvousHandler):
 
 
 class Agent(SimpleElasticAgent):
-    """From an order until whoever gave it wants something else, or is gone."""
+    """Serves one `Start`: starts the ranks, and kills them at the next message or at its end."""
 
     def __init__(self, start: Start, pipe: Pipe[ToSupervisor]) -> None:
         super().__init__(
             WorkerSpec(
                 role=ROLE,
                 local_world_size=len(start.environments),
-                rdzv_handler=Alone(),
+                rdzv_handler=SingleHostRendezvous(),
                 entrypoint=sys.executable,
                 max_restarts=0,
-                # It is slept before the workers are looked after, which waits as long as it takes.
+                # torch sleeps so long before it calls `_monitor_workers`, which itself waits.
                 monitor_interval=1e-6,
             )
         )
@@ -88,16 +88,17 @@ class Agent(SimpleElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         del worker_group
         environments = dict(enumerate(self._start.environments))
-        how: tuple[Any, ...] = ("-m", worker.__name__)
-        if self._start.forks:
-            how = (self._pipe.fileno(),)
+        entrypoint: Any = sys.executable
+        arguments: tuple[Any, ...] = ("-m", worker.__name__)
+        if self._start.should_fork:
+            entrypoint, arguments = _run_forked, (self._pipe.fileno(),)
         os.chdir(self._start.folder)
         logs = Path(os.environ[ADDRESS]).with_name("logs")
         logs.mkdir()
         self._ranks = start_processes(
             name=ROLE,
-            entrypoint=_rank if self._start.forks else sys.executable,
-            args=dict.fromkeys(environments, how),
+            entrypoint=entrypoint,
+            args=dict.fromkeys(environments, arguments),
             envs=environments,
             logs_specs=DefaultLogsSpecs(str(logs), redirects=Std.ALL),
             start_method="fork",
@@ -106,25 +107,25 @@ class Agent(SimpleElasticAgent):
         return pids
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Until the next order; of each that ends meanwhile it is told how."""
+        """Report the end of each rank, until the controller sends a message or closes its end."""
         del worker_group
         handles = {exit_handle(pid): (local, pid) for local, pid in self._ranks.pids().items()}
-        # Epoll reports several that are ready in the order in which they became so.
+        # Epoll returns the handles in the order in which their processes ended.
         with selectors.EpollSelector() as selector, ExitStack() as stack:
             selector.register(self._pipe, selectors.EVENT_READ)
             for handle, rank in handles.items():
                 stack.callback(os.close, handle)
                 selector.register(handle, selectors.EVENT_READ, rank)
-            while not self._pipe.waiting:
+            while not self._pipe.inbox:
                 for key, _ in selector.select():
                     if key.data is None:
                         return RunResult(WorkerState.FAILED)
                     selector.unregister(key.fileobj)
-                    self._tell_end_of(*key.data)
+                    self._report_end(*key.data)
         return RunResult(WorkerState.FAILED)
 
-    def _tell_end_of(self, local: int, pid: int) -> None:
-        # It stays, for those who started it to wait for.
+    def _report_end(self, local: int, pid: int) -> None:
+        # Leave the zombie: torch waits for its processes itself.
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         assert ended
         exited = ended.si_code == os.CLD_EXITED
@@ -135,17 +136,17 @@ class Agent(SimpleElasticAgent):
         self._shutdown()
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 30) -> None:
-        """They are never asked to tidy themselves."""
+        """Kill the ranks, whatever signal torch asks for: they are never asked to tidy up."""
         del death_sig
         if self._ranks:
             self._ranks.close(signal.SIGKILL, timeout)
 
     def _construct_event(self, state: str, source: EventSource, *_: Any, **__: Any) -> Event:
-        """Without the host's full name: where no name server answers, that takes minutes."""
+        """Make an event without the host's full name: that lookup can take minutes."""
         return Event(state, source)
 
 
-def _rank(pipe: int) -> None:
-    """What a forked rank is."""
+def _run_forked(pipe: int) -> None:
+    """Run a rank in a fork of the supervisor, without the supervisor's pipe."""
     os.close(pipe)
     worker.run()

@@ -1,4 +1,4 @@
-"""What a rank does, once it has imported all that it needs: one case after the other."""
+"""The loop of a rank after its heavy imports: run one case after the other."""
 
 import os
 import time
@@ -10,14 +10,14 @@ from torch import distributed as dist
 from harness.candidates import STOOD_IN
 from harness.candidates.beside import require_own
 from harness.case import parse
-from harness.ranks.hardware import allocations, described
+from harness.ranks.hardware import count_allocations, describe_hardware
 from harness.ranks.mesh import Meshes
 from harness.ranks.messages import Finished, Mesh, Raised, Ready, Run
 from harness.ranks.payload import pack
 from harness.ranks.placement import settle
-from harness.ranks.support_query import loaded, willing
+from harness.ranks.support_query import load
 from harness.ranks.warm_up import warm_up
-from harness.watch.activations import sent
+from harness.watch.activations import bytes_to_peers
 from harness.watch.flight_recorder import log
 from harness.watch.recorder import Recorder
 from harness.watch.witness import Witness
@@ -25,12 +25,12 @@ from harness.watch.witness import Witness
 if TYPE_CHECKING:
     from harness.ranks.controller_link import Controller
 
-# Characters of what a candidate says in one piece.
-LONG = 1 << 14
+# The most characters of an exception's text, and of each piece of its traceback.
+LONGEST = 1 << 14
 
 
-class Serving:
-    """Does what the controller asks for, until that is gone."""
+class CaseLoop:
+    """Serves the requests of the controller until the socket closes, which ends the process."""
 
     def __init__(self, controller: "Controller", index: int, local: int) -> None:
         self._controller, self._index = controller, index
@@ -38,73 +38,70 @@ class Serving:
         self._meshes, self._witness = Meshes(index, self._device), Witness()
         file = controller.folder / f"progress.{index}"
         self._progress = os.open(file, os.O_RDWR | os.O_CREAT)
-        controller.collectives = log
+        controller.read_collectives = log
         if self._device.type != "cpu":
             warm_up(self._device)
-        controller.send(Ready(described(self._device)))
-        # No rank begins a case before all have left the one before it, so that a collective too
-        # many can never meet one of the next case.
+        controller.send(Ready(describe_hardware(self._device)))
+        # No rank begins a case before all have left the previous one, so that an extra collective
+        # of one case can never meet a collective of the next.
         self._gate = dist.barrier(async_op=True)
-        self._witness.passed.clear()
+        self._witness.calls.clear()
 
     def serve(self) -> NoReturn:
         while True:
-            asked = self._controller.inbox.get()
-            if isinstance(asked, Mesh):
-                self._meshes.build(asked.dp, asked.sp)
+            request = self._controller.inbox.get()
+            if isinstance(request, Mesh):
+                self._meshes.build(request.dp, request.sp)
                 continue
             try:
-                answer: Finished | Raised = self._run(asked)
+                answer: Finished | Raised = self._run(request)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the controller judges it
                 answer = Raised(
-                    asked.run,
+                    request.run,
                     time.time_ns(),
-                    error=f"{type(error).__name__}: {error}"[:LONG],
-                    stack="".join(part[:LONG] for part in traceback.format_exception(error)),
+                    error=f"{type(error).__name__}: {error}"[:LONGEST],
+                    stack="".join(part[:LONGEST] for part in traceback.format_exception(error)),
                 )
             self._controller.send(answer)
 
-    def _run(self, asked: Run) -> Finished:
-        case = parse(asked.case)
+    def _run(self, request: Run) -> Finished:
+        case = parse(request.case)
         recorder = Recorder(
             self._index,
             case.tokens,
-            traced=asked.traced,
+            traced=request.traced,
             progress=self._progress,
-            learns=asked.learns,
+            learns=request.learns,
         )
-        memory = allocations(self._device)
-        ask = loaded if asked.loads else willing
-        candidate, refusal, limits = ask(
-            asked.candidate, asked.folder, case, recorder, asked.oracle
-        )
+        allocations = count_allocations(self._device)
+        candidate, refusal, limits = load(request, case, recorder)
         seat = self._meshes.seat(case.dp, case.sp)
         self._gate.wait()
         if candidate:
             candidate.run(case, seat.rank, recorder)
-            # What it imports late as well.
-            require_own(asked.folder)
+            # The step may have imported more modules.
+            require_own(request.folder)
         fragments = recorder.fragments()
-        # Before the gate, which may ask for memory as well.
-        idle = 0 < memory == allocations(self._device)
-        # The others leave while this one packs.
+        # Count before the gate, which may allocate memory as well.
+        idle = 0 < allocations == count_allocations(self._device)
+        # Begin before packing, so that the other ranks can leave meanwhile.
         self._gate = dist.barrier(group=seat.gate, async_op=True)
         pieces, tensors = pack(fragments)
         peers = set(dist.get_process_group_ranks(seat.rank.sp))
-        ways, passed = (case.dp, case.sp, case.ranks), self._witness.passed
-        given = sent(passed, self._index, peers, ways, recorder.parameters)
+        ways, calls = (case.dp, case.sp, case.ranks), self._witness.calls
+        exchanged = bytes_to_peers(calls, self._index, peers, ways, recorder.parameters)
         order = self._witness.order(shapes=recorder.traced)
-        passed.clear()
-        recorder.reached("between cases")
+        calls.clear()
+        recorder.note_progress("between cases")
         return Finished(
-            asked.run,
+            request.run,
             pieces,
             tensors,
             skipped=list(recorder.skipped),
             refusal=refusal,
             limits=limits,
             idle=idle,
-            sent=given + recorder.sent,
+            sent=exchanged + recorder.sent,
             order=order,
             stood_in=sorted(STOOD_IN),
             unemitted=recorder.unemitted,

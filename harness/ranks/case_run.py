@@ -1,4 +1,4 @@
-"""A case on its way through the ranks, and how their answers are taken in."""
+"""A case on its way through the ranks, and what their answers and other events make of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,123 +9,129 @@ from harness.case import Case
 from harness.ranks.fault_report import Incident
 from harness.ranks.frames import ProtocolError
 from harness.ranks.link import Event
-from harness.ranks.messages import Doing, Finished, Raised, Ready
+from harness.ranks.messages import Activity, Finished, Raised, Ready
 from harness.ranks.payload import unpack
 from harness.trace import Assembly, Fault, Fragment, Kind, Outcome, Unsupported, assemble
-from harness.watch.collectives import first_disagreement, one_by_one
+from harness.watch.collectives import expand_orders, first_disagreement
 
 
 @dataclass(slots=True)
 class CaseRun:
-    """One case, and what came back so far."""
+    """One case for one candidate, and the answers of its ranks so far."""
 
     case: Case
     candidate: str
-    # What its ranks import from first.
+    # The folder from which its ranks import first.
     folder: str
     traced: bool
-    # It is what another case is compared with, in fp64 whatever the candidate's limits are.
+    # Whether another case is compared with it: then it runs in fp64 whatever the limits are.
     oracle: bool = False
-    # Ranks say, too, what learned and was not emitted: nothing else knows all that has gradients.
+    # Whether ranks also report parameters that have gradients and were not emitted. Where there
+    # is no plain training of the model, only ranks know which have.
     learns: bool = False
-    # Nothing is run: the code of the candidate is loaded, to say early what is wrong with it.
-    loads: bool = False
-    # No other may be under way beside it.
-    alone: bool = False
-    # Zero until the ranks have it.
+    # Whether ranks only load the candidate, so that its mistakes show early.
+    is_load_only: bool = False
+    # Whether no other case may be under way meanwhile.
+    is_exclusive: bool = False
+    # The number under which the ranks know it; 0 until they have it.
     run: int = 0
     # By rank.
     finished: dict[int, Finished] = field(default_factory=dict)
     fragments: dict[int, Sequence[Fragment]] = field(default_factory=dict)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return len(self.fragments) == self.case.ranks
 
     def take_back(self) -> None:
-        """As if no rank had ever had it."""
+        """Forget that ranks ever had it."""
         self.run = 0
         self.finished.clear()
         self.fragments.clear()
 
     @property
     def refusals(self) -> dict[int, str]:
-        """Why each rank did not run it that did not."""
-        told = ((rank, each.refusal) for rank, each in sorted(self.finished.items()))
-        return {rank: refusal for rank, refusal in told if refusal}
+        """The reason of each rank that did not run it."""
+        reasons = ((rank, answer.refusal) for rank, answer in sorted(self.finished.items()))
+        return {rank: refusal for rank, refusal in reasons if refusal}
 
     @property
     def limits(self) -> str:
-        """The limits of the candidate, if the case is outside them or nothing is run."""
-        return next((each.limits for each in self.finished.values()), "")
+        """The candidate's limits, if the case is outside them or is only to load it."""
+        return next((answer.limits for answer in self.finished.values()), "")
 
     def outcome(self) -> Outcome:
-        """What became of it, now that it is complete."""
+        """Return the outcome of a complete run."""
         ranks, refusals = range(self.case.ranks), self.refusals
         if len(refusals) == len(ranks):
             return Unsupported(refusals[0], self.limits)
         if refusals:
-            incident = disagreed(refusals)
+            incident = refusal_incident(refusals)
             summary = f"rank {incident.rank} {incident.text}"
             return Fault(kind=incident.kind, summary=summary, rank=incident.rank)
         assembly = assemble(self.case, [self.fragments[rank] for rank in ranks])
         if isinstance(assembly, Assembly):
-            told = {rank: self.finished[rank] for rank in ranks}
-            assembly.sent = tuple(each.sent for each in told.values())
-            assembly.idle = tuple(rank for rank, each in told.items() if each.idle)
-            assembly.stood_in = tuple(told[0].stood_in)
-            assembly.skipped += tuple(dict.fromkeys(k for e in told.values() for k in e.skipped))
-            unemitted = (f"on rank {n} {e.unemitted}" for n, e in told.items() if e.unemitted)
+            answers = [self.finished[rank] for rank in ranks]
+            assembly.sent = tuple(answer.sent for answer in answers)
+            assembly.idle = tuple(rank for rank in ranks if answers[rank].idle)
+            assembly.stood_in = tuple(answers[0].stood_in)
+            assembly.skipped += tuple(dict.fromkeys(key for a in answers for key in a.skipped))
+            unemitted = (
+                f"on rank {n} {a.unemitted}" for n, a in enumerate(answers) if a.unemitted
+            )
             assembly.unemitted = next(unemitted, "")
-            orders = one_by_one({rank: each.order for rank, each in told.items()})
+            orders = expand_orders({rank: answers[rank].order for rank in ranks})
             assembly.out_of_step = first_disagreement(orders)
         return assembly
 
 
-def disagreed(refusals: dict[int, str]) -> Incident:
-    """Some ranks refused a case, and others did not."""
+def refusal_incident(refusals: dict[int, str]) -> Incident:
+    """Return the incident that some ranks refused a case and others did not."""
     rank, reason = min(refusals.items())
     return Incident(Kind.RAISED, f"refuses the case, and not all others do: {reason}", rank)
 
 
-def take_in(event: Event, waiting: Sequence[CaseRun], *, up: bool) -> Incident | None:
-    """Put an answer where it belongs; a `Incident` if it is something else."""
+def take_in(event: Event, waiting: Sequence[CaseRun], *, is_ready: bool) -> Incident | None:
+    """Put an answer into its run; return an `Incident` for what is no expected message.
+
+    `is_ready` is whether every rank of the launch is ready.
+    """
     link, message = event.link, event.message
     if link is None:
-        return Incident(Kind.LAUNCHER if up else Kind.START, event.broken, event.rank)
-    if event.died:
-        return Incident(Kind.DIED if link.ready else Kind.START, event.broken, event.rank)
+        return Incident(Kind.LAUNCHER if is_ready else Kind.START, event.problem, event.rank)
+    if event.has_died:
+        return Incident(Kind.DIED if link.is_ready else Kind.START, event.problem, event.rank)
     match message:
         case None:
-            return _garbage(event, event.broken)
+            return _garbage(event, event.problem)
         case Ready():
-            link.ready, link.hardware = True, message.hardware
-        case Doing() if link.asked:
-            # It comes when nobody waits for it any more.
-            link.asked -= 1
+            link.is_ready, link.hardware = True, message.hardware
+        case Activity() if link.probes:
+            # It came after the controller stopped waiting for it.
+            link.probes -= 1
         case Raised() | Finished():
-            return _answer(event, message, waiting)
+            return _take_in_answer(event, message, waiting)
         case _:
             return _garbage(event, f"{type(message).__name__} was not asked for")
     return None
 
 
-def _garbage(event: Event, what: str) -> Incident:
-    return Incident(Kind.PROTOCOL, f"talks garbage: {what}", event.rank)
+def _garbage(event: Event, problem: str) -> Incident:
+    return Incident(Kind.PROTOCOL, f"talks garbage: {problem}", event.rank)
 
 
-def _answer(
+def _take_in_answer(
     event: Event, message: Raised | Finished, waiting: Sequence[CaseRun]
 ) -> Incident | None:
     rank, run = event.rank or 0, message.run
-    case_run = next((t for t in waiting if t.run == run), None)
+    case_run = next((each for each in waiting if each.run == run), None)
     if case_run is None or rank >= case_run.case.ranks:
-        runs = ", ".join(str(t.run) for t in waiting if t.run) or "none"
+        runs = ", ".join(str(each.run) for each in waiting if each.run) or "none"
         return Incident(Kind.STALE, f"answered for run {run}; under way: {runs}", rank)
     if rank in case_run.fragments:
         return Incident(Kind.STALE, f"answered for run {run} once more", rank)
     if isinstance(message, Raised):
-        # CUDA's have several lines.
+        # The text of a CUDA error has several lines.
         text = f"raised {' '.join(message.error.split())}"
         return Incident(
             Kind.RAISED, text, rank, run=run, moment=message.moment, stack=message.stack
@@ -134,6 +140,6 @@ def _answer(
         case_run.fragments[rank] = unpack(message.pieces, message.tensors)
     except ProtocolError as error:
         return _garbage(event, str(error))
-    # Their bytes are in the fragments.
+    # The fragments hold the tensors now.
     case_run.finished[rank] = replace(message, tensors=b"")
     return None

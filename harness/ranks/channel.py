@@ -1,7 +1,7 @@
-"""Messages between the controller and a node, through the store of their launcher.
+"""Messages between the controller and another host, through the store of their launcher.
 
-Each side counts what it sent; the other waits for the next one. A side with nothing to say sends a
-beat now and then, because a host that is cut off closes no socket.
+Each end numbers its messages, and waits for the next number of the other. An end without anything
+to send repeats a sign of life, because a host that is cut off closes no socket.
 """
 
 import itertools
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-# A host that is silent for so long is gone; each end sends something so often.
+# Seconds without a message after which the other host counts as lost, and between signs of life.
 SILENCE, BEAT = 60.0, 5.0
 # How long a thread waits for a message before it waits again.
 TURN = timedelta(seconds=20)
@@ -25,67 +25,67 @@ ALIVE = b"alive"
 
 
 class Channel:
-    """One end. Whole frames are read from its socket, in order, until the other end is gone."""
+    """One end. Its `socket` yields whole frames in order, and ends when the other end is lost."""
 
-    def __init__(self, connect: "Callable[[], Store]", ours: str, theirs: str) -> None:
-        self._heard = time.monotonic()
-        self.socket, self._into = socket.socketpair()
-        self._ours, self._theirs = ours, theirs
-        # Waiting for a message blocks a connection, so there is one more for writing.
+    def __init__(self, connect: "Callable[[], Store]", outgoing: str, incoming: str) -> None:
+        self._last_received = time.monotonic()
+        self.socket, self._socket_input = socket.socketpair()
+        self._outgoing, self._incoming = outgoing, incoming
+        # Waiting for a message blocks a connection, so there is a second one for writing.
         self._writing, self._reading = connect(), connect()
         self._lock, self._closed = threading.Lock(), threading.Event()
-        self._sent, self._read = itertools.count(), 0
+        self._numbers, self._received = itertools.count(), 0
         self._threads = [
-            threading.Thread(target=target, daemon=True) for target in (self._listen, self._beat)
+            threading.Thread(target=target, daemon=True) for target in (self._receive, self._beat)
         ]
         for thread in self._threads:
             thread.start()
 
     def send(self, frame: bytes) -> None:
-        """`OSError` where the store is gone."""
+        """Send a frame; raise `OSError` if the store has ended."""
         from torch.distributed import DistError
 
         try:
             with self._lock:
-                self._writing.set(f"{self._ours}/{next(self._sent)}", frame)  # type: ignore[arg-type]
+                self._writing.set(f"{self._outgoing}/{next(self._numbers)}", frame)  # type: ignore[arg-type]
         except DistError as error:
             raise ConnectionError(str(error)) from None
 
     def close(self) -> None:
-        """Nothing is said or heard any more."""
+        """Stop sending and receiving."""
         from torch.distributed import DistError
 
         self._closed.set()
         self.socket.close()
-        # It would wait while Python ends, and bring the process down.
+        # Wake the receiving thread: a thread that waits while Python exits crashes the process.
         with suppress(DistError), self._lock:
-            self._writing.set(f"{self._theirs}/{self._read}", ALIVE)  # type: ignore[arg-type]
+            self._writing.set(f"{self._incoming}/{self._received}", ALIVE)  # type: ignore[arg-type]
         for thread in self._threads:
             thread.join(SILENCE)
 
-    def _listen(self) -> None:
+    def _receive(self) -> None:
         from torch.distributed import DistError, DistStoreError
 
         self._reading.set_timeout(TURN)
-        with suppress(DistError, OSError), self._into:
+        with suppress(DistError, OSError), self._socket_input:
             while not self._closed.is_set():
-                key = f"{self._theirs}/{self._read}"
+                key = f"{self._incoming}/{self._received}"
                 try:
                     data = self._reading.get(key)
                 except DistStoreError:
-                    # Nothing yet.
+                    # No message came within the timeout.
                     continue
-                self._read += 1
+                self._received += 1
                 self._reading.delete_key(key)
-                self._heard = time.monotonic()
+                self._last_received = time.monotonic()
                 if data != ALIVE:
-                    self._into.sendall(data)
+                    self._socket_input.sendall(data)
 
     def _beat(self) -> None:
         with suppress(OSError):
             while not self._closed.wait(BEAT):
-                if time.monotonic() - self._heard > SILENCE:
-                    # The reader of our socket sees its end.
-                    self._into.shutdown(socket.SHUT_WR)
+                if time.monotonic() - self._last_received > SILENCE:
+                    # The reader of `socket` now sees its end.
+                    self._socket_input.shutdown(socket.SHUT_WR)
                     return
                 self.send(ALIVE)

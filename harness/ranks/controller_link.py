@@ -1,7 +1,7 @@
-"""A rank's end of the socket to its controller; the other end is a `Link`.
+"""A rank's end of the socket to its controller; the controller's end is a `Link`.
 
-A thread of its own reads it: it answers questions while the main thread is stuck in a collective,
-and when the socket closes the process ends at once, whatever it was doing.
+A separate thread reads the socket. It answers probes while the main thread hangs in a collective,
+and ends the process as soon as the socket closes.
 """
 
 import os
@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING, NoReturn
 
 from harness.ranks.descendants import ADDRESS, kill_below
 from harness.ranks.frames import Reader, encode
-from harness.ranks.messages import Doing, Hello, Mesh, Message, Probe, Run, ToRank
-from harness.ranks.threads import being_imported, frames_of_threads, stacks
+from harness.ranks.messages import Activity, Hello, Mesh, Message, Probe, Run, ToRank
+from harness.ranks.threads import format_stacks, module_being_imported, thread_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.watch.collectives import Collective
 
-# Which launch this rank is of.
+# The variable that holds the name of the launch.
 LAUNCH = "HARNESS_LAUNCH"
 
 
 class Controller:
-    """This rank's end of the socket."""
+    """The connection of this rank to its controller."""
 
     def __init__(self, rank: int) -> None:
         self.folder = Path(os.environ[ADDRESS]).parent
         self.inbox: queue.SimpleQueue[Mesh | Run] = queue.SimpleQueue()
-        # Nothing to ask before torch.distributed is up.
-        self.collectives: Callable[[], list[Collective]] = list
+        # Replaced once torch.distributed is initialised; there are no collectives before.
+        self.read_collectives: Callable[[], list[Collective]] = list
         self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -45,7 +45,7 @@ class Controller:
         threading.Thread(target=self._read, name="controller", daemon=True).start()
 
     def send(self, message: Message) -> None:
-        """Send a message; several threads do."""
+        """Send a message; safe from several threads."""
         frame = encode(message)
         with self._lock:
             self._socket.sendall(frame)
@@ -56,29 +56,29 @@ class Controller:
             while data := self._socket.recv(1 << 20):
                 for message in reader.feed(data):
                     if isinstance(message, Probe):
-                        self.send(self.doing())
+                        self.send(self.activity())
                     else:
                         self.inbox.put(message)
         finally:
             self.leave()
 
-    def doing(self) -> Doing:
-        """What every thread is doing, for a controller that has lost patience."""
-        frames = frames_of_threads()
-        stack = stacks(frames)
-        logged: list[Collective] = []
+    def activity(self) -> Activity:
+        """Return what every thread but this one is doing."""
+        frames = thread_frames()
+        stack = format_stacks(frames)
+        collectives: list[Collective] = []
         try:
-            logged = self.collectives()
+            collectives = self.read_collectives()
         except Exception as error:  # noqa: BLE001 - the stack is worth having without the log
             stack.append(f"no log of collectives: {type(error).__name__}: {error}")
-        return Doing(
+        return Activity(
             stack="".join(stack),
-            importing=next(filter(None, map(being_imported, frames.values())), ""),
-            collectives=logged,
+            importing=next(filter(None, map(module_being_imported, frames.values())), ""),
+            collectives=collectives,
         )
 
     def leave(self) -> NoReturn:
-        """The controller is gone. Nothing may outlive it: no file, and no child of ours."""
+        """End this process and its descendants and remove the folder: the controller has ended."""
         shutil.rmtree(self.folder, ignore_errors=True)
         kill_below([os.getpid()])
         if os.getpgrp() == os.getpid():

@@ -1,4 +1,4 @@
-"""Whatever a process started, found and ended, wherever it has got to."""
+"""Find and kill every process that a process started, also in another session."""
 
 import contextlib
 import ctypes
@@ -8,33 +8,36 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# In the environment of everything that belongs to one supervisor: where it connects to.
+# The variable that holds the socket address of a supervisor, in all processes that belong to it.
 ADDRESS = "HARNESS_SOCKET"
-# As the kernel's header has it.
+# Constants of the kernel's prctl.h.
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-# A process that survives SIGKILL for longer is stuck in the kernel: nothing else will help.
+# Seconds. A process that survives SIGKILL for longer is stuck in the kernel.
 PATIENCE = 2.0
 
 
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat, from the process state on; `OSError` if it is gone."""
+    # The process name before the bracket may hold any character.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def adopt_orphans() -> None:
-    """Whatever loses its parent below this process becomes a child of it, and can be found."""
+    """Become the parent of every descendant that loses its own, so that it can be found."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def wake_when_orphaned() -> None:
-    """Somebody may have stopped us by the time that our parent is gone."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+def signal_when_orphaned(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when its parent ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def kill_below(pids: Iterable[int]) -> None:
-    """Kill all that these processes started, also where nothing is left of its environment."""
+    """Kill all descendants of these processes, also those with an empty environment."""
     children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The name before the bracket may hold anything; two fields on stands the parent.
-                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-                children.setdefault(int(parent), []).append(int(entry.name))
+    for pid in _all_pids():
+        with contextlib.suppress(OSError):
+            children.setdefault(int(stat_fields(pid)[1]), []).append(pid)
     below = [child for pid in pids for child in children.get(pid, ())]
     for pid in below:
         below += children.get(pid, ())
@@ -43,12 +46,12 @@ def kill_below(pids: Iterable[int]) -> None:
 
 
 def bury_all_below() -> None:
-    """Kill all that this process started or has adopted, and wait for each of them."""
+    """Kill all children of this process, and the orphans that it adopts, and wait for each."""
     with contextlib.suppress(ChildProcessError):
         while True:
-            # What one of them had started is ours as soon as that one is gone.
+            # When a child ends, this process adopts the children that it had.
             for file in Path("/proc/self/task").glob("*/children"):
-                # Threads end while we look, and a process may be another user's by now.
+                # Threads end meanwhile, and a child may belong to another user by now.
                 with contextlib.suppress(OSError):
                     for pid in map(int, file.read_text().split()):
                         os.kill(pid, signal.SIGKILL)
@@ -56,27 +59,30 @@ def bury_all_below() -> None:
 
 
 def kill_group(pid: int) -> None:
-    """End a process and its group, if they are still there."""
+    """Kill a process and its group, if they still exist."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def sweep(address: str) -> None:
-    """Kill whatever carries this address in its environment."""
+    """Kill every process that has this address in its environment."""
     until = time.monotonic() + PATIENCE
-    while (found := set(_marked(address))) and time.monotonic() < until:
+    while (found := set(_with_address(address))) and time.monotonic() < until:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
 
 
-def _marked(address: str) -> Iterator[int]:
-    mark = f"{ADDRESS}={address}".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        # Processes end while we look, and those of other users are none of ours.
+def _with_address(address: str) -> Iterator[int]:
+    variable = f"{ADDRESS}={address}".encode()
+    for pid in _all_pids():
+        # Processes end meanwhile, and those of other users cannot be read.
         with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                yield int(entry.name)
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if variable in environment and pid != os.getpid():
+                yield pid
+
+
+def _all_pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]

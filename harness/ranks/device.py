@@ -1,4 +1,4 @@
-"""Which devices the ranks of a pool use, and what carries their collectives."""
+"""Choose the devices of a pool's ranks and the transport of their collectives."""
 
 import math
 from functools import cache
@@ -9,19 +9,19 @@ from torch import distributed as dist
 from harness.ranks.placement import DEADLINE, PRETEND, Placement
 from harness.ranks.shared_gpu import why_not
 
-# Every accelerator we know, and what carries collectives between ranks that have one each.
+# Every supported accelerator, and the transport between ranks that have one each.
 TRANSPORTS = {"cuda": "nccl", "npu": "hccl", "xpu": "xccl"}
 
 
 class NoPlace(ValueError):
-    """The ranks cannot run where they were asked to; the message begins with option=value."""
+    """The ranks cannot run as requested; the message begins with option=value."""
 
     def __init__(self, option: str, value: str, why: str) -> None:
         super().__init__(f"{option}={value}: {why}")
 
 
 def at_hand() -> tuple[str, int]:
-    """The accelerator of this machine, and how many of it there are; the CPU if there is none."""
+    """Return the accelerator of this machine and how many there are, or the CPU."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or accelerator.type not in TRANSPORTS:
         return "cpu", 1
@@ -29,8 +29,8 @@ def at_hand() -> tuple[str, int]:
 
 
 def share(count: int, worker: int, workers: int) -> range:
-    """Which of `count` devices a test worker has for itself, or shares if they are too few."""
-    # One that takes the place of a worker that crashed is numbered on.
+    """Return which of `count` devices a test worker uses, alone unless there are too few."""
+    # A worker that replaces a crashed one has a higher number.
     worker %= workers
     if workers > count:
         return range(worker % count, worker % count + 1)
@@ -40,15 +40,15 @@ def share(count: int, worker: int, workers: int) -> range:
 def choose(
     device: str, transport: str, ranks: int, *, worker: int = 0, workers: int = 1
 ) -> Placement:
-    """Where so many ranks run; `NoPlace` if they cannot as asked.
+    """Return where so many ranks run; raise `NoPlace` if they cannot run as requested.
 
-    Whether they can share a GPU over NCCL is tried with other ranks first.
+    Whether ranks can share a GPU over NCCL is tried with other ranks first.
     """
     kind, count = at_hand()
-    mine = share(count, worker, workers)[:ranks]
+    own = share(count, worker, workers)[:ranks]
     if device == "auto":
-        # What cannot be shared, and was not asked for, is left alone.
-        device = kind if kind == "cuda" or len(mine) == ranks else "cpu"
+        # Use a device that cannot be shared only if it is requested or there are enough.
+        device = kind if kind == "cuda" or len(own) == ranks else "cpu"
     if device in ("cpu", PRETEND):
         if transport not in ("auto", "gloo"):
             raise NoPlace("transport", transport, "carries nothing between CPUs; use gloo")
@@ -57,11 +57,11 @@ def choose(
         why = f"torch {torch.__version__} finds no {device.upper()} device; use cpu"
         raise NoPlace("device", device, why)
     placement = Placement(
-        tuple(f"{device}:{index}" for index in mine),
-        _carrier(device, transport, ranks, len(mine)),
-        math.ceil(ranks / len(mine)) * math.ceil(workers / count),
+        tuple(f"{device}:{index}" for index in own),
+        _choose_transport(device, transport, ranks, len(own)),
+        math.ceil(ranks / len(own)) * math.ceil(workers / count),
     )
-    if placement.transport == "nccl" and len(mine) < ranks:
+    if placement.transport == "nccl" and len(own) < ranks:
         why = why_not(placement, ranks)
         if why:
             shared = ", ".join(placement.devices)
@@ -71,31 +71,31 @@ def choose(
 
 @cache
 def options_for(placement: Placement, ranks: int, deadline: float) -> tuple[str, ...]:
-    """Options with which a command has its ranks run so, if it would not by itself."""
+    """Return the options that a command needs to run its ranks with this placement."""
     device, transport = placement.device, placement.transport
-    words: list[str] = []
+    options: list[str] = []
     if device != choose("auto", "auto", ranks).device:
-        words += ["--device", device]
+        options += ["--device", device]
     if transport != choose(device, "auto", ranks).transport:
-        words += ["--transport", transport]
+        options += ["--transport", transport]
     if deadline != DEADLINE:
-        words += ["--deadline", f"{deadline:g}"]
-    return tuple(words)
+        options += ["--deadline", f"{deadline:g}"]
+    return tuple(options)
 
 
-def _carrier(device: str, transport: str, ranks: int, devices: int) -> str:
+def _choose_transport(device: str, transport: str, ranks: int, devices: int) -> str:
     own, torch_here = TRANSPORTS[device], f"torch {torch.__version__}"
-    built = dist.is_backend_available(own)
-    if transport == "auto" and built and ranks <= devices:
+    is_built = dist.is_backend_available(own)
+    if transport == "auto" and is_built and ranks <= devices:
         return own
-    if transport == own and not built:
+    if transport == own and not is_built:
         raise NoPlace("transport", own, f"{torch_here} is without it; use gloo")
-    # Only CUDA devices can be shared: gloo carries no other's tensors.
+    # Ranks can share CUDA devices only: gloo carries tensors of no other accelerator.
     if device == "cuda":
         return "gloo" if transport == "auto" else transport
     if transport != "auto":
         raise NoPlace("transport", transport, f"carries nothing between {device}s; use auto")
-    if not built:
+    if not is_built:
         raise NoPlace("device", device, f"{torch_here} is without {own}; use cpu")
     why = f"{ranks} ranks cannot share {devices} of them; use fewer ranks, or cpu"
     raise NoPlace("device", device, why)

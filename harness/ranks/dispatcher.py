@@ -1,4 +1,4 @@
-"""Cases go to the ranks of one launch; what goes wrong there comes out as incidents."""
+"""Give cases to the ranks of one launch, and turn what goes wrong there into incidents."""
 
 import itertools
 import time
@@ -6,31 +6,31 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.ranks.case_run import CaseRun, disagreed, take_in
+from harness.ranks.case_run import CaseRun, refusal_incident, take_in
 from harness.ranks.cpu_wait import share_waited
-from harness.ranks.fault_report import FaultReport, Incident, ask
+from harness.ranks.fault_report import FaultReport, Incident, probe_ranks
 from harness.ranks.launch import Launch
 from harness.ranks.link import Event
 from harness.ranks.messages import Mesh, Message, Run
 from harness.trace import Fault, Kind
 
-# How long those who are late get to say that they still import.
+# Seconds in which ranks that missed a deadline can report that they still import.
 ASKING = 1.0
-# A share of time in which ranks wait for a processor that is worth a word, and how many times its
-# deadline a case may take because of it.
+# The share of time spent waiting for a processor that is worth mentioning, and how many times its
+# deadline a case may take because of such waits.
 BUSY, MOST_TIMES = 0.25, 10
 
 
 @dataclass(slots=True)
 class Deadlines:
-    """How many seconds a case may take, and how many a start."""
+    """The seconds that a case may take, and that a start may take."""
 
     case: float
     start: float
 
 
 class Dispatcher:
-    """Serves the case_runs of a folder_pool, the oldest first, until something goes wrong."""
+    """Serves the waiting cases of a `FolderPool`, oldest first, until something goes wrong."""
 
     def __init__(
         self,
@@ -45,28 +45,29 @@ class Dispatcher:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every rank is up."""
+        """Whether every rank is ready."""
         links = self.launch.links
-        return len(links) == self.launch.size and all(link.ready for link in links.values())
+        return len(links) == self.launch.size and all(link.is_ready for link in links.values())
 
     def listen(self) -> None:
-        """Begin to wait: for the launch, or for the oldest case.
+        """Start the clock of the deadline, for the launch or for the oldest case.
 
-        Not when the case was submitted: while nobody listened, no rank could be heard.
+        It does not start when a case is submitted: no answer is read before the caller waits.
         """
-        self._since = time.monotonic()
-        # Unlike `_since`, never moved because something is still importing.
-        self._begun = self._since
+        self._began = time.monotonic()
+        # Unlike `_began`, it is moved while a rank is still importing.
+        self._since = self._began
 
     def feed(self) -> None:
-        """Give the ranks, once they are up, all that they may have in hand."""
+        """Give the ranks, if they are ready, every waiting case; only the oldest if exclusive."""
         if self.is_ready and self._waiting:
-            for case_run in itertools.islice(self._waiting, 1 if self._waiting[0].alone else None):
+            count = 1 if self._waiting[0].is_exclusive else None
+            for case_run in itertools.islice(self._waiting, count):
                 if not case_run.run:
                     self._dispatch(case_run)
 
     def incidents(self) -> list[Incident]:
-        """What comes next; of what comes at once, nothing comes a second time."""
+        """Wait for the next events; return the incidents among them, each only once."""
         was_ready = self.is_ready
         allowed = self._deadlines.case if was_ready else self._deadlines.start
         left = self._since + allowed - time.monotonic()
@@ -80,17 +81,17 @@ class Dispatcher:
             return []
         if not was_ready:
             text = f"not all ranks were up within {allowed:g} s: {self.launch.missing()}"
-            return [Incident(Kind.START, text, late=True)]
-        return self._late()
+            return [Incident(Kind.START, text, is_late=True)]
+        return self._check_late_ranks()
 
-    def report(self, noticed: list[Incident]) -> FaultReport:
-        """Start a report of what was noticed, and gather what comes of it."""
-        report = FaultReport(self.launch, noticed)
+    def report(self, incidents: list[Incident]) -> FaultReport:
+        """Start a report of incidents, and gather those that follow from them."""
+        report = FaultReport(self.launch, incidents)
         report.gather(lambda seconds: self._take_in(self.launch.events(seconds)))
         return report
 
-    def is_of_a_later_case(self, root: Incident) -> bool:
-        """Whether the oldest case is not to blame."""
+    def is_of_later_case(self, root: Incident) -> bool:
+        """Whether the incident belongs to another case than the oldest."""
         if sum(case_run.run > 0 for case_run in self._waiting) < 2 or root.rank is None:
             return False
         oldest = self._waiting[0]
@@ -101,7 +102,7 @@ class Dispatcher:
         )
 
     def fault(self, report: FaultReport) -> Fault:
-        """What is to be told of it."""
+        """Return the fault of the oldest case."""
         if not self._waiting:
             return report.fault(0, [])
         case_run = self._waiting[0]
@@ -121,40 +122,40 @@ class Dispatcher:
             traced=case_run.traced,
             oracle=case_run.oracle,
             learns=case_run.learns,
-            loads=case_run.loads,
+            is_load_only=case_run.is_load_only,
         )
         self._send(range(case_run.case.ranks), run)
 
     def _send(self, ranks: range, message: Message) -> None:
-        # A socket that does not take it belongs to a rank whose end is about to be noticed.
+        # Sending fails only if the rank is exiting, and its end is noticed elsewhere.
         for rank in ranks:
             self.launch.send(rank, message)
 
-    def _late(self) -> list[Incident]:
-        """Give a rank that still imports the time of a start; any other rank is stuck."""
-        doing, events = ask(self.launch, ASKING)
+    def _check_late_ranks(self) -> list[Incident]:
+        """Give a rank that still imports the time of a start; any other late rank hangs."""
+        activities, events = probe_ranks(self.launch, ASKING)
         incidents, case_run = self._take_in(events), self._waiting[0]
-        if incidents or case_run.complete:
+        if incidents or case_run.is_complete:
             return incidents
         importing = {
-            rank: doing[rank].importing
+            rank: activities[rank].importing
             for rank in range(case_run.case.ranks)
-            if rank in doing and doing[rank].importing
+            if rank in activities and activities[rank].importing
         }
         if case_run.refusals:
-            # Ranks that do not refuse wait for those that do.
-            return [disagreed(case_run.refusals)]
+            # The ranks that run the case wait for those that refuse it.
+            return [refusal_incident(case_run.refusals)]
         if not importing:
-            return self._stuck(case_run)
-        if time.monotonic() - self._begun < self._deadlines.start:
+            return self._check_hanging_ranks(case_run)
+        if time.monotonic() - self._began < self._deadlines.start:
             self._since = time.monotonic()
             return []
         rank, module = min(importing.items())
         text = f"still imported {module} after {self._deadlines.start:g} s"
-        return [Incident(Kind.START, text, rank, late=True)]
+        return [Incident(Kind.START, text, rank, is_late=True)]
 
-    def _stuck(self, case_run: CaseRun) -> list[Incident]:
-        """What a busy machine keeps from its ranks is not held against them."""
+    def _check_hanging_ranks(self, case_run: CaseRun) -> list[Incident]:
+        """Return that ranks hang, unless a busy machine has given them too little time so far."""
         links = self.launch.links
         silent = [links[r] for r in range(case_run.case.ranks) if r not in case_run.fragments]
         share = share_waited(link.pid for link in silent if not link.host)
@@ -167,8 +168,8 @@ class Dispatcher:
                 f"gave no answer within {passed:.0f} s on a busy machine, where it was ready to "
                 f"run and had no processor {share:.0%} of the time; --deadline allows more"
             )
-        return [Incident(Kind.HUNG, text, late=True)]
+        return [Incident(Kind.HUNG, text, is_late=True)]
 
     def _take_in(self, events: list[Event]) -> list[Incident]:
-        taken = [take_in(event, self._waiting, up=self.is_ready) for event in events]
-        return [incident for incident in taken if incident]
+        found = [take_in(event, self._waiting, is_ready=self.is_ready) for event in events]
+        return [incident for incident in found if incident]

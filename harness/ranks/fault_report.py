@@ -1,10 +1,10 @@
-"""How something that went wrong becomes a fault: one way, stage by stage.
+"""Turn what went wrong into a fault, in five steps.
 
-1. Noticed: a process ended, or said what is no answer, or said nothing for too long.
-2. Gathered: what comes of it, or came with it, within moments. The cause stands first.
-3. Asked: the living say what they do; of the dead is read what they left.
-4. Named: the rank that is to blame, and how it ended.
-5. Told: the `Fault`.
+1. Notice: a process ended, sent an unexpected message, or sent nothing for too long.
+2. Gather: wait a moment for incidents that come with the first one, and put the cause first.
+3. Ask: living ranks report what they are doing; of dead ones, read the files that they left.
+4. Blame: find the rank that is the cause, and how it ended.
+5. Report: build the `Fault`.
 """
 
 import time
@@ -14,19 +14,19 @@ from textwrap import shorten
 
 from harness.ranks.launch import Launch
 from harness.ranks.link import Event
-from harness.ranks.messages import Doing, Probe
+from harness.ranks.messages import Activity, Probe
 from harness.trace import WAITS, Fault, Kind
 from harness.watch.collectives import GATE, Collective, first_disagreement
 from harness.watch.flight_recorder import BUFFER
 
-# One rank's incident becomes its peers' within moments: wait for theirs, then name the first.
+# Seconds. One rank's incident soon causes others: wait for those before naming the first.
 GRACE, LONGEST_GRACE, POLL = 0.3, 2.0, 0.02
-# How long living ranks get to say where they are, and then a supervisor to say how one ended.
-# Both together stay within the time that a fault may take after its deadline.
+# Seconds for living ranks to report, and then for a supervisor to report how one ended. Twice this
+# is still within the time that a fault may take after its deadline.
 PATIENCE = 2.0
 LINE = 120
-# A death explains the end of a supervisor, both explain the exceptions of peers, and all of them a
-# wait; never the reverse.
+# From cause to consequence: a rank's death explains the end of its supervisor, both explain the
+# exceptions of peers, and all of them explain that a rank waits; never the reverse.
 BLAME = (
     Kind.PROTOCOL,
     Kind.STALE,
@@ -40,32 +40,32 @@ BLAME = (
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One thing that was noticed, and of which rank, before it is known what caused what."""
+    """One observation of something that went wrong, as yet without its cause."""
 
     kind: Kind
     text: str
     rank: int | None = None
-    # The run that the rank itself spoke of.
+    # The run that the rank itself reported.
     run: int | None = None
     moment: int = 0
-    # Nothing happened, and that for too long.
-    late: bool = False
+    # Whether a deadline passed without any event.
+    is_late: bool = False
     stack: str = ""
 
     @property
-    def rank_of_blame(self) -> tuple[int, int]:
-        """Smallest is the cause."""
+    def blame_order(self) -> tuple[int, int]:
+        """The sort key that puts causes before their consequences."""
         return BLAME.index(self.kind), self.moment
 
 
 class FaultReport:
-    """What is known of one fault so far."""
+    """One fault, from its first incidents to the finished `Fault`."""
 
-    def __init__(self, launch: Launch, noticed: Sequence[Incident]) -> None:
-        self._launch, self._incidents = launch, [*noticed]
-        # Before anything is done about it: the last key that each rank reached.
+    def __init__(self, launch: Launch, incidents: Sequence[Incident]) -> None:
+        self._launch, self._incidents = launch, [*incidents]
+        # The last key that each rank reached, read before anything else happens.
         self._keys = [launch.progress(rank) for rank in range(launch.size)]
-        self._doing: dict[int, Doing] = {}
+        self._activities: dict[int, Activity] = {}
 
     @property
     def root(self) -> Incident:
@@ -73,26 +73,26 @@ class FaultReport:
         return self._incidents[0]
 
     def gather(self, more: Callable[[float], list[Incident]]) -> None:
-        """What comes of it; `more` waits so many seconds for that."""
+        """Add the incidents that follow; `more` waits for them at most so many seconds."""
         started = time.monotonic()
-        while (passed := time.monotonic() - started) < self._patience():
+        while (passed := time.monotonic() - started) < self._grace():
             self._incidents += more(max(GRACE - passed, POLL))
-        self._incidents.sort(key=lambda incident: incident.rank_of_blame)
+        self._incidents.sort(key=lambda incident: incident.blame_order)
 
-    def _patience(self) -> float:
-        # A process that ends may take its peers' sockets away long before it lets go of ours.
-        ending = any(link.is_ending() for link in self._launch.links.values())
-        return LONGEST_GRACE if ending else GRACE
+    def _grace(self) -> float:
+        # An exiting process may close the sockets of its peers long before the controller's.
+        is_any_ending = any(link.is_ending() for link in self._launch.links.values())
+        return LONGEST_GRACE if is_any_ending else GRACE
 
     def fault(self, needed: int, finished: Sequence[int]) -> Fault:
-        """Make the fault of a case that needs so many ranks, and that these have finished."""
+        """Build the fault of a case on `needed` ranks, of which some have finished it."""
         launch = self._launch
-        self._doing, _ = ask(launch, PATIENCE)
-        # Other hosts have been asked only now.
-        there = range(launch.order.ranks, launch.size)
-        self._keys[launch.order.ranks :] = map(launch.progress, there)
-        logs = {rank: doing.collectives for rank, doing in self._doing.items()}
-        root = self._named([rank for rank in range(needed) if rank not in finished], logs)
+        self._activities, _ = probe_ranks(launch, PATIENCE)
+        # Other hosts have reported the progress of their ranks only now.
+        on_other_hosts = range(launch.order.ranks, launch.size)
+        self._keys[launch.order.ranks :] = map(launch.progress, on_other_hosts)
+        logs = {rank: activity.collectives for rank, activity in self._activities.items()}
+        root = self._blame([rank for rank in range(needed) if rank not in finished], logs)
         return Fault(
             kind=root.kind,
             summary=root.text if root.rank is None else f"rank {root.rank} {root.text}",
@@ -102,69 +102,71 @@ class FaultReport:
             stacks=self._stacks(),
             log=(root.rank is not None and launch.log(root.rank)) or launch.log(None),
             logs=launch.logs(),
-            collectives={rank: tuple(map(_told, logs[rank])) for rank in sorted(logs)},
+            collectives={rank: tuple(map(_describe, logs[rank])) for rank in sorted(logs)},
         )
 
-    def _named(self, missing: list[int], logs: dict[int, list[Collective]]) -> Incident:
+    def _blame(self, missing: list[int], logs: dict[int, list[Collective]]) -> Incident:
         root = self.root
         if root.kind is Kind.HUNG:
-            return told_by_waiting(root, missing, logs)
-        if root.kind in (Kind.START, Kind.DIED) and root.rank is not None and not root.late:
-            return _with_its_end(self._launch, root, root.rank)
+            return blame_awaited_rank(root, missing, logs)
+        if root.kind in (Kind.START, Kind.DIED) and root.rank is not None and not root.is_late:
+            return _add_end(self._launch, root, root.rank)
         return root
 
     def _lines(
         self, needed: int, finished: Sequence[int], logs: dict[int, list[Collective]]
     ) -> list[str]:
-        """What each rank was doing that the case concerns, and where they part."""
+        """Describe what each rank of the case was doing, after where their collectives part."""
         lines, root = [], self.root
         raised = {t.rank: t for t in reversed(self._incidents) if t.stack}
         for rank in sorted({*range(needed), *([] if root.rank is None else [root.rank])}):
             if rank in finished and rank in logs:
                 lines.append(f"rank {rank}: finished")
                 continue
-            doing = _doing(raised.get(rank), logs.get(rank))
+            activity = _describe_activity(raised.get(rank), logs.get(rank))
             last = self._keys[rank] or "none"
-            lines.append(f"rank {rank}: {doing}; last key reached: {last}")
+            lines.append(f"rank {rank}: {activity}; last key reached: {last}")
         needed_logs = {rank: logs[rank] for rank in logs if rank < needed}
         parted = first_disagreement(needed_logs, room=BUFFER)
         return [parted, *lines] if parted and root.kind in (Kind.HUNG, Kind.RAISED) else lines
 
     def _stacks(self) -> dict[int, str]:
-        """By rank: what it raised, or where it crashed, or where it is."""
-        crashed = {rank: _crash(self._launch, rank) for rank in self._launch.links}
+        """Return, by rank, the stack that it raised with, or crashed with, or is in."""
+        alive = {rank: activity.stack for rank, activity in self._activities.items()}
+        crashed = {
+            rank: crash_stack(self._launch.read(f"crash.{rank}")) for rank in self._launch.links
+        }
         raised = {t.rank: t.stack for t in reversed(self._incidents) if t.rank is not None}
-        alive = {rank: doing.stack for rank, doing in self._doing.items()}
-        found = [(rank, s) for told in (alive, crashed, raised) for rank, s in told.items() if s]
+        found = [(r, stack) for by in (alive, crashed, raised) for r, stack in by.items() if stack]
         return dict(sorted(dict(found).items()))
 
 
-def ask(launch: Launch, patience: float) -> tuple[dict[int, Doing], list[Event]]:
-    """What ranks say in time that they are doing, and what else came meanwhile."""
-    asked = {rank for rank in launch.links if launch.send(rank, Probe())}
-    for rank in asked:
-        launch.links[rank].asked += 1
-    answers: dict[int, Doing] = {}
+def probe_ranks(launch: Launch, patience: float) -> tuple[dict[int, Activity], list[Event]]:
+    """Ask every rank what it is doing; return the answers that come in time, and other events."""
+    probed = {rank for rank in launch.links if launch.send(rank, Probe())}
+    for rank in probed:
+        launch.links[rank].probes += 1
+    answers: dict[int, Activity] = {}
     others: list[Event] = []
-    nodes = launch.nodes.ask() if launch.nodes else set()
+    nodes = launch.nodes.request_reports() if launch.nodes else set()
     until = time.monotonic() + patience
-    while (nodes or asked - set(answers)) and (left := until - time.monotonic()) > 0:
+    while (nodes or probed - set(answers)) and (left := until - time.monotonic()) > 0:
         for event in launch.events(left):
             link, message = event.link, event.message
-            if link and link.rank is not None and link.asked and isinstance(message, Doing):
-                link.asked -= 1
+            if link and link.rank is not None and link.probes and isinstance(message, Activity):
+                link.probes -= 1
                 answers[link.rank] = message
                 continue
             others.append(event)
             if link and link.rank is not None and message is None:
-                asked.discard(link.rank)
+                probed.discard(link.rank)
     return answers, others
 
 
-def told_by_waiting(
+def blame_awaited_rank(
     root: Incident, missing: list[int], logs: dict[int, list[Collective]]
 ) -> Incident:
-    """The one rank that all others wait for, where there is such a one."""
+    """Blame the one rank for which all others wait, if there is exactly one."""
     if not missing:
         return replace(root, text=f"all ranks answered in the end, but one {root.text}")
     silent = [rank for rank in missing if rank not in logs]
@@ -177,8 +179,8 @@ def told_by_waiting(
     return replace(root, rank=awaited, text=f"{root.text}{nor}")
 
 
-def _with_its_end(launch: Launch, root: Incident, rank: int) -> Incident:
-    """How a rank died, as soon as its supervisor says it: its socket may be closed before."""
+def _add_end(launch: Launch, root: Incident, rank: int) -> Incident:
+    """Wait until the supervisor reports how a rank ended: its socket may have closed before."""
     until = time.monotonic() + PATIENCE
     while (left := until - time.monotonic()) > 0:
         if rank in launch.lost:
@@ -188,25 +190,21 @@ def _with_its_end(launch: Launch, root: Incident, rank: int) -> Incident:
             died = "died while starting" if root.kind is Kind.START else root.text
             return replace(root, text=f"{died}, {launch.ended[rank]}")
         if launch.nodes:
-            launch.nodes.ask()
+            launch.nodes.request_reports()
         launch.events(left)
     return root
 
 
-def _crash(launch: Launch, rank: int) -> str:
-    """Where this rank's process was when it crashed, innermost call last.
+def crash_stack(text: str) -> str:
+    """Return what faulthandler wrote as a stack, innermost call last.
 
-    The main thread's comes first, then that of the one that crashed if it was another: backward
-    on a GPU runs in threads of its own.
+    The stack of the main thread comes first, then that of the thread that crashed if it was
+    another: backward on a GPU runs in threads of its own.
     """
-    return told_by_crash(launch.read(f"crash.{rank}"))
-
-
-def told_by_crash(text: str) -> str:
-    """What faulthandler wrote, as a stack; the main thread is the last in it."""
     threads = [part for part in text.split("\n\n") if "(most recent call first):\n" in part]
     if not threads:
         return ""
+    # faulthandler writes the main thread last.
     current = next((each for each in threads if each.startswith("Current")), threads[-1])
     lines = _calls(threads[-1])
     if current is not threads[-1]:
@@ -222,11 +220,11 @@ def _pending(log: list[Collective]) -> list[Collective]:
     return [entry for entry in log if not entry.done]
 
 
-def _told(entry: Collective) -> str:
+def _describe(entry: Collective) -> str:
     return str(entry) if entry.done else f"{entry}, not done"
 
 
-def _doing(raised: Incident | None, log: list[Collective] | None) -> str:
+def _describe_activity(raised: Incident | None, log: list[Collective] | None) -> str:
     if raised is not None:
         last = f"; last entered {log[-1]}" if log else ""
         return shorten(raised.text, LINE, placeholder=" …") + last

@@ -1,7 +1,7 @@
-"""Ranks for the candidates of one folder: one launch, and after a fault the next.
+"""The ranks for the candidates of one folder: one launch, and after a fault the next.
 
-What two candidates import, register and patch is a matter of their processes. Two candidates
-of one folder share it as two scripts of a project do; candidates of two folders never do.
+A candidate's imports, registrations and patches affect its whole process. Two candidates of one
+folder share ranks, as two scripts of a project share modules; candidates of two folders never do.
 """
 
 from collections import deque
@@ -22,68 +22,68 @@ class FolderPool:
     def __init__(
         self, launch: Callable[[], Launch], runs: Iterator[int], deadlines: Deadlines
     ) -> None:
-        # Whose candidates they serve; nobody's yet.
+        # The folder whose candidates it serves; empty until the first has come.
         self.folder = ""
         self.waiting: deque[CaseRun] = deque()
         self.dispatcher: Dispatcher | None = None
         self.launches = 0
-        # What ranks said of it that are gone.
+        # The hardware that ranks of earlier launches reported.
         self._hardware: dict[str, str] = {}
         self._launch, self._runs, self._deadlines = launch, runs, deadlines
-        # How often they may still fail to come up, and the fault of the last time. It is told of
-        # every case from then on: the next start would fail as well, after as long.
+        # How often a start may still fail, and the fault of the last failure. Every case gets that
+        # fault from then on: another start would fail as well, and take as long.
         self._failures_left = 1
-        self._unable: Fault | None = None
+        self._start_fault: Fault | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether every rank is up."""
+        """Whether every rank is ready."""
         return self.dispatcher is not None and self.dispatcher.is_ready
 
     @property
     def hardware(self) -> dict[str, str]:
-        """What its ranks run on, as far as one was ever up."""
+        """The hardware of its ranks, if any of them was ever ready."""
         return self._hardware | (self.dispatcher.launch.hardware if self.dispatcher else {})
 
     def start(self) -> None:
-        """Begin launching, and give ranks that are up what waits for them."""
-        if self._unable is None:
-            self._begin().feed()
+        """Start a launch if there is none, and give ready ranks the cases that wait for them."""
+        if self._start_fault is None:
+            self._ensure_dispatcher().feed()
 
     def wait(self, until: Callable[[], bool]) -> Fault | None:
-        """Listen to the ranks until then, or until something goes wrong."""
-        if self._unable is not None:
-            return self._unable
-        dispatcher = self._begin()
+        """Serve cases until a condition holds, or return the fault that comes first."""
+        if self._start_fault is not None:
+            return self._start_fault
+        dispatcher = self._ensure_dispatcher()
         dispatcher.feed()
         dispatcher.listen()
         while not until():
-            noticed = dispatcher.incidents()
+            incidents = dispatcher.incidents()
             if dispatcher.is_ready:
-                # Ranks that came up before may fail once: the machine may be busy.
+                # Ranks that were ready once may fail to start once: the machine may be busy.
                 self._failures_left = 2
-            if not noticed:
+            if not incidents:
                 continue
-            report = dispatcher.report(noticed)
-            if dispatcher.is_of_a_later_case(report.root):
+            report = dispatcher.report(incidents)
+            if dispatcher.is_of_later_case(report.root):
                 self.kill()
                 for case_run in self.waiting:
-                    case_run.alone = True
-                dispatcher = self._begin()
+                    case_run.is_exclusive = True
+                dispatcher = self._ensure_dispatcher()
                 continue
             fault = dispatcher.fault(report)
             if not dispatcher.is_ready:
                 self._failures_left -= 1
-                self._unable = None if self._failures_left else fault
+                self._start_fault = None if self._failures_left else fault
             self.kill()
             return fault
         return None
 
     def close(self) -> None:
-        """Stop them, and forget whom they served, what waited and what went wrong."""
+        """Kill the launch, and forget the folder, the waiting cases and any failed start."""
         self.folder = ""
         self.waiting.clear()
-        self._failures_left, self._unable = 1, None
+        self._failures_left, self._start_fault = 1, None
         self.kill()
 
     def kill(self) -> None:
@@ -95,8 +95,8 @@ class FolderPool:
             self._hardware |= dispatcher.launch.hardware
             dispatcher.launch.kill()
 
-    def _begin(self) -> Dispatcher:
-        """The ranks that are there, or those of a fresh launch."""
+    def _ensure_dispatcher(self) -> Dispatcher:
+        """Return the dispatcher of the present launch, or of a new one if there is none."""
         if self.dispatcher is None:
             self.dispatcher = Dispatcher(self._launch(), self.waiting, self._runs, self._deadlines)
             self.launches += 1

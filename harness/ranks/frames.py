@@ -1,6 +1,6 @@
-"""Messages as bytes: each is a frame of msgpack, behind a magic number and its length.
+"""Messages as bytes: msgpack frames, each behind a magic number and its length.
 
-What is not exactly a message that may come is refused, and nothing that was sent executes.
+Bytes that are not exactly an expected message are refused. No received byte can execute anything.
 """
 
 import struct
@@ -14,7 +14,7 @@ from harness.ranks.messages import Message
 MAGIC = b"UHP2"
 PREFIX = struct.Struct(">4sQ")
 MAX_FRAME = 1 << 36
-# The limit for a process that has not said yet which rank it is.
+# The limit for a process that has not sent its `Hello` yet.
 MAX_HELLO = 1 << 12
 
 
@@ -23,25 +23,25 @@ class ProtocolError(ValueError):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-Kind = TypeVar("Kind")
+Received = TypeVar("Received")
 
 
 def encode(message: Message) -> bytes:
-    """A frame."""
+    """Return the frame of a message."""
     body = _ENCODER.encode(message)
     return PREFIX.pack(MAGIC, len(body)) + body
 
 
-class Reader(Generic[Kind]):
-    """Turns received bytes into messages of some kinds, however they were cut on the way."""
+class Reader(Generic[Received]):
+    """Turns received bytes into messages of the given types, however the bytes were cut."""
 
     def __init__(self, kinds: Any, limit: int = MAX_FRAME) -> None:
         self.limit = limit
-        self._decoder: msgspec.msgpack.Decoder[Kind] = msgspec.msgpack.Decoder(kinds)
+        self._decoder: msgspec.msgpack.Decoder[Received] = msgspec.msgpack.Decoder(kinds)
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Kind]:
-        """Every message completed by these bytes."""
+    def feed(self, data: bytes) -> Iterator[Received]:
+        """Yield every message that these bytes complete; raise `ProtocolError` for a bad one."""
         self._buffer += data
         while len(self._buffer) >= PREFIX.size:
             magic, size = PREFIX.unpack_from(self._buffer)

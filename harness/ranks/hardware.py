@@ -1,4 +1,4 @@
-"""What a rank computes on, and whether it was used, as drivers and libraries tell it."""
+"""The hardware and libraries of a rank, and whether it used its device."""
 
 import ctypes
 import re
@@ -13,39 +13,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def described(device: torch.device) -> dict[str, str]:
-    """Everything on and below the device that a result may depend on."""
-    versions = {"torch": str(torch.__version__)}
+def describe_hardware(device: torch.device) -> dict[str, str]:
+    """Return the device, its driver and its libraries: everything that a result may depend on."""
+    facts = {"torch": str(torch.__version__)}
     if device.type == "cpu":
-        return versions
-    name = torch.get_device_module(device).get_device_name
-    asked: dict[str, Callable[[], object]] = {device.type: lambda: name(device)}
+        return facts
+    device_name = torch.get_device_module(device).get_device_name
+    queries: dict[str, Callable[[], object]] = {device.type: lambda: device_name(device)}
     if device.type == "cuda":
-        asked |= {
-            "cuda driver": driver,
+        queries |= {
+            "cuda driver": cuda_driver_version,
             "cuda runtime": lambda: torch.version.cuda,
             "cudnn": torch.backends.cudnn.version,
-            "nccl": lambda: ".".join(map(str, loaded_nccl() or ("none",))),
-            "flash-attn": flash_attention,
+            "nccl": lambda: ".".join(map(str, nccl_version() or ("none",))),
+            "flash-attn": flash_attention_version,
         }
-    for what, ask in asked.items():
+    for name, query in queries.items():
         try:
-            versions[what] = str(ask())
-        except Exception as error:  # noqa: BLE001 - nobody is to be kept from computing by it
-            versions[what] = f"unknown, {type(error).__name__}"
-    return versions
+            facts[name] = str(query())
+        except Exception as error:  # noqa: BLE001 - a rank can compute without this answer
+            facts[name] = f"unknown, {type(error).__name__}"
+    return facts
 
 
-def driver() -> str:
-    """The newest CUDA that the driver runs; `OSError` where there is none."""
+def cuda_driver_version() -> str:
+    """Return the newest CUDA that the driver runs; raise `OSError` if there is no driver."""
     code = ctypes.c_int()
     ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(code))
     major, minor = divmod(code.value, 1000)
     return f"{major}.{minor // 10}"
 
 
-def flash_attention() -> str:
-    """Which release is installed, if any."""
+def flash_attention_version() -> str:
+    """Return the installed release, or "none"."""
     try:
         return version("flash-attn")
     except PackageNotFoundError:
@@ -53,26 +53,26 @@ def flash_attention() -> str:
 
 
 @cache
-def loaded_nccl() -> tuple[int, int, int] | None:
-    """The NCCL in this process: torch tells which one it was compiled with, whatever is loaded."""
-    # What everybody here calls by that name; one that was preloaded comes before torch's own.
-    called = ctypes.CDLL(None)
-    if not hasattr(called, "ncclGetVersion"):
-        library = re.search(r"/\S*libnccl\.so\S*", Path("/proc/self/maps").read_text())
-        if library is None:
+def nccl_version() -> tuple[int, int, int] | None:
+    """Return the version of the loaded NCCL; torch only knows the one it was compiled with."""
+    # A preloaded NCCL comes first in the global namespace, as it does for every caller.
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "ncclGetVersion"):
+        file = re.search(r"/\S*libnccl\.so\S*", Path("/proc/self/maps").read_text())
+        if file is None:
             return None
-        called = ctypes.CDLL(library[0])
+        library = ctypes.CDLL(file[0])
     code = ctypes.c_int()
-    called.ncclGetVersion(ctypes.byref(code))
+    library.ncclGetVersion(ctypes.byref(code))
     major, rest = divmod(code.value, 10_000)
     minor, patch = divmod(rest, 100)
     return major, minor, patch
 
 
-def allocations(device: torch.device) -> int:
-    """How often this process has asked for memory on its device; 0 where nobody counts.
+def count_allocations(device: torch.device) -> int:
+    """Return how often this process has allocated memory on its device; 0 if torch cannot count.
 
-    After the warm-up it is more. Some allocators do not count, nor do devices other than CUDA's.
+    After the warm-up the count is above 0. Only CUDA counts, and not with every allocator.
     """
     if device.type != "cuda":
         return 0

@@ -1,7 +1,8 @@
-"""The ranks of one launch on one host, and the files that outlive them."""
+"""The processes of one launch on one host, and the files that outlive them."""
 
 import contextlib
 import os
+import selectors
 import signal
 import socket
 from pathlib import Path
@@ -13,18 +14,18 @@ from harness.ranks.messages import Ended, Order, Start
 from harness.ranks.placement import MEETING, PLACEMENT, PRETEND, Placement
 from harness.untrusted import printable
 
-# A fork may start CUDA, because the supervisor never does. Other drivers were not tried.
+# A fork can start CUDA because the supervisor never does. Other drivers were not tried.
 FORKED = ("cpu", PRETEND, "cuda")
-# The end of a file is enough: bytes that are read here, and that go to another host.
+# Only the end of a file is needed: how many bytes are read, and how many go to another host.
 READ, TAIL = 1 << 16, 1 << 14
 LOOPBACK, ASYNC_ERRORS = "127.0.0.1", "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-# Where it is not said, a transport asks for the host's own name for every new group.
+# Without these, a transport looks up the host's own name for every new group.
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def environments(order: Order, folder: Path) -> list[dict[str, str]]:
-    """What each rank of this host is told, under the names that torchrun has for it."""
-    # Nobody of ours listens there; a candidate may.
+    """Return the variables of each rank of this host, as torchrun would set them."""
+    # The harness does not listen at this port; a candidate may.
     with socket.create_server((LOOPBACK, 0)) as free:
         port = free.getsockname()[1]
     common = {
@@ -52,57 +53,68 @@ def environments(order: Order, folder: Path) -> list[dict[str, str]]:
 
 
 def _meeting(order: Order, folder: Path) -> dict[str, str]:
-    """How ranks find each other: those of one host in a file, and they talk over loopback."""
+    """Where ranks meet: in the launcher's store, or on one host in a file and over loopback."""
     if order.nodes > 1:
         return {MEETING: order.rendezvous}
-    talk = {name: os.environ.get(name, "lo") for name in INTERFACES}
-    return {**talk, MEETING: str(folder / "ranks")}
+    interfaces = {name: os.environ.get(name, "lo") for name in INTERFACES}
+    return {**interfaces, MEETING: str(folder / "ranks")}
 
 
 def forks(order: Order) -> bool:
-    """Whether the supervisor forks ranks: it has imported torch, most of what a launch costs.
+    """Whether the supervisor forks ranks, which saves each of them the import of torch.
 
-    They share its seed for hashes then: what relies on the order of a set, which elsewhere is
-    another on every rank, shows only where none is forked.
+    Forked ranks share the supervisor's hash seed. A candidate that relies on the order of a set,
+    which differs between separately started ranks, shows that only where ranks are not forked.
     """
     return Placement.read(order.environment[PLACEMENT]).device in FORKED
 
 
 class Host:
-    """The processes of one order on this host."""
+    """The processes of one order on this host, and the socket to which its ranks connect."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._ranks = order.ranks_of(order.node)
-        self._kind, self.supervisor = supervisor.take(interpreter(order.home))
+        self.supervisor = supervisor.take(interpreter(order.home))
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._folder = self.supervisor.folder
-        # By rank, in the order in which they ended.
+        # How each rank ended, in the order in which they did.
         self.ended: dict[int, str] = {}
 
-    def start(self) -> None:
-        """Ranks connect to the address of their supervisor."""
-        # What torch and candidates leave there goes with the rest.
+    def start(self, selector: selectors.BaseSelector) -> None:
+        """Start the ranks, and watch for their connections and for news of the supervisor."""
+        self.listener.bind(self.supervisor.address)
+        self.listener.listen(len(self._ranks))
+        # Temporary files of torch and of candidates are removed with the folder.
         (temporary := self._folder / "tmp").mkdir()
-        told = environments(self._order, self._folder)
-        told = [each | {"TMPDIR": str(temporary)} for each in told]
-        self.supervisor.start(Start(told, str(Path.cwd()), forks(self._order)))
+        variables = environments(self._order, self._folder)
+        variables = [each | {"TMPDIR": str(temporary)} for each in variables]
+        self.supervisor.start(Start(variables, str(Path.cwd()), forks(self._order)))
+        for source in (self.listener, self.supervisor.pipe, self.supervisor.handle):
+            selector.register(source, selectors.EVENT_READ)
 
-    def hear(self) -> list[int]:
-        """The ranks that have ended, now that the supervisor has something to say."""
+    def read_ends(self) -> list[int]:
+        """Read the messages of the supervisor; return the ranks that have ended."""
         ended = []
         for message in self.supervisor.receive():
             if isinstance(message, Ended):
                 rank = self._ranks[message.local]
-                self.ended[rank] = ending(message.code)
+                self.ended[rank] = describe_exit(message.code)
                 ended.append(rank)
         return ended
 
+    def reap_supervisor(self, selector: selectors.BaseSelector) -> str:
+        """Stop watching the supervisor, which has ended; return how it ended."""
+        selector.unregister(self.supervisor.handle)
+        selector.unregister(self.supervisor.pipe)
+        return describe_exit(self.supervisor.process.wait())
+
     def read(self, name: str) -> str:
-        """What `supervisor.NODE` or a rank wrote: `log.RANK`, `progress.RANK` or `crash.RANK`."""
+        """Return the end of `supervisor.NODE`, `log.RANK`, `progress.RANK` or `crash.RANK`."""
         kind, _, number = name.partition(".")
         if kind == "supervisor":
-            here = int(number) == self._order.node
-            return _text(self.supervisor.output(READ)) if here else ""
+            is_here = int(number) == self._order.node
+            return _text(self.supervisor.output(READ)) if is_here else ""
         local = int(number) - self._ranks.start
         files = f"logs/*/attempt_0/{local}/*.log" if kind == "log" else name
         text = ""
@@ -112,26 +124,24 @@ class Host:
                 text += _text(opened.read(READ))
         return text
 
-    def left(self) -> dict[str, str]:
-        """The end of everything that can be read here."""
+    def read_all(self) -> dict[str, str]:
+        """Return the ends of all files that can be read here, by name."""
         kinds = ("log", "progress", "crash")
         of_ranks = [f"{kind}.{rank}" for kind in kinds for rank in self._ranks]
         names = [f"supervisor.{self._order.node}", *of_ranks]
         return {name: self.read(name)[-TAIL:] for name in names}
 
     def kill(self) -> None:
-        """End every process, and remove what they left."""
-        if self.supervisor.stop():
-            supervisor.give_back(self._kind, self.supervisor)
-        else:
-            self.supervisor.end()
+        """End every process of the order, and remove their files."""
+        self.listener.close()
+        supervisor.give_back(self.supervisor)
 
 
 def _text(end: bytes) -> str:
     return printable(end.decode(errors="replace").replace("\0", ""))
 
 
-def ending(code: int) -> str:
-    """An exit status in words."""
+def describe_exit(code: int) -> str:
+    """Return an exit status in words."""
     names = {number.value: number.name for number in signal.Signals}
     return f"killed by {names.get(-code, -code)}" if code < 0 else f"exit status {code}"

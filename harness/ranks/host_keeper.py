@@ -1,57 +1,68 @@
-"""The ranks of this host, for a controller on another: started, watched, and passed on.
+"""Start and watch the ranks of this host for a controller on another, and pass on their bytes.
 
-Launches come one after the other; what was launched ends when the controller says so, and at the
-latest when nothing is heard of it any more.
+Launches follow one another. A launch ends when the controller asks for it, and at the latest when
+the channel to the controller ends.
 """
 
 import contextlib
 import itertools
 import selectors
-import socket
+from typing import TYPE_CHECKING
 
 from harness.ranks.channel import Channel
 from harness.ranks.frames import Reader, encode
-from harness.ranks.host import Host, ending
-from harness.ranks.link import at_hand
-from harness.ranks.messages import Bye, End, From, Left, Opened, Order, Tell, To, ToNode
-from harness.ranks.other_hosts import named
+from harness.ranks.host import Host, describe_exit
+from harness.ranks.link import bytes_at_hand
+from harness.ranks.messages import (
+    BytesFromRank,
+    BytesToRank,
+    Connected,
+    Dismiss,
+    EndLaunch,
+    FromNode,
+    HostReport,
+    Order,
+    ReportRequest,
+    ToNode,
+)
+from harness.ranks.other_hosts import channel_keys
 from harness.ranks.world import World
+
+if TYPE_CHECKING:
+    import socket
 
 CHUNK = 1 << 20
 
 
 def follow(world: World) -> bool:
-    """What every process of a launcher does but the first; whether all ended in order."""
+    """Do the work of a process that is not rank 0 of its launcher; false if it was cut short."""
     hosts = world.hosts(world.connect())
     node = next(number for number, ranks in enumerate(hosts) if world.rank in ranks)
     if node == 0 or world.rank != hosts[node][0]:
-        # The first of its host does it for all.
+        # The lowest rank of a host keeps all ranks there.
         return True
-    ours, theirs = named(node)
-    keeper = HostKeeper(Channel(world.connect, theirs, ours))
-    try:
+    to_node, from_node = channel_keys(node)
+    channel = Channel(world.connect, outgoing=from_node, incoming=to_node)
+    with contextlib.closing(HostKeeper(channel)) as keeper:
         return keeper.serve()
-    finally:
-        keeper.close()
 
 
 class HostKeeper:
-    """This host's end of the channel."""
+    """The ranks of this host, and this host's end of the channel."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._reader = Reader[ToNode](ToNode)
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel.socket, selectors.EVENT_READ)
-        # Launches come one after the other; no connection has the number of another.
         self._launch = ""
         self._host: Host | None = None
-        self._listener: socket.socket | None = None
+        # By number; a later launch never uses a number again.
         self._connections: dict[int, socket.socket] = {}
         self._numbers = itertools.count()
 
     def serve(self) -> bool:
-        """Do as the controller says until it is done; false if it is gone before."""
+        """Obey the controller until it dismisses this host; false if the channel ends before."""
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._channel.socket:
@@ -59,56 +70,45 @@ class HostKeeper:
                     if not data:
                         return False
                     for message in self._reader.feed(data):
-                        if isinstance(message, Bye):
+                        if isinstance(message, Dismiss):
                             return True
                         self._obey(message)
                 elif self._host and key.fileobj in self._selector.get_map():
-                    self._hear(self._host, key.fileobj, key.data)
+                    self._read(self._host, key.fileobj, key.data)
 
-    def _obey(self, message: Order | End | Tell | To) -> None:
+    def _obey(self, message: Order | EndLaunch | ReportRequest | BytesToRank) -> None:
         match message:
             case Order():
                 self.end()
-                self._start(message)
-            case End():
+                self._launch, self._host = message.launch, Host(message)
+                self._host.start(self._selector)
+            case EndLaunch():
                 self.end()
-            case Tell():
-                self._tell()
-            case To() if message.launch == self._launch:
-                # A rank that does not take it is about to be gone.
+            case ReportRequest():
+                self._report()
+            case BytesToRank() if message.launch == self._launch:
+                # Sending fails only if the rank is exiting, and that is noticed elsewhere.
                 with contextlib.suppress(OSError, KeyError):
                     self._connections[message.connection].sendall(message.data)
 
-    def _start(self, order: Order) -> None:
-        self._launch, self._host = order.launch, Host(order)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self._host.supervisor.address)
-        self._listener.listen(order.ranks)
-        self._host.start()
-        supervisor = self._host.supervisor
-        for there in (self._listener, supervisor.pipe, supervisor.handle):
-            self._selector.register(there, selectors.EVENT_READ)
-
-    def _hear(self, host: Host, source: object, number: int | None) -> None:
-        supervisor = host.supervisor
-        if source is self._listener and self._listener:
+    def _read(self, host: Host, source: object, number: int | None) -> None:
+        """Pass on what a source has to read; `number` is that of a connection."""
+        if source is host.listener:
             number = next(self._numbers)
-            self._connections[number], _ = self._listener.accept()
+            self._connections[number], _ = host.listener.accept()
             self._selector.register(self._connections[number], selectors.EVENT_READ, number)
-            self._say(Opened(self._launch, number))
-        elif source is supervisor.pipe:
-            if host.hear():
-                # What they sent comes before their end.
+            self._send(Connected(self._launch, number))
+        elif source is host.supervisor.pipe:
+            if host.read_ends():
+                # The bytes that the ranks sent must arrive before the news of their end.
                 for number, connection in self._connections.items():
                     if connection in self._selector.get_map():
-                        for _ in range(0, at_hand(connection), CHUNK):
+                        for _ in range(0, bytes_at_hand(connection), CHUNK):
                             self._pass_on(number)
-                self._tell()
-        elif source == supervisor.handle:
-            for there in (supervisor.pipe, supervisor.handle):
-                self._selector.unregister(there)
-            supervisor.process.wait()
-            self._tell()
+                self._report()
+        elif source == host.supervisor.handle:
+            host.reap_supervisor(self._selector)
+            self._report()
         elif number is not None:
             self._pass_on(number)
 
@@ -119,25 +119,25 @@ class HostKeeper:
         except OSError:
             data = b""
         if not data:
-            # It must not notice: it would go, and its traces with it.
+            # Do not close it: the rank would end, and remove the files that are still to be read.
             self._selector.unregister(connection)
-        self._say(From(self._launch, number, data))
+        self._send(BytesFromRank(self._launch, number, data))
 
-    def _tell(self) -> None:
-        """All that can be known on this host only."""
+    def _report(self) -> None:
+        """Send everything that can be known on this host only."""
         if self._host:
             status = self._host.supervisor.process.returncode
-            self._say(
-                Left(
+            self._send(
+                HostReport(
                     self._launch,
-                    supervisor="" if status is None else ending(status),
-                    files=self._host.left(),
+                    supervisor="" if status is None else describe_exit(status),
+                    files=self._host.read_all(),
                     ranks={str(rank): how for rank, how in self._host.ended.items()},
                 )
             )
 
-    def _say(self, message: Opened | From | Left) -> None:
-        # If it is not taken, we are about to hear nothing more.
+    def _send(self, message: FromNode) -> None:
+        # If the store has ended, the channel is about to end as well.
         with contextlib.suppress(OSError):
             self._channel.send(encode(message))
 
@@ -146,15 +146,13 @@ class HostKeeper:
         self._channel.close()
 
     def end(self) -> None:
-        """End what was launched."""
+        """End the launch under way, if there is one."""
         host, self._host = self._host, None
         if not host:
             return
         for key in [*self._selector.get_map().values()]:
             if key.fileobj is not self._channel.socket:
                 self._selector.unregister(key.fileobj)
-        if self._listener:
-            self._listener.close()
         host.kill()
         for connection in self._connections.values():
             connection.close()

@@ -1,23 +1,31 @@
-"""The ranks of one launch and their sockets; started, watched, killed as a unit."""
+"""The ranks of one launch and their sockets: started, watched and killed together."""
 
 import secrets
 import selectors
-import socket
 
 from harness.ranks.frames import MAX_FRAME, ProtocolError, encode
-from harness.ranks.host import Host, ending
-from harness.ranks.link import Event, Link, at_hand
-from harness.ranks.messages import From, Hello, Message, OfNode, OfRank, Opened, Order
+from harness.ranks.host import Host
+from harness.ranks.link import Event, Link, bytes_at_hand
+from harness.ranks.messages import (
+    BytesFromRank,
+    Connected,
+    FromNode,
+    Hello,
+    Message,
+    OfRank,
+    Order,
+)
 from harness.ranks.other_hosts import OtherHosts
 from harness.ranks.placement import Placement
 
 SEND_TIMEOUT = 5.0
 CHUNK = 1 << 20
+LOG_LINES = 12
 UNKNOWN = "unknown, its host did not tell"
 
 
 class Launch:
-    """`size` ranks, each connected back to us: all on this host, or as many on every node."""
+    """`size` ranks that connect to this controller: all on this host, or as many on each node."""
 
     def __init__(
         self, size: int, placement: Placement, nodes: OtherHosts | None = None, home: str = ""
@@ -26,62 +34,50 @@ class Launch:
         self.links: dict[int, Link] = {}
         # The (dp, sp) whose process groups these ranks have.
         self.meshes: set[tuple[int, int]] = set()
-        # Ranks that went with their host, and what became of it.
+        # Ranks whose host was lost, and how.
         self.lost: dict[int, str] = {}
-        # By its number there, each connection on another host.
-        self._there: dict[int, Link] = {}
+        # Connections on another host, by their number there.
+        self._relayed: dict[int, Link] = {}
         count, name = nodes.count if nodes else 1, secrets.token_hex(8)
         self.order = Order(
             ranks=size // count,
             environment=placement.environment(),
             home=home,
             nodes=count,
-            rendezvous=nodes.meeting_place(name) if nodes else "",
+            rendezvous=nodes.rendezvous(name) if nodes else "",
             launch=name,
         )
         self.host = Host(self.order)
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._listener.bind(self.host.supervisor.address)
-            self._listener.listen(size)
-            self.host.start()
+            self.host.start(self._selector)
         except BaseException:
-            self._listener.close()
             self.host.kill()
             raise
-        for there in (self._listener, self.host.supervisor.pipe, self.host.supervisor.handle):
-            self._selector.register(there, selectors.EVENT_READ)
         if nodes:
             for link in nodes.links.values():
                 self._selector.register(link.socket, selectors.EVENT_READ, link)
             nodes.begin(self.order)
 
     def events(self, timeout: float) -> list[Event]:
-        """What happened within `timeout` seconds, or at once if something already has."""
-        # Also of those who were gone before this launch.
-        gone = self.nodes.gone if self.nodes else []
-        events = [Event(None, broken="; ".join(gone))] if gone else []
-        supervisor = self.host.supervisor
+        """Wait at most `timeout` seconds for something to happen; return all that has happened."""
+        # A host that was lost before this launch counts as well.
+        losses = self.nodes.losses if self.nodes else []
+        events = [Event(None, problem="; ".join(losses))] if losses else []
         for key, _ in self._selector.select(0.0 if events else max(0.0, timeout)):
-            if key.fileobj is self._listener:
-                connection, _ = self._listener.accept()
-                self._hear(Link(connection))
-            elif key.fileobj is supervisor.pipe:
-                for rank in self.host.hear():
+            if key.fileobj is self.host.listener:
+                connection, _ = self.host.listener.accept()
+                connection.settimeout(SEND_TIMEOUT)
+                self._selector.register(connection, selectors.EVENT_READ, Link(connection))
+            elif key.fileobj is self.host.supervisor.pipe:
+                for rank in self.host.read_ends():
                     events += self._end_of(rank)
-            elif key.fileobj == supervisor.handle:
-                self._selector.unregister(supervisor.handle)
-                self._selector.unregister(supervisor.pipe)
-                how = ending(supervisor.process.wait())
-                events.append(Event(None, broken=f"the supervisor of the ranks ended, {how}"))
-            elif key.data.heard:
+            elif key.fileobj == self.host.supervisor.handle:
+                how = self.host.reap_supervisor(self._selector)
+                events.append(Event(None, problem=f"the supervisor of the ranks ended, {how}"))
+            elif key.data.is_heard:
                 events += self._receive(key.data)
         return events
-
-    def _hear(self, link: Link) -> None:
-        link.socket.settimeout(SEND_TIMEOUT)
-        self._selector.register(link.socket, selectors.EVENT_READ, link)
 
     def _receive(self, link: Link) -> list[Event]:
         try:
@@ -91,72 +87,73 @@ class Launch:
         return self._take_in(link, data)
 
     def _take_in(self, link: Link, data: bytes) -> list[Event]:
-        """What it said; nothing, if it has closed its end."""
+        """Return the events in received bytes; no bytes mean that the peer has closed its end."""
         if not data:
             self._drop(link)
-            return self._farewell(link)
+            return self._end_of_link(link)
         events = []
         try:
             for message in link.reader.feed(data):
                 if link.rank is not None:
                     events.append(Event(link, message))
                 elif link.node is not None:
-                    events += self._of_node(link, message)
+                    events += self._take_in_from_node(link, message)
                 else:
                     self._welcome(link, message)
         except ProtocolError as error:
             self._drop(link)
-            events.append(Event(link, broken=str(error)))
+            events.append(Event(link, problem=str(error)))
         return events
 
-    def _of_node(self, link: Link, message: OfNode) -> list[Event]:
-        """What a node tells of its ranks, and what it passes on from them."""
+    def _take_in_from_node(self, link: Link, message: FromNode) -> list[Event]:
+        """Return the events in a node's message: a report, or something of one of its ranks."""
         assert self.nodes
         if message.launch != self.order.launch:
             # It belongs to an earlier launch.
             return []
-        if isinstance(message, Opened):
-            self._there[message.connection] = self.nodes.opened(link, message)
+        if isinstance(message, Connected):
+            self._relayed[message.connection] = self.nodes.open_link(link, message)
             return []
-        if isinstance(message, From):
-            rank = self._there.get(message.connection)
-            return self._take_in(rank, message.data) if rank and rank.heard else []
+        if isinstance(message, BytesFromRank):
+            relayed = self._relayed.get(message.connection)
+            return self._take_in(relayed, message.data) if relayed and relayed.is_heard else []
         known = {*self.nodes.ended}
-        broken = self.nodes.take_in(link, message)
-        events = [Event(None, broken=broken)] if broken else []
-        for rank_there in self.nodes.ended.keys() - known:
-            events += self._end_of(rank_there)
+        problem = self.nodes.add_report(link, message)
+        events = [Event(None, problem=problem)] if problem else []
+        for rank in self.nodes.ended.keys() - known:
+            events += self._end_of(rank)
         return events
 
-    def _farewell(self, link: Link) -> list[Event]:
+    def _end_of_link(self, link: Link) -> list[Event]:
         if link.rank is not None:
-            return [Event(link, broken="died", died=True)]
+            return [Event(link, problem="died", has_died=True)]
         if link.node is None:
             return []
-        # Its ranks go with it, and are not the cause, though one of them may be noticed first.
-        left = f"{link.host} is gone"
+        # Its ranks end too. They are not the cause, though one of them may be noticed first.
+        problem = f"{link.host} is gone"
         for rank in self.links.keys() & self.order.ranks_of(link.node):
-            self.lost[rank] = left
-            if self.links[rank].heard:
+            self.lost[rank] = problem
+            if self.links[rank].is_heard:
                 self._drop(self.links[rank])
-        return [Event(None, broken=left)]
+        return [Event(None, problem=problem)]
 
     def _end_of(self, rank: int) -> list[Event]:
-        """What it sent before it ended; another host has passed that on by now."""
+        """Return the last messages of a rank whose process has ended, and its end."""
         if rank not in self.links:
-            how = self.ended[rank]
-            return [Event(None, broken=f"died while starting, {how}", died=True, silent=rank)]
+            problem = f"died while starting, {self.ended[rank]}"
+            return [Event(None, problem=problem, has_died=True, unconnected=rank)]
         link, events = self.links[rank], list[Event]()
-        if not link.heard:
+        if not link.is_heard:
             return []
+        # Another host has passed on the last messages already.
         if not link.host:
             link.socket.setblocking(False)
-            for _ in range(0, at_hand(link.socket) + 1, CHUNK):
-                if link.heard:
+            for _ in range(0, bytes_at_hand(link.socket) + 1, CHUNK):
+                if link.is_heard:
                     events += self._receive(link)
-        if link.heard:
+        if link.is_heard:
             self._drop(link)
-            events += self._farewell(link)
+            events += self._end_of_link(link)
         return events
 
     def _welcome(self, link: Link, message: OfRank) -> None:
@@ -173,20 +170,23 @@ class Launch:
         self.links[message.rank] = link
 
     def _drop(self, link: Link) -> None:
-        """Hear no more of this rank. It must not notice: it would go, and its traces with it."""
-        link.heard = False
-        # Ranks of other hosts come through the one socket of their node.
+        """Stop reading from a link.
+
+        A rank's socket stays open: the rank would end, and remove the files of the fault report.
+        """
+        link.is_heard = False
+        # Ranks of other hosts share the one socket of their node.
         if link.node is not None or not link.host:
             self._selector.unregister(link.socket)
         if self.nodes and link.node is not None:
             self.nodes.forget(link.node)
         elif link.rank is None:
-            # Nobody will look for it again.
+            # `kill` finds only links that have a rank or are registered.
             link.close()
 
     def send(self, rank: int, message: Message) -> bool:
-        """Whether the rank's socket took it."""
-        if not self.links[rank].heard:
+        """Send a message to a rank; return whether its socket took it."""
+        if not self.links[rank].is_heard:
             return False
         try:
             self.links[rank].socket.sendall(encode(message))
@@ -196,49 +196,48 @@ class Launch:
 
     @property
     def ended(self) -> dict[int, str]:
-        """How those ranks ended that have, as far as it was told."""
+        """How ranks ended, as far as their hosts have reported it."""
         return self.host.ended | (self.nodes.ended if self.nodes else {})
 
     @property
     def hardware(self) -> dict[str, str]:
-        """What ranks run on, in their own words; where these differ, all of them."""
-        told: dict[str, list[str]] = {}
+        """The hardware that ranks report; where they differ, all answers."""
+        answers: dict[str, list[str]] = {}
         for link in self.links.values():
-            for name, what in link.hardware.items():
-                told.setdefault(name, []).append(what)
-        return {name: ", ".join(dict.fromkeys(each)) for name, each in told.items()}
+            for name, answer in link.hardware.items():
+                answers.setdefault(name, []).append(answer)
+        return {name: ", ".join(dict.fromkeys(each)) for name, each in answers.items()}
 
     def missing(self) -> str:
-        """What has not come up yet."""
-        up = [rank for rank, link in self.links.items() if link.ready]
-        missing = ", ".join(str(rank) for rank in range(self.size) if rank not in up)
+        """Name the ranks that are not ready."""
+        ready = [rank for rank, link in self.links.items() if link.is_ready]
+        missing = ", ".join(str(rank) for rank in range(self.size) if rank not in ready)
         return f"rank {missing} is missing"
 
     def progress(self, rank: int) -> str:
-        """The last key a rank reached, also of a rank that is gone."""
-        if self.nodes and 0 < rank // self.order.ranks not in self.nodes.told:
+        """Return the last key that a rank reached, also if it has ended."""
+        if self.nodes and 0 < rank // self.order.ranks not in self.nodes.reported:
             return UNKNOWN
         return self.read(f"progress.{rank}").rstrip(" \0")
 
     def read(self, name: str) -> str:
-        """What a process left in a file, here or, as far as it was told, on another host."""
+        """Return the end of a file of this host, or of another that has reported it."""
         return self.host.read(name) or (self.nodes.read(name) if self.nodes else "")
 
-    def log(self, rank: int | None, lines: int = 12) -> str:
-        """The end of a rank's output, or of its supervisor's."""
+    def log(self, rank: int | None) -> str:
+        """Return the end of a rank's output; of the supervisors' output for None."""
         names = [f"log.{rank}"]
         if rank is None:
             names = [f"supervisor.{node}" for node in range(self.order.nodes)]
         text = "".join(map(self.read, names))
-        return "\n".join(text.splitlines()[-lines:])
+        return "\n".join(text.splitlines()[-LOG_LINES:])
 
     def logs(self) -> dict[int, str]:
-        """The end of every rank's output."""
+        """Return the end of every rank's output."""
         return {rank: self.log(rank) for rank in range(self.size)}
 
     def kill(self) -> None:
-        """End every process of this launch and remove what it left."""
-        self._listener.close()
+        """End every process of this launch and remove their files."""
         if self.nodes:
             self.nodes.end()
         self.host.kill()

@@ -1,4 +1,4 @@
-"""The folder of a launch: private, short enough for a socket, and gone with its last process."""
+"""The folder of a launch: private, with a short path, and gone with its last process."""
 
 import contextlib
 import fcntl
@@ -10,19 +10,19 @@ from pathlib import Path
 
 from harness.untrusted import BadInput
 
-# In bytes; a socket's path has 107, and what lies in the folder needs the rest.
+# Bytes. The path of a socket may have 107, and the names inside the folder need the rest.
 LONGEST_PLACE = 70
 PREFIX = "harness-ranks-"
-# A process that makes a folder holds it by then.
+# Seconds after which a process that made a folder holds it.
 SOON = 60.0
 
 
 class NoRoom(BadInput):
-    """Ranks have no place for their files."""
+    """No folder for ranks can be made."""
 
 
 def make() -> Path:
-    """A new one, that only this user can reach; and none that nobody holds any more is left."""
+    """Make a folder that only this user can reach, and remove those that no process holds."""
     where = tempfile.gettempdir()
     if len(os.fsencode(where)) > LONGEST_PLACE:
         where = "/tmp"  # noqa: S108 - what is made there is private
@@ -37,23 +37,23 @@ def make() -> Path:
 
 
 def hold(folder: Path) -> int:
-    """Keep it from being swept, until this process and all that it forks are gone."""
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(held, fcntl.LOCK_SH)
-    return held
+    """Keep a folder from being swept until this process and its forks have ended."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
 
 
 def sweep(where: Path) -> None:
-    """Remove what was left by launches whose both ends were killed."""
+    """Remove the folders of launches whose controller and supervisor were both killed."""
     for folder in where.glob(f"{PREFIX}*"):
-        # Folders of other users are not ours, and other processes may sweep at the same time.
+        # Folders of other users cannot be removed, and other processes may sweep meanwhile.
         with contextlib.suppress(OSError):
             status = folder.lstat()
             if status.st_uid != os.getuid() or time.time() - status.st_mtime < SOON:
                 continue
-            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
-                os.close(held)
+                os.close(descriptor)

@@ -1,75 +1,76 @@
-"""The controller's end of one rank's socket, and what can come of it."""
+"""The controller's end of one rank's socket, and the events that come from it."""
 
 import fcntl
 import socket
 import struct
 import termios
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from harness.ranks.descendants import stat_fields
 from harness.ranks.frames import MAX_HELLO, Reader
 from harness.ranks.messages import OfRank
 
 C_INT = struct.Struct("i")
-# As the kernel has it in /proc/PID/stat.
-PF_EXITING = 0x4
+# A process flag of the kernel, and its place in /proc/PID/stat.
+PF_EXITING, FLAGS = 0x4, 6
 
 
-def at_hand(connection: socket.socket) -> int:
-    """How many bytes it holds: of who has ended, all. Its children may send more, for ever."""
-    (there,) = C_INT.unpack(fcntl.ioctl(connection, termios.FIONREAD, bytes(C_INT.size)))
-    return int(there)
+def bytes_at_hand(connection: socket.socket) -> int:
+    """Return how many bytes can be read at once.
+
+    They include all bytes of a rank that has ended. Its children may send more, without an end.
+    """
+    (count,) = C_INT.unpack(fcntl.ioctl(connection, termios.FIONREAD, bytes(C_INT.size)))
+    return int(count)
 
 
 @dataclass(slots=True)
 class Link:
-    """One connection; it belongs to no rank or node until that one has said hello."""
+    """One connection. It has no rank before its process has sent `Hello`; a node's has none."""
 
-    # Its socket, or what leads to that.
+    # A socket, or a `RelayedSocket` to a rank of another host.
     socket: Any
-    # Empty for ours: of what runs on another host only that is known which is told from there.
+    # Empty for this host. A process on another host is known only by the reports of that host.
     host: str = ""
     reader: Reader[Any] = field(default_factory=lambda: Reader(OfRank, MAX_HELLO))
     rank: int | None = None
     node: int | None = None
     pid: int = 0
-    ready: bool = False
-    # What it runs on, in its own words.
+    is_ready: bool = False
+    # The rank's description of what it runs on.
     hardware: dict[str, str] = field(default_factory=dict)
-    # Whether we still listen.
-    heard: bool = True
-    # How many reports it owes us.
-    asked: int = 0
+    # Whether the controller still reads from it.
+    is_heard: bool = True
+    # Probes that the rank has not answered yet.
+    probes: int = 0
 
     def is_ending(self) -> bool:
-        """Whether its process is on the way out, though this end of it has not heard so yet."""
+        """Whether its process is exiting, before the socket shows that."""
         if self.host:
             return False
         try:
-            status = Path(f"/proc/{self.pid}/stat").read_text()
+            return self.is_heard and bool(int(stat_fields(self.pid)[FLAGS]) & PF_EXITING)
         except OSError:
             return False
-        # The name before the bracket may hold anything; six fields on stand the flags.
-        return self.heard and bool(int(status.rpartition(")")[2].split()[6]) & PF_EXITING)
 
     def close(self) -> None:
-        self.heard = False
+        self.is_heard = False
         self.socket.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened: a message, or what went wrong with a link or with a supervisor."""
+    """A message from a rank, or a problem with a link, a host or a supervisor."""
 
     link: Link | None
     message: OfRank | None = None
-    broken: str = ""
-    # The rank itself is gone, not just beyond understanding.
-    died: bool = False
-    # Which one, where it never connected.
-    silent: int | None = None
+    problem: str = ""
+    # Whether the process of the rank has ended, and not just sent what cannot be understood.
+    has_died: bool = False
+    # The rank, if it died before it connected.
+    unconnected: int | None = None
 
     @property
     def rank(self) -> int | None:
-        return self.link.rank if self.link else self.silent
+        return self.link.rank if self.link else self.unconnected

@@ -1,4 +1,4 @@
-"""The process groups of one (dp, sp), made once and kept."""
+"""The process groups of a mesh (dp, sp), made once and kept."""
 
 from dataclasses import dataclass
 
@@ -11,19 +11,19 @@ from harness.watch.collectives import GATE, group_name
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """This process in one mesh, and the group in which the harness has its ranks wait."""
+    """This process in one mesh, and the group in which the harness lets its ranks wait."""
 
     rank: Rank
     gate: dist.ProcessGroup
 
 
 def place(index: int, sp: int) -> tuple[int, int]:
-    """(dp_index, sp_index): sequence peers are neighbours, index = dp_index * sp + sp_index."""
+    """Return (dp_index, sp_index): peers are neighbours, index = dp_index * sp + sp_index."""
     return divmod(index, sp)
 
 
 def groups(dp: int, sp: int) -> tuple[list[list[int]], list[list[int]]]:
-    """The sp groups, each in the order of its sequence, and the dp groups."""
+    """Return the sp groups, each in the order of its sequence, and the dp groups."""
     everyone = list(range(dp * sp))
     sp_groups = [everyone[d * sp : (d + 1) * sp] for d in range(dp)]
     dp_groups = [everyone[s::sp] for s in range(sp)]
@@ -31,7 +31,7 @@ def groups(dp: int, sp: int) -> tuple[list[list[int]], list[list[int]]]:
 
 
 class Meshes:
-    """Meshes by shape."""
+    """The seats of this process, by the shape of the mesh."""
 
     def __init__(self, index: int, device: torch.device) -> None:
         self._index, self._device = index, device
@@ -41,10 +41,10 @@ class Meshes:
         """Make the groups of a mesh; every rank of the pool must call this, in the same order."""
         everyone = list(range(dp * sp))
         sp_groups, dp_groups = groups(dp, sp)
-        sp_group = self._mine(sp_groups, f"sp of {dp}x{sp}")
-        dp_group = self._mine(dp_groups, f"dp of {dp}x{sp}")
-        world = self._mine([everyone], f"world of {dp}x{sp}")
-        gate = self._mine([everyone], f"{GATE} of {dp}x{sp}")
+        sp_group = self._make_groups(sp_groups, f"sp of {dp}x{sp}")
+        dp_group = self._make_groups(dp_groups, f"dp of {dp}x{sp}")
+        world = self._make_groups([everyone], f"world of {dp}x{sp}")
+        gate = self._make_groups([everyone], f"{GATE} of {dp}x{sp}")
         if not (sp_group and dp_group and world and gate):
             self._seats[dp, sp] = None
             return
@@ -58,15 +58,15 @@ class Meshes:
             raise ValueError(f"rank {self._index} has no place in a mesh of {dp}x{sp}")
         return seat
 
-    def _mine(self, groups: list[list[int]], description: str) -> dist.ProcessGroup | None:
-        """Create all of these groups, as torch demands of every rank; keep the one we are in.
+    def _make_groups(self, groups: list[list[int]], description: str) -> dist.ProcessGroup | None:
+        """Create all of these groups, as torch requires of every rank; return this rank's own.
 
-        Local synchronisation, which would need members only, derives a group's name from how
-        many groups this rank has made before, and hangs when ranks differ in that.
+        With local synchronisation only members would have to. But then torch derives a group's
+        name from the number of groups that a rank has made, and hangs if ranks differ in that.
         """
-        mine = None
+        own = None
         for ranks in groups:
             group = dist.new_group(ranks, group_desc=group_name(description, ranks))
             if self._index in ranks:
-                mine = group
-        return mine
+                own = group
+        return own

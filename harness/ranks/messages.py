@@ -1,7 +1,7 @@
-"""What a controller and its processes say to each other: one class a message.
+"""The messages between a controller and its processes, one class for each.
 
-Tensors in it are bytes as safetensors has them. No torch here: a supervisor says in this way that
-it cannot import it.
+Tensors travel as safetensors bytes. This module does not import torch: a supervisor that cannot
+import torch reports that with these messages.
 """
 
 from typing import Annotated, Any, ClassVar
@@ -15,7 +15,7 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Its texts can be printed, whoever made them."""
+    """A message. The fields named in `texts` are made printable, whatever their sender put in."""
 
     texts: ClassVar[tuple[str, ...]] = ()
 
@@ -34,7 +34,7 @@ def _printable(value: Any) -> Any:
 
 
 class Hello(Message, frozen=True):
-    """From a rank, first of all: which one of which launch it is."""
+    """The first message from a rank: its number, and its launch."""
 
     launch: str
     rank: Whole
@@ -42,7 +42,7 @@ class Hello(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """From a rank: it can be given cases. What it runs on, in its own words."""
+    """From a rank: it accepts cases. `hardware` describes what it runs on."""
 
     texts = ("hardware",)
 
@@ -57,7 +57,7 @@ class Mesh(Message, frozen=True):
 
 
 class Run(Message, frozen=True):
-    """To a rank: run a case, or if it `loads`, load the candidate and no more."""
+    """To a rank: run a case, or only load the candidate."""
 
     run: Whole
     case: str
@@ -66,32 +66,32 @@ class Run(Message, frozen=True):
     traced: bool
     oracle: bool
     learns: bool
-    loads: bool
+    is_load_only: bool
 
 
 class Probe(Message, frozen=True):
-    """To a rank: say what you are doing, whatever that is."""
+    """To a rank: report what every thread is doing."""
 
 
-class Doing(Message, frozen=True):
-    """From a rank, once it is asked."""
+class Activity(Message, frozen=True):
+    """From a rank, in answer to a `Probe`."""
 
     texts = ("stack", "importing")
 
     # The stacks of all threads.
     stack: str
-    # The module whose import it is in, if it is in one.
+    # The module that is being imported, or "".
     importing: str
     collectives: list[Collective]
 
 
 class Raised(Message, frozen=True):
-    """From a rank: the run raised."""
+    """From a rank: the run raised an exception."""
 
     texts = ("error", "stack")
 
     run: Whole
-    # Hosts have no other clock in common.
+    # Wall-clock time in nanoseconds: hosts share no monotonic clock.
     moment: Whole
     error: str
     stack: str
@@ -106,7 +106,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Finished(Message, frozen=True):
-    """From a rank: the run came to its end, and this is what came of it."""
+    """From a rank: the run ended without an exception, with these results."""
 
     texts = ("refusal", "limits", "unemitted")
 
@@ -114,37 +114,39 @@ class Finished(Message, frozen=True):
     pieces: list[Piece]
     # The tensors of the pieces, as safetensors.
     tensors: bytes
-    # Keys of what was emitted and is not sent.
+    # Keys that were emitted and are not sent.
     skipped: list[str]
-    # Why it was not run, and the limits of the candidate if it is that or if nothing was run.
+    # Why the case was not run, or "".
     refusal: str
+    # The candidate's limits, if the case is outside them or was not meant to run.
     limits: str
-    # It is on a device on which it computed nothing.
+    # Whether the rank has a device and computed nothing on it.
     idle: bool
     # Bytes that went to peers.
     sent: Whole
-    # What it entered of its own accord; with shapes and dtypes where it is traced.
+    # The collectives that the candidate entered; with shapes and dtypes if the run is traced.
     order: list[tuple[str, str, str, str, Whole]]
+    # Packages that were replaced by plain torch.
     stood_in: list[str]
-    # What learned and was not emitted, where that was asked.
+    # Parameters that have gradients and were not emitted, if the run `learns`; or "".
     unemitted: str
 
 
-# Between a controller, or who keeps the ranks of another host, and the supervisor of ranks.
+# Between a supervisor of ranks and the process that started it: a controller or a host keeper.
 
 
 class Start(Message, frozen=True):
-    """To a supervisor: start these ranks. Each is told what is in its environment."""
+    """To a supervisor: start one rank for each of these environments."""
 
     environments: list[dict[str, str]]
-    # Where each begins.
+    # The current folder of each rank.
     folder: str
-    # Whether the supervisor forks ranks, or starts each as a process of its own.
-    forks: bool
+    # Whether the supervisor forks ranks, or starts each as a fresh Python process.
+    should_fork: bool
 
 
 class Stop(Message, frozen=True):
-    """To a supervisor: end them, and all that they started."""
+    """To a supervisor: end the ranks, and every process that they started."""
 
 
 class Up(Message, frozen=True):
@@ -152,52 +154,54 @@ class Up(Message, frozen=True):
 
 
 class Ended(Message, frozen=True):
-    """From a supervisor: the process of a rank of this host has ended, and how."""
+    """From a supervisor: the process of a rank has ended."""
 
+    # Its number on this host.
     local: Whole
+    # The exit status, or the negative number of a signal.
     code: int
 
 
 class Stopped(Message, frozen=True):
-    """From a supervisor: nothing is left of them."""
+    """From a supervisor: the ranks and their descendants have ended."""
 
 
-# Between the controller and who keeps the ranks of another host.
+# Between the controller and the host keeper of another host.
 
 
 class Order(Message, frozen=True, kw_only=True):
-    """To a host, or to our own: start ranks."""
+    """To a node: start ranks. The controller's own host takes the same order."""
 
     # On each host.
     ranks: Whole
-    # What tells them of their devices.
+    # Variables that name the ranks' devices.
     environment: dict[str, str]
-    # The published candidate whose packages they need; each host has its own copy.
+    # The published candidate whose packages the ranks need; each host has its own copy.
     home: str = ""
     nodes: Whole = 1
     node: Whole = 0
-    # Where the ranks of several hosts meet.
+    # The store address at which the ranks of several hosts meet.
     rendezvous: str = ""
-    # The name of the launch; ranks say which one they belong to.
+    # The name of the launch; each rank repeats it in its `Hello`.
     launch: str
 
     def ranks_of(self, node: int) -> range:
         return range(node * self.ranks, (node + 1) * self.ranks)
 
 
-class End(Message, frozen=True):
-    """To a node: end what was ordered."""
+class EndLaunch(Message, frozen=True):
+    """To a node: end the ranks of the last order."""
 
 
-class Tell(Message, frozen=True):
-    """To a node: tell what is in the files of the ranks."""
+class ReportRequest(Message, frozen=True):
+    """To a node: send a `HostReport`."""
 
 
-class Bye(Message, frozen=True):
+class Dismiss(Message, frozen=True):
     """To a node: there will be no other order."""
 
 
-class To(Message, frozen=True):
+class BytesToRank(Message, frozen=True):
     """To a node: bytes for one of its ranks."""
 
     launch: str
@@ -205,38 +209,38 @@ class To(Message, frozen=True):
     data: bytes
 
 
-class Opened(Message, frozen=True):
+class Connected(Message, frozen=True):
     """From a node: a process has connected, as a rank does."""
 
     launch: str
     connection: Whole
 
 
-class From(Message, frozen=True):
-    """From a node: bytes from one of its ranks; none, if it has closed its end."""
+class BytesFromRank(Message, frozen=True):
+    """From a node: bytes from one of its ranks; no bytes if the rank has closed its end."""
 
     launch: str
     connection: Whole
     data: bytes
 
 
-class Left(Message, frozen=True):
-    """From a node: all that can be known on that host only."""
+class HostReport(Message, frozen=True):
+    """From a node: everything that can be known on that host only."""
 
     texts = ("supervisor", "files", "ranks")
 
     launch: str
-    # How it ended, if it has.
+    # How the supervisor ended, or "".
     supervisor: str
     # The ends of files, by name.
     files: dict[str, str]
-    # How each rank ended that has, by its number.
+    # How ranks ended, by rank.
     ranks: dict[str, str]
 
 
-OfRank = Hello | Ready | Doing | Raised | Finished
+OfRank = Hello | Ready | Activity | Raised | Finished
 ToRank = Mesh | Run | Probe
-OfSupervisor = Up | Ended | Stopped
+FromSupervisor = Up | Ended | Stopped
 ToSupervisor = Start | Stop
-OfNode = Opened | From | Left
-ToNode = Order | End | Tell | Bye | To
+FromNode = Connected | BytesFromRank | HostReport
+ToNode = Order | EndLaunch | ReportRequest | Dismiss | BytesToRank

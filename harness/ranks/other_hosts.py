@@ -1,4 +1,4 @@
-"""The other hosts of a pool: each starts ranks for every launch, and passes on what they say."""
+"""The controller's end of the other hosts of a pool, which start ranks and pass on their bytes."""
 
 from functools import cache
 
@@ -7,135 +7,146 @@ from msgspec.structs import replace
 from harness.ranks.channel import Channel
 from harness.ranks.frames import Reader, encode
 from harness.ranks.link import Link
-from harness.ranks.messages import Bye, End, Left, Message, OfNode, OfRank, Opened, Order, Tell, To
+from harness.ranks.messages import (
+    BytesToRank,
+    Connected,
+    Dismiss,
+    EndLaunch,
+    FromNode,
+    HostReport,
+    Message,
+    OfRank,
+    Order,
+    ReportRequest,
+)
 from harness.ranks.world import World
 
 
-def named(node: int) -> tuple[str, str]:
-    """What goes to a node, and what comes from there."""
+def channel_keys(node: int) -> tuple[str, str]:
+    """Return the store keys of messages to a node, and of messages from it."""
     return f"to/{node}", f"from/{node}"
 
 
 @cache
-def _met() -> "OtherHosts | None":
+def _connected() -> "OtherHosts | None":
     world = World.here()
     return OtherHosts(world) if world else None
 
 
 def other_hosts_here() -> "OtherHosts | None":
-    """The other hosts, if a launcher has started us on several."""
-    nodes = _met()
+    """Return the other hosts, connected; None unless a launcher started us on several hosts."""
+    nodes = _connected()
     return nodes if nodes and nodes.count > 1 else None
 
 
 def dismiss() -> None:
-    """No other pool will need them."""
+    """Let the other hosts go: no pool of this process will need them again."""
     nodes = other_hosts_here()
     if nodes:
         nodes.close()
 
 
-class Through:
-    """What is written to a rank of another host."""
+class RelayedSocket:
+    """Writes to one connection on another host, in place of a socket."""
 
     def __init__(self, channel: Channel, launch: str, connection: int) -> None:
         self._channel, self._launch, self._connection = channel, launch, connection
 
     def sendall(self, data: bytes) -> None:
-        self._channel.send(encode(To(self._launch, self._connection, data)))
+        self._channel.send(encode(BytesToRank(self._launch, self._connection, data)))
 
     def close(self) -> None:
-        """Its host ends it."""
+        """Do nothing: the other host closes the connection."""
 
 
 class OtherHosts:
-    """Hosts that are connected; node 0 is our own and not among them."""
+    """All hosts of a world but node 0, which is the controller's own."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        # For as long as anybody needs it.
-        self._served = world.serve_store()
+        # Held because the store ends with this object.
+        self._store = world.serve_store()
         self.count = len(world.hosts(world.connect()))
         self.links: dict[int, Link] = {}
         self._channels: dict[int, Channel] = {}
-        # Hosts that are gone, in words.
-        self.gone: list[str] = []
+        # One phrase for each host that is lost.
+        self.losses: list[str] = []
         for node in range(1, self.count):
-            channel = Channel(world.connect, *named(node))
+            channel = Channel(world.connect, *channel_keys(node))
             self._channels[node] = channel
-            self.links[node] = Link(channel.socket, f"node {node}", Reader(OfNode), node=node)
-        # What is under way, who has told of it and has yet to, and what is in the files there.
+            self.links[node] = Link(channel.socket, f"node {node}", Reader(FromNode), node=node)
         self._order: Order | None = None
-        self.told: set[int] = set()
-        self._asked: set[int] = set()
+        # Nodes that have sent a report during this order, and those that owe one.
+        self.reported: set[int] = set()
+        self._pending: set[int] = set()
+        # From the reports: the ends of files by name, and how ranks ended by rank.
         self._files: dict[str, str] = {}
-        # By rank.
         self.ended: dict[int, str] = {}
 
-    def meeting_place(self, launch: str) -> str:
-        """Where the ranks of one launch find each other."""
-        there = self._world
-        return f"{there.address}:{there.port}/{there.place}/{launch}"
+    def rendezvous(self, launch: str) -> str:
+        """Return the store address at which the ranks of a launch meet."""
+        world = self._world
+        return f"{world.address}:{world.port}/{world.store_prefix}/{launch}"
 
     def begin(self, order: Order) -> None:
-        """Have all start ranks."""
+        """Have every node start its ranks."""
         self._order = order
-        self.told.clear()
+        self.reported.clear()
         self._files.clear()
         self.ended.clear()
         for node in self.links:
-            self._say(node, replace(order, node=node))
+            self._send(node, replace(order, node=node))
 
-    def opened(self, link: Link, message: Opened) -> Link:
-        """A process there has connected, who has not said yet which rank it is."""
+    def open_link(self, link: Link, message: Connected) -> Link:
+        """Return the link of a process that has connected on the node of `link`."""
         assert link.node is not None
-        channel = self._channels[link.node]
-        through = Through(channel, message.launch, message.connection)
-        return Link(through, link.host, Reader(OfRank))
+        relayed = RelayedSocket(self._channels[link.node], message.launch, message.connection)
+        return Link(relayed, link.host, Reader(OfRank))
 
-    def take_in(self, link: Link, left: Left) -> str:
-        """Keep what a node tells; how its supervisor ended, if it has."""
+    def add_report(self, link: Link, report: HostReport) -> str:
+        """Keep a node's report; return how its supervisor ended, or ""."""
         assert link.node is not None
         assert self._order
-        self._asked.discard(link.node)
-        self.told.add(link.node)
-        self._files |= left.files
-        for name, end in left.ranks.items():
+        self._pending.discard(link.node)
+        self.reported.add(link.node)
+        self._files |= report.files
+        for name, end in report.ranks.items():
             if name.isdecimal() and int(name) in self._order.ranks_of(link.node):
                 self.ended[int(name)] = end
-        return f"the supervisor on {link.host} ended, {left.supervisor}" if left.supervisor else ""
+        how = report.supervisor
+        return f"the supervisor on {link.host} ended, {how}" if how else ""
 
     def forget(self, node: int) -> None:
-        """It is gone, and its launcher will not bring it back to us."""
-        self.gone.append(f"{self.links.pop(node).host} is gone")
+        """Drop a lost node for good: its launcher will not bring it back to this controller."""
+        self.losses.append(f"{self.links.pop(node).host} is gone")
         self._channels.pop(node).close()
-        self._asked.discard(node)
+        self._pending.discard(node)
 
     def read(self, name: str) -> str:
-        """What a process on another host left in a file, as far as it was told."""
+        """Return the end of a file of another host, as far as it was reported."""
         return self._files.get(name, "")
 
-    def ask(self) -> set[int]:
-        """Have all tell what is in their files; of those returned, who has yet to tell is left."""
-        self._asked = {node for node in self.links if self._say(node, Tell())}
-        return self._asked
+    def request_reports(self) -> set[int]:
+        """Ask every node for a report; return the nodes that owe one, a set that shrinks."""
+        self._pending = {node for node in self.links if self._send(node, ReportRequest())}
+        return self._pending
 
     def end(self) -> None:
-        """Have all end what they started, and wait for the next order."""
+        """Have every node end its ranks and wait for the next order."""
         self._order = None
         for node in self.links:
-            self._say(node, End())
+            self._send(node, EndLaunch())
 
     def close(self) -> None:
-        """There will be no other order."""
+        """Dismiss every node."""
         for node, channel in self._channels.items():
-            self._say(node, Bye())
+            self._send(node, Dismiss())
             channel.close()
         self.links.clear()
         self._channels.clear()
 
-    def _say(self, node: int, message: Message) -> bool:
-        """Whether the store took it; if not, its end is about to be noticed."""
+    def _send(self, node: int, message: Message) -> bool:
+        """Return whether the store took the message; if not, the node's end is noticed soon."""
         try:
             self._channels[node].send(encode(message))
         except OSError:

@@ -1,4 +1,4 @@
-"""Fragments as pieces and a file of safetensors, and back."""
+"""Fragments as pieces and safetensors bytes, and back."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from harness.ranks.frames import ProtocolError
 from harness.ranks.messages import Piece
 from harness.trace import Fragment
 
-# What can be judged, as numpy calls it.
+# The dtypes that can be compared, as numpy names them.
 DTYPES = {"<f8", "<f4", "<i8", "<i4", "|b1"}
 VALUES, TOKENS = "values", "tokens"
 
 
 def pack(fragments: Sequence[Fragment]) -> tuple[list[Piece], bytes]:
-    """One piece per fragment, and all their tensors."""
+    """Return one piece for each fragment, and the tensors of all fragments."""
     tensors = {}
     for number, f in enumerate(fragments):
         if f.tokens is not None:
@@ -30,10 +30,10 @@ def pack(fragments: Sequence[Fragment]) -> tuple[list[Piece], bytes]:
 
 
 def unpack(pieces: Sequence[Piece], tensors: bytes) -> list[Fragment]:
-    """The fragments; `ProtocolError` unless pieces and tensors fit exactly."""
+    """Return the fragments; raise `ProtocolError` unless pieces and tensors fit exactly."""
     try:
         found = load(tensors)
-    # What numpy has no type for, or no such shape.
+    # Numpy raises these for an unknown dtype and for an impossible shape.
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"tensors: {error}") from None
     fragments = []

@@ -1,24 +1,23 @@
-"""One end of what lies between a controller and the supervisor of its ranks."""
+"""One end of the sockets between a controller and the supervisor of its ranks."""
 
 import socket
 from collections import deque
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
-from harness.ranks.frames import Reader, encode
+from harness.ranks.frames import Reader, Received, encode
 from harness.ranks.messages import Message
 
 CHUNK = 1 << 16
-Heard = TypeVar("Heard")
 
 
-class Pipe(Generic[Heard]):
-    """Between two processes of one host and one user."""
+class Pipe(Generic[Received]):
+    """Messages between two processes of one host and one user."""
 
     def __init__(self, end: socket.socket, kinds: Any) -> None:
-        # What was read and not taken yet.
-        self.waiting: deque[Heard] = deque()
+        # Messages that were read and not handled yet.
+        self.inbox: deque[Received] = deque()
         self._socket = end
-        self._reader = Reader[Heard](kinds)
+        self._reader = Reader[Received](kinds)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -27,12 +26,12 @@ class Pipe(Generic[Heard]):
         self._socket.sendall(encode(message))
 
     def read(self) -> bool:
-        """Wait for something to be said; false once the other end is closed."""
+        """Wait for bytes and put complete messages into `inbox`; false if the peer has closed."""
         try:
             data = self._socket.recv(CHUNK)
         except ConnectionError:
             return False
-        self.waiting += self._reader.feed(data)
+        self.inbox += self._reader.feed(data)
         return bool(data)
 
     def close(self) -> None:

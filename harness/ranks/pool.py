@@ -1,16 +1,11 @@
-"""The rank pool: cases in, fragments or faults out, in the order they were submitted.
+"""The rank pool: cases go in, fragments or faults come out, in the order of submission.
 
-1. The first case starts a supervisor and its ranks; they connect back and stay.
-2. `submit` sends a case to the ranks it needs. Several may be under way; ranks take them in turn.
-3. `collect` waits for the oldest, on all sockets and the supervisor at once, with a deadline.
-4. A dead rank, an exception, a hang, garbage or a stale run id is a `Fault`. The launch is then
-   killed, never tidied; cases that waited behind the faulty one go to a fresh launch.
-5. What happens to an idle rank is a fault of the next case: nothing may go wrong unseen.
-6. A rank that is done with the oldest case may fail in a later one before its peers are done.
-   The oldest is then not to blame: a fresh launch takes all of them again, one at a time.
-7. Ranks that do not come up at all are told once: every case behind has the same fault, at once.
-8. A rank that still imports a library when its time is up is starting, and may take as long.
-9. Candidates of two folders have ranks of their own: neither sees what the other imports.
+1. The first case starts a supervisor and its ranks; they connect and stay.
+2. `submit` sends a case to the ranks that it needs. Several may be under way; ranks run them in
+   turn.
+3. `collect` waits for the oldest case, and returns its outcome or the fault of its ranks.
+
+The package docstring explains the processes behind it, and why they are built like this.
 """
 
 import itertools
@@ -32,10 +27,9 @@ from harness.ranks.placement import DEADLINE, Placement
 from harness.trace import Fault, Outcome
 from harness.untrusted import BadInput
 
-# A case of one rank.
-ANY = parse("case/1 rows=1:1 sp=1")
+ONE_RANK_CASE = parse("case/1 rows=1:1 sp=1")
 START_DEADLINE = 180.0
-# Folders of which ranks stay up while nobody asks for them; each has as many as the pool.
+# The most folders whose ranks stay up; each folder has as many ranks as the pool.
 MOST_FOLDERS = 4
 
 
@@ -44,11 +38,11 @@ class TooFewRanks(BadInput):
 
 
 class NotAtHome(BadInput):
-    """The candidate needs ranks that run in an environment of its own."""
+    """The candidate needs ranks of its own: in another environment, or for another folder."""
 
 
 class CannotStart(RuntimeError):
-    """Ranks do not come up, whatever they are asked; the fault says why."""
+    """Ranks do not start, or cannot load the candidate; `fault` has the reason."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.summary)
@@ -76,12 +70,12 @@ class RankPool:
         self.computes_on = self.placement.computes_on
         self.deadlines = Deadlines(deadline, start_deadline)
         self._nodes = nodes
-        # By how many there are of each.
-        self._beside: dict[int, RankPool] = {}
+        # Further pools, by their size.
+        self._pools_beside: dict[int, RankPool] = {}
         self._runs = itertools.count(1)
-        # The first serves whoever has no folder as well.
+        # The first also serves candidates without a folder.
         self._folder_pools = [self._new_folder_pool()]
-        # What was submitted, in order, and whose ranks have it.
+        # Submitted runs in order, each with the ranks that serve it.
         self._order: deque[tuple[FolderPool, CaseRun]] = deque()
 
     def __enter__(self) -> Self:
@@ -91,15 +85,15 @@ class RankPool:
         self.close()
 
     def start(self) -> None:
-        """Begin launching, without waiting; the first case does it otherwise."""
+        """Start ranks without waiting for them; otherwise the first case does."""
         self._folder_pools[0].start()
 
     def wait_until_ready(self) -> Fault | None:
-        """Block until every rank is up, or say why one is not."""
+        """Block until every rank is ready; return the fault if one cannot be."""
         return self._wait(self._folder_pools[0], lambda: self.is_ready)
 
     def require_ready(self) -> None:
-        """Block until every rank is up; raise `CannotStart` if one is not."""
+        """Block until every rank is ready; raise `CannotStart` if one cannot be."""
         fault = self.wait_until_ready()
         if fault:
             raise CannotStart(fault)
@@ -111,7 +105,7 @@ class RankPool:
 
     @property
     def place(self) -> dict[str, str]:
-        """Where ranks run, over what, and as far as one was ever up on which hardware."""
+        """The devices, transport and number of ranks, and their hardware once one was ready."""
         place = {
             "device": self.device,
             "devices": ", ".join(self.placement.devices),
@@ -124,7 +118,7 @@ class RankPool:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every rank is up."""
+        """Whether every rank is ready."""
         return self._folder_pools[0].is_ready
 
     def submit(
@@ -151,74 +145,75 @@ class RankPool:
         self._queue(CaseRun(case, candidate.full, candidate.folder, traced, oracle, learns))
 
     def load(self, candidate: Named) -> None:
-        """Load its code, to say early what is wrong with it.
+        """Load a candidate's code before its first case, so that its mistakes show early.
 
-        That of a stranger only a rank loads. Nobody waits for it here: `collect` raises what is
-        wrong in the place of the first outcome.
+        Foreign code is loaded on ranks only, and this does not wait for it: if it does not load,
+        the next `collect` raises the reason.
         """
         if not candidate.is_foreign:
             candidate.load()
             return
-        name, folder = candidate.full, candidate.folder
-        self._queue(CaseRun(ANY, name, folder, traced=False, loads=True, alone=True))
+        run = CaseRun(ONE_RANK_CASE, candidate.full, candidate.folder, traced=False)
+        run.is_load_only = run.is_exclusive = True
+        self._queue(run)
 
     def limits(self, candidate: Named) -> str:
-        """What it supports of single fields, as it says itself; no case may be under way."""
+        """Return the limits that a candidate states; no case may be under way."""
         if not candidate.is_foreign:
             return getattr(candidate.load(), "limits", "")
         self.load(candidate)
         while self._order:
-            case_run, _ = self._oldest()
+            case_run, _ = self._collect_run()
         return case_run.limits
 
-    def _oldest(self) -> tuple[CaseRun, Fault | None]:
-        """What came of the oldest that is under way; nobody goes on whose code does not load."""
+    def _collect_run(self) -> tuple[CaseRun, Fault | None]:
+        """Wait for the oldest run; return it and its fault, or raise if code does not load."""
         folder_pool, case_run = self._order[0]
-        fault = self._wait(folder_pool, lambda: case_run.complete)
+        fault = self._wait(folder_pool, lambda: case_run.is_complete)
         self._order.popleft()
         folder_pool.waiting.popleft()
-        if case_run.loads:
+        if case_run.is_load_only:
             if fault or case_run.refusals:
-                self._forget()
+                self._drop_runs()
             if fault:
                 raise CannotStart(fault)
             if case_run.refusals:
-                here = f"{Path.cwd()}/"
-                raise UnknownCandidate(case_run.refusals[0].replace(here, ""))
+                folder = f"{Path.cwd()}/"
+                raise UnknownCandidate(case_run.refusals[0].replace(folder, ""))
         return case_run, fault
 
     def collect(self) -> Outcome:
-        """The outcome of the oldest case under way."""
-        case_run, fault = self._oldest()
-        if case_run.loads:
+        """Return the outcome of the oldest case under way."""
+        case_run, fault = self._collect_run()
+        if case_run.is_load_only:
             return self.collect()
         return fault or case_run.outcome()
 
     def run(self, case: Case, candidate: Named, **asked: bool) -> Outcome:
-        """Submit one case and wait for it; nothing else may be under way."""
-        if any(not case_run.loads for _, case_run in self._order):
+        """Submit one case and wait for it; no other case may be under way."""
+        if any(not case_run.is_load_only for _, case_run in self._order):
             raise RuntimeError("other cases are under way; use submit and collect")
         self.submit(case, candidate, **asked)
         return self.collect()
 
     @contextmanager
     def fresh(self, ranks: int) -> Iterator["RankPool"]:
-        """Ranks that ran nothing yet; where there are several hosts, as many as these are."""
+        """Open a pool of ranks that have run nothing; on several hosts it has this one's size."""
         if self._nodes:
             self.close()
             yield self
             return
         if not self.placement.on_cpu:
-            # Devices may have no room for others beside these.
+            # Devices may have no room for more ranks.
             self.close()
         with self._like_this(ranks) as pool:
             yield pool
 
     def beside(self, ranks: int) -> "RankPool":
-        """So many ranks and no more, for as long as these are there; on this host alone."""
-        if ranks not in self._beside:
-            self._beside[ranks] = self._like_this(ranks)
-        return self._beside[ranks]
+        """Return a pool of exactly so many ranks on this host, which closes with this pool."""
+        if ranks not in self._pools_beside:
+            self._pools_beside[ranks] = self._like_this(ranks)
+        return self._pools_beside[ranks]
 
     def _like_this(self, ranks: int) -> "RankPool":
         pool = RankPool(
@@ -234,40 +229,31 @@ class RankPool:
     def close(self) -> None:
         """Stop every rank. The pool can be used again; it then starts afresh."""
         self._order.clear()
-        self._end_each(FolderPool.close, RankPool.close)
+        with ExitStack() as stack:
+            for each in self._parts():
+                stack.callback(each.close)
 
     def kill(self) -> None:
         """End every process at once; cases under way will go to a fresh launch."""
-        self._end_each(FolderPool.kill, RankPool.kill)
+        with ExitStack() as stack:
+            for each in self._parts():
+                stack.callback(each.kill)
 
-    def _end_each(
-        self, end: Callable[[FolderPool], None], end_pool: Callable[["RankPool"], None]
-    ) -> None:
-        """All of them, also where one cannot be ended."""
-        with ExitStack() as every:
-            for pool in self._beside.values():
-                every.callback(end_pool, pool)
-            for folder_pool in self._folder_pools:
-                every.callback(end, folder_pool)
+    def _parts(self) -> list["RankPool | FolderPool"]:
+        return [*self._pools_beside.values(), *self._folder_pools]
 
     def pids(self) -> list[int]:
-        """The supervisor, then its ranks in order; of each folder's."""
-        launches = [
-            folder_pool.dispatcher.launch
-            for folder_pool in self._folder_pools
-            if folder_pool.dispatcher
-        ]
-        return [
-            pid
-            for launch in launches
-            for pid in (
-                launch.host.supervisor.process.pid,
-                *(launch.links[rank].pid for rank in sorted(launch.links)),
-            )
-        ]
+        """Return, for each folder, the pid of its supervisor, then those of its ranks in order."""
+        pids = []
+        for folder_pool in self._folder_pools:
+            if folder_pool.dispatcher:
+                launch = folder_pool.dispatcher.launch
+                pids.append(launch.host.supervisor.process.pid)
+                pids += [launch.links[rank].pid for rank in sorted(launch.links)]
+        return pids
 
     def logs(self) -> dict[int, str]:
-        """The end of what each rank printed so far."""
+        """Return the end of each rank's output."""
         dispatcher = self._folder_pools[0].dispatcher
         return dispatcher.launch.logs() if dispatcher else {}
 
@@ -278,7 +264,7 @@ class RankPool:
         folder_pool.start()
 
     def _serving(self, folder: str) -> FolderPool:
-        """The ranks that serve this folder; those of another make room where there are many."""
+        """Return the ranks that serve a folder; if there are many, idle ranks change to it."""
         for folder_pool in self._folder_pools:
             if not folder or folder_pool.folder in ("", folder):
                 folder_pool.folder = folder_pool.folder or folder
@@ -291,12 +277,11 @@ class RankPool:
             )
         if idle and (self._nodes or len(self._folder_pools) >= MOST_FOLDERS):
             idle.close()
-            # The last to be asked to make room again.
+            # Move it to the end, where the search for idle ranks comes last.
             self._folder_pools.remove(idle)
-            self._folder_pools.append(idle)
         else:
             idle = self._new_folder_pool()
-            self._folder_pools.append(idle)
+        self._folder_pools.append(idle)
         idle.folder = folder
         return idle
 
@@ -306,20 +291,20 @@ class RankPool:
 
         return FolderPool(launch, self._runs, self.deadlines)
 
-    def _forget(self) -> None:
-        """Nobody will ask for what is under way."""
+    def _drop_runs(self) -> None:
+        """Forget every run under way, and kill the ranks that have one."""
         self._order.clear()
         for folder_pool in self._folder_pools:
-            busy = any(case_run.run for case_run in folder_pool.waiting)
+            is_busy = any(case_run.run for case_run in folder_pool.waiting)
             folder_pool.waiting.clear()
-            if busy:
+            if is_busy:
                 folder_pool.kill()
 
     def _wait(self, folder_pool: FolderPool, until: Callable[[], bool]) -> Fault | None:
         try:
             return folder_pool.wait(until)
         except BaseException:
-            # Ctrl-C, most likely: leave nothing behind, not even for the caller to close.
-            self._forget()
+            # Most likely a Ctrl-C. Leave nothing behind: the caller may not close the pool.
+            self._drop_runs()
             self.kill()
             raise

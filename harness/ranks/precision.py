@@ -1,7 +1,7 @@
-"""What a dtype promises also holds on hardware that is faster without.
+"""Switch off the hardware shortcuts by which a matmul is less precise than its dtype.
 
-A rank keeps it for good. A controller keeps it while plain training computes beside ranks: what
-else runs in that process is not ours.
+A rank switches them off for good. A controller does so only while plain training computes beside
+ranks, because other code runs in that process as well.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-# Each lets a matmul compute, or add up, in less than its dtype.
+# Each lets a matmul compute, or accumulate, in less than its dtype.
 SHORTCUTS: tuple[tuple[Any, str], ...] = (
     (torch.backends.cuda.matmul, "allow_tf32"),
     (torch.backends.cudnn, "allow_tf32"),
@@ -20,14 +20,14 @@ SHORTCUTS: tuple[tuple[Any, str], ...] = (
 
 
 def keep() -> None:
-    """No shortcuts from now on."""
+    """Switch all shortcuts off for this process."""
     for shortcut in SHORTCUTS:
         setattr(*shortcut, False)
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """No shortcuts in here."""
+    """Switch all shortcuts off in a block, and restore them afterwards."""
     before = [getattr(*shortcut) for shortcut in SHORTCUTS]
     keep()
     try:

@@ -1,20 +1,20 @@
-"""When a process of ours ends, as something that can be waited for like a socket."""
+"""Wait for the end of a process as for a socket."""
 
 import contextlib
 import os
 import threading
 import time
-from pathlib import Path
+
+from harness.ranks.descendants import stat_fields
 
 POLL = 0.05
 
 
 def exit_handle(pid: int) -> int:
-    """A descriptor that becomes readable once the process has ended; `ProcessLookupError` if there
-    is none.
+    """Return a descriptor that is readable once the process has ended.
 
-    Some kernels, as those of sandboxes, have no handles for processes, and some builds of Python
-    do not ask for them: then somebody looks.
+    Raise `ProcessLookupError` if there is no such process. Kernels of some sandboxes and some
+    builds of Python have no process handles; then a thread polls.
     """
     try:
         return os.pidfd_open(pid)
@@ -22,24 +22,23 @@ def exit_handle(pid: int) -> int:
         raise
     except (AttributeError, OSError):
         os.kill(pid, 0)
-        end, told = os.pipe()
-        threading.Thread(target=_look, args=(pid, told), daemon=True).start()
-        return end
+        readable, writable = os.pipe()
+        threading.Thread(target=_poll, args=(pid, writable), daemon=True).start()
+        return readable
 
 
-def _look(pid: int, told: int) -> None:
+def _poll(pid: int, writable: int) -> None:
     while _is_running(pid):
         time.sleep(POLL)
-    # A word, and not just an end: a fork of ours may hold this one open. Perhaps nobody listens.
+    # Closing is not enough: a forked child may hold this end open. The reader may have closed.
     with contextlib.suppress(BrokenPipeError):
-        os.write(told, b".")
-    os.close(told)
+        os.write(writable, b".")
+    os.close(writable)
 
 
 def _is_running(pid: int) -> bool:
     try:
-        status = Path(f"/proc/{pid}/stat").read_text()
+        # A zombie has ended, and waits for its parent to ask how.
+        return stat_fields(pid)[0] not in "ZX"
     except OSError:
         return False
-    # Behind the name, which may hold anything. A zombie has ended, and waits to be asked how.
-    return status.rpartition(")")[2].split()[0] not in "ZX"

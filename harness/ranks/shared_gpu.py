@@ -1,8 +1,8 @@
-"""Whether ranks can share a GPU over NCCL, which older ones refuse and newer ones may hang in."""
+"""Try whether ranks can share a GPU over NCCL: older NCCLs refuse it, newer ones may hang."""
 
 from harness.candidates import locate
 from harness.case import parse
-from harness.ranks.hardware import loaded_nccl
+from harness.ranks.hardware import nccl_version
 from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
 from harness.trace import Fault
@@ -13,13 +13,13 @@ START_DEADLINE, DEADLINE = 120.0, 30.0
 
 
 def why_not(placement: Placement, ranks: int) -> str:
-    """What came of trying, or nothing if it went well; an NCCL too old is not even tried."""
-    version = loaded_nccl()
+    """Return why ranks cannot share a GPU, or ""; an NCCL that is too old is not tried."""
+    version = nccl_version()
     if version is None:
         return "and this torch has loaded no NCCL"
     if version < OLDEST:
         return f"which NCCL {version[0]}.{version[1]} refuses and NCCL 2.30 may not"
-    # Attention exchanges by all-to-all, and every rank takes part in the reduction of gradients.
+    # Its attention uses all-to-all, and its gradients are reduced over all ranks.
     case = parse(f"case/1 rows={','.join(['3:111'] * (ranks // 2))} sp=2 dp={ranks // 2}")
     with RankPool(ranks, placement, deadline=DEADLINE, start_deadline=START_DEADLINE) as pool:
         outcome = pool.run(case, locate(CANDIDATE))

@@ -1,6 +1,7 @@
-"""A controller's end of a supervisor; one that has nothing to do waits for the next launch.
+"""The controller's end of a supervisor, and the idle supervisors that wait for the next launch.
 
-To import torch is most of what a launch costs, and every fault takes a fresh launch.
+Importing torch is most of what a launch costs, and every fault needs a fresh launch: a supervisor
+that has imported it is worth keeping.
 """
 
 import atexit
@@ -20,56 +21,60 @@ import harness
 from harness.importing import SAFE_PATH
 from harness.ranks import launch_folder, supervisor_process
 from harness.ranks.descendants import ADDRESS, kill_below, kill_group, sweep
-from harness.ranks.messages import OfSupervisor, Start, Stop, Stopped, Up
+from harness.ranks.messages import FromSupervisor, Start, Stop, Stopped, Up
 from harness.ranks.pipe import Pipe
 from harness.ranks.process_exit import exit_handle
 from harness.ranks.supervisor_process import CONTROLLER
 from harness.watch.flight_recorder import ENVIRONMENT
 
-# How long one may take to end its ranks, and how many wait that have none.
+# Seconds that a supervisor may take to end its ranks, and how many may be idle.
 PATIENCE, MOST_IDLE = 2.0, 4
-# The file of its folder that it prints to.
+# The file in its folder that a supervisor prints to.
 OUTPUT = "supervisor"
-# pytest says there what it is at; it is another for every launch.
+# pytest changes this variable for every test, which makes no difference to a supervisor.
 PASSING = "PYTEST_CURRENT_TEST"
+# The starting process, interpreter, temporary folder and environment of a supervisor.
+Origin = tuple[int, str, str, dict[str, str]]
+
+
+def _origin(python: str) -> Origin:
+    environment = {name: value for name, value in os.environ.items() if name != PASSING}
+    return os.getpid(), python, tempfile.gettempdir(), environment
 
 
 class Supervisor:
-    """A process that starts ranks, in a folder that goes with it."""
+    """A process that starts ranks, and the folder that is removed with it."""
 
     def __init__(self, python: str) -> None:
+        self.origin = _origin(python)
         self.folder = launch_folder.make()
         self._held = launch_folder.hold(self.folder)
         self.address = str(self.folder / "controller")
         self._is_up = False
         self._output = os.open(self.folder / OUTPUT, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        ours, theirs = socket.socketpair()
-        self.pipe = Pipe[OfSupervisor](ours, OfSupervisor)
-        try:
-            with theirs:
+        own_end, its_end = socket.socketpair()
+        self.pipe = Pipe[FromSupervisor](own_end, FromSupervisor)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._discard)
+            with its_end:
                 self.process = subprocess.Popen(
                     [python, "-m", supervisor_process.__name__],
                     env=self._environment(),
-                    stdin=theirs.fileno(),
+                    stdin=its_end.fileno(),
                     stdout=self._output,
                     stderr=subprocess.STDOUT,
-                    # Its own session: a Ctrl-C at the terminal is for the controller alone.
+                    # A session of its own: a Ctrl-C at the terminal is for the controller alone.
                     start_new_session=True,
                 )
-            try:
-                # Readable once it has ended.
-                self.handle = exit_handle(self.process.pid)
-            except BaseException:
-                kill_group(self.process.pid)
-                self.process.wait()
-                raise
-        except BaseException:
-            self._discard()
-            raise
+            undo.callback(self.process.wait)
+            undo.callback(kill_group, self.process.pid)
+            # Readable once the process has ended.
+            self.handle = exit_handle(self.process.pid)
+            undo.pop_all()
 
     def _environment(self) -> dict[str, str]:
         source = str(Path(harness.__file__).parent.parent)
-        # An empty one would be the current folder.
+        # An empty path would mean the current folder.
         paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         return {
             **os.environ,
@@ -78,30 +83,31 @@ class Supervisor:
             CONTROLLER: str(os.getpid()),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(paths),
-            # What lies in the current folder may be a stranger's: nothing of it is imported.
+            # Import nothing from the current folder, which may hold a stranger's files.
             **SAFE_PATH,
         }
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be given a launch."""
+        """Whether it can serve another launch."""
         return self.process.poll() is None and (self.folder / OUTPUT).exists()
 
     def start(self, order: Start) -> None:
-        """Without waiting. If it is about to be gone, its handle says so."""
+        """Have it start ranks, without waiting for them."""
+        # Sending fails only if it is exiting, and then `handle` becomes readable.
         with contextlib.suppress(OSError):
             self.pipe.send(order)
 
-    def receive(self) -> Iterator[OfSupervisor]:
-        """What it says, now that there is something to be read."""
+    def receive(self) -> Iterator[FromSupervisor]:
+        """Read once from the pipe, which has to be readable, and yield the messages."""
         self.pipe.read()
-        while self.pipe.waiting:
-            message = self.pipe.waiting.popleft()
+        while self.pipe.inbox:
+            message = self.pipe.inbox.popleft()
             self._is_up |= isinstance(message, Up)
             yield message
 
     def stop(self) -> bool:
-        """Have it end its ranks; whether it did, and is good for others."""
+        """Have it end its ranks; return whether it did so and can serve another launch."""
         if not self._is_up and not select.select([self.pipe], [], [], 0)[0]:
             return False
         with contextlib.suppress(OSError):
@@ -115,14 +121,15 @@ class Supervisor:
         return False
 
     def output(self, most: int) -> bytes:
-        """The end of what it printed."""
+        """Return the end of what it printed, at most so many bytes."""
         size = os.fstat(self._output).st_size
         return os.pread(self._output, most, max(0, size - most))
 
     def clear(self) -> bool:
-        """Remove what a launch left; whether the folder is there for another.
+        """Remove the files of a launch; return whether the folder can serve another.
 
-        A rank whose socket was closed before it was ended takes us for gone, and the folder along.
+        It cannot if a rank's socket was closed before the rank was ended: the rank then believed
+        that its controller had ended, and removed the folder.
         """
         for entry in self.folder.glob("*"):
             if entry.name == OUTPUT:
@@ -134,12 +141,12 @@ class Supervisor:
         return (self.folder / OUTPUT).exists()
 
     def end(self) -> None:
-        """Every process, at once, and the folder."""
+        """Kill it and every process that belongs to it, and remove the folder."""
         if self.process.returncode is None:
-            # What ranks left behind has come to it.
+            # It has adopted the processes that its ranks left behind.
             kill_below([self.process.pid])
             kill_group(self.process.pid)
-        # Processes that left their session as well.
+        # Find those that left its session, too.
         sweep(self.address)
         self.process.wait()
         os.close(self.handle)
@@ -152,47 +159,40 @@ class Supervisor:
         os.close(self._held)
 
 
-# The process, interpreter, temporary folder and environment that a supervisor is for.
-Kind = tuple[int, str, str, dict[str, str]]
 _LOCK = threading.Lock()
-# Supervisors that wait for work, the latest last.
-_IDLE: list[tuple[Kind, Supervisor]] = []
+# Supervisors without ranks, the latest last.
+_IDLE: list[Supervisor] = []
 
 
-def _kind(python: str) -> Kind:
-    environment = {name: value for name, value in os.environ.items() if name != PASSING}
-    return os.getpid(), python, tempfile.gettempdir(), environment
-
-
-def take(python: str) -> tuple[Kind, Supervisor]:
-    """One that waits and was started as a new one would be, or a new one; and of what kind."""
-    kind = _kind(python)
+def take(python: str) -> Supervisor:
+    """Return an idle supervisor of the present origin, or else a new one."""
+    origin = _origin(python)
     with _LOCK:
-        for entry in reversed(_IDLE):
-            if entry[0] == kind:
-                _IDLE.remove(entry)
-                if entry[1].is_alive:
-                    return entry
-                entry[1].end()
-    return kind, Supervisor(python)
+        for idle in reversed(_IDLE):
+            if idle.origin == origin:
+                _IDLE.remove(idle)
+                if idle.is_alive:
+                    return idle
+                idle.end()
+    return Supervisor(python)
 
 
-def give_back(kind: Kind, supervisor: Supervisor) -> None:
-    """It has ended its ranks, and may serve others."""
-    if not supervisor.clear():
+def give_back(supervisor: Supervisor) -> None:
+    """Have a supervisor end its ranks; keep it idle for another launch, or end it as well."""
+    if not (supervisor.stop() and supervisor.clear()):
         supervisor.end()
         return
     with _LOCK:
-        _IDLE.append((kind, supervisor))
-        late = [_IDLE.pop(0)[1] for _ in _IDLE[MOST_IDLE:]]
-    for each in late:
+        _IDLE.append(supervisor)
+        surplus = [_IDLE.pop(0) for _ in _IDLE[MOST_IDLE:]]
+    for each in surplus:
         each.end()
 
 
 @atexit.register
 def _end_all() -> None:
     while _IDLE:
-        (owner, *_), supervisor = _IDLE.pop()
-        # A fork of its owner has none.
-        if owner == os.getpid():
+        supervisor = _IDLE.pop()
+        # A fork of the controller inherits the list, and does not own its supervisors.
+        if supervisor.origin[0] == os.getpid():
             supervisor.end()

@@ -1,9 +1,9 @@
-"""The process between a controller and its ranks: it starts them, knows each, and ends them.
+"""The supervisor: the process between a controller and its ranks, which starts and ends them.
 
-It imports torch once and serves one launch after the other. It runs nothing of a candidate. When
-its controller is gone it goes too, with all that it started: ranks notice that by their sockets,
-which helps neither while they are still being started nor against a rank that is stopped or has
-started processes of its own. And somebody has to remove the folder after the last of them.
+It imports torch once, serves one launch after the other, and runs no code of a candidate. When its
+controller ends, it ends every process that belongs to it, removes their folder, and ends as well.
+Ranks also notice the end of the controller by their sockets; but not while they are being started,
+not if they are stopped, and not for processes that they started.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import importlib
 import os
 import select
 import shutil
+import signal
 import socket
 import threading
 from pathlib import Path
@@ -23,8 +24,8 @@ from harness.ranks.descendants import (
     adopt_orphans,
     bury_all_below,
     kill_below,
+    signal_when_orphaned,
     sweep,
-    wake_when_orphaned,
 )
 from harness.ranks.messages import Start, Stopped, ToSupervisor, Up
 from harness.ranks.pipe import Pipe
@@ -33,32 +34,32 @@ from harness.ranks.process_exit import exit_handle
 CONTROLLER = "HARNESS_CONTROLLER"
 
 
-def _controller() -> int | None:
-    """What becomes readable when the process that started us is gone; nothing if it is."""
+def _controller_handle() -> int | None:
+    """Return a descriptor that is readable once the controller has ended; None if it has."""
     pid = int(os.environ.pop(CONTROLLER))
     try:
-        # Not a pipe: a fork of the controller would keep it open.
+        # The pipe is no substitute: a fork of the controller would keep it open.
         handle = exit_handle(pid)
     except ProcessLookupError:
         return None
-    # If it ended before we looked, the number may be somebody else's by now.
+    # If it ended before the handle was opened, the number may be another process's by now.
     return handle if os.getppid() == pid else None
 
 
-def _watch(controller: int | None, address: str) -> None:
+def _end_with_controller(controller: int | None, address: str) -> None:
     if controller is not None:
         select.select([controller], [], [])
     kill_below([os.getpid()])
     sweep(address)
     folder = Path(address).parent
-    # The main thread may be putting files there at this moment.
+    # The main thread may be writing files there meanwhile.
     while folder.exists():
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
-def _pipe() -> Pipe[ToSupervisor]:
-    """Ours alone: what is started here would read from it."""
+def _take_pipe() -> Pipe[ToSupervisor]:
+    """Return the pipe that is standard input, and close that: ranks would inherit it."""
     end = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -67,37 +68,38 @@ def _pipe() -> Pipe[ToSupervisor]:
 
 
 def main() -> None:
-    controller, address = _controller(), os.environ[ADDRESS]
-    wake_when_orphaned()
+    controller, address = _controller_handle(), os.environ[ADDRESS]
+    # It may be stopped by then, and notices nothing before it goes on.
+    signal_when_orphaned(signal.SIGCONT)
     launch_folder.hold(Path(address).parent)
     adopt_orphans()
-    pipe = _pipe()
-    watch = threading.Thread(target=_watch, args=(controller, address), daemon=True)
+    pipe = _take_pipe()
+    watch = threading.Thread(target=_end_with_controller, args=(controller, address), daemon=True)
     watch.start()
     with without_a_search_for_garbage():
-        # What is imported here, ranks that are forked need not import.
+        # Forked ranks need not import these again.
         for module in ("harness.ranks.agent", "harness.ranks.case_loop"):
             importlib.import_module(module)
-        # Ranks are forked from here. A search would copy the memory that all these objects lie in.
+        # A garbage collection in a fork would copy the memory of all these objects.
         gc.freeze()
     try:
-        # A controller that does not take it is about to be gone.
+        # Sending fails only if the controller has ended.
         with contextlib.suppress(BrokenPipeError):
             pipe.send(Up())
             _serve(pipe)
     finally:
         kill_below([os.getpid()])
-    # It ends this process.
+    # The thread ends this process.
     watch.join()
 
 
 def _serve(pipe: Pipe[ToSupervisor]) -> None:
-    """Until the controller closes its end."""
+    """Start and end ranks as the controller asks, until it closes its end."""
     from harness.ranks.agent import Agent
 
-    while pipe.waiting or pipe.read():
-        # An order for many ranks comes in several pieces.
-        if pipe.waiting and isinstance(message := pipe.waiting.popleft(), Start):
+    while pipe.inbox or pipe.read():
+        # After one read a large message may still be incomplete.
+        if pipe.inbox and isinstance(message := pipe.inbox.popleft(), Start):
             Agent(message, pipe).run()
             bury_all_below()
             pipe.send(Stopped())

@@ -1,4 +1,4 @@
-"""What a candidate says before it runs: code of its own, and so it is asked on ranks only."""
+"""Load a candidate and ask what it supports: both run its code, and so only ranks do it."""
 
 from torch.distributed import get_world_size
 
@@ -9,51 +9,54 @@ from harness.candidates.registry import UnknownCandidate
 from harness.case import Case
 from harness.case.stated import BadField, outside, require_readable
 from harness.importing import without_a_search_for_garbage
+from harness.ranks.messages import Run
 from harness.watch.recorder import RECEIVED, Recorder
 
-# Where a rank is while it asks; a run that ends here has shown nothing of a step.
+# The progress of a rank during the question; a run that fails here shows nothing of the step.
 ASKING = "supports()"
-# What a candidate's limits say of these does not hold for the oracle.
+# Fields for which the limits of a candidate do not bind its oracle, which runs in fp64.
 OF_WHAT_IS_JUDGED = ("dtype", "mixed")
 
 
-def willing(
-    name: str, folder: str, case: Case, recorder: Recorder, oracle: bool
-) -> tuple[Candidate | None, str, str]:
-    """The candidate, if it runs this case; or nothing, why not, and all limits if it is that."""
-    recorder.reached(ASKING)
-    candidate = _load(name, folder)
+def load(request: Run, case: Case, recorder: Recorder) -> tuple[Candidate | None, str, str]:
+    """Return the candidate if it is to run the case; or None, a refusal, and its limits.
+
+    Limits are returned only if they exclude the case, or if the candidate was only to be loaded.
+    """
+    if request.is_load_only:
+        return None, *_try_to_load(request)
+    recorder.note_progress(ASKING)
+    candidate = _load(request)
     limits = getattr(candidate, "limits", "")
-    beyond = outside(case, limits, get_world_size(), OF_WHAT_IS_JUDGED if oracle else ())
-    with asking(oracle=oracle):
-        reason = f"its limits are {beyond}" if beyond else candidate.supports(case)
-    recorder.reached(RECEIVED)
+    ignored = OF_WHAT_IS_JUDGED if request.oracle else ()
+    limit = outside(case, limits, get_world_size(), ignored)
+    with asking(oracle=request.oracle):
+        reason = f"its limits are {limit}" if limit else candidate.supports(case)
+    recorder.note_progress(RECEIVED)
     if reason is None:
         return candidate, "", ""
     if not isinstance(reason, str) or not reason:
         raise TypeError(f"supports() returned {reason!r}; return None, or say in words why not")
-    return None, reason, limits if beyond else ""
+    return None, reason, limits if limit else ""
 
 
-def loaded(
-    name: str, folder: str, _case: Case, _recorder: Recorder, _oracle: bool
-) -> tuple[None, str, str]:
-    """Nothing that runs; what is wrong with the code of the candidate, or else its limits."""
+def _try_to_load(request: Run) -> tuple[str, str]:
+    """Return what is wrong with the code of the candidate, or else its limits."""
     try:
-        limits = getattr(_load(name, folder), "limits", "")
+        limits = getattr(_load(request), "limits", "")
         require_readable(limits)
     except UnknownCandidate as error:
-        return None, str(error), ""
+        return str(error), ""
     except BadField as error:
-        return None, f"candidate={name}: {error}", ""
-    return None, "", limits
+        return f"candidate={request.candidate}: {error}", ""
+    return "", limits
 
 
-def _load(name: str, folder: str) -> Candidate:
-    put_first(folder)
+def _load(request: Run) -> Candidate:
+    put_first(request.folder)
     try:
         with without_a_search_for_garbage():
-            return locate(name).load()
+            return locate(request.candidate).load()
     finally:
-        # Where it does not load, that may be why.
-        require_own(folder)
+        # A module from another folder may be the reason why it does not load.
+        require_own(request.folder)

@@ -1,4 +1,4 @@
-"""What the threads of a rank are doing."""
+"""The stacks of a rank's threads, and the imports under way in them."""
 
 import sys
 import threading
@@ -6,10 +6,10 @@ import traceback
 from types import FrameType
 
 
-def frames_of_threads() -> dict[str, FrameType]:
-    """Where each thread is but the one that asks; the main one, and torch's own, come last.
+def thread_frames() -> dict[str, FrameType]:
+    """Return the frame of every thread but the calling one; main comes near the end, torch's last.
 
-    Torch's threads run backward on a GPU, and then the main one only waits for them.
+    Torch's own threads run backward on a GPU, and then the main thread only waits for them.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread()
@@ -20,14 +20,14 @@ def frames_of_threads() -> dict[str, FrameType]:
     }
 
     def place(name: str) -> int:
-        # A thread that Python did not start is a dummy to it, once it has looked.
+        # Python names a thread that it did not start "Dummy", if that has run Python code.
         return 1 if name == main.name else 2 * name.startswith(("torch's", "Dummy"))
 
     return {name: frames[name] for name in sorted(frames, key=place)}
 
 
-def stacks(frames: dict[str, FrameType]) -> list[str]:
-    """The last calls of each; threads are named where there are several."""
+def format_stacks(frames: dict[str, FrameType]) -> list[str]:
+    """Return the last calls of each thread; threads are named if there are several."""
     lines: list[str] = []
     for name, frame in frames.items():
         lines += [f"  thread {name}\n"] if len(frames) > 1 else []
@@ -35,8 +35,8 @@ def stacks(frames: dict[str, FrameType]) -> list[str]:
     return lines
 
 
-def being_imported(frame: FrameType | None) -> str:
-    """The module that was asked for first, of those whose import is under way."""
+def module_being_imported(frame: FrameType | None) -> str:
+    """Return the module whose import was requested first in this stack, or ""."""
     name = ""
     while frame is not None:
         code = frame.f_code

@@ -1,4 +1,4 @@
-"""All that a case needs of a device, touched once before the first."""
+"""Use everything on a device that a case needs, once before the first case."""
 
 from contextlib import suppress
 
@@ -11,12 +11,12 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def warm_up(device: torch.device) -> None:
-    """Have libraries loaded, kernels found and buffers pinned before any case is timed.
+    """Load libraries, find kernels and pin buffers before any case is timed.
 
-    On a cold disk, and for several processes on one device, that can outlast a case's deadline.
+    From a cold disk, or for several processes on one device, this can outlast a case's deadline.
     """
     for dtype in DTYPES:
-        # What cannot run here is for a case to find.
+        # A case will report what cannot run on this device.
         with suppress(RuntimeError):
             _small_step(device, dtype)
     dist.all_reduce(torch.ones(1, device=device))
@@ -24,10 +24,10 @@ def warm_up(device: torch.device) -> None:
 
 
 def _small_step(device: torch.device, dtype: torch.dtype) -> None:
-    """A bit of everything that a model does -> T tokens, D hidden dims, M heads, V words."""
+    """Do a bit of everything that a model does -> T tokens, D hidden dims, M heads, V words."""
     table = nn.Embedding(4, 8, device=device, dtype=dtype)
     x_TD = F.rms_norm(table(torch.arange(4, device=device)), (8,))
-    # As kernels want it, with a batch of one.
+    # Kernels expect a batch dimension, here of one.
     q_MTH = (x_TD @ x_TD.mT @ x_TD).unflatten(1, (1, 8)).transpose(0, 1)[None]
     attended_MTH = F.scaled_dot_product_attention(q_MTH, q_MTH, q_MTH, is_causal=True)[0]
     logits_TV = attended_MTH.transpose(0, 1).flatten(1) @ table.weight.mT

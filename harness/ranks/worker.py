@@ -1,7 +1,7 @@
-"""A rank, as its supervisor starts it. No pytest, no hypothesis, no judgement here.
+"""The program of a rank. It imports no pytest, no hypothesis and no code that judges.
 
-The first thing a rank does is to connect to its controller, before it imports anything heavy, so
-that its death can be noticed from then on.
+A rank connects to its controller before it imports anything heavy, so that its death is noticed
+from then on.
 """
 
 import faulthandler
@@ -16,35 +16,31 @@ from harness.ranks.controller_link import Controller
 from harness.ranks.descendants import adopt_orphans
 
 
-def stand_alone() -> None:
-    """Forked, it would end with its supervisor's group, and with its handlers of signals."""
+def main() -> None:
+    index, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     if os.getpgrp() != os.getpid():
+        # A fork inherits the process group and the signal handlers of its supervisor.
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt_orphans()
-
-
-def main() -> None:
-    index, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    stand_alone()
     controller = Controller(index)
-    # Native code that aborts leaves no other word of where it was called from.
+    # Native code that aborts leaves no other trace of where it was called.
     faulthandler.enable((controller.folder / f"crash.{index}").open("w"))
 
-    from harness.ranks.case_loop import Serving
+    from harness.ranks.case_loop import CaseLoop
 
-    Serving(controller, index, local).serve()
+    CaseLoop(controller, index, local).serve()
 
 
 def run() -> None:
-    """Until the controller has no more cases; whatever goes wrong is in the log of the rank."""
-    # What was cached of places that another environment named.
+    """Run cases until the controller closes the socket; print any exception to the rank's log."""
+    # A fork inherits caches that belong to the supervisor's environment.
     importlib.invalidate_caches()
     tempfile.tempdir = None
     try:
         main()
-    except Exception:  # noqa: BLE001 - whoever forked us would keep it to himself
+    except Exception:  # noqa: BLE001 - the code that forked this process would not print it
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

@@ -1,8 +1,8 @@
-"""Processes that a launcher has started on several hosts, as torchrun, srun or accelerate do.
+"""The processes that a launcher such as torchrun, srun or accelerate started on several hosts.
 
-Together they are the ranks of one pool. The first of all is the controller; on every other host
-the first one there keeps the ranks of that host; the others have nothing to do, and end. What they
-say to each other goes through the store of torch.distributed that the launcher has for them.
+Together they make one pool. Rank 0 becomes the controller. The lowest rank of every other host
+keeps the ranks of that host; all other processes have nothing to do and end. Controller and hosts
+talk through the store of torch.distributed whose address the launcher gives them.
 """
 
 import os
@@ -19,22 +19,22 @@ from harness.untrusted import BadInput
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-# What all launchers tell the processes that they start.
+# The variables that every launcher sets.
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# How long the last of them may take to come.
+# How long the last process may take to start.
 PATIENCE = timedelta(seconds=300)
-# What torchrun tells of the attempt.
+# The variables by which torchrun distinguishes one attempt from the next.
 ATTEMPT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-class NotTogether(BadInput):
-    """They are not all there, or not as many on each host."""
+class IncompleteWorld(BadInput):
+    """Some processes of the launcher are missing, or hosts have different numbers of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process, and where it meets the others."""
+    """This process among those of its launcher, and the address of their store."""
 
     rank: int
     size: int
@@ -43,13 +43,13 @@ class World:
 
     @classmethod
     def here(cls) -> Self | None:
-        """Nothing where no launcher has started others beside us."""
-        told = [os.environ.get(name, "") for name in NAMES]
-        if ADDRESS in os.environ or not all(told):
+        """Return the world of this process; None if no launcher started other processes too."""
+        values = [os.environ.get(name, "") for name in NAMES]
+        if ADDRESS in os.environ or not all(values):
             return None
-        rank, size, address, port = told
+        rank, size, address, port = values
         if not (rank.isdecimal() and size.isdecimal() and port.isdecimal()):
-            raise NotTogether(
+            raise IncompleteWorld(
                 f"RANK={rank} WORLD_SIZE={size} MASTER_PORT={port}: use whole numbers, or unset "
                 "them to run without a launcher"
             )
@@ -60,29 +60,28 @@ class World:
         return self.rank == 0
 
     @property
-    def place(self) -> str:
-        """Where in the store is all that is ours: elsewhere each time that a launcher restarts."""
-        told = (os.environ.get(name, "") for name in ATTEMPT)
-        return "/".join(("harness", *told))
+    def store_prefix(self) -> str:
+        """The prefix of the harness's keys in the store; a launcher's restart gives another."""
+        return "/".join(("harness", *(os.environ.get(name, "") for name in ATTEMPT)))
 
     def connect(self) -> "Store":
-        """To the store, anew for everybody who may have to wait there."""
+        """Open a connection to the store; a thread that may block there needs one of its own."""
         from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
         try:
             store = TCPStore(self.address, self.port, is_master=False, timeout=PATIENCE)
         except DistError as error:
             where = f"MASTER_ADDR={self.address} MASTER_PORT={self.port}"
-            raise NotTogether(f"{where}: nothing answers there: {error}") from None
-        return PrefixStore(self.place, store)
+            raise IncompleteWorld(f"{where}: nothing answers there: {error}") from None
+        return PrefixStore(self.store_prefix, store)
 
     def serve_store(self) -> "Store | None":
-        """For as long as it is held, where the launcher has none itself."""
+        """Start the store and return it, unless the launcher has one; it ends with its object."""
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         if not self.is_first or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             return None
-        # At this address alone: torch would listen on all that the host has.
+        # Listen at this address only: torch would listen at every address of the host.
         listener = socket.create_server((self.address, self.port)).detach()
         return TCPStore(
             self.address,
@@ -93,29 +92,29 @@ class World:
         )
 
     def hosts(self, store: "Store") -> list[list[int]]:
-        """The ranks that the launcher has on each host."""
+        """Wait for all processes; return the ranks of each host."""
         from torch.distributed import DistError
 
         on_host = defaultdict[bytes, list[int]](list)
-        store.set(f"host/{self.rank}", _this_host())
+        store.set(f"host/{self.rank}", _host_id())
         for rank in range(self.size):
             try:
                 on_host[store.get(f"host/{rank}")].append(rank)
             except DistError:
-                raise NotTogether(
+                raise IncompleteWorld(
                     f"WORLD_SIZE={self.size}: process {rank} did not come within "
                     f"{PATIENCE.total_seconds():g} s; unset RANK to run without a launcher"
                 ) from None
         hosts = sorted(on_host.values())
         counts = {len(ranks) for ranks in hosts}
         if len(counts) > 1:
-            raise NotTogether(
+            raise IncompleteWorld(
                 f"WORLD_SIZE={self.size}: hosts have {sorted(counts)} processes; start as many on "
                 "each"
             )
         return hosts
 
 
-def _this_host() -> str:
-    # A host may have several groups of torchrun, each with its part of the devices.
+def _host_id() -> str:
+    # One host may have several groups of torchrun, each with its part of the devices.
     return " ".join((socket.gethostname(), BOOT.read_text(), os.environ.get("GROUP_RANK", "")))

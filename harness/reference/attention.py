@@ -1,6 +1,7 @@
-"""Attention on a padded batch, at once or a block after the other.
+"""Attention on a padded batch, computed at once or block by block.
 
-Legend: B rows, S longest row, N heads, K kv heads, H head dim, Q queries of a block.
+Legend of tensor names: B rows, S columns (the longest row), N heads, K kv heads, H head dim,
+Q queries of a block.
 """
 
 from collections.abc import Callable
@@ -15,16 +16,16 @@ from torch.nn import functional as F
 from harness.case import Case
 from harness.reference.decoder import Attend, at_least_fp32
 
-# kernel(q, k, v, allowed) -> out, where each query is allowed to see some of the keys.
+# kernel(q, k, v, allowed) -> out; `allowed` says which keys each query may see.
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
-# Where there are more, so many are computed at a time: memory then grows with the tokens, and not
-# with their square.
+# More scores than these are computed in blocks of this size. So memory grows with the number of
+# tokens, and not with its square.
 SCORES_AT_ONCE = 1 << 22
 
 
-def attending(kernel: Kernel, attended_BS: Tensor, case: Case) -> Attend:
-    """The kernel on the padded batch."""
+def make_attend(kernel: Kernel, attended_BS: Tensor, case: Case) -> Attend:
+    """Return the function that attends on this padded batch with this kernel."""
     if case.heads * attended_BS.numel() * attended_BS.shape[1] > SCORES_AT_ONCE:
         return partial(attend_in_blocks, kernel, attended_BS, case.window)
     allowed_BSS = visible(attended_BS, case.window)
@@ -39,7 +40,7 @@ def attend_in_blocks(
     k_BSKH: Tensor,
     v_BSKH: Tensor,
 ) -> Tensor:
-    """A few queries of one row after the other, each with all keys up to its own."""
+    """Return attention, computed for a few queries of one row at a time."""
 
     def attend(block: Block, q_1QNH: Tensor, k_1SKH: Tensor, v_1SKH: Tensor) -> Tensor:
         allowed_1QS = visible(attended_BS[block.keys], window, block.queries[1])
@@ -52,24 +53,24 @@ def attend_in_blocks(
         for row in (slice(r, r + 1) for r in range(rows))
         for first in range(0, columns, size)
     ]
-    # Nobody sees what padding would see.
+    # The output of padding is never used.
     real = [block for block in blocks if attended_BS[block.queries].any()]
-    out_BSNH: Tensor = _InBlocks.apply(attend, real, q_BSNH, k_BSKH, v_BSKH)  # type: ignore[no-untyped-call]
+    out_BSNH: Tensor = _AttentionInBlocks.apply(attend, real, q_BSNH, k_BSKH, v_BSKH)  # type: ignore[no-untyped-call]
     return out_BSNH
 
 
 class Block(NamedTuple):
-    """Queries of one row and the keys before them: which row, and which of its columns."""
+    """Indices (row, columns) of the queries of one block, and of all keys that they may see."""
 
     queries: tuple[slice, slice]
     keys: tuple[slice, slice]
 
 
-class _InBlocks(torch.autograd.Function):
-    """Block after block, zero elsewhere. Nothing in between is kept: backward computes it again.
+class _AttentionInBlocks(torch.autograd.Function):
+    """Attention block by block, with zeros outside all blocks; backward computes it again.
 
-    Checkpointing does the same, but what it keeps of each block lies between the large tensors of
-    one block and those of the next, and the process cannot give their memory back.
+    Checkpointing would do the same with more memory: the small tensors that it keeps for each
+    block lie between large temporary ones, whose memory the process then cannot give back.
     """
 
     @staticmethod
@@ -106,19 +107,19 @@ class _InBlocks(torch.autograd.Function):
 
 
 def visible(attended_BS: Tensor, window: int | None, queries: slice = slice(None)) -> Tensor:
-    """Which key (last dim) each query may see: earlier or itself, real, inside the window."""
+    """Return which keys (last dim) each query may see: real ones, not later, in the window."""
     column_S = torch.arange(attended_BS.shape[1], device=attended_BS.device)
     distance_QS = column_S[queries, None] - column_S[None, :]
     causal_QS = distance_QS >= 0
     if window is not None:
         causal_QS = causal_QS & (distance_QS < window)
-    # Padding sees itself: a softmax over nothing would be NaN, and NaN times zero is NaN.
+    # Padding sees itself, because a softmax over nothing is NaN, and so is NaN times zero.
     itself_QS = distance_QS == 0
     return causal_QS & attended_BS[:, None, :] | itself_QS
 
 
 def attention(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, allowed_BSS: Tensor) -> Tensor:
-    """Softmax attention, written out."""
+    """Return softmax attention, computed by the formula."""
     group = q_BSNH.shape[2] // k_BSKH.shape[2]
     q_BNSH = q_BSNH.transpose(1, 2)
     k_BNSH = k_BSKH.transpose(1, 2).repeat_interleave(group, 1)
@@ -130,7 +131,7 @@ def attention(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, allowed_BSS: Tenso
 
 
 def fused(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, allowed_BSS: Tensor) -> Tensor:
-    """Attend by PyTorch's fused kernel."""
+    """Return softmax attention, computed by PyTorch's fused kernel."""
     q_BNSH, k_BKSH, v_BKSH = (x.transpose(1, 2) for x in (q_BSNH, k_BSKH, v_BSKH))
     grouped = q_BNSH.shape[1] != k_BKSH.shape[1]
     out_BNSH = F.scaled_dot_product_attention(

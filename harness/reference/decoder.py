@@ -1,8 +1,8 @@
-"""A small decoder of the Llama architecture, or of Qwen's, to be read aloud.
+"""A small decoder of the Llama, Qwen2 or Qwen3 architecture, written to be easy to check.
 
-It knows nothing about batches, padding, rows or ranks: it maps whatever tokens it is given, with
-their positions, to logits, and asks its caller to do the attention between tokens. The reference
-calls it with a padded batch, the sequence-parallel path with the tokens of one rank.
+It knows nothing about batches, padding, rows or ranks. It maps any tokens, with their positions,
+to logits, and lets its caller do the attention between tokens. The reference calls it with a
+padded batch, our sequence-parallel step with the tokens of one rank.
 
 Legend: ... any leading token dims, (B, S) in a padded batch or (L,) on a rank,
         D hidden, F feed-forward, N heads, K kv heads, H head dim, V vocabulary.
@@ -22,22 +22,22 @@ from harness.reference.weights import seeded_weights
 ROPE_BASE = 10000.0
 NORM_EPSILON = 1e-6
 
-# attend(q, k, v) -> out: the only place where one token sees another.
+# attend(q, k, v) -> out: the only function in which one token sees another.
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-# head(x) -> logits, of as many tokens of the last hidden state as it is given.
+# head(x) -> logits, for any tokens of the last hidden state.
 Head = Callable[[Tensor], Tensor]
-# read(x, head) -> what the caller wants of the last hidden state, where that is not all logits.
+# read(x, head) -> the output that the caller wants from the last hidden state instead of logits.
 Read = Callable[[Tensor, Head], Tensor]
 
 
 class Tap(Protocol):
-    """Told the name and value of every intermediate tensor, in execution order."""
+    """A callback that gets the name and value of every intermediate tensor, in execution order."""
 
     def __call__(self, key: str, tensor: Tensor, /) -> None: ...
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, norm, head."""
+    """The model of a case with its seeded weights: embedding, layers, norm, head."""
 
     def __init__(self, case: Case, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         super().__init__()
@@ -59,42 +59,42 @@ class Decoder(nn.Module):
         tap: Tap,
         read: Read | None = None,
     ) -> Tensor:
-        """Logits ...V for ids ... at positions ..., or what `read` makes of what comes before."""
-        watch = Once(tap)
+        """Return logits ...V for ids ... at positions ..., or the output of `read` if given."""
+        forward_tap = ForwardTap(tap)
         x = F.embedding(ids, self.embed).to(self.dtype)
-        watch("embed", x)
+        forward_tap("embed", x)
         rotation = rope_rotation(positions, self.head_dim, x.dtype)
         for layer in self.layers:
             if self.recompute:
-                x = checkpoint(layer, x, rotation, attend, watch, use_reentrant=False)
+                x = checkpoint(layer, x, rotation, attend, forward_tap, use_reentrant=False)
             else:
-                x = layer(x, rotation, attend, watch)
+                x = layer(x, rotation, attend, forward_tap)
         x = rms_norm(x, self.norm)
         if read is None:
             x = self.logits(x)
-            watch("logits", x)
+            forward_tap("logits", x)
         else:
             x = read(x, self.logits)
-        watch.over = True
+        forward_tap.is_over = True
         return x
 
     def logits(self, x: Tensor) -> Tensor:
         return linear(x, self.head)
 
 
-class Once:
-    """A tap that falls silent after forward: checkpointing runs layers again in backward."""
+class ForwardTap:
+    """A tap that does nothing after forward, as checkpointing runs layers again in backward."""
 
     def __init__(self, tap: Tap) -> None:
-        self.tap, self.over = tap, False
+        self.tap, self.is_over = tap, False
 
     def __call__(self, key: str, tensor: Tensor, /) -> None:
-        if not self.over:
+        if not self.is_over:
             self.tap(key, tensor)
 
 
 class Layer(nn.Module):
-    """Attention and SwiGLU, each behind a norm and added to the stream."""
+    """One layer: attention, then SwiGLU, each after a norm and added to the hidden state."""
 
     def __init__(self, case: Case, weights: dict[str, nn.Parameter], index: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Layer(nn.Module):
         self.head_dim = case.head_dim
         self.attn_norm = weights[f"{name}.attn_norm"]
         self.q, self.k, self.v, self.o = (weights[f"{name}.{part}"] for part in "qkvo")
-        # A qwen2 has biases, a qwen3 norms of queries and keys.
+        # Only qwen2 has these biases, and only qwen3 norms of queries and keys.
         self.q_bias, self.k_bias, self.v_bias = (
             weights.get(f"{name}.{part}_bias") for part in "qkv"
         )
@@ -123,7 +123,7 @@ class Layer(nn.Module):
     def attention(
         self, x: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend, tap: Tap
     ) -> Tensor:
-        """Project, rotate, attend, project back."""
+        """Return the output of attention: project, rotate, attend, project back."""
         q, k, v = self.project(x, rotation)
         tap(f"{self.name}.attn.q", q)
         tap(f"{self.name}.attn.k", k)
@@ -133,7 +133,7 @@ class Layer(nn.Module):
         return linear(out.flatten(-2), self.o)
 
     def project(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, rotated, and values."""
+        """Return rotated queries, rotated keys, and values."""
         q, k, v = (
             linear(x, weight, bias).unflatten(-1, (-1, self.head_dim))
             for weight, bias in (
@@ -147,24 +147,24 @@ class Layer(nn.Module):
         return rotate(q, rotation), rotate(k, rotation), v
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """SwiGLU."""
+        """Return the output of SwiGLU."""
         return linear(F.silu(linear(x, self.gate)) * linear(x, self.up), self.down)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Projection in the dtype of what comes in; the weight may be held in a wider one."""
+    """Project in the dtype of the input, even if the weight is held in a wider one."""
     return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """Root-mean-square norm, computed in fp32 or better."""
+    """Return the root-mean-square norm, computed in fp32 or better."""
     wide = at_least_fp32(x)
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPSILON)
     return weight.to(x.dtype) * (wide * scale).to(x.dtype)
 
 
 def rope_rotation(positions: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine for every position, shaped ...1H so that they apply to every head."""
+    """Return cosine and sine of every position, shaped ...1H so that they apply to every head."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float64, device=positions.device)
     angles = positions.unsqueeze(-1) * ROPE_BASE ** (-exponents / head_dim)
     both_halves = torch.cat((angles, angles), -1).unsqueeze(-2)
@@ -172,12 +172,12 @@ def rope_rotation(positions: Tensor, head_dim: int, dtype: torch.dtype) -> tuple
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn each pair (x_i, x_{i + H/2}) by its position's angle."""
+    """Rotate each pair (x_i, x_{i + H/2}) by the angle of its position."""
     cos, sin = rotation
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat((-second, first), -1) * sin
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """The precision that sums, norms, softmax and losses are computed in."""
+    """Widen half precisions to fp32, in which sums, norms, softmax and losses are computed."""
     return x if x.dtype in (torch.float64, torch.float32) else x.float()

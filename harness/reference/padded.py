@@ -1,6 +1,7 @@
-"""The reference: plain training on one device, on a padded batch, as the textbook has it.
+"""The padded reference: the textbook training step on one device, on a padded batch.
 
-Legend: B rows, S longest row, D hidden, V vocabulary, C tokens that count, T tokens of a block.
+Legend of tensor names: B rows, S columns (the longest row), D hidden, V vocabulary, C tokens whose
+loss counts, T tokens of a block.
 """
 
 from collections.abc import Iterator
@@ -11,13 +12,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from harness.case import LEARNING_RATE, Case
-from harness.reference.attention import attending, attention, fused
+from harness.reference.attention import attention, fused, make_attend
 from harness.reference.decoder import Decoder, Head, Tap, at_least_fp32
 from harness.reference.threads import one_thread
 from harness.reference.weights import TORCH_DTYPES, parameter_shapes
 from harness.trace import Trace
 
-# Where there are more, they are computed so many at a time, and once more in backward.
+# More logits than these are computed in blocks of this size, and again in backward.
 LOGITS_AT_ONCE = 10 << 20
 
 
@@ -25,7 +26,10 @@ LOGITS_AT_ONCE = 10 << 20
 def reference(
     case: Case, dtype: torch.dtype, *, traced: bool = False, device: str = "cpu"
 ) -> Trace:
-    """Loss, per-token losses and gradients of one step; with `traced`, what came between."""
+    """Return the trace of the last step of a case: loss, losses of tokens, and gradients.
+
+    With `traced`, it has the inputs and the intermediate tensors as well.
+    """
     trace = Trace()
     ids_BS, attended_BS, loss_mask_BS = (table_BS.to(device) for table_BS in pad(case))
     positions_BS = (attended_BS.long().cumsum(1) - 1).clamp(min=0)
@@ -34,23 +38,23 @@ def reference(
         trace.add("ids", ids_BS[attended_BS], tokens)
         trace.add("positions", positions_BS[attended_BS], tokens)
 
-    # Column t predicts column t + 1. A column counts where the *next* token is supervised.
+    # Column t predicts column t + 1, so its loss counts if the *next* token is supervised.
     labels_BS = ids_BS[:, 1:]
     counts_BS = loss_mask_BS[:, 1:]
     token_numbers_BS = torch.full_like(ids_BS, -1)
     token_numbers_BS[attended_BS] = tokens
-    supervised = token_numbers_BS[:, :-1][counts_BS]
+    predicting = token_numbers_BS[:, :-1][counts_BS]
     if traced:
-        trace.add("labels", labels_BS[counts_BS], supervised)
+        trace.add("labels", labels_BS[counts_BS], predicting)
 
     def tap(key: str, tensor_BS: Tensor) -> None:
         if traced:
             trace.add(key, tensor_BS[attended_BS], tokens)
 
-    # The oracle spells attention out. The baseline has the kernel that training would use, whose
-    # rounding error is its own: fused attention strays 20 times as far in fp32 as the formula.
+    # The oracle computes attention by the formula. The baseline uses the kernel of training,
+    # which has its own error: fused attention in fp32 strays 20 times as far as the formula.
     kernel = fused if case.kernel == "sdpa" and dtype != torch.float64 else attention
-    attend = attending(kernel, attended_BS, case)
+    attend = make_attend(kernel, attended_BS, case)
     model = Decoder(case, dtype, device)
     model.recompute = False
 
@@ -68,17 +72,17 @@ def reference(
         loss.backward()
         return nll_BS, loss
 
-    held = [parameter.data for parameter in model.parameters()]
+    weights = [parameter.data for parameter in model.parameters()]
     for _ in range(case.steps - 1):
         step(ignore)
-        held = [descend(*pair, case) for pair in zip(model.parameters(), held, strict=True)]
+        weights = [descend(*pair, case) for pair in zip(model.parameters(), weights, strict=True)]
     nll_BS, loss = step(tap)
-    trace.add("nll", nll_BS[counts_BS], supervised)
+    trace.add("nll", nll_BS[counts_BS], predicting)
     if traced:
-        # How much each token's loss weighs; the last column predicts nothing.
+        # The weight of a token's loss is its gradient. The last column predicts nothing.
         trace.add("weight", F.pad(gradient(nll_BS), (0, 1))[attended_BS], tokens)
     trace.add("loss", loss)
-    # As backward reaches them: what is wrong first is then found first.
+    # In the order in which backward computes them, which is the order of execution.
     parameters = dict(model.named_parameters())
     for name, _, _ in reversed(list(parameter_shapes(case))):
         trace.add(f"grad.{name}", gradient(parameters[name]))
@@ -86,7 +90,7 @@ def reference(
 
 
 def pad(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, which columns are real, which columns are supervised targets; all BS."""
+    """Return three BS tables: ids, which columns are real tokens, and which are targets."""
     width = max(len(row) for row in case.rows)
     ids_BS = torch.full((len(case.rows), width), case.pad_id)
     attended_BS = torch.zeros(len(case.rows), width, dtype=torch.bool)
@@ -97,7 +101,7 @@ def pad(case: Case) -> tuple[Tensor, Tensor, Tensor]:
         ids_BS[r, columns] = torch.tensor(case.ids_of(r))
         attended_BS[r, columns] = True
         loss_mask_BS[r, columns] = torch.tensor([bit == "1" for bit in row.mask])
-        # Nothing predicts a row's first token, also where padding stands before it.
+        # No token predicts a row's first one, even if padding comes before it.
         loss_mask_BS[r, start] = False
     return ids_BS, attended_BS, loss_mask_BS
 
@@ -105,7 +109,10 @@ def pad(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 def token_losses(
     case: Case, x_BSD: Tensor, head: Head, labels_BS: Tensor, counts_BS: Tensor, tap: Tap
 ) -> Tensor:
-    """The loss of every label from the last hidden state."""
+    """Return the loss of every label from the last hidden state.
+
+    In a large case, the losses that do not count are zero.
+    """
     if x_BSD[..., 0].numel() * case.vocab > LOGITS_AT_ONCE:
         nll_C = losses_in_blocks(case, x_BSD[:, :-1][counts_BS], head, labels_BS[counts_BS])
         return nll_C.new_zeros(labels_BS.shape).masked_scatter(counts_BS, nll_C)
@@ -117,7 +124,7 @@ def token_losses(
 
 
 def losses_in_blocks(case: Case, x_CD: Tensor, head: Head, labels_C: Tensor) -> Tensor:
-    """Only the losses that count, as many at a time as there is room for logits."""
+    """Return the losses that count, computed in blocks so that their logits fit into memory."""
 
     def losses(x_TD: Tensor, labels_T: Tensor) -> Tensor:
         return F.cross_entropy(at_least_fp32(head(x_TD)), labels_T, reduction="none")
@@ -128,41 +135,41 @@ def losses_in_blocks(case: Case, x_CD: Tensor, head: Head, labels_C: Tensor) -> 
 
 
 def averaged_rows(case: Case) -> Iterator[list[int]]:
-    """The sets of rows whose token means the loss averages."""
-    everything = list(range(len(case.rows)))
+    """Yield the sets of rows of which the loss averages the token means."""
+    every_row = list(range(len(case.rows)))
     if case.loss == "token-mean":
-        yield everything
+        yield every_row
     elif case.loss == "row-mean":
-        yield from ([row] for row in everything)
+        yield from ([row] for row in every_row)
     else:
         for replica in range(case.dp):
-            mine = torch.tensor(everything[replica :: case.dp])
-            yield from (part.tolist() for part in mine.tensor_split(case.micro_batches))
+            rows = torch.tensor(every_row[replica :: case.dp])
+            yield from (part.tolist() for part in rows.tensor_split(case.micro_batches))
 
 
 def group_mean(nll_BS: Tensor, counts_BS: Tensor) -> Tensor:
-    """Masked sum over masked count; zero, with zero gradients, where nothing is supervised."""
+    """Return the mean of the losses that count; zero, with zero gradients, if there are none."""
     return (nll_BS * counts_BS).sum() / counts_BS.sum().clamp(min=1)
 
 
-def descend(parameter: nn.Parameter, held: Tensor, case: Case) -> Tensor:
-    """Plain gradient descent, and a clean slate for the next step -> what is then held.
+def descend(parameter: nn.Parameter, weight: Tensor, case: Case) -> Tensor:
+    """Update a parameter by plain gradient descent, clear its gradient, return the new weight.
 
-    The oracle too forgets what the case's dtype cannot hold: else its second step would not begin
-    where everybody's begins.
+    The weight is rounded to what the case holds it in, also for the oracle: otherwise the next
+    step of the oracle would start from other weights than that of a candidate.
     """
-    held = (held - LEARNING_RATE * gradient(parameter)).to(
+    weight = (weight - LEARNING_RATE * gradient(parameter)).to(
         TORCH_DTYPES["fp32" if case.mixed else case.dtype]
     )
-    parameter.data = held.to(TORCH_DTYPES[case.dtype]).to(parameter.dtype)
+    parameter.data = weight.to(TORCH_DTYPES[case.dtype]).to(parameter.dtype)
     parameter.grad = None
-    return held
+    return weight
 
 
 def ignore(_key: str, _tensor: Tensor, /) -> None:
-    """A tap for a step that is not judged."""
+    """Do nothing: the tap of a step that is not judged."""
 
 
 def gradient(tensor: Tensor) -> Tensor:
-    """The gradient, zeros where the loss never reached the tensor."""
+    """Return the gradient; zeros if the loss does not depend on the tensor."""
     return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad

@@ -1,7 +1,10 @@
-"""The row-wise oracle: every row alone, unpadded. In fp64 it keeps the reference honest.
+"""The row-wise oracle: plain training with every row alone and unpadded.
 
-Written apart from the padded path on purpose: no batch, no mask tensors, losses weighted token
-by token. What the two share is the model and the case.
+In fp64 it checks the padded reference. It shares only the case and the model with it, on purpose:
+it has no batch and no mask tensors, and it weights losses token by token.
+
+Legend of tensor names: T tokens of a row, V vocabulary, N heads, K kv heads, H head dim, t the
+tokens that one query may see.
 """
 
 from collections import Counter
@@ -19,25 +22,25 @@ from harness.trace import Trace
 
 @one_thread
 def rowwise(case: Case, dtype: torch.dtype = torch.float64) -> Trace:
-    """The required keys of a trace, computed one row and one token at a time."""
+    """Return the required keys of the last step, computed one row and one token at a time."""
     model = Decoder(case, dtype)
     model.recompute = False
-    # Weights live in the case's dtype, or in fp32 where it is mixed, whatever is computed in.
-    used = TORCH_DTYPES[case.dtype]
-    kept = torch.float32 if case.mixed else used
+    # Weights are held in the case's dtype, or in fp32 if it is mixed, whatever `dtype` is.
+    computed_in = TORCH_DTYPES[case.dtype]
+    held_in = torch.float32 if case.mixed else computed_in
     weights = {parameter: parameter.detach() for parameter in model.parameters()}
     for _ in range(case.steps - 1):
-        row_by_row(model, case)
+        step(model, case)
         for parameter, weight in weights.items():
             if parameter.grad is not None:
-                weights[parameter] = (weight - parameter.grad * LEARNING_RATE).to(kept)
-                parameter.data = weights[parameter].to(used).to(dtype)
+                weights[parameter] = (weight - parameter.grad * LEARNING_RATE).to(held_in)
+                parameter.data = weights[parameter].to(computed_in).to(dtype)
         model.zero_grad()
-    return row_by_row(model, case)
+    return step(model, case)
 
 
-def row_by_row(model: Decoder, case: Case) -> Trace:
-    """One step's losses and gradients."""
+def step(model: Decoder, case: Case) -> Trace:
+    """Run forward and backward, and return the losses and gradients."""
     weights = token_weights(case)
     total = torch.zeros(())
     nll, tokens = [], []
@@ -50,7 +53,7 @@ def row_by_row(model: Decoder, case: Case) -> Trace:
             ignore,
         )
         logits_TV = at_least_fp32(logits_TV)
-        # Rounded as a large sum is, and not as the small losses that may come of it.
+        # Written as a difference, so that a small loss has the rounding of the large terms.
         surprise_TV = logits_TV.logsumexp(-1, keepdim=True) - logits_TV
         for target in row.supervised():
             term = surprise_TV[target - 1, ids[target]]
@@ -76,7 +79,7 @@ def row_by_row(model: Decoder, case: Case) -> Trace:
 
 
 def attend_row(q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, window: int | None) -> Tensor:
-    """Each token in turn over the tokens it may see."""
+    """Return attention, computed for each token in turn over the tokens that it may see."""
     group = q_TNH.shape[1] // k_TKH.shape[1]
     out = []
     for t in range(q_TNH.shape[0]):
@@ -91,32 +94,32 @@ def attend_row(q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, window: int | None) 
 
 
 def ignore(_key: str, _tensor: Tensor, /) -> None:
-    """A tap for a path that keeps no intermediate tensor."""
+    """Do nothing: a tap, because this path keeps no intermediate tensor."""
 
 
 def token_weights(case: Case) -> dict[tuple[int, int], Fraction]:
-    """The exact weight of each supervised token in the loss."""
-    supervised = [(r, t) for r, row in enumerate(case.rows) for t in row.supervised()]
-    # The loss averages the means of sets of tokens: the set of each row, and how many there are.
-    set_of: dict[int, object]
+    """Return the exact weight of each target in the loss, by row and position."""
+    targets = [(r, t) for r, row in enumerate(case.rows) for t in row.supervised()]
+    # The loss averages the means of sets of tokens. Here: the set of each row, and their number.
+    set_by_row: dict[int, object]
     if case.loss == "token-mean":
-        set_of, sets = dict.fromkeys(range(len(case.rows))), 1
+        set_by_row, sets = dict.fromkeys(range(len(case.rows))), 1
     elif case.loss == "row-mean":
-        set_of, sets = {row: row for row in range(len(case.rows))}, len(case.rows)
+        set_by_row, sets = {row: row for row in range(len(case.rows))}, len(case.rows)
     else:
-        set_of = {row: micro_batch_of(case, row) for row in range(len(case.rows))}
+        set_by_row = {row: micro_batch_of(case, row) for row in range(len(case.rows))}
         sets = case.dp * case.micro_batches
-    size = Counter(set_of[r] for r, _ in supervised)
-    return {(r, t): Fraction(1, sets * size[set_of[r]]) for r, t in supervised}
+    size = Counter(set_by_row[r] for r, _ in targets)
+    return {(r, t): Fraction(1, sets * size[set_by_row[r]]) for r, t in targets}
 
 
 def micro_batch_of(case: Case, row: int) -> tuple[int, int]:
-    """(replica, micro-batch) of a row, by counting as `Case` describes."""
+    """Return the (replica, micro-batch) of a row, counted as `Case` describes."""
     replica, place = row % case.dp, row // case.dp
-    left = len(case.rows) // case.dp
+    remaining = len(case.rows) // case.dp
     for micro_batch in range(case.micro_batches):
-        size = -(-left // (case.micro_batches - micro_batch))
+        size = -(-remaining // (case.micro_batches - micro_batch))
         if place < size:
             return replica, micro_batch
-        place, left = place - size, left - size
+        place, remaining = place - size, remaining - size
     raise AssertionError("every row belongs to a micro-batch")

@@ -1,4 +1,4 @@
-"""References run on one thread, with kernels that are there already."""
+"""Runs references on one thread, and without kernels that would have to be compiled first."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -11,21 +11,22 @@ Result = TypeVar("Result")
 
 
 def one_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Compute with one thread: equal bits on every machine, and cores are left to the ranks.
+    """Return the function so that it computes on one thread and without oneDNN.
 
-    Cases are small: a second thread would cost a reference ten times what it saves. And for half
-    precisions oneDNN would compile, and keep, a kernel for every shape that it meets.
+    One thread gives equal bits on every machine and leaves the other cores to the ranks. Cases
+    are so small that a second thread costs ten times what it saves. For half precisions oneDNN
+    would compile a kernel for every shape, and keep it.
     """
 
     @wraps(function)
     def on_one_thread(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        threads, compiling = torch.get_num_threads(), torch.backends.mkldnn.enabled
+        threads, had_onednn = torch.get_num_threads(), torch.backends.mkldnn.enabled
         torch.set_num_threads(1)
         torch.backends.mkldnn.set_flags(_enabled=False)
         try:
             return function(*args, **kwargs)
         finally:
             torch.set_num_threads(threads)
-            torch.backends.mkldnn.set_flags(_enabled=compiling)
+            torch.backends.mkldnn.set_flags(_enabled=had_onednn)
 
     return on_one_thread

@@ -1,4 +1,4 @@
-"""Weights from the seed: the same numbers on every torch version, platform and rank."""
+"""Makes weights from the seed, with equal bits on every torch version, platform and rank."""
 
 import math
 from collections.abc import Iterator
@@ -15,15 +15,18 @@ TORCH_DTYPES = {
     "fp16": torch.float16,
 }
 
-# Large enough that the losses of single tokens differ by nats and that attention is far from
-# uniform: a model at its usual initialisation predicts ln(vocab) whatever is done to its input.
+# Weights are so large that the losses of tokens differ by nats and attention is far from uniform.
+# With the usual initialisation every loss is near ln(vocab), so that many bugs would not show.
 LOGIT_SPREAD = 1.5
 ATTENTION_GAIN = 1.6
 BIAS = 0.5
 
 
 def parameter_shapes(case: Case) -> Iterator[tuple[str, tuple[int, ...], float]]:
-    """Name, shape and standard deviation of every parameter, in execution order."""
+    """Yield name, shape and standard deviation of every parameter, in execution order.
+
+    A standard deviation of zero marks the weight of a norm.
+    """
     hidden = case.heads * case.head_dim
     wide = 2 * hidden
     q_size, kv_size = case.heads * case.head_dim, case.kv_heads * case.head_dim
@@ -53,14 +56,14 @@ def parameter_shapes(case: Case) -> Iterator[tuple[str, tuple[int, ...], float]]
 
 
 def seeded_weights(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Every parameter, rounded to the case's dtype and then held in `dtype`.
+    """Return every parameter by name, rounded to the case's dtype and then held in `dtype`.
 
-    The oracle runs in fp64 on weights that the case's own dtype can represent, so that what
-    differs between the two is arithmetic and not the starting point.
+    The oracle runs in fp64 on weights that the case's own dtype can represent, so that oracle
+    and baseline differ in arithmetic only.
     """
     weights = {}
-    for (name, std), values in zip(_spreads(case), _uniform(case, case.seed), strict=True):
-        # A uniform variable on [-1, 1) has variance 1/3. Norms sit around one, never at one.
+    for (name, std), values in zip(_names_and_stds(case), _uniform(case, case.seed), strict=True):
+        # A uniform variable on [-1, 1) has variance 1/3. The weights of norms spread around one.
         weights[name] = values * (std * math.sqrt(3.0)) if std else 1.0 + 0.3 * values
     if case.nudge:
         for name, direction in seeded_direction(case).items():
@@ -71,22 +74,22 @@ def seeded_weights(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def seeded_direction(case: Case) -> dict[str, torch.Tensor]:
-    """Where `nudge` points: every element of every parameter, between -1 and 1."""
-    # Seeds of cases end where the sign bit would be; with it set no case has this one.
+    """Return the direction of `nudge`: a number in [-1, 1) for each element of each parameter."""
+    # The seed of a case has 63 bits, so no case has weights from this key.
     numbers = _uniform(case, case.seed | 1 << 63)
-    return {name: values for (name, _), values in zip(_spreads(case), numbers, strict=True)}
+    return {name: values for (name, _), values in zip(_names_and_stds(case), numbers, strict=True)}
 
 
-def _spreads(case: Case) -> Iterator[tuple[str, float]]:
+def _names_and_stds(case: Case) -> Iterator[tuple[str, float]]:
     return ((name, std) for name, _, std in parameter_shapes(case))
 
 
 def _uniform(case: Case, key: int) -> Iterator[torch.Tensor]:
-    """Numbers in [-1, 1) in the shape of each parameter."""
+    """Return numbers in [-1, 1) in the shape of each parameter."""
     shapes = [shape for _, shape, _ in parameter_shapes(case)]
     sizes = [math.prod(shape) for shape in shapes]
-    # Raw counter-based bits and one multiplication: no distribution code whose stream a library
-    # may change, no math library whose last bit depends on the machine.
+    # Raw counter-based bits and one multiplication give equal bits everywhere. The distributions
+    # of a library may change, and the last bit of a math function depends on the machine.
     bits = np.random.Philox(key=key).random_raw(sum(sizes))
     uniform = torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0)
     return (values.view(shape) for values, shape in zip(uniform.split(sizes), shapes, strict=True))

@@ -9,12 +9,12 @@ from harness.compare import Comparison
 from harness.report.text import explain, replay
 from harness.trace import Fault, Misfit
 
-# How much is kept of what each rank entered last, and of the end of what it printed.
-MOST_ENTERED, MOST_PRINTED = 24, 2000
+# For each rank, a record keeps so many last collectives and so many last characters of its output.
+MOST_COLLECTIVES, MOST_PRINTED = 24, 2000
 
 
 def comparison_record(comparison: Comparison) -> dict[str, Any]:
-    """Everything a machine may want to know, and the text for people."""
+    """Return the JSON object of a comparison: all that a program may need, and the explanation."""
     first, fault, scale = comparison.first, comparison.fault, comparison.scale
     record = {
         "case": str(comparison.case),
@@ -29,7 +29,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "unjudged": list(comparison.unjudged),
         "uncompared": list(comparison.uncompared),
         "stood_in": list(comparison.stood_in),
-        # JSON has no infinity; an element outside an exact budget has used all of it.
+        # JSON has no infinity, which is the share of an exact budget that any error uses.
         "used": min(comparison.used, 1e308),
         "first": dataclasses.asdict(first) if first else None,
         "findings": [_misfit(misfit) for misfit in comparison.misfits],
@@ -49,7 +49,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "explanation": explain(comparison),
         "replay": replay(comparison),
     }
-    # As a program will read it: names are strings, and tuples are lists.
+    # As a program reads it: keys are strings, and tuples are lists.
     as_read: dict[str, Any] = json.loads(json.dumps(record))
     return as_read
 
@@ -60,10 +60,12 @@ def _misfit(misfit: Misfit) -> dict[str, Any]:
 
 
 def _fault(fault: Fault) -> dict[str, Any]:
-    whole = dataclasses.asdict(fault)
-    # All that every rank printed and entered is for a bundle.
-    entered = {rank: each[-MOST_ENTERED:] for rank, each in whole.pop("collectives").items()}
-    return {**whole, "logs": _ends(fault.logs), "collectives": entered}
+    fields = dataclasses.asdict(fault)
+    # A bundle keeps the whole logs and collectives.
+    collectives = {
+        rank: entered[-MOST_COLLECTIVES:] for rank, entered in fields.pop("collectives").items()
+    }
+    return {**fields, "logs": _ends(fault.logs), "collectives": collectives}
 
 
 def _ends(printed: dict[int, str]) -> dict[int, str]:
@@ -75,7 +77,7 @@ def _picture(comparison: Comparison) -> dict[str, Any] | None:
 
 
 def _larger(comparison: Comparison | None) -> dict[str, Any] | None:
-    """What was seen first, before its case was shrunk."""
+    """Return what a page shows of the failure before its case was shrunk."""
     if comparison is None:
         return None
     return {

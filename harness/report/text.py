@@ -1,4 +1,8 @@
-"""A comparison in words."""
+"""A comparison explained in lines of text.
+
+Each line begins with a label, such as `case`, `first` or `looks`. Longer texts, such as stacks, go
+on below it, indented. Pages and short texts pick lines by their labels.
+"""
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,23 +23,23 @@ from harness.trace import (
 from harness.uncompared import told_of
 
 INDENT = "\n          "
-# So many stretches are named of tokens that do not fit together.
+# A line names so many stretches of tokens that two ranks report, or none does.
 MOST_STRETCHES = 4
-# So many keys are named that differ and are neither a loss nor a gradient.
-MOST_BESIDES = 4
-# So many gradients are named that are zero.
+# A line names so many wrong keys that are neither a loss nor a gradient.
+MOST_OTHER_KEYS = 4
+# A line names so many gradients that are zero.
 MOST_ZERO = 4
-# So torch begins what CUDA reports, often at a later call than the one that went wrong.
+# The message of a CUDA error begins so. torch often raises it at a later call than the wrong one.
 CUDA_ERROR = "CUDA error"
 
 
 def explain(comparison: Comparison) -> str:
-    """Say who did what, where, what was expected, what came, and what to do next."""
-    return "\n".join(told(comparison))
+    """Explain a comparison: what was expected where, what came, and which command replays it."""
+    return "\n".join(explanation_lines(comparison))
 
 
-def told(comparison: Comparison) -> list[str]:
-    """What there is to tell, each with its word in front; the candidate first, the replay last."""
+def explanation_lines(comparison: Comparison) -> list[str]:
+    """Return the lines of the explanation, each with its label; a line may hold line breaks."""
     lines = [f"{comparison.verdict.name:<9} candidate {comparison.candidate}"]
     lines.append(f"  case    {comparison.case}")
     if comparison.against == ITSELF:
@@ -59,17 +63,17 @@ def told(comparison: Comparison) -> list[str]:
         lines += _zero_lines(comparison)
         if comparison.unjudged:
             lines.append(f"  but     {', '.join(comparison.unjudged)}: nothing but rounding")
-    lines += look_lines(comparison)
+    lines += name_lines(comparison)
     if comparison.mended is not None and comparison.verdict is not Verdict.KNOWN:
-        lines += _beside_lines(comparison.mended)
-    lines += _besides(comparison)
+        lines += _mended_lines(comparison.mended)
+    lines += _caveat_lines(comparison)
     if not comparison.verdict.passed:
         lines.append(f"  replay  {replay(comparison)}")
     return lines
 
 
-def _besides(comparison: Comparison) -> Iterator[str]:
-    """What a reader has to know, however it came out."""
+def _caveat_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield what limits any verdict: keys without a comparison, and packages that are missing."""
     if comparison.uncompared:
         yield f"  extra   {told_of(comparison.uncompared, itself=comparison.against == ITSELF)}"
     if comparison.stood_in:
@@ -77,7 +81,7 @@ def _besides(comparison: Comparison) -> Iterator[str]:
 
 
 def _zero_lines(comparison: Comparison) -> list[str]:
-    """Gradients of which nothing is to be seen."""
+    """Name the gradients that are zero everywhere."""
     zero = [result.key for result in comparison.gradients if result.zero]
     more = f" and {len(zero) - MOST_ZERO} more" if zero[MOST_ZERO:] else ""
     where = "also at sp 1" if comparison.against == ITSELF else "as they should be"
@@ -85,32 +89,33 @@ def _zero_lines(comparison: Comparison) -> list[str]:
 
 
 def explain_no_start(fault: Fault) -> str:
-    """Why no case was run at all."""
-    up = fault.kind not in (Kind.START, Kind.LAUNCHER)
-    what = "a rank did not survive to load the candidate" if up else "the ranks did not start"
+    """Explain a fault because of which no case was run at all."""
+    has_started = fault.kind not in (Kind.START, Kind.LAUNCHER)
+    what = "a rank did not survive to load the candidate"
+    if not has_started:
+        what = "the ranks did not start"
     return "\n".join([f"FAULT     {what}", *_fault_lines(fault)])
 
 
 def replay(comparison: Comparison) -> str:
-    """The command that shows it again."""
+    """Return the command that shows it again."""
     candidate = shlex.quote(comparison.candidate)
     cases = " ".join(f'"{case}"' for case in (*comparison.before, comparison.case))
     words = ["python -m harness repro", cases, "--candidate", candidate, *comparison.options]
     if comparison.ranks:
         words.append(f"--ranks {comparison.ranks}")
     if comparison.fault and CUDA_ERROR in comparison.fault.summary:
-        # With it, the stack is that of the call that went wrong.
+        # With this variable, the stack is that of the call that went wrong.
         words.insert(0, "CUDA_LAUNCH_BLOCKING=1")
     return " ".join(words)
 
 
 def _divergence_lines(comparison: Comparison) -> list[str]:
-    lines = [f"  found   {_misfit(comparison.case, f)}" for f in comparison.misfits[:3]]
-    first = comparison.first
+    case, first, then = comparison.case, comparison.first, _consequences(comparison)
+    lines = [f"  found   {_describe_misfit(case, misfit)}" for misfit in comparison.misfits[:3]]
     if first:
-        lines.append(f"  first   {_where(first)}")
-        lines.append(f"  value   {_value(first)}")
-    then = _consequences(comparison)
+        lines.append(f"  first   {_describe_place(first)}")
+        lines.append(f"  value   {_describe_values(first)}")
     if then:
         lines.append(f"  then    {then}")
     if comparison.unasked:
@@ -118,38 +123,42 @@ def _divergence_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _beside_lines(mended: Comparison) -> list[str]:
-    """What a bug that is listed does not explain."""
+def _mended_lines(mended: Comparison) -> list[str]:
+    """Say how the candidate does once its listed bugs are mended: they do not explain the rest."""
     _, *bugs = mended.candidate.partition("@")[0].split("+")
-    so = f"with {' and '.join(bugs)} mended it is {mended.verdict.name}"
-    return [f"  beside  {so}", *(f"  and     {_look(look)}" for look in mended.looks)]
+    outcome = f"with {' and '.join(bugs)} mended it is {mended.verdict.name}"
+    return [
+        f"  beside  {outcome}",
+        *(f"  and     {_describe_look(look)}" for look in mended.looks),
+    ]
 
 
-def look_lines(comparison: Comparison) -> list[str]:
-    """What it is called, and why."""
+def name_lines(comparison: Comparison) -> list[str]:
+    """Return the lines with its names, what shows them, and the usual cause of the first."""
     if not comparison.looks:
         return [f"  looks   {comparison.scale}"] if comparison.scale else []
     root, *others = comparison.looks
-    lines = [f"  looks   {_look(root)}", f"  cause   usually {ANOMALIES[root.name].cause}"]
-    return lines + [f"  and     {_look(other)}" for other in others]
+    lines = [f"  looks   {_describe_look(root)}"]
+    lines.append(f"  cause   usually {ANOMALIES[root.name].cause}")
+    return lines + [f"  and     {_describe_look(other)}" for other in others]
 
 
-def _look(look: Look) -> str:
+def _describe_look(look: Look) -> str:
     why = f": {look.why}" if look.why else ""
     return f"{look.name}{why}{' (before shrinking)' if look.larger else ''}"
 
 
-def _where(first: Divergence) -> str:
+def _describe_place(first: Divergence) -> str:
     if first.row < 0:
         element = f" element {list(first.index)}" if first.index else ""
         return f"{first.key}{element}"
     head = f", head {first.index[1]}" if len(first.index) == 3 else ""
-    edge = f"the {first.edge} token of rank {first.owner}'s shard in this row"
-    held = edge if first.edge else f"held by rank {first.owner}"
-    return f"{first.key}, row {first.row} position {first.position}{head}, {held}"
+    at_edge = f"the {first.edge} token of rank {first.owner}'s shard in this row"
+    owner = at_edge if first.edge else f"held by rank {first.owner}"
+    return f"{first.key}, row {first.row} position {first.position}{head}, {owner}"
 
 
-def _value(first: Divergence) -> str:
+def _describe_values(first: Divergence) -> str:
     if first.allowed == 0 and first.expected.is_integer() and first.got.is_integer():
         return f"expected {int(first.expected)}, got {int(first.got)}"
     return (
@@ -159,6 +168,7 @@ def _value(first: Divergence) -> str:
 
 
 def _consequences(comparison: Comparison) -> str:
+    """Describe what else differs: losses, gradients, and other keys after the first."""
     first_key = comparison.first.key if comparison.first else ""
     parts = []
     for result in comparison.keys:
@@ -175,13 +185,13 @@ def _consequences(comparison: Comparison) -> str:
     elif gradients and first_key:
         parts.append("no gradient differs")
     wrong_keys = [r.key for r in comparison.keys if r.wrong and r.key != first_key]
-    besides = [key for key in wrong_keys if _is_beside(key)]
-    if besides:
-        more = f" and {len(besides) - MOST_BESIDES} more" if besides[MOST_BESIDES:] else ""
-        differ = "differs" if len(besides) == 1 else "differ"
-        parts.append(f"{', '.join(besides[:MOST_BESIDES])}{more} {differ}")
-    right = not any(r.wrong for r in comparison.keys if r.key in ("nll", "loss"))
-    if wrong and right and comparison.against == ITSELF:
+    others = [k for k in wrong_keys if not is_required(k) and not is_of_plain_training(k)]
+    if others:
+        more = f" and {len(others) - MOST_OTHER_KEYS} more" if others[MOST_OTHER_KEYS:] else ""
+        differ = "differs" if len(others) == 1 else "differ"
+        parts.append(f"{', '.join(others[:MOST_OTHER_KEYS])}{more} {differ}")
+    losses_are_right = not any(r.wrong for r in comparison.keys if r.key in ("nll", "loss"))
+    if wrong and losses_are_right and comparison.against == ITSELF:
         parts.append(
             "nll and loss are right, so what is wrong is a term beside them, or backward, or what "
             "sums gradients over ranks"
@@ -191,41 +201,37 @@ def _consequences(comparison: Comparison) -> str:
     return "; ".join(parts)
 
 
-def _is_beside(key: str) -> bool:
-    return not is_required(key) and not is_of_plain_training(key)
-
-
-def _misfit(case: Case, misfit: Misfit) -> str:
+def _describe_misfit(case: Case, misfit: Misfit) -> str:
     if misfit.kind is MisfitKind.SPLIT:
         detail = f": {misfit.detail}" if misfit.detail else ""
         ranks = ", ".join(map(str, misfit.ranks))
         return f"{misfit.key}: rank {ranks} holds another copy than rank 0{detail}"
-    which = places(case, misfit.tokens, MOST_STRETCHES)
+    positions = describe_positions(case, misfit.tokens, MOST_STRETCHES)
     if misfit.kind is MisfitKind.TWICE:
-        return f"{misfit.key}: {which} reported twice, by ranks {list(misfit.ranks)}"
-    return f"{misfit.key}: {which} reported by no rank"
+        return f"{misfit.key}: {positions} reported twice, by ranks {list(misfit.ranks)}"
+    return f"{misfit.key}: {positions} reported by no rank"
 
 
-def places(case: Case, tokens: Sequence[int], most: int) -> str:
-    """Where tokens stand, those that follow each other in a row together."""
-    found = [_positions(case, first, last) for first, last in _stretches(case, tokens)]
-    more = f" and so on, {len(tokens)} tokens in all" if found[most:] else ""
-    return ", ".join(found[:most]) + more
+def describe_positions(case: Case, tokens: Sequence[int], most: int) -> str:
+    """Return the rows and positions of tokens; name at most so many stretches of adjacent ones."""
+    stretches = [_describe_stretch(case, *ends) for ends in _stretches(case, tokens)]
+    more = f" and so on, {len(tokens)} tokens in all" if stretches[most:] else ""
+    return ", ".join(stretches[:most]) + more
 
 
 def _stretches(case: Case, tokens: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last of tokens that follow each other in a row."""
-    found: list[tuple[int, int]] = []
+    """Return the first and the last token of each stretch of adjacent tokens of one row."""
+    stretches: list[tuple[int, int]] = []
     starts = set(case.offsets)
     for token in tokens:
-        if found and token == found[-1][1] + 1 and token not in starts:
-            found[-1] = (found[-1][0], token)
+        if stretches and token == stretches[-1][1] + 1 and token not in starts:
+            stretches[-1] = (stretches[-1][0], token)
         else:
-            found.append((token, token))
-    return found
+            stretches.append((token, token))
+    return stretches
 
 
-def _positions(case: Case, first: int, last: int) -> str:
+def _describe_stretch(case: Case, first: int, last: int) -> str:
     row = max(r for r in range(len(case.rows)) if case.offsets[r] <= first)
     start = case.offsets[row]
     return f"row {row} position {first - start}" + (f" to {last - start}" if last > first else "")
@@ -237,9 +243,9 @@ def _fault_lines(fault: Fault) -> list[str]:
         lines.append(f"  where   last key reached: {fault.last_key}")
     if fault.ranks:
         lines.append(f"  ranks   {INDENT.join(fault.ranks)}")
-    # That of the rank to blame; where no single one is, any shows what they were doing.
-    told = [fault.rank] if fault.rank is not None else sorted(fault.stacks)
-    for rank in told[:1]:
+    # If no single rank is to blame, the stack of any rank shows what they were doing.
+    ranks = [fault.rank] if fault.rank is not None else sorted(fault.stacks)
+    for rank in ranks[:1]:
         if fault.stacks.get(rank):
             frames = fault.stacks[rank].rstrip().splitlines()[-8:]
             lines.append(f"  stack   {INDENT.join([f'of rank {rank}', *frames])}")

@@ -1,14 +1,14 @@
-"""Why there is no trace to judge."""
+"""The two reasons why a run has no trace to judge: a fault, or a refusal."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-# Said of a rank that has entered a collective and has not left it.
+# Starts the description of a rank that has entered a collective and has not left it.
 WAITS = "waits in "
 
 
 class Kind(StrEnum):
-    """What went wrong, in one word."""
+    """The kind of a fault, as messages and documents spell it."""
 
     START = "start"
     DIED = "died"
@@ -25,25 +25,25 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A case that was not run, and why: the candidate refused it, or the ranks it was for."""
+    """A case that was not run, because the candidate or the pool of ranks refused it."""
 
     reason: str
-    # All that the candidate has, where the case is outside them.
+    # All limits of the candidate if the case violates one of them, or else nothing.
     limits: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Never a pass: a crash, a hang, a lie, or a run in which nothing was examined."""
+    """A run without a usable result: it crashed, hung, broke the protocol or examined nothing."""
 
     kind: Kind
     summary: str
     rank: int | None = None
     last_key: str = ""
-    # What each rank was doing, most telling line first.
+    # What each rank was doing, the most informative line first.
     ranks: tuple[str, ...] = ()
     stacks: dict[int, str] = field(default_factory=dict)
     log: str = ""
-    # By rank: the end of what it printed, and the last collectives that it entered.
+    # By rank: the end of its output, and the last collectives that it entered.
     logs: dict[int, str] = field(default_factory=dict, repr=False)
     collectives: dict[int, tuple[str, ...]] = field(default_factory=dict, repr=False)

@@ -1,4 +1,4 @@
-"""What one rank emits."""
+"""A fragment, which one rank emits, and the digest by which copies are compared."""
 
 import hashlib
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ PAD_TOKEN = -1
 class Fragment:
     """A key and a tensor: rows for `tokens`, or without tokens a replica of the whole.
 
-    Only rank 0 sends the values of a replica unless a full trace is wanted; the others send a
-    digest, which is all that agreement needs.
+    Without a full trace, only rank 0 sends the values of a replica. The other ranks send its
+    digest, which is enough to compare copies.
     """
 
     key: str
@@ -27,12 +27,12 @@ class Fragment:
 
 
 def bits(values: Values) -> Values:
-    """Copy it into one piece of memory, with zeros that have no sign."""
+    """Return a contiguous copy in which negative zeros are positive, so that bits compare."""
     return np.ascontiguousarray(values + values.dtype.type(0))
 
 
 def digest(values: Values) -> str:
-    """A fingerprint of a tensor's bits, shape and type."""
+    """Return a digest of a tensor's bits, shape and type."""
     contiguous = bits(values)
     head = f"{contiguous.dtype.str}{contiguous.shape}".encode()
     return hashlib.blake2b(contiguous.data, digest_size=16, key=head[:64]).hexdigest()

@@ -1,4 +1,4 @@
-"""Named tensors in global coordinates, in execution order."""
+"""A trace: named tensors with global token numbers, in execution order."""
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -11,49 +11,53 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import torch
 
-# float64, float32 or int64; arithmetic on them happens in one place only.
+# Arrays of float64, float32 or int64.
 Values = npt.NDArray[Any]
 Tokens = npt.NDArray[np.int64]
 
 REQUIRED = ("nll", "loss")
 GRADIENT = "grad."
-# What the step is given by token, and has to be this. Positions may begin anywhere.
+# Inputs of the step that the case determines. Positions are not among them: a step may count
+# them from any number.
 _GIVEN = re.compile(r"ids|labels|weight")
-# What plain training shows besides, where it is traced.
+# All optional keys of plain training: the inputs, and what a traced run has between them and nll.
 _LAYER = r"layers\.\d+\.(out|attn\.(q|k|v|out))"
-_BETWEEN = re.compile(f"{_GIVEN.pattern}|positions|embed|logits|{_LAYER}")
+_OPTIONAL = re.compile(f"{_GIVEN.pattern}|positions|embed|logits|{_LAYER}")
 
 
 def is_required(key: str) -> bool:
-    """Whether every candidate must emit this key."""
+    """Return whether every candidate must emit this key."""
     return key in REQUIRED or key.startswith(GRADIENT)
 
 
 def is_of_plain_training(key: str) -> bool:
-    """Whether plain training has such a tensor, though a candidate need not emit it."""
-    return _BETWEEN.fullmatch(key) is not None
+    """Return whether plain training has this key and a candidate may leave it out."""
+    return _OPTIONAL.fullmatch(key) is not None
 
 
 def is_given(key: str) -> bool:
-    """Whether plain training knows it without any model."""
+    """Return whether the case alone determines this tensor, without any model."""
     return _GIVEN.fullmatch(key) is not None
 
 
 def is_light(shape: Sequence[int], *, by_token: bool) -> bool:
-    """Whether it travels in every run of a step that is compared with itself.
+    """Return whether a tensor is small enough to be sent in every run, traced or not.
 
-    Metrics do, and one number for each token; what a layer computes has as many as it is wide.
+    Metrics and one number per token are; the activations of a layer are not.
     """
     return not by_token or all(size == 1 for size in shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor: row i belongs to token `tokens[i]`, ascending; or, without tokens, the whole."""
+    """One tensor of a trace.
+
+    With tokens, which ascend, row i belongs to token `tokens[i]`. Without, it is a replica.
+    """
 
     values: Values
     tokens: Tokens | None = None
-    # Which rank reported each row, where ranks did; None for a reference or a replica.
+    # The rank that reported each row; None in the trace of a reference and for a replica.
     owners: Tokens | None = None
 
     @property
@@ -61,23 +65,23 @@ class Entry:
         return is_light(self.values.shape, by_token=self.tokens is not None)
 
     def renumbered(self, numbers: Tokens, origins: Tokens) -> "Entry":
-        """Under `numbers[i]` the row of token `origins[i]`, where there is one."""
+        """Return the entry in which token `origins[i]`, if it has a row, is `numbers[i]`."""
         if self.tokens is None:
             return self
-        known = np.isin(origins, self.tokens)
-        rows = np.searchsorted(self.tokens, origins[known])
+        present = np.isin(origins, self.tokens)
+        rows = np.searchsorted(self.tokens, origins[present])
         owners = None if self.owners is None else self.owners[rows]
-        return Entry(self.values[rows], numbers[known], owners)
+        return Entry(self.values[rows], numbers[present], owners)
 
 
 class Trace:
-    """Entries by key; the order of keys is the order of execution."""
+    """The tensors of one run: entries by key, in the order of execution."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
 
     def add(self, key: str, tensor: "torch.Tensor", tokens: "torch.Tensor | None" = None) -> None:
-        """Record a tensor whose rows already stand in ascending token order."""
+        """Record a tensor whose rows are in ascending token order."""
         self.put(key, Entry(to_numpy(tensor), None if tokens is None else tokens.cpu().numpy()))
 
     def put(self, key: str, entry: Entry) -> None:
@@ -87,7 +91,7 @@ class Trace:
         return self._entries.get(key)
 
     def only(self, keys: Container[str]) -> "Trace":
-        """The entries of these keys."""
+        """Return a trace with the entries of these keys."""
         kept = Trace()
         for key in self:
             if key in keys:
@@ -95,13 +99,13 @@ class Trace:
         return kept
 
     def renumbered(self, origins: Mapping[int, int]) -> "Trace":
-        """Under number n what token `origins[n]` has here; tokens that no number names go."""
+        """Return a trace in which token `origins[n]` has the number n; drop all other tokens."""
         numbers = np.array(sorted(origins), np.int64)
         tokens = np.array([origins[n] for n in sorted(origins)], np.int64)
-        moved = Trace()
+        renumbered = Trace()
         for key in self:
-            moved.put(key, self[key].renumbered(numbers, tokens))
-        return moved
+            renumbered.put(key, self[key].renumbered(numbers, tokens))
+        return renumbered
 
     def __getitem__(self, key: str) -> Entry:
         return self._entries[key]
@@ -117,7 +121,7 @@ class Trace:
 
 
 def to_numpy(tensor: "torch.Tensor") -> Values:
-    """The values on the host; half precisions are widened, which loses nothing."""
+    """Return the values as an array on the host; widen half precisions, which loses nothing."""
     import torch
 
     host = tensor.detach().cpu()

@@ -1,14 +1,14 @@
-"""How much of what this rank gave to collectives can have been what attention exchanges.
+"""Count the bytes that a rank gave to collectives and that may be activations of attention.
 
-Only what goes to a peer counts, a rank that shares sequences with this one. Parameters and their
-gradients have to be told from activations, and there is no more to tell them by than shapes:
+Only bytes that go to a peer count, a rank that shares sequences with this one. Parameters and
+their gradients do not count, and only their shapes distinguish them from activations:
 
-1. What is flat counts in all-to-alls and messages only: DDP, FSDP and ZeRO share parameters and
+1. Flat tensors count in all-to-alls and messages only: DDP, FSDP and ZeRO share parameters and
    gradients as flat buckets, and losses and labels of tokens are flat, too.
-2. What is summed up by all ranks and has two dims is a gradient.
-3. Parameters are never shared alone: what has their shape, or that of even shares of them, is
-   taken for parameters as often as those of another width come. What comes more often than that
-   is not: keys of as many tokens as a weight has rows stay keys.
+2. A tensor of two dims that all ranks sum up is a gradient.
+3. Parameters are never shared alone. Tensors with the shape of a parameter, or of an even share of
+   it, count as parameters as often as parameters of another width come. If they come more often,
+   the rest are activations: the keys of as many tokens as a weight has rows, for example.
 """
 
 import math
@@ -19,78 +19,80 @@ import torch
 from torch import distributed as dist
 
 from harness.watch.collectives import GATE
-from harness.watch.witness import Passed, Shape
+from harness.watch.witness import Call, Shape
 
-# Kinds of numbers that activations are made of, quantized ones too.
+# The dtypes of activations, including quantized ones.
 NUMBERS = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.uint8, torch.int8}
 
 
-def sent(
-    passed: Iterable[Passed],
+def bytes_to_peers(
+    calls: Iterable[Call],
     rank: int,
     peers: set[int],
     ways: Iterable[int],
     parameters: Counter[Shape],
 ) -> int:
-    """Bytes of activations that `rank` gave to its peers.
+    """Return how many bytes of activations `rank` gave to its peers.
 
-    `parameters` may be shared in so many `ways`.
+    `parameters` counts shapes, and each may be cut in one of so many `ways`.
     """
     others = peers - {rank}
     exchanged, seen = 0.0, Counter[Shape]()
     sizes: defaultdict[Shape, float] = defaultdict(float)
-    for each in passed:
-        if each.group.group_desc.startswith(GATE):
+    for call in calls:
+        if call.group.group_desc.startswith(GATE):
             continue
-        everyone = _members(each.group)
-        if each.kind == "send" or each.kind.startswith("all_to_all"):
-            exchanged += sum(_to(others, each, everyone))
+        members = _members(call.group)
+        if call.kind == "send" or call.kind.startswith("all_to_all"):
+            exchanged += sum(_addressed_sizes(call, members, others))
             continue
-        share = _share(each.kind, everyone, others)
-        for shape, dtype in each.given:
+        share = _share_to_others(call.kind, members, others)
+        for shape, dtype in call.given:
             size = math.prod(shape) * dtype.itemsize if dtype in NUMBERS else 0
-            if len(shape) > 2 or (len(shape) == 2 and not each.kind.startswith("all_reduce")):
+            if len(shape) > 2 or (len(shape) == 2 and not call.kind.startswith("all_reduce")):
                 sizes[shape] += size * share
                 seen[shape] += 1
-    left = _besides(parameters, set(ways), seen)
-    exchanged += sum(sizes[shape] * left[shape] / seen[shape] for shape in seen)
+    activations = _without_parameters(seen, parameters, set(ways))
+    exchanged += sum(sizes[shape] * activations[shape] / seen[shape] for shape in seen)
     return round(exchanged)
 
 
 def _members(group: dist.ProcessGroup) -> list[int] | None:
-    """In the order of the group; nothing where a candidate has ended its own."""
+    """Return the ranks in the order of the group; None if the candidate has destroyed it."""
     try:
         return dist.get_process_group_ranks(group)
     except KeyError:
         return None
 
 
-def _to(others: set[int], passed: Passed, everyone: Sequence[int] | None) -> Iterator[int]:
-    """Bytes of what is addressed to these; of a group that is no more, all."""
-    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in passed.given]
-    if everyone is None:
+def _addressed_sizes(call: Call, members: Sequence[int] | None, others: set[int]) -> Iterator[int]:
+    """Yield the bytes that are addressed to other peers; all bytes if the members are unknown."""
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in call.given]
+    if members is None:
         yield from sizes
-    elif isinstance(passed.to, int):
-        yield from sizes if everyone[passed.to] in others else ()
+    elif isinstance(call.target, int):
+        yield from sizes if members[call.target] in others else ()
     else:
-        if passed.kind == "all_to_all_base":
-            rows = passed.to or [1] * len(everyone)
+        if call.kind == "all_to_all_base":
+            rows = call.target or [1] * len(members)
             sizes = [sizes[0] * each // max(sum(rows), 1) for each in rows]
-        yield from (size for rank, size in zip(everyone, sizes, strict=False) if rank in others)
+        yield from (size for rank, size in zip(members, sizes, strict=False) if rank in others)
 
 
-def _share(kind: str, everyone: Sequence[int] | None, others: set[int]) -> float:
-    """How much of what a rank gives to a collective goes to other peers."""
-    if everyone is None:
+def _share_to_others(kind: str, members: Sequence[int] | None, others: set[int]) -> float:
+    """Return which share of what a rank gives to a collective goes to other peers."""
+    if members is None:
         return 1
-    if not others.intersection(everyone):
+    if not others.intersection(members):
         return 0
-    # Which of them it comes from is not noted: each has an equal part in it.
-    return 1 / len(everyone) if kind.startswith("broadcast") else 1
+    # The source of a broadcast is not noted, so each rank counts as an equal part of it.
+    return 1 / len(members) if kind.startswith("broadcast") else 1
 
 
-def _besides(parameters: Counter[Shape], ways: set[int], seen: Counter[Shape]) -> Counter[Shape]:
-    """How often each shape comes besides as parameters."""
+def _without_parameters(
+    seen: Counter[Shape], parameters: Counter[Shape], ways: set[int]
+) -> Counter[Shape]:
+    """Return how often each shape was seen, without the times that count as parameters."""
     for among in {1, *ways}:
         shares = Counter[Shape]()
         for (rows, *others), number in parameters.items():
@@ -99,8 +101,8 @@ def _besides(parameters: Counter[Shape], ways: set[int], seen: Counter[Shape]) -
         for (rows, *width), number in shares.items():
             often = math.ceil(seen[rows, *width] / number)
             rounds[tuple(width)] = max(rounds[tuple(width)], often)
-        # More may have come of the width that activations have.
+        # The most frequent width may be that of the activations, so the second one decides.
         times = sorted([0, 0, *rounds.values()])[-2]
-        # What is left of a count is never below zero.
+        # Subtracting a counter leaves no counts below zero.
         seen = seen - Counter({shape: times * number for shape, number in shares.items()})
     return seen

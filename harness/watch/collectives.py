@@ -1,4 +1,4 @@
-"""What ranks entered together, and where they part."""
+"""Compare the collectives that ranks entered, and find where they part."""
 
 import re
 from collections import Counter
@@ -11,17 +11,18 @@ import msgspec
 
 # The harness's own group, in which ranks wait for each other before a case.
 GATE = "gate"
-# Peers may give these different sizes, and no two ranks share the number of a message.
+# Ranks may give different sizes to these kinds.
 UNEVEN = ("all_to_all", "gather", "scatter")
-# To these, only the root need give anything.
+# Only the root has to give anything to these kinds.
 ROOTED = ("gather", "scatter")
+# Messages between two ranks, whose numbers no two ranks share.
 MESSAGES = ("send", "recv")
-# A group, a kind, a shape and a dtype if they are noted, and how many came in a row.
+# Group, kind, shape and dtype ("" if they are not noted), and how many came in a row.
 Row = tuple[str, str, str, str, int]
 
 
 class Collective(msgspec.Struct, frozen=True, array_like=True):
-    """One that a rank entered."""
+    """A collective that a rank entered."""
 
     group: str
     sequence: int
@@ -35,32 +36,32 @@ class Collective(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.kind} #{self.sequence} on {self.group}{shape}"
 
 
-def group_name(what: str, ranks: list[int]) -> str:
-    """What a process group is called, so that its members can be told from the log."""
-    return f"{what}, ranks {','.join(map(str, ranks))}"
+def group_name(purpose: str, ranks: list[int]) -> str:
+    """Return the description of a process group, from which `members` reads its ranks."""
+    return f"{purpose}, ranks {','.join(map(str, ranks))}"
 
 
 def members(group: str) -> set[int]:
-    """The ranks of a group that the harness named; empty for a candidate's own."""
+    """Return the ranks of a group that the harness named; no ranks for a candidate's own group."""
     listed = re.search(r", ranks ([\d,]+)$", group)
     return set(map(int, listed[1].split(","))) if listed else set()
 
 
-def called(name: str, description: str) -> str:
-    """What a group is called in records: those of a candidate often share one description."""
+def display_name(name: str, description: str) -> str:
+    """Return what a group is called in records: a candidate's groups often share a description."""
     return description if members(description) else f"{description} ({name})"
 
 
-def one_by_one(orders: Mapping[int, Sequence[Row]]) -> dict[int, list[Collective]]:
-    """What ranks entered one by one, by rank; nothing where all entered the same."""
-    alike = {
-        tuple((group.partition(", ranks ")[0], *run) for group, *run in order)
+def expand_orders(orders: Mapping[int, Sequence[Row]]) -> dict[int, list[Collective]]:
+    """Return, by rank, every collective one by one; or {} if all ranks entered the same."""
+    distinct = {
+        tuple((group.partition(", ranks ")[0], *rest) for group, *rest in order)
         for order in orders.values()
     }
-    return {} if len(alike) == 1 else {rank: _each(order) for rank, order in orders.items()}
+    return {} if len(distinct) == 1 else {rank: _expand(order) for rank, order in orders.items()}
 
 
-def _each(order: Sequence[Row]) -> list[Collective]:
+def _expand(order: Sequence[Row]) -> list[Collective]:
     numbers = Counter[str]()
     collectives = []
     for group, kind, shape, dtype, count in order:
@@ -71,12 +72,11 @@ def _each(order: Sequence[Row]) -> list[Collective]:
 
 
 def first_disagreement(logs: dict[int, list[Collective]], room: float = inf) -> str:
-    """Where ranks of one group part: who entered what, and who never came; or nothing.
+    """Describe where ranks of a group part, by what each rank entered; or return "".
 
-    A log with as many entries as it has room for may have forgotten others.
-
-    First in the order of the lowest rank that entered one in dispute. Where every group is in
-    step with itself, ranks may still enter what they share in different orders.
+    A log with as many entries as it has `room` for may have lost older ones. The first
+    disagreement is the first in the order of the lowest rank that entered a disputed collective.
+    If every group agrees, ranks may still enter the groups that they share in different orders.
     """
     tables: dict[str, dict[int, dict[int, Collective]]] = {}
     for rank, entries in logs.items():
@@ -85,15 +85,15 @@ def first_disagreement(logs: dict[int, list[Collective]], room: float = inf) -> 
                 tables.setdefault(entry.group, {}).setdefault(rank, {})[entry.sequence] = entry
     for group, table in tables.items():
         for rank in members(group) & set(logs):
-            # One that is full may have forgotten this rank's part in the group.
+            # A full log may have lost this rank's part in the group.
             if len(logs[rank]) < room:
                 table.setdefault(rank, {})
     disputes = {group: _first_dispute(table) for group, table in tables.items()}
     for rank in sorted(logs):
         for entry in logs[rank]:
-            sequence, said = disputes.get(entry.group, (0, ""))
-            if said and entry.sequence == sequence:
-                return f"collective #{sequence} on {entry.group}: {said}"
+            sequence, description = disputes.get(entry.group, (0, ""))
+            if description and entry.sequence == sequence:
+                return f"collective #{sequence} on {entry.group}: {description}"
     return _first_circle(logs)
 
 
@@ -103,24 +103,26 @@ def _is_shared(entry: Collective) -> bool:
 
 
 def _first_circle(logs: dict[int, list[Collective]]) -> str:
-    """Ranks of which each would wait for another one, if collectives waited for all who enter."""
+    """Name the ranks that would wait in a circle if every collective were blocking."""
     orders = {
         rank: {(entry.group, entry.sequence): entry for entry in entries if _is_shared(entry)}
         for rank, entries in sorted(logs.items())
     }
-    enter = Counter(key for order in orders.values() for key in order)
-    here: dict[tuple[str, int], list[int]] = {}
+    expected = Counter(key for order in orders.values() for key in order)
+    arrived: dict[tuple[str, int], list[int]] = {}
+    # Let ranks enter one collective after the other, until all are through or all wait.
     moving = list(orders)
     while moving:
         rank = moving.pop()
         if orders[rank]:
             key = next(iter(orders[rank]))
-            here.setdefault(key, []).append(rank)
-            if len(here[key]) == enter[key]:
-                moving += here[key]
-                for each in here[key]:
+            arrived.setdefault(key, []).append(rank)
+            if len(arrived[key]) == expected[key]:
+                moving += arrived[key]
+                for each in arrived[key]:
                     del orders[each][key]
     waits_in = {rank: next(iter(order)) for rank, order in orders.items() if order}
+    # Go from each waiting rank to one that it waits for, until a rank comes again.
     way = [*waits_in][:1]
     while way and way[-1] not in way[:-1]:
         key = waits_in[way[-1]]
@@ -134,12 +136,13 @@ def _first_circle(logs: dict[int, list[Collective]]) -> str:
 
 
 def _first_dispute(table: dict[int, dict[int, Collective]]) -> tuple[int, str]:
-    # Ranks keep only a tail each: compare from where all of them still remember.
+    """Return the first number at which ranks of a group differ, and how; or 0 and ""."""
+    # Each log has only the last entries: begin where all of them have some.
     start = max(min(entries) for entries in table.values() if entries)
     stop = max(max(entries) for entries in table.values() if entries)
     for sequence in range(start, stop + 1):
         entered = {rank: entries.get(sequence) for rank, entries in sorted(table.items())}
-        if len({_what(entry) for entry in entered.values()}) > 1:
+        if len({_comparable(entry) for entry in entered.values()}) > 1:
             alike = len({entry and (entry.kind, entry.shape) for entry in entered.values()}) == 1
             return sequence, "; ".join(
                 f"rank {rank} entered {entry.kind}"
@@ -152,7 +155,8 @@ def _first_dispute(table: dict[int, dict[int, Collective]]) -> tuple[int, str]:
     return 0, ""
 
 
-def _what(entry: Collective | None) -> tuple[str, str, str] | None:
+def _comparable(entry: Collective | None) -> tuple[str, str, str] | None:
+    """Return what all ranks of a group must have in common."""
     if entry is None:
         return None
     return (

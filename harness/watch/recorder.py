@@ -1,4 +1,4 @@
-"""What `emit` does on a rank: check, copy, keep."""
+"""The `emit` of a rank: check a tensor, copy it, and keep it."""
 
 import contextlib
 import os
@@ -21,9 +21,9 @@ from harness.trace.trace import Tokens, Values
 from harness.watch.learning import Learning
 
 PROGRESS_BYTES = 128
-# The key under which a step says itself how many bytes it sent, where torch cannot know.
+# Under this key a step reports how many bytes it sent in ways that torch does not see.
 SENT = "sent"
-# Where a rank is before its candidate has emitted anything.
+# The progress of a rank before its candidate has emitted anything.
 RECEIVED = "case received"
 
 
@@ -32,7 +32,7 @@ class BadFragment(ValueError):
 
 
 class Recorder:
-    """Collects one rank's fragments for one case."""
+    """Collects the fragments of one rank for one case."""
 
     def __init__(
         self, rank: int, tokens: int, *, traced: bool, progress: int, learns: bool = False
@@ -40,21 +40,21 @@ class Recorder:
         self._learning = _learning() if learns else None
         if self._learning:
             self._learning.begin()
-        # What learned and was not emitted, where that is asked.
+        # Which gradients were not emitted, once `fragments` was called, if the run `learns`.
         self.unemitted = ""
         self._rank, self._tokens = rank, tokens
         self.traced, self._progress = traced, progress
         self._kept: list[tuple[str, torch.Tensor, Tokens | None]] = []
-        self._under_way = False
-        # Keys of what was emitted and is not sent.
+        self._is_copying = False
+        # Keys that were emitted and are not sent; a dict keeps their order.
         self.skipped: dict[str, None] = {}
-        # Bytes, besides those that torch knows of.
+        # Bytes that the step reported under `SENT`.
         self.sent = 0
-        self.reached(RECEIVED)
+        self.note_progress(RECEIVED)
 
-    def reached(self, key: str) -> None:
+    def note_progress(self, key: str) -> None:
         """Note where this rank is, in a file that outlives it."""
-        # Where there is no room left, nothing is said of the candidate.
+        # A full disk is not the candidate's fault.
         with contextlib.suppress(OSError):
             os.pwrite(self._progress, key.encode()[:PROGRESS_BYTES].ljust(PROGRESS_BYTES), 0)
 
@@ -62,11 +62,11 @@ class Recorder:
         is_key = isinstance(key, str) and key.isprintable()
         if not is_key or not isinstance(tensor, torch.Tensor):
             raise BadFragment(f"emit({key!r}, ...): needs a key that can be printed, and a tensor")
-        self.reached(key)
+        self.note_progress(key)
         if key == SENT:
             self.sent += _bytes_in(tensor)
             return
-        if tokens is not None and not self._travels(key, tensor):
+        if tokens is not None and not self._should_send(key, tensor):
             self.skipped[key] = None
             return
         if tensor.is_complex() or tensor.layout != torch.strided:
@@ -83,17 +83,17 @@ class Recorder:
         if key == "loss" and shape:
             raise BadFragment(f"key 'loss': shape {shape}; emit a scalar")
         numbers = None if tokens is None else self._numbers(key, tokens, shape)
-        # A copy: the candidate may go on to change the tensor in place. From a device it comes
-        # while the candidate goes on, so that nobody waits for each of them.
+        # Copy, because the candidate may change the tensor in place. A copy from a device runs
+        # while the candidate goes on, so that nothing waits for each tensor.
         values = tensor.detach().to("cpu", non_blocking=True, copy=True)
-        self._under_way = self._under_way or tensor.device.type != "cpu"
+        self._is_copying = self._is_copying or tensor.device.type != "cpu"
         self._kept.append((key, values, numbers))
 
-    def _travels(self, key: str, tensor: torch.Tensor) -> bool:
-        """Whether its values are worth sending: something may be compared with them."""
+    def _should_send(self, key: str, tensor: torch.Tensor) -> bool:
+        """Whether the values of a tensor with tokens may be compared with anything."""
         if self.traced or is_required(key) or is_given(key):
             return True
-        # Positions may begin anywhere, and be others at sp 1 where rows stand alone.
+        # Positions may start anywhere, and may differ at sp 1, where rows stand alone.
         may_differ = self._learning is None or key == "positions"
         return not may_differ and is_light(tensor.shape, by_token=True)
 
@@ -113,13 +113,13 @@ class Recorder:
 
     @property
     def parameters(self) -> Counter[tuple[int, ...]]:
-        """How many parameters of each shape have gradients, of those that are no vectors."""
+        """How many emitted gradients have each shape, vectors excepted."""
         gradients = (tuple(x.shape) for key, x, _ in self._kept if key.startswith(GRADIENT))
         return Counter(shape for shape in gradients if len(shape) > 1)
 
     def fragments(self) -> list[Fragment]:
-        """All that was emitted, once it has arrived."""
-        if self._under_way:
+        """Wait for all copies, and return everything that was emitted."""
+        if self._is_copying:
             torch.accelerator.synchronize()
         if self._learning:
             gradients = {k: v for k, v, _ in self._kept if k.startswith(GRADIENT)}
@@ -128,18 +128,18 @@ class Recorder:
 
     def _fragment(self, key: str, values: Values, numbers: Tokens | None) -> Fragment:
         if numbers is None:
-            # Against itself, what one rank emits alone is compared as well, whichever it is.
+            # A step that is compared with itself may emit a metric on any one rank.
             is_metric = self._learning is not None and not is_required(key)
             sent = values if self.traced or self._rank == 0 or is_metric else None
             return Fragment(key, sent, digest=digest(values))
-        real = numbers != PAD_TOKEN
-        pads = int(numbers.size - real.sum())
-        return Fragment(key, values[real], numbers[real], pads=pads)
+        is_real = numbers != PAD_TOKEN
+        pads = int(numbers.size - is_real.sum())
+        return Fragment(key, values[is_real], numbers[is_real], pads=pads)
 
 
 @cache
 def _learning() -> Learning:
-    """One for the process, whose models may be kept from run to run."""
+    """Return the one instance of this process: models may be kept from run to run."""
     return Learning()
 
 

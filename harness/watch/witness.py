@@ -1,7 +1,7 @@
-"""Every collective and message of this rank, noted as it passes through torch's dispatcher.
+"""Note every collective and message of this rank on its way through torch's dispatcher.
 
-They come by there whoever starts them: Python, functional collectives, or DDP's reducer in C++.
-`torch.library` lets a function of ours stand before the backend's.
+All of them take this way: those of Python, functional collectives, and DDP's reducer in C++.
+`torch.library` lets a function of ours run before the backend's.
 """
 
 from functools import partial
@@ -13,11 +13,11 @@ from torch import distributed as dist
 
 from harness.pretend.over_gloo import refuse_over_gloo
 from harness.pretend.tensor import tensors_in
-from harness.watch.collectives import GATE, MESSAGES, Row, called
+from harness.watch.collectives import GATE, MESSAGES, Row, display_name
 
 Shape = tuple[int, ...]
 
-# Every operation in which ranks meet, and which of its arguments this rank gives to others.
+# Every operation in which ranks meet, and the position of the argument that this rank gives.
 GIVEN = {
     "_allgather_base_": 1,
     "_reduce_scatter_base_": 1,
@@ -40,54 +40,54 @@ GIVEN = {
     "scatter_": 1,
     "send": 0,
 }
-# Which says to whom, of a message, or how much to each.
-ADDRESS = {"alltoall_base_": 4, "send": 2}
-# Other libraries' functions come after it, and the backends' come last.
+# The position of the argument with the receiver of a message, or with the rows for each rank.
+TARGETS = {"alltoall_base_": 4, "send": 2}
+# Functions of other libraries run after this dispatch key, and the backends' run last.
 BEFORE = "BackendSelect"
 BELOW = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, BEFORE))  # noqa: SLF001 - for a redispatch torch has no other name
 
 
-class Passed(NamedTuple):
+class Call(NamedTuple):
     """A collective or a message, and what this rank gave to it."""
 
     kind: str
     group: dist.ProcessGroup
     given: list[tuple[Shape, torch.dtype]]
-    # To whom, or how many rows to each.
-    to: int | list[int] | None
+    # The receiver of a message, or the number of rows for each rank.
+    target: int | list[int] | None
 
 
 class Witness:
-    """Notes what passes from now on, until nobody keeps it any more."""
+    """Notes calls for as long as it exists."""
 
     def __init__(self) -> None:
-        self.passed: list[Passed] = []
+        self.calls: list[Call] = []
         self._library = torch.library.Library("c10d", "IMPL")
         for name, place in GIVEN.items():
             if packet := getattr(torch.ops.c10d, name, None):
-                # Nothing that is registered holds the witness, so that it ends with its keeper.
-                noted = partial(_note, self.passed, name, _kind(name), packet.default, place)
+                # Bind the list only: a reference to the witness would keep it alive for ever.
+                noted = partial(_note, self.calls, name, _kind(name), packet.default, place)
                 self._library.impl(name, noted, BEFORE, with_keyset=True)
 
     def order(self, *, shapes: bool) -> list[Row]:
-        """The collectives, without those of the harness."""
+        """Return the collectives, without those of the harness; equal ones in a row as one."""
         entered = (
-            (each.group, each.kind, each.given if shapes else [])
-            for each in self.passed
-            if not each.kind.startswith(MESSAGES)
+            (call.group, call.kind, call.given if shapes else [])
+            for call in self.calls
+            if not call.kind.startswith(MESSAGES)
         )
         order = []
         for (group, kind, given), run in groupby(entered):
             if not group.group_desc.startswith(GATE):
                 shape = ", ".join(str(list(shape)) for shape, _ in given)
                 dtype = ", ".join(str(dtype).removeprefix("torch.") for _, dtype in given)
-                name = called(group.group_name, group.group_desc)
+                name = display_name(group.group_name, group.group_desc)
                 order.append((name, kind, shape, dtype, len(list(run))))
         return order
 
 
 def _note(
-    passed: list[Passed],
+    calls: list[Call],
     name: str,
     kind: str,
     operation: Any,
@@ -98,13 +98,13 @@ def _note(
     given = [] if place is None else [(tuple(t.shape), t.dtype) for t in tensors_in([args[place]])]
     group = dist.ProcessGroup.unbox(args[2 if place == 1 else 1])
     refuse_over_gloo(name, args)
-    to = ADDRESS.get(name)
-    passed.append(Passed(kind, group, given, None if to is None else args[to]))
+    target = args[TARGETS[name]] if name in TARGETS else None
+    calls.append(Call(kind, group, given, target))
     return operation.redispatch(keys & BELOW, *args)
 
 
 def _kind(name: str) -> str:
-    """As it is called in Python."""
+    """Return the name of an operation as Python spells it."""
     words = name.strip("_")
     for word in ("all_gather", "all_reduce", "all_to_all"):
         words = words.replace(word.replace("_", ""), word)

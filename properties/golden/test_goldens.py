@@ -1,4 +1,4 @@
-"""The goldens of this project: whole, confirmed, agreed with, and each tells a bug apart."""
+"""The goldens of this project are whole, confirmed, small, and each shows the bugs it hunts."""
 
 import shutil
 from dataclasses import replace
@@ -23,8 +23,9 @@ from properties.helpers.asking import DIALECTS
 from properties.helpers.stores import PLACE
 from properties.helpers.traces import scaled
 
+# Bytes of the whole store.
 LARGEST = 5_000_000
-# What is told by a run that does not come to its end, or examined nothing.
+# Anomalies of runs that give no numbers, so that no golden can show them.
 FAULTS = {"collective-mismatch", "crashed", "vacuous"}
 
 
@@ -35,29 +36,31 @@ def goldens() -> dict[str, Golden]:
     return found
 
 
-def test_there_are_many_and_they_are_small(goldens: dict[str, Golden]) -> None:
+def test_the_store_has_many_goldens_and_is_small(goldens: dict[str, Golden]) -> None:
     assert len(goldens) >= 40
     assert sum(len(data) for data in Store(PLACE).files().values()) < LARGEST
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("elsewhere", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_both_dialects_agree_with_them_on_their_own_mesh_and_elsewhere(
-    elsewhere: bool, goldens: dict[str, Golden], harness_pool: RankPool
+@pytest.mark.parametrize("every_mesh", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_both_dialects_agree_with_every_golden_on_its_own_mesh_and_on_others(
+    every_mesh: bool, goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:
-    everywhere = jobs(goldens, [*map(locate, DIALECTS)], (1, 2, 4), harness_pool.size)
-    asked = [
-        each for each in everywhere if elsewhere or each.job.case == goldens[each.name].vector.case
+    all_jobs = jobs(goldens, [*map(locate, DIALECTS)], (1, 2, 4), harness_pool.size)
+    chosen = [
+        golden_job
+        for golden_job in all_jobs
+        if every_mesh or golden_job.job.case == goldens[golden_job.name].vector.case
     ]
-    verified = verify(asked, len(goldens), Session(harness_pool))
+    verified = verify(chosen, len(goldens), Session(harness_pool))
     assert [f"{name}\n{each['explanation']}" for name, each in verified.failures.items()] == []
     assert set(verified.verdicts) <= {"EQUAL", "WITHIN"}
-    # One golden needs more ranks; the others were there for both, mostly on several meshes.
-    assert len(asked) >= (6 * len(goldens) if elsewhere else 2 * (len(goldens) - 1))
+    # One golden needs more ranks. The others run with both dialects, mostly on several meshes.
+    assert len(chosen) >= (6 * len(goldens) if every_mesh else 2 * (len(goldens) - 1))
 
 
 @pytest.mark.slow
-def test_each_tells_apart_what_it_hunts(
+def test_every_mutant_that_a_golden_hunts_fails_on_it(
     goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:
     hunts = [
@@ -75,7 +78,7 @@ def test_each_tells_apart_what_it_hunts(
     assert len(hunts) >= 40
 
 
-def test_regenerated_from_nothing_they_are_what_is_committed(
+def test_goldens_that_are_generated_from_vectors_mean_the_same_as_the_committed_ones(
     goldens: dict[str, Golden], tmp_path: Path
 ) -> None:
     shutil.copytree(PLACE / "vectors", tmp_path / "vectors")
@@ -85,17 +88,17 @@ def test_regenerated_from_nothing_they_are_what_is_committed(
     assert damages == []
     assert again.keys() == goldens.keys()
     for name, golden in goldens.items():
-        ours, theirs = golden.stored, again[name].stored
         assert again[name].vector == golden.vector
-        # Another processor, even of the same kind, may round otherwise.
-        assert drift(ours.trace, theirs.trace).change is not Change.SEMANTIC, name
+        # This processor may round in another way than the one that made the committed goldens.
+        moved = drift(golden.stored.trace, again[name].stored.trace)
+        assert moved.change is not Change.SEMANTIC, name
     for golden in list(again.values())[:5]:
-        # On one it never does.
+        # Here it rounds in the same way each time.
         twice = make(golden.vector, golden.stored.made, golden.listed.commit)
         assert tensor_bytes(twice.stored) == tensor_bytes(golden.stored)
 
 
-def test_every_situation_and_every_kind_of_bug_has_one(goldens: dict[str, Golden]) -> None:
+def test_every_situation_and_every_anomaly_has_a_golden(goldens: dict[str, Golden]) -> None:
     met = {name for golden in goldens.values() for name in golden.vector.situations}
     assert SITUATIONS.keys() - met == set()
     hunted = [BANK[key] for golden in goldens.values() for key in golden.vector.hunts]
@@ -105,21 +108,21 @@ def test_every_situation_and_every_kind_of_bug_has_one(goldens: dict[str, Golden
     assert min(stages.count(stage) for stage in STAGES) >= 2
 
 
-def test_each_says_what_it_is_there_for(goldens: dict[str, Golden]) -> None:
+def test_every_golden_has_a_comment_a_source_and_a_commit(goldens: dict[str, Golden]) -> None:
     for name, golden in goldens.items():
         assert len(golden.vector.comment) > 20, name
         assert golden.vector.source, name
         assert golden.listed.commit != "unknown", name
 
 
-def test_the_notebooks_batches_and_the_layouts_that_show_and_hide_bugs_are_there(
+def test_the_batches_of_the_notebook_and_layouts_that_show_or_hide_bugs_are_stored(
     goldens: dict[str, Golden],
 ) -> None:
-    there = [golden.vector.case for golden in goldens.values()]
-    batches = {tuple(map(case.ids_of, range(len(case.rows)))) for case in there}
+    cases = [golden.vector.case for golden in goldens.values()]
+    batches = {tuple(map(case.ids_of, range(len(case.rows)))) for case in cases}
     assert ((1, 2, 3, 4), (5, 6, 7)) in batches
     assert ((20, 42, 1, 19, 85), (25, 33, 7, 68, 9)) in batches
-    assert {tuple(map(len, case.rows)) for case in there} >= {
+    assert {tuple(map(len, case.rows)) for case in cases} >= {
         *((7, 3, 9), (7, 4, 8)),
         *((7, 9, 4), (4, 10, 6)),
     }
@@ -127,10 +130,10 @@ def test_the_notebooks_batches_and_the_layouts_that_show_and_hide_bugs_are_there
 
 @pytest.mark.parametrize(
     ("share", "verdict"),
-    # The references themselves may differ by so much, and by so much they may not.
+    # The two references may differ by the first share, and not by the second.
     [(1e-10, Verdict.WITHIN), (1e-6, Verdict.FAULT)],
 )
-def test_a_golden_whose_tensors_are_off_is_noticed_and_no_candidate_blamed(
+def test_a_golden_with_wrong_tensors_is_unconfirmed_and_no_candidate_is_blamed(
     share: float, verdict: Verdict, goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:
     golden = goldens["two-equal-rows"]
@@ -140,5 +143,5 @@ def test_a_golden_whose_tensors_are_off_is_noticed_and_no_candidate_blamed(
     job = Job(golden.vector.case, locate("native-local"), stored=off)
     comparison = Session(harness_pool).judge_one(job, closely=False)
     assert comparison.verdict is verdict, explain(comparison)
-    said = "what is stored and the row-wise oracle disagree: "
-    assert (said in explain(comparison)) == (verdict is Verdict.FAULT)
+    message = "what is stored and the row-wise oracle disagree: "
+    assert (message in explain(comparison)) == (verdict is Verdict.FAULT)

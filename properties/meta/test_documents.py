@@ -1,4 +1,4 @@
-"""What the documents show is what happens."""
+"""The commands, tests and outputs that the documents show work as shown."""
 
 import io
 import re
@@ -29,7 +29,7 @@ CAMPAIGNS = (DOCS / "campaigns.md").read_text()
 MAX_CANDIDATE_LINES = 80
 
 SHOWN = "labels rolled after the cut"
-# Each turns the tutorial's candidate into one with a bug that somebody really had.
+# Replacements that each put a real bug into the tutorial's candidate.
 BUGS = {
     SHOWN: (
         (
@@ -61,7 +61,7 @@ EXPLAINED = {
 
 
 def run_check(pool: RankPool, code: str) -> tuple[str, Tally, str]:
-    """The code as a file in the current folder, where bundles go as well."""
+    """Judge a candidate of this code, in a file in the current folder; bundles go there, too."""
     Path("mine.py").write_text(code)
     request = Request(
         candidates=("mine.py:MINE",),
@@ -88,7 +88,7 @@ def test_the_tutorial_candidate_is_short_and_passes(harness_pool: RankPool) -> N
     assert tally.judged == 20
 
 
-# As it is shown it draws a hundred cases.
+# Without options, as the pages show it, the test draws a hundred cases.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
@@ -97,7 +97,7 @@ def test_the_tutorial_candidate_is_short_and_passes(harness_pool: RankPool) -> N
         pytest.param((), marks=pytest.mark.long),
     ],
 )
-def test_the_test_that_is_shown_runs_on_the_candidates_of_both_pages(
+def test_the_test_in_the_readme_passes_with_the_candidates_of_both_tutorials(
     options: tuple[str, ...], pytester: pytest.Pytester
 ) -> None:
     (test,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -111,7 +111,7 @@ def test_the_test_that_is_shown_runs_on_the_candidates_of_both_pages(
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["* cases judged in 1 launch, *"])
-    # What a candidate states itself is not even drawn.
+    # Cases outside the limits that a candidate states are not drawn.
     result.stdout.no_fnmatch_line("* UNSUPPORTED: its limits are*")
 
 
@@ -120,7 +120,7 @@ def test_the_test_that_is_shown_runs_on_the_candidates_of_both_pages(
     "bug", [SHOWN, *(pytest.param(bug, marks=pytest.mark.long) for bug in BUGS if bug != SHOWN)]
 )
 @pytest.mark.usefixtures("own_pool")
-def test_the_tutorial_candidate_with_a_bug_is_found_shrunk_explained_and_shown_again(
+def test_a_bug_in_the_tutorial_candidate_is_found_shrunk_explained_and_replayed(
     bug: str, harness_pool: RankPool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verdict, tally, output = run_check(harness_pool, tutorial(*BUGS[bug]))
@@ -136,55 +136,55 @@ def test_the_tutorial_candidate_with_a_bug_is_found_shrunk_explained_and_shown_a
     assert case.tokens <= case.sp + 2, output
     (command,) = re.findall(r"^  replay  python -m harness (.*)", output, re.MULTILINE)
     assert main(shlex.split(command)) == 1
-    # Not the last lines: what a line replays has no bundle.
+    # Only the first lines, because a replay of a case line has no bundle.
     again = capsys.readouterr().out.splitlines()[:4]
     assert "\n".join(again) in output
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
-def test_the_campaign_that_is_shown_is_run_in_parts_and_put_together(
+def test_the_sharded_campaign_on_the_page_runs_and_its_parts_add_up(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shown = re.findall(r"^python -m harness (.*shard.*)", CAMPAIGNS, re.MULTILINE)
-    assert len(shown) == 4
-    for line in shown:
-        # As many cases as are shown would take an hour.
+    lines = re.findall(r"^python -m harness (.*shard.*)", CAMPAIGNS, re.MULTILINE)
+    assert len(lines) == 4
+    for line in lines:
+        # The 3000 cases of the page would take an hour.
         arguments = ["6" if word == "3000" else word for word in line.split()]
-        into = arguments.index(">") if ">" in arguments else len(arguments)
-        assert main(arguments[:into]) == 0
-        said = capsys.readouterr().out
-        for name in arguments[into + 1 :]:
-            Path(name).write_text(said)
-    assert "6 cases in" in said
-    assert "shards 1-3 of 3" in said
+        end = arguments.index(">") if ">" in arguments else len(arguments)
+        assert main(arguments[:end]) == 0
+        output = capsys.readouterr().out
+        for name in arguments[end + 1 :]:
+            Path(name).write_text(output)
+    assert "6 cases in" in output
+    assert "shards 1-3 of 3" in output
 
 
-def test_the_matrix_that_is_shown_gives_every_shard_the_same_campaign() -> None:
+def test_the_matrix_on_the_page_gives_every_shard_the_same_campaign() -> None:
     (shards,) = re.findall(r"shard: \[(.*)\]", CAMPAIGNS)
     (line,) = re.findall(r"run: ci/check (.*)", CAMPAIGNS)
-    seen = []
+    parts = []
     for shard in shards.split(", "):
         words = line.replace("${{ matrix.shard }}", shard).replace("${{ github.run_number }}", "9")
         options = options_of("check", *words.partition(" > ")[0].split())
         assert options.json
         assert (options.cases, options.seed) == (3000, 9)
-        seen.append(options.shard)
-    assert [(each.number, each.of) for each in seen] == [(1, 3), (2, 3), (3, 3)]
+        parts.append(options.shard)
+    assert [(part.number, part.of) for part in parts] == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_every_command_that_is_shown_is_understood() -> None:
+def test_every_command_on_the_pages_is_valid() -> None:
     pages = "\n".join(page.read_text() for page in (ROOT / "README.md", *DOCS.glob("*.md")))
-    shown = re.findall(
+    commands = re.findall(
         r"^ *python -m harness (.*)|`python -m harness ([^`]*)`", pages, re.MULTILINE
     )
-    assert len(shown) > 20
-    for block, span in shown:
+    assert len(commands) > 20
+    for block, span in commands:
         words = shlex.split((block or span).partition(" > ")[0])
         assert read(words)
 
 
-def test_the_scripts_profiles_and_variables_that_are_shown_are_there() -> None:
+def test_the_scripts_profiles_and_variables_on_the_pages_exist() -> None:
     for text in (README, CAMPAIGNS):
         for script in re.findall(r"\bci/[\w-]+(?:\.py)?(?!\.(?:txt|yaml)|\w)", text):
             assert (ROOT / script).stat().st_mode & 0o100, script

@@ -1,4 +1,4 @@
-"""Whatever comes in, a decoder answers or refuses; it never falls over."""
+"""The decoders of case lines and of frames refuse bad input, and raise nothing else."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -54,7 +54,6 @@ def finished(run: int, kept: slice) -> Finished:
 
 
 FINISHED = [finished(1, slice(4)), finished(20, slice(2)), finished(3, slice(3, 4))]
-FRAMES = [encode(each) for each in FINISHED]
 
 
 def mutant_lines(random: Random) -> Iterator[str]:
@@ -63,9 +62,9 @@ def mutant_lines(random: Random) -> Iterator[str]:
 
 
 def mutant_frames(random: Random) -> Iterator[bytes]:
-    """Mostly frames whose lengths are right and whose content is not; some with any byte wrong."""
+    """Yield frames with wrong content, most of them with a right length."""
 
-    def changed(data: bytes, other: bytes) -> bytes:
+    def mutated(data: bytes, other: bytes) -> bytes:
         return mutate(data.decode("latin-1"), other.decode("latin-1"), random).encode("latin-1")
 
     while True:
@@ -73,11 +72,11 @@ def mutant_frames(random: Random) -> Iterator[bytes]:
         part, tensors = random.randrange(5), message.tensors
         if part < 2:
             at = random.randrange(len(tensors))
-            one_else = tensors[:at] + random.randbytes(1) + tensors[at + 1 :]
-            tensors = changed(tensors, other.tensors) if part else one_else
+            with_new_byte = tensors[:at] + random.randbytes(1) + tensors[at + 1 :]
+            tensors = mutated(tensors, other.tensors) if part else with_new_byte
             yield encode(msgspec.structs.replace(message, tensors=tensors))
             continue
-        frame = changed(encode(message), encode(other))
+        frame = mutated(encode(message), encode(other))
         if part > 2:
             body = frame[PREFIX.size :]
             frame = PREFIX.pack(MAGIC, len(body)) + body
@@ -85,8 +84,9 @@ def mutant_frames(random: Random) -> Iterator[bytes]:
 
 
 def receive(data: bytes) -> None:
+    """Decode frames that arrive in two pieces, and check the types of what comes out."""
     reader, cut = Reader[OfRank](OfRank), len(data) // 2
-    messages = [each for piece in (data[:cut], data[cut:]) for each in reader.feed(piece)]
+    messages = [message for piece in (data[:cut], data[cut:]) for message in reader.feed(piece)]
     for message in messages:
         assert isinstance(message, Finished)
         for fragment in unpack(message.pieces, message.tensors):
@@ -99,6 +99,7 @@ def receive(data: bytes) -> None:
         raise ProtocolError("bytes are still to come")
 
 
+# A decoder, what makes mutants of its input, and the exception with which it refuses them.
 Decoded = tuple[Callable[..., object], Callable[[Random], Iterator[Any]], type[Exception]]
 DECODERS: dict[str, Decoded] = {
     "case lines": (parse, mutant_lines, InvalidCase),
@@ -108,15 +109,15 @@ DECODERS: dict[str, Decoded] = {
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("count", [MUTANTS, pytest.param(100_000, marks=pytest.mark.long)])
-@pytest.mark.parametrize("what", DECODERS)
-def test_mutants_raise_nothing_but_a_refusal(what: str, count: int) -> None:
-    decode, mutants, refusal = DECODERS[what]
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_accepts_or_refuses_every_mutant_of_its_input(name: str, count: int) -> None:
+    decode, mutants, refusal = DECODERS[name]
     seen = fuzz(decode, mutants(Random(0)), refusal, count)
     assert seen["accepted"] > count // 20
     assert seen["refused"] > count // 4
 
 
-def test_the_fuzz_notices_a_case_parser_that_trusts_its_input(
+def test_the_fuzzing_finds_a_case_parser_that_trusts_its_input(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def trusting(_field: str, text: str) -> str:
@@ -127,7 +128,7 @@ def test_the_fuzz_notices_a_case_parser_that_trusts_its_input(
         fuzz(parse, mutant_lines(Random(0)), InvalidCase, MUTANTS)
 
 
-def test_the_fuzz_notices_a_decoder_that_trusts_its_input() -> None:
+def test_the_fuzzing_finds_a_decoder_that_trusts_its_input() -> None:
     def trusting(data: bytes) -> None:
         for message in Reader[Any](Any).feed(data):
             message["pieces"]
@@ -157,7 +158,7 @@ def test_the_fuzz_notices_a_decoder_that_trusts_its_input() -> None:
         {"more": 1},
     ],
 )
-def test_what_is_not_exactly_a_message_is_refused(changed: dict[str, Any]) -> None:
+def test_a_message_with_one_wrong_field_is_refused(changed: dict[str, Any]) -> None:
     fields = msgspec.to_builtins(FINISHED[0], builtin_types=(bytes,)) | changed
     body = msgspec.msgpack.encode(fields)
     with pytest.raises(ProtocolError):
@@ -165,13 +166,13 @@ def test_what_is_not_exactly_a_message_is_refused(changed: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc0", b"\x03", b"\x80", b"\xff", b"\x91" * 100_000])
-def test_what_is_no_message_at_all_is_refused(body: bytes) -> None:
+def test_a_frame_without_a_message_is_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         list(Reader[OfRank](OfRank).feed(PREFIX.pack(MAGIC, len(body)) + body))
 
 
 @pytest.mark.parametrize(
-    "others",
+    "tensors",
     [
         [],
         [("nll", [1.0, 2.0], [0])],
@@ -184,30 +185,30 @@ def test_what_is_no_message_at_all_is_refused(body: bytes) -> None:
     ],
 )
 def test_tensors_that_do_not_fit_their_pieces_are_refused(
-    others: list[tuple[str, Any, Any]],
+    tensors: list[tuple[str, Any, Any]],
 ) -> None:
     named = {
         f"{number}.{name}": np.asarray(tensor)
-        for number, (_, *pair) in enumerate(others)
+        for number, (_, *pair) in enumerate(tensors)
         for name, tensor in zip(("values", "tokens"), pair, strict=True)
         if tensor is not None
     }
-    whole = [Piece(key, 0, "") for key, *_ in others]
-    if not any(tokens for _, _, tokens in others):
-        # What belongs to no piece.
+    pieces = [Piece(key, 0, "") for key, *_ in tensors]
+    if not any(tokens for _, _, tokens in tensors):
+        # A tensor that belongs to no piece.
         named["7.values"] = np.ones(1)
     with pytest.raises(ProtocolError):
-        unpack(whole, save(named))
+        unpack(pieces, save(named))
 
 
-def test_fragments_come_out_as_they_went_in() -> None:
-    (message,) = Reader[OfRank](OfRank).feed(FRAMES[0])
+def test_fragments_are_the_same_after_encoding_and_decoding() -> None:
+    (message,) = Reader[OfRank](OfRank).feed(encode(FINISHED[0]))
     assert message == FINISHED[0]
-    again = unpack(FINISHED[0].pieces, FINISHED[0].tensors)
-    for sent, got in zip(fragments(), again, strict=True):
+    decoded = unpack(FINISHED[0].pieces, FINISHED[0].tensors)
+    for sent, got in zip(fragments(), decoded, strict=True):
         assert (got.key, got.pads, got.digest) == (sent.key, sent.pads, sent.digest)
-        for mine, theirs in ((sent.values, got.values), (sent.tokens, got.tokens)):
-            assert (mine is None) == (theirs is None)
-            if mine is not None and theirs is not None:
-                assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
-                assert mine.tobytes() == theirs.tobytes()
+        for before, after in ((sent.values, got.values), (sent.tokens, got.tokens)):
+            assert (before is None) == (after is None)
+            if before is not None and after is not None:
+                assert (before.dtype, before.shape) == (after.dtype, after.shape)
+                assert before.tobytes() == after.tobytes()

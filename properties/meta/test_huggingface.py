@@ -1,4 +1,4 @@
-"""A model of transformers on a case: the page's step runs as it is shown, and can fail."""
+"""The step of the Hugging Face page passes as it is printed, and its bugs are found."""
 
 import json
 import re
@@ -37,7 +37,7 @@ CASES = [
     for fields in ("heads=4/2 tied=1", "heads=4/1 window=3 checkpoint=1")
 ]
 
-# By what it is called, a bug that somebody really had.
+# Real bugs by the names that they have to get, as changes of the page's code.
 BUGS = {
     "label-rolled-locally": (
         ("labels, counts = ids.roll(-1)", "labels, counts = ids"),
@@ -60,7 +60,7 @@ BUGS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all: its ranks import transformers once."""
+    """Return one folder for all tests, so that its ranks import transformers once."""
     return tmp_path_factory.mktemp("pages")
 
 
@@ -73,7 +73,7 @@ def in_folder(own_pool: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def judged(
     pool: RankPool, cases: list[Case], *changes: tuple[str, str], name: str = "hf"
 ) -> list[Comparison]:
-    """The page's code, right or wrong, as a file in the current folder."""
+    """Write the page's code, with changes, into the current folder, and judge it on the cases."""
     Path(f"{name}.py").write_text(shown(PAGE, *changes))
     return list(evaluate_all(((case, f"{name}.py:HF") for case in cases), pool))
 
@@ -89,22 +89,22 @@ def test_the_step_is_short_and_passes_on_every_model_and_in_a_campaign(
     page = (ROOT / "docs" / PAGE).read_text()
     (line,) = re.findall(r"^python -m harness (.*)", page, re.MULTILINE)
     assert main([*line.split(), "--sp=1,2", "--dp=1,2", "--cases=16", "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["candidates"].values()
-    assert "its limits are dtype=fp32,bf16" in told["refused"]
-    assert set(told["refused"]) <= {f"its limits are {limit}" for limit in LIMITS}
+    (record,) = json.loads(capsys.readouterr().out)["candidates"].values()
+    assert "its limits are dtype=fp32,bf16" in record["refused"]
+    assert set(record["refused"]) <= {f"its limits are {limit}" for limit in LIMITS}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_folder")
-def test_the_step_as_the_page_has_it_passes_when_it_is_compared_with_itself(
+def test_the_step_of_the_page_passes_when_it_is_compared_with_itself(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("hf.py").write_text(shown(PAGE))
     command = ["check", "--candidate", "hf.py:HF", "--against", "self"]
     assert main([*command, "--sp=1,2", "--dp=1", "--cases=4", "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["candidates"].values()
-    assert told["judged"] == 4
-    assert set(told["refused"]) <= {f"its limits are {limit}" for limit in LIMITS}
+    (record,) = json.loads(capsys.readouterr().out)["candidates"].values()
+    assert record["judged"] == 4
+    assert set(record["refused"]) <= {f"its limits are {limit}" for limit in LIMITS}
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_bug_in_the_step_is_found_and_named(name: str, harness_pool: RankPool)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_folder")
-def test_what_is_refused_would_not_be_held_to_fp64_either(harness_pool: RankPool) -> None:
+def test_without_the_refusal_fp64_is_unsupported_too(harness_pool: RankPool) -> None:
     case = replace(CASES[0], dtype="fp64")
     assert "--dtype fp32" in str(huggingface.refuses(case))
     none = (("dtype=fp32,bf16 ", ""), ("huggingface.refuses(case)", "None"))
@@ -131,7 +131,7 @@ def test_what_is_refused_would_not_be_held_to_fp64_either(harness_pool: RankPool
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_backward_has_not_reached_has_gradients_of_zeros_by_our_names(case: Case) -> None:
+def test_parameters_that_backward_never_reached_have_gradients_of_zeros(case: Case) -> None:
     found = dict(huggingface.gradients(huggingface.build(case, CPU), case))
     weights = seeded_weights(case, torch.float32)
     assert set(found) == {f"grad.{name}" for name in weights}
@@ -147,41 +147,41 @@ def test_a_model_in_half_precision_rotates_by_the_angles_of_one_in_fp32() -> Non
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_what_is_watched_may_run_backward_and_forward_again_and_is_told_once(
+def test_each_key_is_emitted_once_even_if_backward_and_another_forward_run(
     checkpoint: bool,
 ) -> None:
     case, ids = replace(CASES[0], layers=2, checkpoint=checkpoint), torch.arange(4)[None]
     model = huggingface.build(case, CPU)
-    told: list[tuple[str, torch.Tensor]] = []
-    with huggingface.watched(model, case, lambda key, x, _: told.append((key, x.detach())), ids):
+    pairs: list[tuple[str, torch.Tensor]] = []
+    with huggingface.watched(model, case, lambda key, x, _: pairs.append((key, x.detach())), ids):
         model(input_ids=ids).logits.sum().backward()
         model(input_ids=ids + 1)
     once: dict[str, torch.Tensor] = {}
     with huggingface.watched(model, case, lambda key, x, _: once.update({key: x.detach()}), ids):
         model(input_ids=ids)
-    assert [key for key, _ in told] == list(once)
+    assert [key for key, _ in pairs] == list(once)
     assert {"layers.0.attn.q", "layers.1.attn.q"} <= set(once)
     assert not torch.equal(once["layers.0.attn.q"], once["layers.1.attn.q"])
-    for key, seen in told:
-        assert torch.equal(seen, once[key]), key
+    for key, tensor in pairs:
+        assert torch.equal(tensor, once[key]), key
 
 
-def test_a_class_of_ones_own_is_loaded_and_watched_like_the_one_it_comes_from() -> None:
+def test_a_derived_model_class_is_loaded_and_watched_like_its_base() -> None:
     class Own(transformers.LlamaForCausalLM):  # type: ignore[no-untyped-call]
-        """As a user derives it."""
+        """A model class that a user derives."""
 
     case, ids = CASES[0], torch.arange(4)[None]
     own = huggingface.load(Own(huggingface.config(case)), case, CPU)
-    seen: dict[str, list[torch.Tensor]] = defaultdict(list)
+    emitted: dict[str, list[torch.Tensor]] = defaultdict(list)
     for model in (huggingface.build(case, CPU), own):
-        with huggingface.watched(model, case, lambda key, x, _: seen[key].append(x), ids):
+        with huggingface.watched(model, case, lambda key, x, _: emitted[key].append(x), ids):
             model(input_ids=ids)
-    assert len(seen) == 2 + 5 * case.layers
-    for theirs, ours in seen.values():
-        assert torch.equal(theirs, ours)
+    assert len(emitted) == 2 + 5 * case.layers
+    for of_base, of_own in emitted.values():
+        assert torch.equal(of_base, of_own)
 
 
-def test_a_model_of_other_parameters_is_refused_with_their_names() -> None:
+def test_a_model_with_other_parameters_is_refused_with_their_names() -> None:
     model = huggingface.build(replace(CASES[0], tied=False), CPU)
     with pytest.raises(RuntimeError, match=r"LlamaForCausalLM .*: \['lm_head.weight'\]"):
         huggingface.load(model, CASES[0], CPU)

@@ -1,4 +1,4 @@
-"""The rooms of the house hold, and what has to be light is light."""
+"""The contracts on imports hold, and the parts that must load fast load no large library."""
 
 import shutil
 import sys
@@ -11,7 +11,7 @@ from properties.helpers.commands import ran, seconds_of
 from properties.helpers.places import ROOT
 
 LINT = Path(sys.executable).with_name("lint-imports")
-# For each contract of pyproject.toml an import that breaks it.
+# For each contract of pyproject.toml, a file and an import in it that breaks the contract.
 PLANTED = {
     "a room knows only the rooms below it": (
         "failure/shrink.py",
@@ -42,30 +42,30 @@ def linted(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("house")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("copy")
     shutil.copy(ROOT / "pyproject.toml", folder)
     shutil.copytree(ROOT / "harness", folder / "harness")
     return folder
 
 
-def test_no_import_goes_upwards_and_each_contract_is_broken_by_one_that_does(house: Path) -> None:
-    assert f"{len(PLANTED)} kept, 0 broken." in linted(house)
+def test_all_contracts_on_imports_hold_and_planted_imports_break_each_one(copy: Path) -> None:
+    assert f"{len(PLANTED)} kept, 0 broken." in linted(copy)
     for file, line in PLANTED.values():
-        path = house / "harness" / file
+        path = copy / "harness" / file
         path.write_text(f"{path.read_text()}\n{line}\n")
-    found = linted(house)
-    assert f"0 kept, {len(PLANTED)} broken." in found
-    assert all(name in found for name in PLANTED)
+    output = linted(copy)
+    assert f"0 kept, {len(PLANTED)} broken." in output
+    assert all(name in output for name in PLANTED)
 
 
 def loaded_by(statement: str) -> set[str]:
-    """The modules that a fresh interpreter holds after one statement."""
-    told = ran(sys.executable, "-c", f"{statement}\nimport sys; print(*sys.modules)")
-    return set(told.stdout.split())
+    """Return the modules that a new interpreter has loaded after a statement."""
+    done = ran(sys.executable, "-c", f"{statement}\nimport sys; print(*sys.modules)")
+    return set(done.stdout.split())
 
 
-def test_cases_the_plugin_and_help_need_no_torch() -> None:
+def test_cases_the_plugin_and_the_help_pages_need_no_torch() -> None:
     loaded = loaded_by(
         "import harness.case, harness.plan, harness.generation, harness.plugin\n"
         "from harness.cli import COMMANDS, GROUPS, main\n"
@@ -76,12 +76,12 @@ def test_cases_the_plugin_and_help_need_no_torch() -> None:
     assert not {"torch", "numpy"} & loaded
 
 
-def test_a_rank_connects_and_a_launcher_is_noticed_before_anything_heavy_is_loaded() -> None:
+def test_a_rank_connects_and_finds_its_world_without_any_large_library() -> None:
     loaded = loaded_by("import harness.ranks.worker, harness.ranks.world")
     assert not {"torch", "numpy", "hypothesis"} & loaded
 
 
-def test_help_answers_at_once() -> None:
+def test_help_answers_within_a_third_of_a_second() -> None:
     def ask() -> None:
         assert "check" in ran(sys.executable, "-m", "harness", "--help").stdout
 

@@ -1,11 +1,11 @@
-"""Candidates of one file name are told apart, in tables, pages and bundles."""
+"""Short names and file names keep candidates apart whose files have the same name."""
 
 from harness.names import file_name, short_names
 from harness.report.html import pages_of
 from properties.helpers.drawn import campaign
 
 
-def test_a_name_has_as_many_folders_as_tell_it_from_the_others() -> None:
+def test_a_short_name_has_as_many_folders_as_make_it_unique() -> None:
     names = {
         "old/sp/cand.py:SFT": "old/sp/cand.py:SFT",
         "new/sp/cand.py:SFT": "new/sp/cand.py:SFT",
@@ -19,7 +19,7 @@ def test_a_name_has_as_many_folders_as_tell_it_from_the_others() -> None:
     assert short_names(["/long/way/mine.py:STEP"]) == {"/long/way/mine.py:STEP": "mine.py:STEP"}
 
 
-def test_failures_of_two_candidates_of_one_file_name_have_a_page_each() -> None:
+def test_failures_of_candidates_with_the_same_file_name_have_different_pages() -> None:
     document, names = campaign(), ("a/mine.py:MINE", "b/mine.py:MINE")
     (tally,) = document["candidates"].values()
     (failure,) = tally["failures"]

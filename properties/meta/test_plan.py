@@ -1,3 +1,5 @@
+"""The layout of a plan is what `Case` describes, checked against simpler computations."""
+
 from itertools import pairwise
 
 import numpy as np
@@ -9,14 +11,14 @@ from harness.plan import Stream, plan
 
 
 def tokens_of(case: Case, stream: Stream) -> list[int]:
-    """Global token numbers in stream order."""
+    """Return global token numbers in stream order."""
     return [
         case.offsets[span.row] + t for span in stream.spans for t in range(span.stop - span.start)
     ]
 
 
 @given(cases(max_length=30))
-def test_every_token_is_in_one_place_of_one_stream(case: Case) -> None:
+def test_every_token_occurs_exactly_once_in_all_streams(case: Case) -> None:
     held = [token for stream in plan(case).streams for token in tokens_of(case, stream)]
     assert sorted(held) == list(range(case.tokens))
 
@@ -25,13 +27,13 @@ def test_every_token_is_in_one_place_of_one_stream(case: Case) -> None:
 def test_a_stream_is_its_rows_end_to_end(case: Case) -> None:
     for stream in plan(case).streams:
         assert stream.spans[0].start == 0
-        assert all(one.stop == other.start for one, other in pairwise(stream.spans))
+        assert all(span.stop == following.start for span, following in pairwise(stream.spans))
         assert all(span.stop - span.start == len(case.rows[span.row]) for span in stream.spans)
         assert stream.length == len(tokens_of(case, stream))
 
 
 @given(cases(max_length=30))
-def test_ranks_hold_equal_shares_and_padding_is_as_short_as_can_be(case: Case) -> None:
+def test_ranks_hold_equal_shares_with_the_least_possible_padding(case: Case) -> None:
     for stream in plan(case).streams:
         assert 0 <= stream.pad < case.sp
         assert stream.local_length * case.sp == stream.length + stream.pad
@@ -43,12 +45,14 @@ def test_ranks_hold_equal_shares_and_padding_is_as_short_as_can_be(case: Case) -
 
 
 @given(cases(max_length=30))
-def test_rows_are_dealt_in_turn_and_then_cut_in_order(case: Case) -> None:
+def test_rows_are_dealt_to_replicas_in_turn_and_cut_into_micro_batches_in_order(
+    case: Case,
+) -> None:
     streams = iter(plan(case).streams)
     for replica in range(case.dp):
-        mine = np.arange(len(case.rows))[replica :: case.dp]
-        # numpy makes the first pieces the larger ones, as `Case` promises.
-        for micro_batch, rows in enumerate(np.array_split(mine, case.micro_batches)):
+        rows_of_replica = np.arange(len(case.rows))[replica :: case.dp]
+        # numpy makes the first pieces the larger ones, as `Case` describes.
+        for micro_batch, rows in enumerate(np.array_split(rows_of_replica, case.micro_batches)):
             stream = next(streams)
             assert (stream.replica, stream.micro_batch) == (replica, micro_batch)
             assert [span.row for span in stream.spans] == rows.tolist()
@@ -56,22 +60,22 @@ def test_rows_are_dealt_in_turn_and_then_cut_in_order(case: Case) -> None:
 
 
 @given(cases(max_length=30))
-def test_live_boundary_labels_are_what_counting_by_hand_gives(case: Case) -> None:
+def test_live_boundary_labels_equal_a_count_over_all_stream_positions(case: Case) -> None:
     live = 0
     for stream in plan(case).streams:
-        # Every stream position as (row, whether it is a target, rank), rank by rank.
+        # Row and mask bit of each stream position, then row, mask bit and rank.
         slots = [
             (span.row, bit == "1") for span in stream.spans for bit in case.rows[span.row].mask
         ]
         size = -(-len(slots) // case.sp)
-        ranked = [(row, target, at // size) for at, (row, target) in enumerate(slots)]
-        for (row, _, rank), (next_row, target, next_rank) in pairwise(ranked):
-            live += target and row == next_row and rank != next_rank
+        ranked = [(row, bit, position // size) for position, (row, bit) in enumerate(slots)]
+        for (row, _, rank), (next_row, next_bit, next_rank) in pairwise(ranked):
+            live += next_bit and row == next_row and rank != next_rank
     assert plan(case).live_boundary_labels(case) == live
 
 
 @given(cases(max_length=30))
-def test_what_is_supervised_is_what_the_rows_say(case: Case) -> None:
+def test_supervised_positions_are_those_before_the_targets_of_the_rows(case: Case) -> None:
     layout = plan(case)
     found = {
         tokens_of(case, stream)[position] + 1

@@ -1,4 +1,4 @@
-"""The Hypothesis profiles, in pytest runs of a suite of two."""
+"""The Hypothesis profiles, in pytest sessions of two tests."""
 
 import os
 import re
@@ -13,7 +13,7 @@ import pytest
 from properties.helpers.places import ROOT
 
 CONFTEST = ROOT / "conftest.py"
-# Each test notes what it draws; beyond LIMIT it fails, and many draws are.
+# Each test writes down every number it draws, and fails if one exceeds LIMIT, as many do.
 SUITE = """
 import os
 from pathlib import Path
@@ -37,15 +37,15 @@ def test_other(number):
 FEWER = """
 settings.register_profile("nightly", settings.get_profile("nightly"), max_examples=40)
 """
-# A project that knows nothing of ours, and has a profile of its own.
-THEIRS = """
+# The conftest.py of another project, with a profile of its own.
+OTHER_CONFTEST = """
 from hypothesis import settings
 
 settings.register_profile("pr", max_examples=7)
 """
 # The smallest draw that fails where LIMIT is 1000.
 SMALLEST = 1000
-# With the plugins that matter, and without the time that others take to load.
+# Sessions load only the plugins that matter here, since others take time.
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 PLUGINS = (
     *("-p", "xdist", "-p", "_hypothesis_pytestplugin", "-p", "harness.plugin"),
@@ -57,16 +57,16 @@ NIGHTLY = "--hypothesis-profile=nightly"
 
 @dataclass(frozen=True)
 class Seen:
-    """What a run said, and what its tests drew."""
+    """The output of a session, and the numbers that its two tests drew."""
 
     status: int
-    said: str
+    output: str
     one: list[int]
     other: list[int]
 
     @property
     def seed(self) -> str:
-        (seed,) = re.findall(r"--hypothesis-seed=(\d+)", self.said)
+        (seed,) = re.findall(r"--hypothesis-seed=(\d+)", self.output)
         return str(seed)
 
 
@@ -76,7 +76,7 @@ Run = Callable[..., Seen]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("profiles")
-    # How many cases a night has is not what is tested here.
+    # With fewer examples: these tests are not about their number.
     (folder / "conftest.py").write_text(CONFTEST.read_text() + FEWER)
     (folder / "test_suite.py").write_text(SUITE)
     return folder
@@ -98,17 +98,16 @@ def run(folder: Path) -> Run:
             text=True,
             check=False,
         )
-        said = finished.stdout + finished.stderr
-        return Seen(finished.returncode, said, *(
-            [int(line) for line in file.read_text().split()] for file in drawn
-        ))  # fmt: skip
+        output = finished.stdout + finished.stderr
+        one, other = ([int(line) for line in file.read_text().split()] for file in drawn)
+        return Seen(finished.returncode, output, one, other)
 
     return start
 
 
 @pytest.fixture(scope="module")
 def night(run: Run, folder: Path) -> Seen:
-    """One that fails, in a database of its own; CI is set, as it is where nights are run."""
+    """Run a nightly session that fails, with CI set, as in a workflow, and its own database."""
     return run(NIGHTLY, CI="true", LIMIT="1000", HARNESS_DATABASE=str(folder / "night"))
 
 
@@ -117,21 +116,23 @@ def files(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.slow
-def test_without_ci_the_profile_is_dev_which_is_the_same_with_ci(run: Run) -> None:
-    here, there = (
-        re.findall(r"hypothesis profile 'dev' -> .*", run("--verbose", *named, **ci).said)
-        for named, ci in (((), {}), (("--hypothesis-profile=dev",), {"CI": "true"}))
+def test_the_default_profile_is_dev_and_the_variable_ci_does_not_change_that_profile(
+    run: Run,
+) -> None:
+    without_ci, with_ci = (
+        re.findall(r"hypothesis profile 'dev' -> .*", run("--verbose", *options, **ci).output)
+        for options, ci in (((), {}), (("--hypothesis-profile=dev",), {"CI": "true"}))
     )
-    assert here == there != []
+    assert without_ci == with_ci != []
 
 
 @pytest.mark.slow
-def test_with_ci_it_is_pr_which_draws_the_same_always_and_keeps_nothing(
+def test_with_the_variable_ci_the_default_is_pr_which_repeats_its_draws_and_stores_nothing(
     run: Run, folder: Path
 ) -> None:
     first, again = (run("--verbose", CI="true", LIMIT="1000") for _ in range(2))
-    assert "hypothesis profile 'pr'" in first.said
-    assert "--hypothesis-seed" not in first.said
+    assert "hypothesis profile 'pr'" in first.output
+    assert "--hypothesis-seed" not in first.output
     assert first.status == again.status == 1
     assert first.one == again.one != []
     assert not files(folder / ".hypothesis" / "examples")
@@ -147,26 +148,26 @@ def test_with_ci_it_is_pr_which_draws_the_same_always_and_keeps_nothing(
         (NIGHTLY, f"again with {NIGHTLY} --hypothesis-seed="),
     ],
 )
-def test_a_project_of_ones_own_has_the_profiles_where_it_asks_for_one_that_it_does_not_have(
+def test_another_project_gets_a_profile_only_if_it_names_one_that_it_does_not_define(
     profile: str, header: str, run: Run, tmp_path: Path
 ) -> None:
-    (tmp_path / "conftest.py").write_text(THEIRS)
+    (tmp_path / "conftest.py").write_text(OTHER_CONFTEST)
     seen = run("--verbose", "--collect-only", *profile.split(), place=tmp_path)
-    assert header in seen.said
+    assert header in seen.output
 
 
 @pytest.mark.slow
-def test_all_workers_draw_from_the_seed_that_was_printed(run: Run) -> None:
+def test_all_workers_draw_from_the_printed_seed(run: Run) -> None:
     both = run(NIGHTLY, "--numprocesses=2", "--dist=each")
-    assert both.status == 0, both.said
+    assert both.status == 0, both.output
     alone = run(NIGHTLY, f"--hypothesis-seed={both.seed}")
-    # Either worker ran both tests.
+    # Each of the two workers ran both tests.
     assert sorted(both.one) == sorted(2 * alone.one) != []
     assert sorted(both.other) == sorted(2 * alone.other) != []
 
 
 @pytest.mark.slow
-def test_the_seed_that_was_printed_fails_again_without_the_database(run: Run, night: Seen) -> None:
+def test_the_printed_seed_fails_again_without_the_database(run: Run, night: Seen) -> None:
     assert night.status == 1
     again = run(NIGHTLY, f"--hypothesis-seed={night.seed}", LIMIT="1000")
     assert again.status == 1
@@ -174,18 +175,18 @@ def test_the_seed_that_was_printed_fails_again_without_the_database(run: Run, ni
 
 
 @pytest.mark.slow
-def test_a_night_that_passes_draws_as_many_cases_as_it_should_and_others_than_the_last(
+def test_a_passing_night_draws_all_its_examples_and_other_ones_than_the_night_before(
     run: Run, night: Seen
 ) -> None:
     passing = run(NIGHTLY, CI="true")
-    assert passing.status == 0, passing.said
+    assert passing.status == 0, passing.output
     assert len(passing.one) == 40
-    # A few, zero among them, are drawn more often than others.
+    # Hypothesis draws a few numbers, such as zero, in every session.
     assert len(set(passing.one) - set(night.one)) > 20
 
 
 @pytest.mark.slow
-def test_the_next_night_tries_a_failure_first_that_was_kept_or_that_others_share(
+def test_the_next_night_first_tries_a_failure_from_its_own_or_from_the_shared_database(
     run: Run, night: Seen, folder: Path
 ) -> None:
     assert night.one[0] != SMALLEST
@@ -197,10 +198,10 @@ def test_the_next_night_tries_a_failure_first_that_was_kept_or_that_others_share
     assert following.one[0] == following.other[0] == SMALLEST
     assert following.seed != night.seed
     assert files(own)
-    # Its own is tried first where nobody shares any.
+    # Without a shared database, the failure comes from its own.
     assert run(NIGHTLY, LIMIT="1000", HARNESS_DATABASE=str(own)).one[0] == SMALLEST
-    # What passes by now is forgotten wherever that is possible.
+    # A failure that passes now is deleted from its own database.
     assert run(NIGHTLY, **both).one[0] == SMALLEST
     assert not files(own)
-    # What is shared is read and never written.
+    # The shared database is only read.
     assert files(shared) == before

@@ -1,4 +1,4 @@
-"""What is written is there whole or not at all, at whatever moment its writer is struck."""
+"""A file or folder is written whole or not at all, whenever its writer is killed or stopped."""
 
 import os
 import sys
@@ -11,27 +11,28 @@ import pytest
 from harness.storage import LEFTOVER_SECONDS, require_writable, write_file, write_folder
 from properties.helpers.commands import ran
 
-# Both kinds have one name, and yet no byte of one is as in the other.
-STRUCK = """
+# Writes 0 and then 1 to one place, again and again, and kills or stops the second writer at its
+# first event, then at its second, and so on. After each, the place must hold one of them whole.
+KILLED_WRITERS = """
 import os, signal, sys
 from itertools import count
 from pathlib import Path
 from harness.storage import write_file, write_folder
 from properties.helpers.killed import at_event
 
-folder, blow, kind = Path(sys.argv[1]), signal.Signals[sys.argv[2]], sys.argv[3]
+folder, number, kind = Path(sys.argv[1]), signal.Signals[sys.argv[2]], sys.argv[3]
 place, size = folder / "place", 1 << 20
 
-def write(which):
+def write(value):
     if kind == "file":
-        write_file(place, bytes([which]) * size)
+        write_file(place, bytes([value]) * size)
     else:
-        names = ["a", "b/c", ("old", "new")[which]]
-        write_folder(place, dict.fromkeys(names, bytes([which]) * size))
+        names = ["a", "b/c", ("old", "new")[value]]
+        write_folder(place, dict.fromkeys(names, bytes([value]) * size))
 
-def found():
-    assert [each.name for each in folder.iterdir() if each.name[0] != "."] == ["place"]
-    files = [place] if kind == "file" else [each for each in place.rglob("*") if each.is_file()]
+def read():
+    assert [file.name for file in folder.iterdir() if file.name[0] != "."] == ["place"]
+    files = [place] if kind == "file" else [file for file in place.rglob("*") if file.is_file()]
     if kind == "folder":
         assert len(files) == 3
     (content,) = {file.read_bytes() for file in files}
@@ -43,56 +44,56 @@ write(0)
 for event in count(1):
     child = os.fork()
     if not child:
-        at_event(event, folder, blow)
+        at_event(event, folder, number)
         write(1)
         os._exit(0)
     _, status = os.waitpid(child, os.WUNTRACED)
     if os.WIFEXITED(status):
         break
-    print(placed := found())
-    # Another comes between; who was stopped in the middle has to find its way.
+    print(placed := read())
+    # A third writer comes between; a stopped one must still succeed when it continues.
     write(0)
-    assert found() == 0
+    assert read() == 0
     if os.WIFSTOPPED(status):
         os.kill(child, signal.SIGCONT)
         assert os.waitpid(child, 0)[1] == 0
-        assert found() == 1 - placed
+        assert read() == 1 - placed
         write(0)
-left = [each for each in folder.iterdir() if each.name[0] == "."]
-assert (not left) == (blow == signal.SIGSTOP), left
+drafts = [file for file in folder.iterdir() if file.name[0] == "."]
+assert (not drafts) == (number == signal.SIGSTOP), drafts
 """
 
 
 @pytest.mark.slow(but=1)
-@pytest.mark.parametrize("blow", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_a_writer_that_is_struck_at_any_moment_leaves_the_old_or_the_new(
-    tmp_path: Path, kind: str, blow: str
+def test_a_writer_that_is_killed_or_stopped_at_any_moment_leaves_the_old_or_the_new_content(
+    tmp_path: Path, kind: str, signal: str
 ) -> None:
-    told = ran(sys.executable, "-c", STRUCK, tmp_path / "new" / "folder", blow, kind)
-    assert told.returncode == 0, told.stderr
-    # One opens each file; and the old one is there until the new one is.
-    assert told.stdout.count("0") >= (2 if kind == "file" else 4)
+    done = ran(sys.executable, "-c", KILLED_WRITERS, tmp_path / "new" / "folder", signal, kind)
+    assert done.returncode == 0, done.stderr
+    # Each file has an event before which the old content must still be there.
+    assert done.stdout.count("0") >= (2 if kind == "file" else 4)
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_of_several_who_write_at_once_one_is_there_whole(
+def test_of_several_writers_at_once_one_leaves_its_whole_content(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together, place = threading.Barrier(4), tmp_path / "place"
-    way = "replace" if kind == "file" else "rename"
-    move = getattr(Path, way)
+    barrier, place = threading.Barrier(4), tmp_path / "place"
+    method = "replace" if kind == "file" else "rename"
+    move = getattr(Path, method)
 
-    def moved_together(draft: Path, to: Path) -> Path:
-        # All have written before any of them moves it.
-        if draft not in seen:
-            seen.add(draft)
-            together.wait(60)
+    def move_together(draft: Path, to: Path) -> Path:
+        # Every writer has written its draft before any of them moves it.
+        if draft not in waited:
+            waited.add(draft)
+            barrier.wait(60)
         new: Path = move(draft, to)
         return new
 
-    seen: set[Path] = set()
-    monkeypatch.setattr(Path, way, moved_together)
+    waited: set[Path] = set()
+    monkeypatch.setattr(Path, method, move_together)
 
     def write(content: bytes) -> None:
         if kind == "file":
@@ -100,20 +101,20 @@ def test_of_several_who_write_at_once_one_is_there_whole(
         else:
             write_folder(place, {"a": content, "b": content})
 
-    contents = [bytes([n]) * 1000 for n in range(together.parties)]
-    with ThreadPoolExecutor(together.parties) as writing:
-        list(writing.map(write, contents))
+    contents = [bytes([n]) * 1000 for n in range(barrier.parties)]
+    with ThreadPoolExecutor(barrier.parties) as writers:
+        list(writers.map(write, contents))
     files = [place] if kind == "file" else [place / "a", place / "b"]
     (content,) = {file.read_bytes() for file in files}
     assert content in contents
     assert [*tmp_path.iterdir()] == [place]
 
 
-@pytest.mark.parametrize("way", ["renameat2", "rename"])
-def test_a_folder_takes_the_place_of_the_one_before_also_without_an_exchange(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["renameat2", "rename"])
+def test_a_folder_replaces_the_one_before_with_and_without_an_exchange_of_names(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if way == "rename":
+    if call == "rename":
         monkeypatch.setattr("harness.storage._exchange", lambda *_: False)
     for name in ("a", "b"):
         write_folder(tmp_path / "x", {name: b""})
@@ -122,7 +123,7 @@ def test_a_folder_takes_the_place_of_the_one_before_also_without_an_exchange(
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_who_cannot_write_leaves_what_was_there_and_nothing_else(
+def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(
     kind: str, tmp_path: Path
 ) -> None:
     write_folder(tmp_path / "a folder", {"a": b"1"})
@@ -135,26 +136,26 @@ def test_who_cannot_write_leaves_what_was_there_and_nothing_else(
     assert [each.name for each in tmp_path.iterdir()] == ["a folder"]
 
 
-def test_what_killed_writers_left_behind_is_swept_away_in_time(tmp_path: Path) -> None:
-    def left(name: str, age: float) -> None:
-        moment = (tmp_path / name).stat().st_mtime - age
+def test_old_drafts_of_killed_writers_are_deleted_by_the_next_writer(tmp_path: Path) -> None:
+    def make_older(name: str, seconds: float) -> None:
+        moment = (tmp_path / name).stat().st_mtime - seconds
         os.utime(tmp_path / name, (moment, moment))
 
     for age, seconds in (("old", LEFTOVER_SECONDS + 60), ("new", 60.0)):
         (tmp_path / f".draft-{age}").mkdir()
         (tmp_path / f".draft-{age}-file").touch()
-        left(f".draft-{age}", seconds)
-        left(f".draft-{age}-file", seconds)
+        make_older(f".draft-{age}", seconds)
+        make_older(f".draft-{age}-file", seconds)
     write_folder(tmp_path / "x", {})
     assert sorted(each.name for each in tmp_path.iterdir()) == [
         ".draft-new", ".draft-new-file", "x",
     ]  # fmt: skip
 
 
-def test_a_folder_in_which_nothing_can_be_written_is_told_from_others(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_writable_is_refused_and_a_new_one_is_made(tmp_path: Path) -> None:
     require_writable(tmp_path / "new" / "folder")
     assert [*(tmp_path / "new" / "folder").iterdir()] == []
-    # Not even root makes a file there.
+    # Even root cannot create a file there.
     for folder in (Path("/proc"), Path("/proc/new")):
         with pytest.raises(OSError, match=str(folder)):
             require_writable(folder)

@@ -1,4 +1,4 @@
-"""Tests that take time, or need a published package, run only where somebody asks for them."""
+"""Tests that are slow, or need a published package, run only if the command line asks for them."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ def item(nodeid: str, mark: str = "", **options: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("asked", "args", "taken"),
+    ("options", "args", "selected"),
     [
         ({}, ["properties"], QUICK),
         ({"--slow": True}, ["properties"], QUICK | SLOW),
@@ -29,10 +29,10 @@ def item(nodeid: str, mark: str = "", **options: int) -> Any:
         ({"--all": True}, ["properties"], EVERY),
     ],
 )
-def test_what_takes_its_time_is_left_out_and_told(
-    asked: dict[str, Any], args: list[str], taken: set[str], pytestconfig: pytest.Config
+def test_slow_tests_are_deselected_by_default_and_the_header_says_so(
+    options: dict[str, Any], args: list[str], selected: set[str], pytestconfig: pytest.Config
 ) -> None:
-    ours: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
+    conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
     items = [
         item("a.py::test_quick"),
         item("a.py::test_slow", "slow"),
@@ -40,15 +40,16 @@ def test_what_takes_its_time_is_left_out_and_told(
         item("a.py::test_long", "long"),
         item("a.py::test_library", "library"),
     ]
-    told: list[Any] = []
+    deselected: list[Any] = []
     config = SimpleNamespace(
         args=args,
-        getoption=asked.get,
-        hook=SimpleNamespace(pytest_deselected=lambda items: told.extend([*items])),
+        getoption=options.get,
+        hook=SimpleNamespace(pytest_deselected=lambda items: deselected.extend([*items])),
     )
-    ours.pytest_collection_modifyitems(config, items)
-    assert {each.nodeid for each in items} == taken
-    assert {each.nodeid for each in told} == EVERY - taken
-    # Under xdist nobody hears what was deselected.
-    assert ("--slow adds" in ours.pytest_report_header(config)) is not (taken >= SLOW)
-    assert ("--all" in ours.pytest_report_header(config)) is not (taken >= LONG)
+    conftest.pytest_collection_modifyitems(config, items)
+    assert {each.nodeid for each in items} == selected
+    assert {each.nodeid for each in deselected} == EVERY - selected
+    # Under pytest-xdist the header is the only place that says so.
+    header = conftest.pytest_report_header(config)
+    assert ("--slow adds" in header) is not (selected >= SLOW)
+    assert ("--all" in header) is not (selected >= LONG)

@@ -1,4 +1,4 @@
-"""Files are read within bounds, and text moves nothing on a terminal."""
+"""Untrusted files are read within bounds, documents are checked, and texts are sanitized."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from harness.untrusted import (
     LONGEST,
-    LONGEST_SAID,
+    LONGEST_MESSAGE,
     Misfit,
     NotReadable,
     fitted,
@@ -23,7 +23,7 @@ from harness.untrusted import (
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (os.mkfifo, "is no file"),
         (lambda file: file.mkdir(), "is no file"),
@@ -31,15 +31,15 @@ from harness.untrusted import (
         (lambda file: os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40), "use one of"),
     ],
 )
-def test_what_is_no_file_or_too_large_is_not_read(
-    make: Callable[[Path], object], said: str, tmp_path: Path
+def test_a_path_that_is_no_regular_file_or_a_file_that_is_too_large_is_not_read(
+    make: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
     make(tmp_path / "file")
-    with pytest.raises(NotReadable, match=said):
+    with pytest.raises(NotReadable, match=message):
         read_file(tmp_path / "file", 100)
 
 
-def test_a_file_is_read_whole_up_to_its_bound(tmp_path: Path) -> None:
+def test_a_file_up_to_the_allowed_size_is_read_whole(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * 100)
     assert read_file(tmp_path / "file", 100) == b"x" * 100
     with pytest.raises(NotReadable, match="has 100 bytes; use one of at most 99"):
@@ -57,19 +57,19 @@ def test_a_file_is_read_whole_up_to_its_bound(tmp_path: Path) -> None:
         ("\x00\x7f\x9b", "���"),
     ],
 )
-def test_text_has_nothing_that_a_terminal_obeys(text: str, shown: str) -> None:
+def test_a_printable_text_has_nothing_that_a_terminal_obeys(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert printable(shown) == shown
 
 
-def test_texts_of_a_document_are_harmless_wherever_they_stand() -> None:
+def test_all_texts_of_a_document_are_sanitized() -> None:
     document = {"\x1b[1m": ["\x07", {"a": "b\x08", "n": 7}], "\udc80t": None, "case": "\ud83d"}
     assert read_json(json.dumps(document).encode()) == {
         "�[1m": ["�", {"a": "b�", "n": 7}], "�t": None, "case": "�",
     }  # fmt: skip
 
 
-def test_text_is_cut_to_what_a_person_reads() -> None:
+def test_a_printable_text_is_cut_to_a_limit() -> None:
     assert printable("x" * LONGEST) == "x" * LONGEST
     assert printable("x" * (LONGEST + 1)) == "x" * LONGEST + " … cut"
 
@@ -91,12 +91,12 @@ class Outer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 WHOLE = {"name": "x", "inner": {"size": 3}, "counts": {"y": 2}}
 
 
-def test_a_record_is_what_its_document_says() -> None:
+def test_a_document_that_fits_becomes_a_record() -> None:
     assert fitted(WHOLE, Outer) == Outer("x", Inner(3), counts=Counter(y=2))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"name": 3}, "name: expected `str`, got `int`"),
         ({"inner": {}}, "inner.size: is missing"),
@@ -110,16 +110,16 @@ def test_a_record_is_what_its_document_says() -> None:
         ({"counts": {"y": -1}}, "counts: expected `int` >= 0"),
         ({"counts": []}, "counts: expected `object`, got `array`"),
         ({"a\nb": 1}, "a b: is not known"),
-        ({"x" * 1000: 1}, "x" * LONGEST_SAID + "…"),
+        ({"x" * 1000: 1}, "x" * LONGEST_MESSAGE + "…"),
     ],
 )
-def test_what_a_document_cannot_hold_is_said_with_its_field_in_one_sentence(
-    change: dict[str, Any], said: str
+def test_a_document_that_does_not_fit_raises_one_sentence_that_names_the_field(
+    change: dict[str, Any], message: str
 ) -> None:
     for where in ("", "a file.part"):
         with pytest.raises(Misfit) as refused:
             fitted(WHOLE | change, Outer, where)
-        whole = f"{where}.{said}".removeprefix(".").removesuffix("…")
-        assert str(refused.value).removesuffix("…") == whole[:LONGEST_SAID]
+        whole = f"{where}.{message}".removeprefix(".").removesuffix("…")
+        assert str(refused.value).removesuffix("…") == whole[:LONGEST_MESSAGE]
     with pytest.raises(Misfit, match=r"^expected `object`, got `array`$"):
         fitted([], Outer)

@@ -1,6 +1,15 @@
-"""`golden`: cases that last, made, kept and checked."""
+"""`golden`: make, verify and list the goldens of a store.
 
-import sys
+A golden holds one of three kinds of numbers, and each kind has a module here that computes them:
+
+* plain training in fp64: `edit`, without ranks;
+* the own step of a candidate at sp 1 in fp64, for models that plain training here does not know:
+  `own`, on ranks;
+* what a candidate computed on one device in a lower precision: `recorded`, on ranks.
+
+`edit` has the commands that write a store or compute it again, `look` those that only read it.
+"""
+
 from collections.abc import Callable
 from functools import wraps
 
@@ -8,28 +17,29 @@ from cyclopts import App
 
 from harness.commands.golden import edit, look
 from harness.commands.golden.store import DAMAGED
+from harness.commands.options import print_message
 from harness.untrusted import printable
 
 
-def _told(act: Callable[..., int]) -> Callable[..., int]:
-    """A command for which a golden that is no good has an exit status of its own."""
+def _with_status(command: Callable[..., int]) -> Callable[..., int]:
+    """Wrap a command so that a bad golden becomes a message and the exit status DAMAGED."""
 
-    @wraps(act)
-    def command(*arguments: object, **options: object) -> int:
+    @wraps(command)
+    def wrapped(*arguments: object, **options: object) -> int:
         from harness.golden import BadGolden
 
         try:
-            return act(*arguments, **options)
+            return command(*arguments, **options)
         except BadGolden as error:
-            print(f"harness: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)  # noqa: T201
+            print_message(printable(" ".join(str(error).splitlines())))
             return DAMAGED
 
-    return command
+    return wrapped
 
 
 app = App(name="golden", help_format="markdown")
-app.command(_told(edit.generate))
-app.command(_told(look.verify))
-app.command(_told(edit.diff))
-app.command(_told(edit.add))
-app.command(_told(look.show), name="list")
+app.command(_with_status(edit.generate))
+app.command(_with_status(look.verify))
+app.command(_with_status(edit.diff))
+app.command(_with_status(edit.add))
+app.command(_with_status(look.show), name="list")

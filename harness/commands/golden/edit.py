@@ -1,4 +1,4 @@
-"""`golden add`, `generate` and `diff`: what is in a store, and what would be."""
+"""`golden add`, `generate` and `diff`: compute goldens, and store them or show what changed."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,9 +7,15 @@ from cyclopts import Parameter
 from harness.against import ITSELF
 from harness.case import parse
 from harness.commands.golden import recorded
-from harness.commands.golden.options import Add, Asked, Generate
-from harness.commands.golden.own import made_anew, own_golden, taken_over
-from harness.commands.golden.store import DAMAGED, console, described, oracles, store_of
+from harness.commands.golden.options import Add, Generate, OwnStep
+from harness.commands.golden.own import adopt, make_own, recompute_own
+from harness.commands.golden.store import (
+    DAMAGED,
+    console_for,
+    golden_record,
+    open_store,
+    read_oracles,
+)
 from harness.commands.options import DIVERGED, PASSED, Output, print_json
 from harness.commands.ranks import open_pool
 from harness.commands.values import UsageError, as_text
@@ -29,10 +35,10 @@ def add(name: Name, line: Line, /, *, options: Add) -> int:
     from harness.golden.generate import make
     from harness.golden.provenance import commit, fingerprint
 
-    vector = _vector(name, line, options)
-    store = store_of(options)
+    vector = _make_vector(name, line, options)
+    store = open_store(options)
 
-    def others(files: "Files") -> "dict[str, Golden]":
+    def read_others(files: "Files") -> "dict[str, Golden]":
         goldens, damages = examine(files) if files else ({}, [])
         if damages:
             raise BadGolden(str(damages[0]))
@@ -40,23 +46,25 @@ def add(name: Name, line: Line, /, *, options: Add) -> int:
             raise UsageError(f"NAME={name}: is there; replace it with --accept --reason TEXT")
         return goldens
 
-    # Refused before it is computed; and once more when it is, since others may add meanwhile.
-    others(store.files() if store.folder.is_dir() else {})
+    # Checked before the numbers are computed, and again when they are stored: another process may
+    # add a golden meanwhile.
+    read_others(store.files() if store.folder.is_dir() else {})
     if options.candidate:
         ranks = options.ranks or vector.case.ranks
         with open_pool(options, ranks, [options.candidate]) as pool:
-            golden = own_golden(vector, options.candidate, pool, options.store, options.reason)
+            golden = make_own(vector, options.candidate, pool, options.store, options.reason)
     else:
         golden = make(vector, fingerprint(), commit(store.folder), options.reason)
-    store.change(lambda files: as_files({**others(files), name: golden}))
+    store.change(lambda files: as_files({**read_others(files), name: golden}))
     if options.json:
-        print_json(described(golden))
+        print_json(golden_record(golden))
     else:
-        console(options).print(f"added {name}", highlight=False)
+        console_for(options).print(f"added {name}", highlight=False)
     return PASSED
 
 
-def _vector(name: str, line: str, options: Add) -> "Vector":
+def _make_vector(name: str, line: str, options: Add) -> "Vector":
+    """Return the golden without its numbers; raise `UsageError` if something about it is bad."""
     from difflib import get_close_matches
 
     from harness.candidates.own.mutants import BANK
@@ -100,52 +108,53 @@ def generate(*, options: Generate = Generate()) -> int:
 
     if options.against == ITSELF and not options.out:
         raise UsageError("--against=self: goes with --out; make such a golden with `golden add`")
-    store = store_of(options)
+    store = open_store(options)
     files = store.files()
     made, checked_out = fingerprint(), commit(store.folder)
     if FILE not in files:
         vectors = only_vectors(files)
         goldens = {name: make(vector, made, checked_out) for name, vector in vectors.items()}
         store.change(unless_changed(files, goldens))
-        return _tell(options, {}, sorted(goldens), [])
-    known = oracles(options, files)
+        return _answer(options, {}, sorted(goldens), [])
+    known = read_oracles(options, files)
     if known is None:
         return DAMAGED
     if options.out:
         return recorded.record(options, options.out, known)
-    known = taken_over(options, known)
+    known = adopt(options, known)
     remade = remake(
         known,
         made,
         checked_out,
-        own=made_anew(options, known, options.reason),
+        own=recompute_own(options, known, options.reason),
         accept=options.accept,
         reason=options.reason,
     )
     refused = [name for name in remade.changed if name not in remade.written]
     if remade.written and not refused:
         store.change(unless_changed(files, remade.goldens))
-    return _tell(options, remade.drifts, [] if refused else remade.written, refused)
+    return _answer(options, remade.drifts, [] if refused else remade.written, refused)
 
 
-def diff(*, options: Asked = Asked()) -> int:
+def diff(*, options: OwnStep = OwnStep()) -> int:
     """Show what `generate` would change."""
+    from harness.compare import Change
     from harness.golden.generate import drifted
 
-    goldens = oracles(options, store_of(options).files())
+    goldens = read_oracles(options, open_store(options).files())
     if goldens is None:
         return DAMAGED
-    goldens = taken_over(options, goldens)
-    own = made_anew(options, goldens)
+    goldens = adopt(options, goldens)
+    own = recompute_own(options, goldens)
     drifts = {name: drifted(golden, own.get(name)) for name, golden in goldens.items()}
-    from harness.compare import Change
-
-    return _tell(
-        options, drifts, [], [n for n, d in drifts.items() if d.change is Change.SEMANTIC]
-    )
+    changed = [name for name, drift in drifts.items() if drift.change is Change.SEMANTIC]
+    return _answer(options, drifts, [], changed)
 
 
-def _tell(options: Output, drifts: dict[str, Any], written: list[str], refused: list[str]) -> int:
+def _answer(
+    options: Output, drifts: dict[str, Any], written: list[str], refused: list[str]
+) -> int:
+    """Print how far the goldens drifted, which were written, and which may not be."""
     from dataclasses import asdict
 
     if options.json:
@@ -154,5 +163,5 @@ def _tell(options: Output, drifts: dict[str, Any], written: list[str], refused: 
     else:
         from harness.golden.table import show_drifts
 
-        show_drifts(drifts, written, refused, console(options))
+        show_drifts(drifts, written, refused, console_for(options))
     return DIVERGED if refused else PASSED

@@ -1,4 +1,4 @@
-"""Options of `golden`."""
+"""Options of the commands of `golden`. The string below a field is its help text."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,12 @@ from harness.commands.values import (
     WORD,
     Candidates,
     Compared,
+    Default,
     Dtypes,
     Folder,
     Numbers,
     Ranks,
     Texts,
-    Usual,
 )
 
 Text = Annotated[str, Parameter(metavar="TEXT")]
@@ -24,15 +24,15 @@ Text = Annotated[str, Parameter(metavar="TEXT")]
 
 @dataclass(frozen=True, kw_only=True)
 class Stored(Output):
-    """Where goldens are."""
+    """Where the goldens are stored."""
 
     store: Folder = Path("golden")
     """the folder of the goldens"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(Stored, Pool):
-    """The candidate that is asked what goldens of its own step should hold."""
+class OwnStep(Stored, Pool):
+    """Whose own step may run, for goldens that hold what it computes."""
 
     candidate: Candidates = ()
     """one whose own step goldens are of, and whose code may run"""
@@ -49,13 +49,13 @@ class Replaced(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generate(Replaced, Reference, Asked):
-    """What is computed again, or recorded on a device."""
+class Generate(Replaced, Reference, OwnStep):
+    """The options of `golden generate`."""
 
     candidate: Candidates = ()
     """with --out, whose numbers to store; default: native-gather. Without it, a candidate whose
     own step goldens are of, and whose code may run"""
-    ranks: Ranks = Usual(4)
+    ranks: Ranks = Default(4)
     """ranks in the pool"""
     out: Folder | None = None
     """instead, store in a new folder what a candidate computes on this device"""
@@ -64,12 +64,12 @@ class Generate(Replaced, Reference, Asked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verify(Report, Pools, Known, Reference, Asked):
-    """Candidates that are held against goldens, and how."""
+class Verify(Report, Pools, Known, Reference, OwnStep):
+    """The options of `golden verify`."""
 
     candidate: Candidates = ()
     """you may repeat it; default: native-gather and native-local"""
-    ranks: Ranks = Usual(4)
+    ranks: Ranks = Default(4)
     """ranks in the pool"""
     sp: Numbers | None = None
     """default: 1,2,4, as far as --ranks allows"""
@@ -82,7 +82,7 @@ class Verify(Report, Pools, Known, Reference, Asked):
 
 @dataclass(frozen=True, kw_only=True)
 class Add(Replaced, Reference, Pool):
-    """What is special about a case, and who computes it."""
+    """The options of `golden add`."""
 
     comment: Text
     """what is special about this case"""

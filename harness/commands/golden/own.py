@@ -1,10 +1,10 @@
-"""Goldens of a candidate's own step: ranks have to be asked for what they should hold."""
+"""Compute goldens of a candidate's own step: its numbers at sp 1 in fp64, which ranks compute."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.against import ITSELF
-from harness.commands.golden.options import Asked
+from harness.commands.golden.options import OwnStep
 from harness.commands.ranks import open_pool
 from harness.commands.values import UsageError
 from harness.engine.no_ranks import NoRanks
@@ -15,68 +15,73 @@ if TYPE_CHECKING:
     from harness.golden import Golden, Vector
     from harness.ranks.pool import RankPool
 
-AGAIN = ("--against", ITSELF)
+# The options of `repro` that replay a failure here, besides the case and the candidate.
+REPLAY_OPTIONS = ("--against", ITSELF)
 
 
-def taken_over(options: Asked, goldens: "dict[str, Golden]") -> "dict[str, Golden]":
-    """Hold goldens of an own step against the one candidate that is named instead.
+def adopt(options: OwnStep, goldens: "dict[str, Golden]") -> "dict[str, Golden]":
+    """Rename the candidate of all goldens to the one of the options, if no golden is of that one.
 
     It may be the same step in another file, or its next version.
     """
     from harness.golden.own import adopted, candidate_of, is_own
 
-    theirs, typed = {*map(candidate_of, goldens.values())}, options.candidate
-    if len(typed) == 1 and typed[0] not in theirs and all(map(is_own, goldens.values())):
+    owners, typed = {*map(candidate_of, goldens.values())}, options.candidate
+    if len(typed) == 1 and typed[0] not in owners and all(map(is_own, goldens.values())):
         return adopted(goldens, typed[0])
     return goldens
 
 
-def whose(options: Asked, goldens: "dict[str, Golden]") -> list[str]:
-    """The candidates whose numbers these hold, each of which may be run.
+def find_owners(options: OwnStep, goldens: "dict[str, Golden]") -> list[str]:
+    """Return the owners of the goldens: the candidates whose numbers they hold.
 
-    Where all are somebody's, nobody else is asked: who was named for nothing is told so.
+    Raise `BadInput` if the code of an owner may not run, or if every golden has an owner and the
+    options name a candidate that is none of them.
     """
     from harness.candidates.registry import vouched_for
     from harness.golden.own import candidate_of
 
-    named = {name: candidate_of(golden) for name, golden in goldens.items()}
+    owner_of = {name: candidate_of(golden) for name, golden in goldens.items()}
     typed = options.candidate
-    theirs = {
-        vouched_for(candidate, f"{options.store}: {name}", typed): None
-        for name, candidate in named.items()
-        if candidate
+    owners = {
+        vouched_for(owner, f"{options.store}: {name}", typed): None
+        for name, owner in owner_of.items()
+        if owner
     }
-    unasked = [candidate for candidate in typed if candidate not in theirs]
-    if unasked and all(named.values()):
+    unneeded = [candidate for candidate in typed if candidate not in owners]
+    if unneeded and all(owner_of.values()):
         raise UsageError(
-            f"--candidate={unasked[0]}: the goldens in {options.store} hold what "
-            f"{', '.join(theirs)} computes, and are for nobody else"
+            f"--candidate={unneeded[0]}: the goldens in {options.store} hold what "
+            f"{', '.join(owners)} computes, and are for nobody else"
         )
-    return list(theirs)
+    return list(owners)
 
 
-def made_anew(
-    options: Asked, goldens: "dict[str, Golden]", reason: str = ""
+def recompute_own(
+    options: OwnStep, goldens: "dict[str, Golden]", reason: str = ""
 ) -> "dict[str, Golden]":
-    """Compute the goldens of own steps anew; leave out those of plain training."""
+    """Compute the goldens of own steps again; leave out those of plain training."""
     from harness.golden.own import candidate_of, is_own
 
-    theirs = {name: golden for name, golden in goldens.items() if is_own(golden)}
-    if not theirs:
+    own = {name: golden for name, golden in goldens.items() if is_own(golden)}
+    if not own:
         return {}
-    candidates = whose(options, goldens)
-    ranks = options.ranks or max(golden.vector.case.ranks for golden in theirs.values())
+    candidates = find_owners(options, goldens)
+    ranks = options.ranks or max(golden.vector.case.ranks for golden in own.values())
     with open_pool(options, ranks, candidates) as pool:
         return {
-            name: own_golden(golden.vector, candidate_of(golden), pool, options.store, reason)
-            for name, golden in theirs.items()
+            name: make_own(golden.vector, candidate_of(golden), pool, options.store, reason)
+            for name, golden in own.items()
         }
 
 
-def own_golden(
+def make_own(
     vector: "Vector", candidate: str, pool: "RankPool", store: "Path", reason: str
 ) -> "Golden":
-    """A golden of what a candidate's own step computes at sp 1 in fp64."""
+    """Return a golden of what a candidate's own step computes at sp 1 in fp64.
+
+    Raise `UsageError` if the candidate does not support the case, `NoRanks` if its ranks fail.
+    """
     from harness.candidates import locate
     from harness.compare import faulted
     from harness.golden.own import make
@@ -86,11 +91,12 @@ def own_golden(
     from harness.report import explain
     from harness.trace import Fault, Unsupported
 
-    found = reference_at_sp_1(Job(vector.case, locate(candidate)), pool)
-    if isinstance(found, Unsupported):
-        raise UsageError(f"case={vector.case}: {candidate} does not support it: {found.reason}")
-    if isinstance(found, Fault):
-        told = replace(faulted(vector.case, candidate, found), against=ITSELF, options=AGAIN)
-        raise NoRanks(explain(told), found.summary)
+    outcome = reference_at_sp_1(Job(vector.case, locate(candidate)), pool)
+    if isinstance(outcome, Unsupported):
+        raise UsageError(f"case={vector.case}: {candidate} does not support it: {outcome.reason}")
+    if isinstance(outcome, Fault):
+        comparison = faulted(vector.case, candidate, outcome)
+        comparison = replace(comparison, against=ITSELF, options=REPLAY_OPTIONS)
+        raise NoRanks(explain(comparison), outcome.summary)
     made, checked_out = fingerprint(pool.place), commit(store)
-    return make(vector, found, candidate, made, checked_out, reason)
+    return make(vector, outcome, candidate, made, checked_out, reason)

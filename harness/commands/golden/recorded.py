@@ -1,10 +1,13 @@
-"""`golden generate --out` and `golden verify` of what it wrote: one device's own tensors."""
+"""Goldens of one device: `golden generate --out` records them, `golden verify` checks them.
+
+They hold what a candidate computed on that device in a lower precision than fp64.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 from harness.against import PLAIN
 from harness.commands.golden.options import Generate, Verify
-from harness.commands.golden.own import whose
+from harness.commands.golden.own import find_owners
 from harness.commands.options import (
     DIVERGED,
     FAULT,
@@ -24,7 +27,7 @@ Goldens = dict[str, "Golden"]
 
 
 def record(options: Generate, folder: "Path", goldens: Goldens) -> int:
-    """Have a candidate compute all goldens on a device, and keep what it says."""
+    """Run a candidate on every golden, and store what it computes in a new folder."""
     from rich.console import Console
 
     from harness.campaign.table import say
@@ -66,7 +69,7 @@ def record(options: Generate, folder: "Path", goldens: Goldens) -> int:
 
 
 def verify(options: Verify, goldens: Goldens) -> int:
-    """Compute all again on the device at hand, and say what the difference means."""
+    """Compute all goldens again on this device, and report which changes matter."""
     from rich.console import Console
 
     from harness.compare import Change
@@ -81,25 +84,25 @@ def verify(options: Verify, goldens: Goldens) -> int:
     for name, golden in goldens.items():
         if not is_recorded(golden):
             raise BadGolden(f"{name}: nobody recorded it, unlike others here; use two stores")
-    whose(options, goldens)
+    # Only for its errors: the code of an owner may not run, or a named candidate owns no golden.
+    find_owners(options, goldens)
     with open_pool(options, options.ranks) as pool:
         pool.require_ready()
         place = pool.place
-        moved = list(compared(goldens, fingerprint(place), Session(pool)))
-    runs = Verified.of({name: comparison for name, _, _, comparison in moved})
+        changes = list(compared(goldens, fingerprint(place), Session(pool)))
+    runs = Verified.of({name: comparison for name, _, _, comparison in changes})
     if not options.json:
-        show_compared(moved, Console())
+        show_compared(changes, Console())
         show_together(runs, Console())
     failures = {
         name: comparison_record(comparison)
-        for name, change, _, comparison in moved
+        for name, change, _, comparison in changes
         if change is Change.SEMANTIC
     }
-    told = [_told(*each) for each in moved]
-    wrong = runs.leans or any(change.failed for _, change, _, _ in moved)
-    status = DIVERGED if wrong else FAULT if runs.unexamined else PASSED
+    is_wrong = runs.leans or any(change.failed for _, change, _, _ in changes)
+    status = DIVERGED if is_wrong else FAULT if runs.unexamined else PASSED
     document = {
-        "goldens": told,
+        "goldens": [_change_record(*change) for change in changes],
         "failures": failures,
         "leans": runs.leans,
         "unexamined": runs.unexamined,
@@ -108,6 +111,6 @@ def verify(options: Verify, goldens: Goldens) -> int:
     return answer(options, document, status)
 
 
-def _told(name: str, change: str, why: str, comparison: Any) -> dict[str, str]:
+def _change_record(name: str, change: str, why: str, comparison: Any) -> dict[str, str]:
     verdict = comparison.verdict.name
     return {"name": name, "change": str(change), "why": why, "verdict": verdict}

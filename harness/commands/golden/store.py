@@ -1,10 +1,9 @@
-"""The store that a command was given."""
+"""Read the store that a command names, and refuse a damaged one."""
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from harness.commands.golden.options import Stored
-from harness.commands.options import Output, print_json
+from harness.commands.options import Output, print_json, print_message
 from harness.untrusted import printable
 
 if TYPE_CHECKING:
@@ -13,11 +12,12 @@ if TYPE_CHECKING:
     from harness.golden import Golden, Store
     from harness.golden.store import Files
 
+# The exit status if a golden is missing or damaged.
 DAMAGED = 4
 
 
-def whole(options: Output, files: "Files") -> "dict[str, Golden] | None":
-    """The goldens; or nothing, where one is damaged, and every damage is told."""
+def read_goldens(options: Output, files: "Files") -> "dict[str, Golden] | None":
+    """Return the goldens; if any is damaged, print every damage and return None."""
     from harness.golden import examine
 
     goldens, damages = examine(files)
@@ -26,39 +26,39 @@ def whole(options: Output, files: "Files") -> "dict[str, Golden] | None":
     if options.json:
         print_json({"damaged": [{"file": each.file, "what": each.what} for each in damages]})
     for damage in damages:
-        print(f"harness: {printable(str(damage))}", file=sys.stderr)  # noqa: T201 - a command speaks
+        print_message(printable(str(damage)))
     return None
 
 
-def oracles(options: Output, files: "Files") -> "dict[str, Golden] | None":
-    """Read goldens, and refuse any that plain training did not compute."""
+def read_oracles(options: Output, files: "Files") -> "dict[str, Golden] | None":
+    """Read goldens as `read_goldens` does; raise `BadGolden` if one was recorded on a device."""
     from harness.golden import BadGolden
     from harness.golden.recorded import is_recorded
 
-    goldens = whole(options, files)
+    goldens = read_goldens(options, files)
     for name, golden in (goldens or {}).items():
         if is_recorded(golden):
             raise BadGolden(f"{name}: was recorded on a device; only verify and list apply to it")
     return goldens
 
 
-def described(golden: "Golden") -> dict[str, Any]:
-    """A golden without its tensors, as JSON."""
+def golden_record(golden: "Golden") -> dict[str, Any]:
+    """Return a golden without its tensors, for a document."""
     from harness.golden.vector import vector_record
 
     made, commit = golden.stored.made, golden.listed.commit
     return {**vector_record(golden.vector), "made": made, "commit": commit}
 
 
-def store_of(options: Stored) -> "Store":
-    """The folder that was named."""
+def open_store(options: Stored) -> "Store":
+    """Return the store in the folder of the options."""
     from harness.golden import Store
 
     return Store(options.store)
 
 
-def console(options: Output) -> "Console":
-    """Where people read."""
+def console_for(options: Output) -> "Console":
+    """Return the console for people: stderr if the command prints a document."""
     from rich.console import Console
 
     return Console(stderr=options.json)

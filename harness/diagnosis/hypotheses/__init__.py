@@ -1,17 +1,18 @@
-"""What may be wrong with a forward pass: small changes of plain training, each with a name.
+"""Hypotheses: small changes of a plain forward pass, each with a name and a description.
 
-A hypothesis yields its variants of a stream's pass. One that changes nothing on a stream need not
-be yielded there.
+A hypothesis is a function that yields variants of one stream's pass. It may leave out a variant
+that changes nothing on that stream. The order of variants matters: of several that predict all
+losses equally well, the first one is the name.
 """
 
 from collections.abc import Callable
 
 from harness.diagnosis.forward import Pass, Variants
-from harness.diagnosis.hypotheses import heads, inputs, order, precision, rings, sight
+from harness.diagnosis.hypotheses import heads, inputs, order, precision, rings, visibility
 
 HYPOTHESES: tuple[Callable[[Pass], Variants], ...] = (
     *inputs.ALL,
-    *sight.ALL,
+    *visibility.ALL,
     *rings.ALL,
     *heads.ALL,
     *order.ALL,

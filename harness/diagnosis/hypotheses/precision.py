@@ -1,34 +1,42 @@
-"""Something computed or sent in a shorter format."""
+"""Values that are computed or sent in a shorter format."""
 
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from harness.diagnosis.forward import Heads, Pass, Variants
+from harness.diagnosis.forward import QKV, Pass, Variants
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 NAME = "low-precision"
 
 
 def formats(plain: Pass) -> Variants:
-    """Logits, or what attention exchanges."""
+    """Yield passes with short logits, or a short exchange around attention."""
     for format_name, dtype in FORMATS.items():
 
-        def short(x: Tensor, dtype: torch.dtype = dtype) -> Tensor:
+        def shorten(x: Tensor, dtype: torch.dtype = dtype) -> Tensor:
             return x.to(dtype).to(x.dtype)
 
-        def of_all(given: Heads, dtype: torch.dtype = dtype) -> Heads:
-            q, k, v = (x.to(dtype).to(x.dtype) for x in given)
+        def shorten_qkv(qkv: QKV, dtype: torch.dtype = dtype) -> QKV:
+            q, k, v = (x.to(dtype).to(x.dtype) for x in qkv)
             return q, k, v
 
-        yield NAME, f"logits in {format_name}", replace(plain, read=short)
-        yield NAME, f"queries, keys and values in {format_name}", replace(plain, before=of_all)
-        yield NAME, f"attention's output in {format_name}", replace(plain, after=short)
+        yield NAME, f"logits in {format_name}", replace(plain, change_logits=shorten)
+        yield (
+            NAME,
+            f"queries, keys and values in {format_name}",
+            replace(plain, change_qkv=shorten_qkv),
+        )
+        yield (
+            NAME,
+            f"attention's output in {format_name}",
+            replace(plain, change_output=shorten),
+        )
         yield (
             NAME,
             f"all that attention exchanges in {format_name}",
-            replace(plain, before=of_all, after=short),
+            replace(plain, change_qkv=shorten_qkv, change_output=shorten),
         )
 
 

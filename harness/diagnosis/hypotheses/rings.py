@@ -1,8 +1,9 @@
-"""Attention that goes round a ring: a rank's queries meet the keys of one rank after another.
+"""Ring attention with wrong masks: a rank's queries meet the keys of one rank after another.
 
-A ring deals each row out by itself, to itself in order ("in shards") or one piece from either end
-("zigzag"), and fills it up behind until it can be. What a query should not see of a block of keys,
-the ring leaves to how it cuts the block and to the kernel, which knows the block alone.
+A ring deals out each row by itself, in order ("in shards") or one piece from either end
+("zigzag"), and pads the row at its end until it can be dealt. A ring hides keys from a query in
+two ways: by how it cuts the block of keys, and by the mask that it gives the kernel, which knows
+the block alone.
 
 Legend: T tokens of a stream with the padding of its rows, R ranks of a ring.
 """
@@ -19,36 +20,36 @@ from harness.diagnosis.hypotheses.order import from_either_end
 
 
 def by_blocks(plain: Pass) -> Variants:
-    """What the kernel is told of a block is not what holds in the row."""
+    """Yield passes in which the mask of a block is not the mask of the row."""
     case, window = plain.case, plain.case.window
     widest = max(map(len, case.rows))
-    for ranks, zigzag, alone in product(_rings(case.sp), (False, True), (True, False)):
+    for ranks, zigzag, alone in product(_ring_sizes(case.sp), (False, True), (True, False)):
         of = "each row" if alone else "each row, filled up to the longest,"
         rows = f"{of} is dealt {'zigzag' if zigzag else 'in shards'} over {ranks} ranks"
-        whole = _filled(plain, 2 * case.sp, 0 if alone else widest)
-        met_TT, back_TT, holder_T = _blocks(whole, ranks, zigzag)
+        padded = _with_padded_rows(plain, 2 * case.sp, 0 if alone else widest)
+        met_TT, back_TT, holder_T = _blocks(padded, ranks, zigzag)
         yield (
             "future-leak",
             f"no block of a ring is causal ({rows})",
-            replace(whole, seen_TT=met_TT),
+            replace(padded, seen_TT=met_TT),
         )
         if window is None:
             continue
         seen_TT = met_TT & (back_TT >= 0) & (back_TT < window)
-        of_holder_RT = holder_T == torch.arange(ranks)[:, None]
-        met_TR, seen_TR = ((x[:, None] & of_holder_RT).any(-1) for x in (met_TT, seen_TT))
+        is_holder_RT = holder_T == torch.arange(ranks)[:, None]
+        met_TR, seen_TR = ((x[:, None] & is_holder_RT).any(-1) for x in (met_TT, seen_TT))
         blind_T1 = (met_TR & ~seen_TR).any(-1, keepdim=True)
-        said = "a window is counted inside the blocks of a ring"
-        yield "attention-cut", f"{said} ({rows})", replace(whole, seen_TT=seen_TT)
+        how = "a window is counted inside the blocks of a ring"
+        yield "attention-cut", f"{how} ({rows})", replace(padded, seen_TT=seen_TT)
         yield (
             "attention-cut",
-            f"{said}, and who sees nothing of one sees nothing ({rows})",
-            replace(whole, seen_TT=seen_TT & ~blind_T1),
+            f"{how}, and who sees nothing of one sees nothing ({rows})",
+            replace(padded, seen_TT=seen_TT & ~blind_T1),
         )
 
 
 def in_dealt_order(plain: Pass) -> Variants:
-    """Tokens that lie as ranks have them, under the mask of the stream."""
+    """Yield passes in which tokens are reordered between ranks and the mask is not."""
     length, sp, window = len(plain.ids_T), plain.case.sp, plain.case.window
     same_TT = plain.row_T[:, None] == plain.row_T
     for how, order_T in (
@@ -59,20 +60,20 @@ def in_dealt_order(plain: Pass) -> Variants:
         place_T = order_T.argsort()
         back_TT = place_T[:, None] - place_T
         near_TT = (back_TT >= 0) & (back_TT < (length if window is None else window))
-        for said, seen_TT in (
+        for description, seen_TT in (
             (f"tokens are dealt {how}, the mask is not", plain.seen_TT[place_T][:, place_T]),
             (f"tokens and rows are dealt {how}, the mask is not", same_TT & near_TT),
         ):
-            yield "future-leak", said, replace(plain, seen_TT=seen_TT)
+            yield "future-leak", description, replace(plain, seen_TT=seen_TT)
 
 
-def _rings(sp: int) -> Iterator[int]:
-    """How many ranks a ring may have; the others share its heads."""
+def _ring_sizes(sp: int) -> Iterator[int]:
+    """Yield how many ranks a ring may have; the others share its heads."""
     return (ranks for ranks in range(2, sp + 1) if sp % ranks == 0)
 
 
-def _filled(plain: Pass, multiple: int, least: int) -> Pass:
-    """Each row with padding behind it, so that it is so long or longer and can be dealt."""
+def _with_padded_rows(plain: Pass, multiple: int, least: int) -> Pass:
+    """Pad each row at its end to at least this length, and to a multiple."""
     case, spans = plain.case, plain.stream.spans
     place, row, position = [], [], []
     for i, span in enumerate(spans):
@@ -91,27 +92,32 @@ def _filled(plain: Pass, multiple: int, least: int) -> Pass:
         positions_T=torch.tensor(position),
         row_T=torch.tensor(row),
         peer_T=plain.peer_T[at_T],
-        times_T=torch.ones(len(place), dtype=torch.float64),
+        key_counts_T=torch.ones(len(place), dtype=torch.float64),
     )
 
 
-def _blocks(whole: Pass, ranks: int, zigzag: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Which keys each query meets, how far back the kernel takes each to be, and who holds it."""
-    at_T = torch.arange(len(whole.row_T))
-    width_T = whole.row_T.bincount()[whole.row_T]
-    place_T = at_T - torch.searchsorted(whole.row_T, whole.row_T)
+def _blocks(padded: Pass, ranks: int, zigzag: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return which keys each query meets, how far back the kernel places them, and their holders.
+
+    The holder of a key is the rank of the ring that has it.
+    """
+    at_T = torch.arange(len(padded.row_T))
+    width_T = padded.row_T.bincount()[padded.row_T]
+    place_T = at_T - torch.searchsorted(padded.row_T, padded.row_T)
     size_T = width_T // (2 * ranks if zigzag else ranks)
     piece_T, local_T = place_T // size_T, place_T % size_T
     holder_T = torch.minimum(piece_T, 2 * ranks - 1 - piece_T) if zigzag else piece_T
     ahead_TT = holder_T[:, None] - holder_T
-    met_TT = whole.row_T[:, None] == whole.row_T
+    met_TT = padded.row_T[:, None] == padded.row_T
     if not zigzag:
         return met_TT & (ahead_TT >= 0), local_T[:, None] - local_T, holder_T
     is_back_T = piece_T >= ranks
     local_T = local_T + is_back_T * size_T
-    # A rank meets only the front piece of ranks before it, and all of ranks behind it.
+    # A query meets the front piece alone of ranks before its own. Of ranks behind, the queries of
+    # its back piece meet all keys, and those of its front piece none.
     met_TT &= (ahead_TT == 0) | torch.where(ahead_TT > 0, ~is_back_T, is_back_T[:, None])
-    # The last query stands at the last key, of which there are half as many.
+    # The kernel aligns the last query with the last key; with front pieces alone, keys are half as
+    # many as queries.
     return met_TT, local_T[:, None] - local_T - (ahead_TT > 0) * size_T[:, None], holder_T
 
 

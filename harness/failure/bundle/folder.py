@@ -1,4 +1,4 @@
-"""Where bundles lie."""
+"""The folders in which bundles are written and found."""
 
 import contextlib
 import errno
@@ -12,12 +12,12 @@ DEFAULT_FOLDER = Path(".harness/failures")
 
 
 def elsewhere() -> Path:
-    """Where to write when that is not allowed here."""
+    """Return the folder to write into where `DEFAULT_FOLDER` cannot be written."""
     return Path(tempfile.gettempdir()) / f"harness-failures-{os.getuid()}"
 
 
-def private(folder: Path) -> Path:
-    """Make it, for nobody else; what others may have laid there is refused."""
+def make_private(folder: Path) -> Path:
+    """Make a folder of this user alone; raise `PermissionError` if others can write to it."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     if not is_private(folder):
@@ -28,17 +28,17 @@ def private(folder: Path) -> Path:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether only this user can have put anything there."""
+    """Return whether it is a folder of this user, and no other user can write to it."""
     try:
         status = folder.lstat()
     except OSError:
         return False
-    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-    return mine and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_own_folder = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return is_own_folder and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def listed(folders: Iterable[Path]) -> dict[str, Path]:
-    """What was put into any of these; the first of two with one name."""
+def list_bundles(folders: Iterable[Path]) -> dict[str, Path]:
+    """Return what these folders hold, by name; of two with one name, the first."""
     places: dict[str, Path] = {}
     for folder in folders:
         with contextlib.suppress(OSError):

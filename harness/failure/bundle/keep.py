@@ -1,4 +1,4 @@
-"""Failures kept: where `check`, `repro` and tests put what they found."""
+"""Write the bundle of a failure that `check`, `repro` or a test found on a pool."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ from harness.failure.bundle.origin import Origin, versions
 from harness.failure.bundle.write import write_bundle
 from harness.ranks.pool import RankPool
 
-# Parts of a pool's place that have fields of their own in a bundle.
-PLACED = {"device", "devices", "transport", "ranks"}
+# Parts of a pool's place that have their own fields in an origin, or that it leaves out.
+NOT_VERSIONS = {"device", "devices", "transport", "ranks"}
 
 
 def keep(
@@ -22,7 +22,7 @@ def keep(
     blob: str = "",
     folder: Path = DEFAULT_FOLDER,
 ) -> str:
-    """Write its bundle; where that is, or why there is none."""
+    """Write its bundle; return the path, or a sentence that says why it could not be written."""
     place = pool.place
     origin = Origin(
         device=pool.device,
@@ -32,9 +32,9 @@ def keep(
         campaign=campaign,
         test=test,
         blob=blob,
-        versions=versions() | {name: place[name] for name in place.keys() - PLACED},
+        versions=versions() | {name: place[name] for name in place.keys() - NOT_VERSIONS},
     )
     try:
         return str(write_bundle(comparison, folder, origin))
-    except Exception as error:  # noqa: BLE001 - the failure itself must still be told
+    except Exception as error:  # noqa: BLE001 - the failure itself must still be reported
         return f"could not be written: {type(error).__name__}: {error}"

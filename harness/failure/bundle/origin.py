@@ -1,4 +1,4 @@
-"""In which run a failure was seen, and on what."""
+"""The run in which a failure was seen: its devices, its versions, and who asked for it."""
 
 import platform
 from importlib.metadata import version
@@ -13,7 +13,7 @@ PACKAGES = ("torch", "numpy", "hypothesis", "safetensors")
 
 
 def versions() -> dict[str, str]:
-    """Versions of everything that a result may depend on."""
+    """Return the versions of everything that a result may depend on."""
     return {
         "harness": harness.__version__,
         "python": platform.python_version(),
@@ -23,23 +23,23 @@ def versions() -> dict[str, str]:
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Empty is what is not known."""
+    """The run in which a failure was seen; a field is empty if it is not known."""
 
-    # What the ranks ran on, how many there were, and what carried their collectives.
+    # The device of the ranks, the transport of their collectives, and their number.
     device: str
     transport: str
     ranks: int
     against: Against
-    # Where `check` found it: what it was asked for, and which part of it this was.
+    # If `check` found it: the request, and which shard of it this was.
     campaign: dict[str, Any] | None
-    # Where a test found it: which one, and how Hypothesis makes its example again.
+    # If a test found it: its name, and the line that makes Hypothesis repeat the example.
     test: str
     blob: str
     versions: dict[str, str]
 
 
-def seen_here(**known: Any) -> Origin:
-    """The origin of a failure of which this is known, and nothing else but who saw it."""
+def local_origin(**known: Any) -> Origin:
+    """Return an origin with these fields and the versions of this process; the rest is empty."""
     empty = dict.fromkeys(("device", "transport", "test", "blob"), "")
     nothing = {**empty, "ranks": 0, "against": PLAIN, "campaign": None, "versions": versions()}
     return Origin(**{**nothing, **known})

@@ -1,9 +1,9 @@
-"""A failure as a folder that can be carried to another machine.
+"""Find and read a bundle, which may come from a stranger.
 
 failure.json         the case, what the same ranks ran before it, and all that is known
 explanation.txt      the same for people
-tensors.safetensors  what was expected and what came, of each key that differs
-ranks.txt            of each rank: the end of its output, its stack, its collectives
+tensors.safetensors  for each key that differs: expected and got
+ranks.txt            for each rank: the end of its output, its stack, its collectives
 
 A bundle is smaller than MOST_BYTES unless its case lines are not: those are never cut.
 """
@@ -19,7 +19,7 @@ import msgspec
 
 from harness.case import Case, parse
 from harness.compare import Differing
-from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, is_private, listed
+from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, is_private, list_bundles
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.tensors import Described, unpack
 from harness.failure.signature import Mark
@@ -33,17 +33,17 @@ TENSORS, RANKS = "tensors.safetensors", "ranks.txt"
 # The case line of the largest batch with stated ids can still be read.
 MOST_READ = {RECORD: 1 << 28, TENSORS: MOST_BYTES}
 
-Object = dict[str, Any]
-Part = TypeVar("Part")
+JsonObject = dict[str, Any]
+Decoded = TypeVar("Decoded")
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the file with the record has."""
+    """The fields of `failure.json`."""
 
     format: int
     case: str
     before: tuple[str, ...]
-    # As many as a case may have to a sequence; who sent a bundle starts no more.
+    # The most that a case may have to a sequence, so that a bundle cannot start more processes.
     ranks: Annotated[int, msgspec.Meta(ge=0, le=1024)]
     id: str
     candidate: str
@@ -57,18 +57,18 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uncompared: list[Any]
     stood_in: list[Any]
     used: float
-    first: Object | None
+    first: JsonObject | None
     findings: list[Any]
-    scale: Object | None
+    scale: JsonObject | None
     looks: list[Any]
     seen: list[Any]
     cause: str
-    keys: Object
+    keys: JsonObject
     loss: list[Any] | None
-    fault: Object | None
-    printed: Object
-    picture: Object | None
-    larger: Object | None
+    fault: JsonObject | None
+    printed: JsonObject
+    picture: JsonObject | None
+    larger: JsonObject | None
     explanation: str
     replay: str
     tensors: tuple[Described, ...]
@@ -76,18 +76,18 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BadBundle(BadInput):
-    """A folder that holds no failure; the message says what is wrong with it."""
+    """The folder cannot be read as a bundle; the message has the file and what is wrong in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What is needed to see a failure again, and to know it when it is seen."""
+    """The parts that a replay needs: case, candidate, and the mark to recognise the failure by."""
 
     case: Case
     candidate: str
-    # What the same ranks must have run before.
+    # The cases that the same ranks must run before it.
     before: tuple[Case, ...]
-    # How many of them there must be; 0 where that is as many as the cases need.
+    # How many ranks there must be; 0 if that is as many as the cases need.
     ranks: int
     mark: Mark
     origin: Origin
@@ -98,16 +98,19 @@ class Bundle:
 
 
 def find_bundle(name: str) -> Path:
-    """The folder behind a path, or behind the id of a bundle that was written here."""
+    """Return the folder at a path, or that of a bundle of this user by its name or its case's id.
+
+    Raise `BadBundle` if several bundles have the id, or none.
+    """
     if os.sep in name or os.path.lexists(name):
         return Path(name)
-    kept = listed((DEFAULT_FOLDER, *filter(is_private, (elsewhere(),))))
-    meant = [each for each in kept if name in (each, each.partition("-")[0])]
-    if len(meant) == 1:
-        return kept[meant[0]]
-    if meant:
-        raise BadBundle(f"bundle={name}: stands for {', '.join(meant)}; name one of them")
-    near = ", ".join(get_close_matches(name, kept, 3, 0.0)) or "nothing, it is empty"
+    bundles = list_bundles((DEFAULT_FOLDER, *filter(is_private, (elsewhere(),))))
+    matches = [each for each in bundles if name in (each, each.partition("-")[0])]
+    if len(matches) == 1:
+        return bundles[matches[0]]
+    if matches:
+        raise BadBundle(f"bundle={name}: stands for {', '.join(matches)}; name one of them")
+    near = ", ".join(get_close_matches(name, bundles, 3, 0.0)) or "nothing, it is empty"
     raise BadBundle(
         f"bundle={name}: {name} cannot be read: No such file or directory, nor is it in "
         f"{DEFAULT_FOLDER}; near: {near}"
@@ -115,11 +118,11 @@ def find_bundle(name: str) -> Path:
 
 
 def read_bundle(place: Path) -> Bundle:
-    """The failure in a folder; `BadBundle` for anything else."""
+    """Return the bundle in a folder, or beside a record file; raise `BadBundle` if it is none."""
     folder, record_name = place, RECORD
-    if not os.path.isdir(place):  # noqa: PTH112 - unlike the other, this one never raises
+    if not os.path.isdir(place):  # noqa: PTH112 - unlike Path.is_dir, it never raises
         folder, record_name = place.parent, place.name
-    record = _read(place, folder, record_name, RECORD, _record)
+    record = _read(place, folder, record_name, RECORD, _parse_record)
     tensors = _read(place, folder, TENSORS, TENSORS, lambda data: unpack(record.tensors, data))
     return Bundle(
         case=parse(record.case),
@@ -135,19 +138,21 @@ def read_bundle(place: Path) -> Bundle:
 
 
 def _read(
-    place: Path, folder: Path, name: str, kind: str, decode: Callable[[bytes], Part]
-) -> Part:
+    place: Path, folder: Path, name: str, kind: str, decode: Callable[[bytes], Decoded]
+) -> Decoded:
+    """Decode one file, within the bound of its kind; turn every error into a `BadBundle`."""
     try:
         return decode(read_file(folder / name, MOST_READ[kind]))
     except OSError as error:
         why = error.strerror or error
         raise BadBundle(f"bundle={place}: {name} cannot be read: {why}") from None
     except ValueError as error:
-        # What is no path at all fails like what is no record.
+        # A name that is no path at all raises `ValueError`, like a file that is no record.
         raise BadBundle(f"bundle={place}: {name}: {error}") from None
 
 
-def _record(data: bytes) -> _Record:
+def _parse_record(data: bytes) -> _Record:
+    """Return the record in a file; raise `ValueError` if it is none, or contradicts itself."""
     try:
         document = read_json(data)
     except (ValueError, RecursionError):

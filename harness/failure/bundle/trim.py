@@ -1,4 +1,4 @@
-"""What is too long for a bundle is cut, and it is said what was."""
+"""Cut what is too long for a bundle, and list what was cut."""
 
 import json
 from collections.abc import Mapping
@@ -6,58 +6,62 @@ from typing import Any
 
 from harness.compare import Comparison
 
-# The most of one text, of one list, and of one field of a record with all that is in it.
+# The most characters of a text, items of a list, and characters of a whole field as JSON.
 TEXT, ITEMS, FIELD = 32 << 10, 1000, 64 << 10
-# The most of what all ranks said and did together.
+# The most characters of the output, stacks and collectives of all ranks together.
 RANKS = 256 << 10
 
 
-def trimmed(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Every field within its bounds, and what was done to those that were not."""
-    done: list[str] = []
+def trim_record(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the record with every field within its bounds, and a line for each that was cut."""
+    cuts: list[str] = []
     kept: dict[str, Any] = {}
     for name, value in record.items():
-        kept[name] = _cut(value, name, done)
+        kept[name] = _trim(value, name, cuts)
         if len(json.dumps(kept[name], indent=1)) > FIELD:
             kept[name] = type(value)()
-            done.append(f"{name}: too long")
-    return kept, done
+            cuts.append(f"{name}: too long")
+    return kept, cuts
 
 
-def shortened(text: str, most: int = TEXT) -> str:
-    """The beginning of a text."""
+def shorten(text: str, most: int = TEXT) -> str:
+    """Return the beginning of a text that is longer than this, or the text."""
     return text if len(text) <= most else f"{text[:most]} …"
 
 
 def ranks_text(comparison: Comparison) -> tuple[str, list[str]]:
-    """What each rank said and did last; of too much, the end."""
+    """Return the output, stack and collectives of each rank, and a line for each that was cut.
+
+    Every text has the same share of the room, and its end is kept.
+    """
     fault = comparison.fault
     stacks, collectives = (fault.stacks, fault.collectives) if fault else ({}, {})
     ranks = sorted({*comparison.logs, *stacks, *collectives})
-    lines, done = [], []
+    lines, cuts = [], []
     share = RANKS // max(3 * len(ranks), 1)
     for rank in ranks:
-        for what, text in (
+        for title, text in (
             ("log", comparison.logs.get(rank, "")),
             ("stack", stacks.get(rank, "")),
             ("collectives", "\n".join(collectives.get(rank, ()))),
         ):
             if len(text) > share:
-                done.append(f"{what} of rank {rank}: all but the end")
+                cuts.append(f"{title} of rank {rank}: all but the end")
             shown = text[-share:].rstrip().splitlines()
-            if shown or what == "log":
-                lines += [f"rank {rank}, {what}", *(f"  {line}" for line in shown or ["empty"])]
-    return "\n".join(lines) + "\n", done
+            if shown or title == "log":
+                lines += [f"rank {rank}, {title}", *(f"  {line}" for line in shown or ["empty"])]
+    return "\n".join(lines) + "\n", cuts
 
 
-def _cut(value: Any, name: str, done: list[str]) -> Any:
+def _trim(value: Any, name: str, cuts: list[str]) -> Any:
+    """Return the value with its texts and lists within bounds; add a line to `cuts` for each."""
     if isinstance(value, str) and len(value) > TEXT:
-        done.append(f"{name}: all but the beginning")
-        return shortened(value)
+        cuts.append(f"{name}: all but the beginning")
+        return shorten(value)
     if isinstance(value, list):
         if len(value) > ITEMS:
-            done.append(f"{name}: all but {ITEMS} of {len(value)}")
-        return [_cut(item, name, done) for item in value[:ITEMS]]
+            cuts.append(f"{name}: all but {ITEMS} of {len(value)}")
+        return [_trim(item, name, cuts) for item in value[:ITEMS]]
     if isinstance(value, dict):
-        return {key: _cut(item, f"{name}.{key}", done) for key, item in value.items()}
+        return {key: _trim(item, f"{name}.{key}", cuts) for key, item in value.items()}
     return value

@@ -1,4 +1,4 @@
-"""What rows hold: supervision, padding, ids."""
+"""Situations of what rows hold: targets, padding, ids."""
 
 from harness.case import Case
 from harness.generation.situations.registry import situation
@@ -51,13 +51,13 @@ def last_row_of_full_width(_case: Case, layout: Plan) -> bool:
 def left_padded(case: Case, layout: Plan) -> bool:
     """Columns are not positions."""
 
-    def padded(stream: Stream) -> bool:
+    def has_left_padding(stream: Stream) -> bool:
         longest = max(map(length, stream.spans))
         return any(
             case.rows[span.row].side == "left" and length(span) < longest for span in stream.spans
         )
 
-    return any_stream(layout, padded)
+    return any_stream(layout, has_left_padding)
 
 
 @situation("real token equal to the pad id")
@@ -70,8 +70,8 @@ def real_pad_id(case: Case, _layout: Plan) -> bool:
 def two_equal_rows(case: Case, layout: Plan) -> bool:
     """Whatever finds a row by its content finds the wrong one."""
 
-    def equal(stream: Stream) -> bool:
+    def has_equal_rows(stream: Stream) -> bool:
         rows = [span.row for span in stream.spans if length(span) > 1]
         return len({(case.rows[row].mask, case.ids_of(row)) for row in rows}) < len(rows)
 
-    return any_stream(layout, equal)
+    return any_stream(layout, has_equal_rows)

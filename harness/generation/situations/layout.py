@@ -1,4 +1,4 @@
-"""Where ranks are cut, and what is left at the end."""
+"""Situations of the layout: where the stream is cut between ranks, and its padding."""
 
 from harness.case import Case
 from harness.generation.situations.registry import situation

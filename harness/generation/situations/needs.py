@@ -1,4 +1,4 @@
-"""Whether a case has what a mutant needs to show."""
+"""Check whether a case has what a mutant or a listed bug needs in order to show."""
 
 import re
 
@@ -9,16 +9,17 @@ _FIELD = re.compile(r"([a-z_]+)>(\d+)")
 
 
 class UnknownNeed(ValueError):
-    """It is neither a situation nor a field of a case above a number."""
+    """A need is neither a situation nor a field of a case above a number."""
 
 
 def lacking(case: Case, needs: tuple[str, ...]) -> list[str]:
-    """Which of the needs a case does not meet."""
+    """Return the needs that a case does not meet; raise UnknownNeed if one is misspelt."""
     met = situations_of(case)
-    return [need for need in needs if not (need in met or _holds(case, need))]
+    return [need for need in needs if not (need in met or _is_field_above(case, need))]
 
 
-def _holds(case: Case, need: str) -> bool:
+def _is_field_above(case: Case, need: str) -> bool:
+    """Return whether a field is above a number, as in `sp>1`; False for a known situation."""
     if need in SITUATIONS:
         return False
     field = _FIELD.fullmatch(need)

@@ -1,4 +1,4 @@
-"""Situations by name, and which of them a case is in."""
+"""The registry of situations by name."""
 
 from collections.abc import Callable
 
@@ -20,6 +20,6 @@ def situation(name: str) -> Callable[[Predicate], Predicate]:
 
 
 def situations_of(case: Case) -> list[str]:
-    """Every situation that a case is in."""
+    """Return the names of all situations that a case is in."""
     layout = plan(case)
     return [name for name, predicate in SITUATIONS.items() if predicate(case, layout)]

@@ -1,4 +1,4 @@
-"""Heads, meshes, micro-batches, and what else a model and a run are made of."""
+"""Situations of sizes: heads, mesh, micro-batches, window, layers, steps."""
 
 from harness.case import Case
 from harness.generation.situations.registry import situation

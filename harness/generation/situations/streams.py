@@ -1,4 +1,4 @@
-"""What situations ask of a layout."""
+"""Helpers with which situations inspect a layout."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,7 +7,7 @@ from harness.plan import Plan, Span, Stream
 
 
 def cuts(case: Case, layout: Plan) -> Iterator[tuple[Span, int, frozenset[int]]]:
-    """Rows with each position of theirs at which a rank begins, and their supervised positions."""
+    """Yield each row, a position in it at which a rank begins, and its supervised positions."""
     for stream in layout.streams:
         for span in stream.spans:
             begins = [b - span.start for b in stream.boundaries if span.start <= b <= span.stop]
@@ -21,7 +21,7 @@ def any_stream(layout: Plan, predicate: Callable[[Stream], bool]) -> bool:
 
 
 def terms_by_replica(case: Case, layout: Plan) -> list[set[int]]:
-    """The different numbers of loss terms that micro-batches of each replica have."""
+    """Return for each replica the different numbers of loss terms of its micro-batches."""
     counts: list[set[int]] = [set() for _ in range(case.dp)]
     for stream in layout.streams:
         counts[stream.replica].add(terms(case, stream))
@@ -29,7 +29,7 @@ def terms_by_replica(case: Case, layout: Plan) -> list[set[int]]:
 
 
 def terms(case: Case, stream: Stream) -> int:
-    """How many loss terms a stream has."""
+    """Return the number of loss terms of a stream."""
     return sum(len(case.rows[span.row].supervised()) for span in stream.spans)
 
 

@@ -1,4 +1,4 @@
-"""A run of `check` as a page: who passed, on what, by how much, how fast, and what failed."""
+"""The page of a campaign: failures, verdicts, situations, errors, and seconds per case."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,18 +7,18 @@ from harness.against import AGAINST_ITSELF
 from harness.case import parse
 from harness.report.html.heat import heat
 from harness.report.html.render import render
-from harness.report.html.tokens import MOST_WRITTEN, layout
+from harness.report.html.tokens import MOST_WITH_TEXT, layout
 from harness.verdict import Verdict
 
 OUTCOMES = tuple(verdict.name for verdict in Verdict)
-# Height of the tallest bar, and how wide each is.
+# The height of the tallest bar of a histogram, and the width of its columns.
 BAR, COLUMN = 60, 56
 
 
 def campaign_page(
     document: Mapping[str, Any], failures: Sequence[tuple[Mapping[str, Any], str]]
 ) -> str:
-    """The whole page; each failure comes with the name of its own."""
+    """Return the whole page; each failure comes with the file name of its own page."""
     candidates = document["candidates"]
     verdicts = {name: tally["verdicts"] for name, tally in candidates.items()}
     return render(
@@ -27,7 +27,7 @@ def campaign_page(
         verdict=document["verdict"],
         document=document,
         against_itself=AGAINST_ITSELF,
-        outcomes=[each for each in OUTCOMES if any(each in v for v in verdicts.values())],
+        outcomes=[name for name in OUTCOMES if any(name in seen for seen in verdicts.values())],
         candidates=candidates,
         cards=[_card(record, name) for record, name in failures],
         heat=heat(
@@ -46,30 +46,30 @@ def campaign_page(
 
 
 def _card(record: Mapping[str, Any], page: str) -> dict[str, Any]:
-    """A failure in short, with a small map of the first tensor that is wrong."""
+    """Return the view of a failure in short, with its first map if the case is small."""
     case, looks = parse(record["case"]), record["looks"]
     maps = record["picture"]["maps"] if record["picture"] else []
-    small = bool(maps) and len(maps[0]["signs"]) == case.tokens <= MOST_WRITTEN
+    has_map = bool(maps) and len(maps[0]["signs"]) == case.tokens <= MOST_WITH_TEXT
     return {
         "page": page,
         "record": record,
         "name": looks[0]["name"] if looks else "",
         "why": looks[0]["why"] if looks else record["reason"],
-        "key": maps[0]["key"] if small else "",
-        "signs": maps[0]["signs"] if small else "",
-        "layout": layout(case, record["picture"]) if small else None,
+        "key": maps[0]["key"] if has_map else "",
+        "signs": maps[0]["signs"] if has_map else "",
+        "layout": layout(case, record["picture"]) if has_map else None,
     }
 
 
 def _bars(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, int, float]]:
-    """The bound, the count and the height of the bar of each bucket."""
+    """Return the bound, the count and the height of each bar of a histogram."""
     most = max(counts, default=0) or 1
     pairs = zip(bounds, counts, strict=True)
     return [(f"≤ {bound:g}", count, BAR * count / most) for bound, count in pairs]
 
 
 def _paces(candidates: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """By size, how long a case took on average and at most."""
+    """Return a row for each size: how long its cases took with each candidate."""
     sizes = sorted({int(size) for tally in candidates.values() for size in tally["pace"]})
     rows = []
     for size in sizes:

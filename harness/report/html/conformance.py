@@ -1,38 +1,41 @@
-"""What published libraries do, as pages: a table of all, and a page for each release."""
+"""The pages of conformance: a table of all libraries, and a page of each release and finding."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.report.html.failure import failure_page, told_in_pairs
+from harness.report.html.failure import explanation_pairs, failure_page
 from harness.report.html.heat import Square, heat
 from harness.report.html.render import render
 from harness.verdict import PASSED
 
 
 def conformance_pages(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The table of all, and then each library and release."""
+    """Yield the file name and the text of each page, the table of all libraries first."""
     candidates, releases = document["candidates"], document["releases"]
     findings = {
         name: (finding_file(name), record) for name, record in document.get("findings", {}).items()
     }
     libraries: dict[str, dict[str, Any]] = {}
-    for name, each in candidates.items():
-        libraries.setdefault(each["release"], {})[name] = each
-    found = {release: situations_of_all(steps) for release, steps in libraries.items()}
-    met = dict.fromkeys(name for of_one in found.values() for name in of_one)
+    for name, step in candidates.items():
+        libraries.setdefault(step["release"], {})[name] = step
+    verdicts = {release: situation_verdicts(steps) for release, steps in libraries.items()}
+    situations = dict.fromkeys(name for counts in verdicts.values() for name in counts)
     yield (
         "conformance.html",
         render(
             "conformance.html",
             title=f"{len(candidates)} steps of {len(libraries)} libraries",
             verdict="",
-            libraries=[(each, file_of(each), summary(steps)) for each, steps in libraries.items()],
-            heat=heat(found, met),
+            libraries=[
+                (release, library_file(release), summary(steps))
+                for release, steps in libraries.items()
+            ],
+            heat=heat(verdicts, situations),
         ),
     )
     for release, steps in libraries.items():
-        yield file_of(release), library_page(release, steps, releases, findings)
+        yield library_file(release), library_page(release, steps, releases, findings)
     for name, (file, record) in findings.items():
         yield file, failure_page(record, {"listed": name, **record["known"]})
 
@@ -43,19 +46,19 @@ def library_page(
     releases: Mapping[str, Any],
     findings: Mapping[str, tuple[str, Any]],
 ) -> str:
-    """One library: its steps, what it refuses, and its listed bugs."""
+    """Return the page of one release: its steps, its listed bugs, and what it refuses."""
 
-    def _page(step: str, key: str) -> str:
+    def page_of(step: str, key: str) -> str:
         return findings.get(f"{step.partition('.')[0]} {key}", ("", None))[0]
 
     refused: Counter[str] = Counter()
-    for each in steps.values():
-        for stage in each["stages"].values():
+    for step in steps.values():
+        for stage in step["stages"].values():
             refused.update(stage["refused"])
     listed = {
-        f"{name} {key}": (key, found, told_in_pairs(found["explanation"]), _page(name, key))
-        for name, each in steps.items()
-        for key, found in each["listed"].items()
+        f"{name} {key}": (key, bug, explanation_pairs(bug["explanation"]), page_of(name, key))
+        for name, step in steps.items()
+        for key, bug in step["listed"].items()
     }
     return render(
         "library.html",
@@ -63,7 +66,7 @@ def library_page(
         verdict="",
         release=release,
         packages=next(iter(steps.values()))["packages"],
-        steps=[(name, summary({name: each}), each) for name, each in steps.items()],
+        steps=[(name, summary({name: step}), step) for name, step in steps.items()],
         refused=refused.most_common(),
         listed=listed,
         releases={name: _timeline(releases[name]) for name in steps if name in releases},
@@ -71,10 +74,10 @@ def library_page(
 
 
 def summary(steps: Mapping[str, Any]) -> dict[str, Any]:
-    """How the cases of some steps came out."""
+    """Return how many cases of these steps came to each verdict, and how many bugs are listed."""
     verdicts: Counter[str] = Counter()
-    for each in steps.values():
-        for stage in each["stages"].values():
+    for step in steps.values():
+        for stage in step["stages"].values():
             verdicts.update(stage["verdicts"])
     refused = verdicts["UNSUPPORTED"]
     return {
@@ -85,37 +88,38 @@ def summary(steps: Mapping[str, Any]) -> dict[str, Any]:
         "diverged": verdicts["DIVERGED"],
         "fault": verdicts["FAULT"],
         "refused": refused,
-        "bugs": len({key for each in steps.values() for key in each["listed"]}),
+        "bugs": len({key for step in steps.values() for key in step["listed"]}),
     }
 
 
-def situations_of_all(steps: Mapping[str, Any]) -> dict[str, Counter[str]]:
-    """By situation, the verdicts of all stages of some steps."""
-    found: dict[str, Counter[str]] = {}
-    for each in steps.values():
-        for stage in each["stages"].values():
+def situation_verdicts(steps: Mapping[str, Any]) -> dict[str, Counter[str]]:
+    """Return by situation how many cases of these steps came to each verdict."""
+    verdicts: dict[str, Counter[str]] = {}
+    for step in steps.values():
+        for stage in step["stages"].values():
             for situation, counts in stage["situations"].items():
-                found.setdefault(situation, Counter()).update(counts)
-    return found
+                verdicts.setdefault(situation, Counter()).update(counts)
+    return verdicts
 
 
 def _timeline(versions: Mapping[str, Any]) -> dict[str, Any]:
-    """By release, from left to right: how many generated cases pass, and which bugs it has."""
-    keys = dict.fromkeys(key for each in versions.values() for key in each["listed"])
+    """Return the view of a step's releases: how many generated cases pass, and which bugs show."""
+    keys = dict.fromkeys(key for release in versions.values() for key in release["listed"])
     return {
         "versions": list(versions),
-        "passed": [_passed(each["generated"]["verdicts"]) for each in versions.values()],
+        "passed": [_passed(release["generated"]["verdicts"]) for release in versions.values()],
         "bugs": {
             key: [
-                _seen(each["listed"].get(key, {}).get("looks", "")) for each in versions.values()
+                _bug_square(release["listed"].get(key, {}).get("looks", ""))
+                for release in versions.values()
             ]
             for key in keys
         },
     }
 
 
-def _seen(looks: str) -> Square:
-    """What one release does on the golden of a listed bug."""
+def _bug_square(looks: str) -> Square:
+    """Return whether a release shows a listed bug, by how the bug's golden comes out there."""
     if looks in PASSED:
         return Square("not there", f"{looks}: it passes", "passed")
     if looks in ("", "UNSUPPORTED"):
@@ -129,10 +133,10 @@ def _passed(verdicts: Mapping[str, int]) -> str:
 
 
 def finding_file(name: str) -> str:
-    """The page of a listed bug."""
+    """Return the name of the page of a listed bug."""
     return f"finding-{''.join(c if c.isascii() and c.isalnum() else '-' for c in name)}.html"
 
 
-def file_of(release: str) -> str:
-    """The page of a release."""
+def library_file(release: str) -> str:
+    """Return the name of the page of a release."""
     return f"library-{''.join(c if c.isascii() and c.isalnum() else '-' for c in release)}.html"

@@ -1,4 +1,4 @@
-"""One failure as a page."""
+"""The page of one failure: its name, its maps of tokens, its gradients, and what ranks did."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,11 +7,11 @@ from typing import Any
 from harness.against import PLAIN, reference_name
 from harness.case import Case, parse
 from harness.report.html.collectives import diagram
-from harness.report.html.gradients import GRADIENT, table_of_gradients
+from harness.report.html.gradients import GRADIENT, gradient_table
 from harness.report.html.numbers import share
 from harness.report.html.patterns import holdings, padded_on_the_left, pattern
 from harness.report.html.render import render
-from harness.report.html.tokens import MOST_CELLS, counted, layout, written
+from harness.report.html.tokens import MOST_CELLS, cell_texts, count_wrong, layout
 
 VERDICTS = {
     "DIVERGED": "It computes something else than {reference}.",
@@ -21,19 +21,20 @@ VERDICTS = {
     "EQUAL": "It equals {reference} bit by bit.",
     "WITHIN": "It equals {reference} but for rounding.",
 }
-IN_PLACES_OF_THEIR_OWN = ("case", "looks", "cause", "replay", "ranks", "stack", "log")
+# Labels of the explanation that the page shows in other places.
+SHOWN_ELSEWHERE = ("case", "looks", "cause", "replay", "ranks", "stack", "log")
 MOST_ROWS = 16
-# Columns before a text that goes on on the next line.
+# The columns before the continuation of an explanation's line.
 INDENT = 10
 LABEL = re.compile(r"  (\S.{0,6}?)\s+(\S.*)")
 
 
-def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The whole page; what the document says besides of where it ran comes last."""
+def failure_page(record: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """Return the whole page; the facts, such as where it ran, are a table at its end."""
     case = parse(record["case"])
-    # Records that are older say nothing where it was plain training.
+    # In older records, an empty field stands for plain training.
     reference = reference_name(case, record["against"] or PLAIN)
-    told = told_in_pairs(record["explanation"])
+    lines = explanation_pairs(record["explanation"])
     looks = record["looks"]
     drawn = layout(case, record["picture"], record["findings"])
     return render(
@@ -44,7 +45,7 @@ def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         means=VERDICTS[record["verdict"]].format(reference=reference),
         name=looks[0]["name"] if looks else "",
         why=looks[0]["why"] if looks else record["reason"],
-        told=[pair for pair in told if pair[0] not in IN_PLACES_OF_THEIR_OWN],
+        explanation=[pair for pair in lines if pair[0] not in SHOWN_ELSEWHERE],
         case=case,
         layout=drawn,
         maps=list(_maps(record, case)),
@@ -52,28 +53,28 @@ def failure_page(record: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         if drawn
         else [],
         right_before=right_before(record),
-        pattern=pattern(case, drawn, _tensors(record)) if drawn else "",
+        pattern=pattern(case, drawn, _tensor_maps(record)) if drawn else "",
         holdings=holdings(case, record["picture"]),
-        gradients=table_of_gradients(record),
+        gradients=gradient_table(record),
         diagram=diagram(record["fault"]["collectives"]) if record["fault"] else None,
         printed=_printed(record),
         larger=_larger(record["larger"]),
         rows=rows_of(case),
         fields=fields_of(case),
-        other=dict(_facts(other)),
+        facts=dict(_flatten(facts)),
     )
 
 
 def right_before(record: Mapping[str, Any]) -> list[str]:
-    """The tensors that were computed before the first that is wrong, and are right."""
+    """Return the keys before the first wrong one, without gradients."""
     keys: Mapping[str, Sequence[float]] = record["keys"]
     wrong = [number for number, (count, _, _) in enumerate(keys.values()) if count]
-    first = list(keys)[: wrong[0]] if wrong else []
-    return [key for key in first if not key.startswith(GRADIENT)]
+    before = list(keys)[: wrong[0]] if wrong else []
+    return [key for key in before if not key.startswith(GRADIENT)]
 
 
-def told_in_pairs(explanation: str) -> list[tuple[str, str]]:
-    """What the text for terminals says: a word, and what is said under it."""
+def explanation_pairs(explanation: str) -> list[tuple[str, str]]:
+    """Return the lines of an explanation as pairs of label and text, without the first line."""
     pairs: list[tuple[str, str]] = []
     for line in explanation.splitlines()[1:]:
         found = LABEL.fullmatch(line)
@@ -84,49 +85,51 @@ def told_in_pairs(explanation: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _tensors(record: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Maps of tensors that are wrong somewhere, as signs."""
+def _tensor_maps(record: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the maps of the record's picture: one for each tensor of tokens that is wrong."""
     maps: Sequence[Mapping[str, Any]] = record["picture"]["maps"] if record["picture"] else []
     return maps
 
 
 def _maps(record: Mapping[str, Any], case: Case) -> Iterator[dict[str, Any]]:
-    """Every tensor of tokens that is wrong somewhere; the first is open."""
-    maps = _tensors(record)
-    numbers = {each["key"]: each for each in record["picture"]["numbers"]} if maps else {}
+    """Yield the view of each map; the first is open, and the page's room for cells is shared."""
+    maps = _tensor_maps(record)
+    numbers = {tensor["key"]: tensor for tensor in record["picture"]["numbers"]} if maps else {}
     room = MOST_CELLS
-    for number, each in enumerate(maps):
-        if len(each["signs"]) != case.tokens:
+    for number, tensor_map in enumerate(maps):
+        signs = tensor_map["signs"]
+        if len(signs) != case.tokens:
             continue
         room -= case.tokens
-        heads = each["heads"]
-        drawn = room >= 0 and case.tokens <= MOST_CELLS
-        with_heads = drawn and room >= case.tokens * len(heads)
-        room -= case.tokens * len(heads) if with_heads else 0
-        inferred = each["key"] not in record["keys"]
-        wrong, elements, used = record["keys"].get(each["key"], [0, 0, 0.0])
+        heads = tensor_map["heads"]
+        is_drawn = room >= 0 and case.tokens <= MOST_CELLS
+        has_heads = is_drawn and room >= case.tokens * len(heads)
+        room -= case.tokens * len(heads) if has_heads else 0
+        key = tensor_map["key"]
+        is_inferred = key not in record["keys"]
+        wrong, elements, used = record["keys"].get(key, [0, 0, 0.0])
         yield {
-            "key": each["key"],
-            "signs": each["signs"],
-            "heads": heads if with_heads else [],
-            "wrong_heads": [n for n, signs in enumerate(heads) if set(signs) - set("0-")],
+            "key": key,
+            "signs": signs,
+            "heads": heads if has_heads else [],
+            "wrong_heads": [n for n, of_head in enumerate(heads) if set(of_head) - set("0-")],
             "count_heads": len(heads),
-            "drawn": drawn,
-            "open": number == 0,
-            "counted": counted(each["signs"]),
+            "is_drawn": is_drawn,
+            "is_open": number == 0,
+            "wrong_tokens": count_wrong(signs),
             "elements": "The candidate does not show it; its gradients tell"
-            if inferred
-            else f"{wrong} of {elements} elements differ; {_farthest(used)}",
-            "written": written(numbers.get(each["key"])),
+            if is_inferred
+            else f"{wrong} of {elements} elements differ; {_describe_farthest(used)}",
+            "texts": cell_texts(numbers.get(key)),
         }
 
 
-def _farthest(used: float) -> str:
+def _describe_farthest(used: float) -> str:
     return f"the farthest by {share(used)}" if share(used) else "they must be exact"
 
 
 def _printed(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """By rank, what it printed and where it stood."""
+    """Return the number, the log and the stack of each rank that has one of them."""
     fault = record["fault"] or {"logs": {}, "stacks": {}}
     logs = {**record["printed"], **fault["logs"]}
     return [
@@ -137,11 +140,11 @@ def _printed(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _larger(larger: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The case before it was shrunk, with the map of the first tensor that is wrong in it."""
+    """Return the view of the case before it was shrunk, with its first map if there is room."""
     if larger is None:
         return None
     case = parse(larger["case"])
-    shown = [each for each in _tensors(larger) if len(each["signs"]) == case.tokens][:1]
+    shown = [each for each in _tensor_maps(larger) if len(each["signs"]) == case.tokens][:1]
     if case.tokens > MOST_CELLS // 2:
         shown = []
     return {
@@ -152,29 +155,30 @@ def _larger(larger: Mapping[str, Any] | None) -> dict[str, Any] | None:
     }
 
 
-def _facts(other: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the document says besides, a line each."""
-    for name, value in other.items():
+def _flatten(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each fact that is not empty, also of those inside another."""
+    for name, value in facts.items():
         if not isinstance(value, Mapping):
             yield from [(name, value)] if value else []
             continue
-        for inner, found in value.items():
-            is_list = isinstance(found, Mapping)
-            text = ", ".join(f"{key} {each}" for key, each in found.items()) if is_list else found
-            yield from [(inner, text)] if text else []
+        for inner_name, inner in value.items():
+            text = inner
+            if isinstance(inner, Mapping):
+                text = ", ".join(f"{key} {each}" for key, each in inner.items())
+            yield from [(inner_name, text)] if text else []
 
 
 def rows_of(case: Case) -> list[str]:
-    """What each row is, as far as it is worth telling."""
-    lefts = padded_on_the_left(case)
+    """Return a description of each row, up to `MOST_ROWS`."""
+    padded_left = padded_on_the_left(case)
     return [
         f"row {number}: {len(row)} tokens, {row.mask[1:].count('1')} targets"
-        + (", padded on the left" if number in lefts else "")
+        + (", padded on the left" if number in padded_left else "")
         for number, row in enumerate(case.rows[:MOST_ROWS])
     ]
 
 
 def fields_of(case: Case) -> list[tuple[str, str]]:
-    """What a case says of itself, but for its rows."""
+    """Return name and value of each field in the case's line, without rows and ids."""
     words = (word.partition("=") for word in str(case).split()[1:])
     return [(name, value) for name, _, value in words if name not in ("rows", "ids")]

@@ -1,4 +1,4 @@
-"""Pages in a folder: each is there whole or not at all, and an index says what there is."""
+"""Write pages into a folder, each whole or not at all, with an index if there are several."""
 
 import re
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ from harness.storage import require_writable, write_file
 from harness.untrusted import BadInput
 
 INDEX = "index.html"
-# A page says at its beginning what it is.
+# The title and the verdict of a page are within these characters.
 HEAD = 4096
 _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 _VERDICT = re.compile(r'<meta name="verdict" content="([A-Z]*)">')
 
 
 def may_write(folder: Path) -> None:
-    """Refuse, before anything is run, a folder in which nothing can be written."""
+    """Raise `BadInput` for a folder that cannot be written; called before anything is run."""
     try:
         require_writable(folder)
     except OSError as error:
@@ -26,23 +26,24 @@ def may_write(folder: Path) -> None:
 
 
 def save(folder: Path, pages: Iterable[Page]) -> list[Path]:
-    """Write them; if there are several in the folder then, an index as well."""
-    written = [_put(folder, page) for page in pages]
-    others = sorted(each for each in folder.glob("*.html") if each.name != INDEX)
-    if len(others) > 1:
-        listed = [_entry(each) for each in others]
-        text = render("index.html", title="What was found", verdict="", pages=listed)
-        _put(folder, Page(INDEX, text))
+    """Write pages and return their paths; update the index if the folder has several pages."""
+    written = [_write(folder, page) for page in pages]
+    files = sorted(file for file in folder.glob("*.html") if file.name != INDEX)
+    if len(files) > 1:
+        entries = [_index_entry(file) for file in files]
+        text = render("index.html", title="What was found", verdict="", pages=entries)
+        _write(folder, Page(INDEX, text))
     return written
 
 
-def _put(folder: Path, page: Page) -> Path:
-    # Half a surrogate pair may come from anywhere.
+def _write(folder: Path, page: Page) -> Path:
+    # A record may hold half a surrogate pair, which UTF-8 cannot encode.
     write_file(folder / page.name, page.text.encode(errors="replace"))
     return folder / page.name
 
 
-def _entry(file: Path) -> tuple[str, str, str]:
+def _index_entry(file: Path) -> tuple[str, str, str]:
+    """Return the name of a page's file, its title and its verdict."""
     with file.open(encoding="utf-8", errors="replace") as opened:
         head = opened.read(HEAD)
     title, verdict = _TITLE.search(head), _VERDICT.search(head)

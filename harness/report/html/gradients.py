@@ -1,4 +1,4 @@
-"""The gradients of one failure as a table."""
+"""The table of gradients: each as a multiple of the expected one, drawn as a bar."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,58 +7,58 @@ from typing import Any
 from harness.report.html.numbers import share
 
 GRADIENT = "grad."
-# Ratios that are drawn, and how wide one is.
-LEAST, MOST, WIDE = -1.0, 2.0, 34
+# The least and the largest ratio that is drawn, and the width of a ratio of 1.
+LEAST, MOST, UNIT = -1.0, 2.0, 34
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One parameter."""
+    """The gradient of one parameter."""
 
     name: str
     wrong: int
     elements: int
-    used: str
-    # To the expected one; nothing where that is zero.
+    # The largest error as a share of its budget; empty if nothing is wrong.
+    error: str
+    # Its size divided by the expected one; None if it should be zero.
     ratio: float | None
-    # How often each rank's share of it counts; nothing where a rank adds nothing.
+    # How often each rank's share of it counts; None for a rank that adds nothing.
     counts: tuple[float | None, ...]
 
     @property
-    def times(self) -> str:
-        """What it is of the expected one."""
+    def ratio_text(self) -> str:
         if self.ratio is None:
             return "it should be zero" if self.wrong else "zero, as it should be"
         return f"{self.ratio:.6g}"
 
     @property
     def bar(self) -> tuple[float, float]:
-        """Where it begins, and how long it is: from nothing to its ratio."""
+        """The x and the width of its bar, which goes from zero to its ratio."""
         end = min(max(self.ratio or 0.0, LEAST), MOST)
-        return across(min(end, 0.0)), abs(end) * WIDE
+        return x_of(min(end, 0.0)), abs(end) * UNIT
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All of them in the order in which they are computed, from the output back to the input."""
+    """All gradients in the order in which they are computed, from the output to the input."""
 
     lines: tuple[Line, ...]
     # The ranks whose shares of gradients are known.
     ranks: tuple[str, ...]
-    # What every gradient is of the reference, where that is one number.
+    # If all gradients are off by one factor, a phrase with it; else empty.
     scale: str
 
     @property
-    def none(self) -> float:
-        return across(0.0)
+    def x_of_zero(self) -> float:
+        return x_of(0.0)
 
     @property
-    def whole(self) -> float:
-        return across(1.0)
+    def x_of_one(self) -> float:
+        return x_of(1.0)
 
     @property
     def width(self) -> float:
-        return across(MOST) + 1
+        return x_of(MOST) + 1
 
     @property
     def first_wrong(self) -> str:
@@ -66,19 +66,19 @@ class Table:
 
     @property
     def last_right(self) -> str:
-        """The one before the first wrong one, if one is."""
+        """The gradient before the first wrong one; empty if there is none."""
         names = [line.name for line in self.lines]
         place = names.index(self.first_wrong) if self.first_wrong else 0
         return names[place - 1] if place else ""
 
 
-def across(ratio: float) -> float:
-    """Where a ratio is drawn."""
-    return 1 + (ratio - LEAST) * WIDE
+def x_of(ratio: float) -> float:
+    """Return where a ratio is drawn."""
+    return 1 + (ratio - LEAST) * UNIT
 
 
-def table_of_gradients(record: Mapping[str, Any]) -> Table | None:
-    """Nothing where none was compared."""
+def gradient_table(record: Mapping[str, Any]) -> Table | None:
+    """Return the table of a failure's gradients; None if none was compared."""
     picture = record["picture"] or {"ratios": {}, "shares": {}}
     shares: Mapping[str, Mapping[str, float]] = picture["shares"]
     ranks = sorted({rank for counts in shares.values() for rank in counts}, key=int)
@@ -87,7 +87,7 @@ def table_of_gradients(record: Mapping[str, Any]) -> Table | None:
             name=(name := key.removeprefix(GRADIENT)),
             wrong=wrong,
             elements=elements,
-            used=share(used) if wrong else "",
+            error=share(used) if wrong else "",
             ratio=picture["ratios"].get(key, 1.0),
             counts=tuple(shares.get(name, {}).get(rank) for rank in ranks),
         )
@@ -95,6 +95,6 @@ def table_of_gradients(record: Mapping[str, Any]) -> Table | None:
         if key.startswith(GRADIENT)
     ]
     scale = record["scale"]
-    named = f", which is {scale['name']}" if scale and scale["name"] else ""
-    told = f"{scale['factor']:.6g} times the expected one{named}" if scale else ""
-    return Table(tuple(lines), tuple(ranks), told) if lines else None
+    name = f", which is {scale['name']}" if scale and scale["name"] else ""
+    phrase = f"{scale['factor']:.6g} times the expected one{name}" if scale else ""
+    return Table(tuple(lines), tuple(ranks), phrase) if lines else None

@@ -1,4 +1,4 @@
-"""Situations beside who was judged in them: how many cases did not pass."""
+"""A table of situations by candidates: how many cases were judged, and how many did not pass."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,16 +13,20 @@ class Square:
     """One situation of one candidate."""
 
     text: str
-    says: str
+    tooltip: str
+    # The class in the style sheet.
     kind: str
 
 
 def heat(
-    found: Mapping[str, Mapping[str, Counts]], situations: Iterable[str]
+    verdicts: Mapping[str, Mapping[str, Counts]], situations: Iterable[str]
 ) -> list[tuple[str, list[Square]]]:
-    """A row for each situation, a square for each candidate."""
+    """Return a row for each situation, with a square for each candidate.
+
+    `verdicts` has, by candidate and situation, how many cases came to each verdict.
+    """
     return [
-        (situation, [_square(of_one.get(situation, {})) for of_one in found.values()])
+        (situation, [_square(counts.get(situation, {})) for counts in verdicts.values()])
         for situation in situations
     ]
 
@@ -30,10 +34,9 @@ def heat(
 def _square(counts: Counts) -> Square:
     refused = counts.get("UNSUPPORTED", 0)
     judged = sum(counts.values()) - refused
-    bad = judged - sum(counts.get(verdict, 0) for verdict in PASSED)
-    says = ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "never met"
+    failed = judged - sum(counts.get(verdict, 0) for verdict in PASSED)
+    tooltip = ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "never met"
     if not judged:
-        return Square("refused" if refused else "never", says, "none")
-    return Square(
-        f"{bad} of {judged}" if bad else str(judged), says, "failed" if bad else "passed"
-    )
+        return Square("refused" if refused else "never", tooltip, "none")
+    text = f"{failed} of {judged}" if failed else str(judged)
+    return Square(text, tooltip, "failed" if failed else "passed")

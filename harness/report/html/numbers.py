@@ -1,15 +1,15 @@
-"""Numbers as a reader has them."""
+"""Numbers as they stand on pages."""
 
 
-def brief(number: float | None) -> str:
-    """A few digits; a word where it is no number."""
+def in_sentence(number: float | None) -> str:
+    """Return a few digits, or words for a missing number."""
     if number is None:
         return "no number"
     return str(number) if isinstance(number, int) else f"{number:.6g}"
 
 
-def short(number: float | None) -> str:
-    """What fits in a cell."""
+def in_cell(number: float | None) -> str:
+    """Return what fits into a cell of a map; empty for a missing number."""
     if number is None:
         return ""
     if isinstance(number, int):
@@ -18,7 +18,7 @@ def short(number: float | None) -> str:
 
 
 def share(used: float) -> str:
-    """An error as a share of what was allowed; nothing where no error is."""
+    """Return an error as a share of its budget; empty if the budget allows no error."""
     if used >= 1e100:
         return ""
     if used <= 1:

@@ -1,4 +1,4 @@
-"""Templates become pages. What is put into them is never trusted: everything is escaped."""
+"""Render templates to pages, with everything escaped that is put into them."""
 
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render(template: str, **view: Any) -> str:
-    """The page that a template makes of a view."""
+    """Return the page that a template makes of these variables; all of them must be given."""
     return _environment().get_template(template).render(**view)
 
 
@@ -27,7 +27,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # A page stands alone: its style and its script are in it.
+    # A page stands alone, so its style and its script are put into it.
     for name in ("style.css", "page.js"):
-        environment.globals[name.replace(".", "_")] = Markup((TEMPLATES / name).read_text())  # noqa: S704 - ours
+        environment.globals[name.replace(".", "_")] = Markup((TEMPLATES / name).read_text())  # noqa: S704 - part of the harness
     return environment

@@ -1,4 +1,4 @@
-"""Pages that are tables: what became of the bank of mutants, and of the goldens."""
+"""Pages that are tables: the results of `mutants` and of `golden verify`."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,11 +10,12 @@ from harness.report.html.render import render
 
 
 def mutants_page(document: Mapping[str, Any]) -> str:
-    """Every mutant and benign variant, those first that were not found, or flagged."""
+    """Return the page of all mutants and benign variants, with those first that came out wrong."""
     score = document["score"]
-    hidden = [each for each in document["mutants"] if each["hidden"]]
-    missed = [each for each in document["mutants"] if not each["verdict"] and not each["hidden"]]
-    flagged = [each for each in document["benign"] if each["verdict"]]
+    mutants, benign = document["mutants"], document["benign"]
+    hidden = [trial for trial in mutants if trial["hidden"]]
+    missed = [trial for trial in mutants if not trial["verdict"] and not trial["hidden"]]
+    flagged = [trial for trial in benign if trial["verdict"]]
     return render(
         "mutants.html",
         title=f"{score['killed']} of {score['mutants']} mutants killed",
@@ -24,13 +25,13 @@ def mutants_page(document: Mapping[str, Any]) -> str:
         missed=missed,
         hidden=hidden,
         flagged=flagged,
-        mutants=document["mutants"],
-        benign=document["benign"],
+        mutants=mutants,
+        benign=benign,
     )
 
 
 def golden_page(document: Mapping[str, Any], links: Mapping[str, str]) -> str:
-    """How runs against the store came out."""
+    """Return the page of `golden verify`, with links to the pages of failures."""
     if isinstance(document["goldens"], list):
         return recorded_page(document, links)
     return render(
@@ -44,14 +45,14 @@ def golden_page(document: Mapping[str, Any], links: Mapping[str, str]) -> str:
 
 
 def recorded_page(document: Mapping[str, Any], links: Mapping[str, str]) -> str:
-    """What became of the goldens that a candidate recorded on a device."""
-    changes = Counter(each["change"] for each in document["goldens"])
-    told = ", ".join(f"{count} {change}" for change, count in changes.items())
+    """Return the page of `golden verify` for goldens that were recorded on a device."""
+    changes = Counter(golden["change"] for golden in document["goldens"])
+    counts = ", ".join(f"{count} {change}" for change, count in changes.items())
     return render(
         "recorded.html",
-        title=f"{len(document['goldens'])} goldens: {told}",
+        title=f"{len(document['goldens'])} goldens: {counts}",
         verdict="DIVERGED" if any(Change(change).failed for change in changes) else "WITHIN",
-        told=told,
+        counts=counts,
         goldens=document["goldens"],
         links=links,
         placement=document["placement"],

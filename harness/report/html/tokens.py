@@ -1,21 +1,28 @@
-"""The token map: rows of tokens as lines of cells, cut where another rank goes on."""
+"""The token map: the rows of a batch as lines of cells, one for each token.
+
+A layout places the cells and describes each token; it is the same for every tensor of the case.
+A string of signs, one for each token, then colours the cells by how far off the tensor is there.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.case import Case
-from harness.report.html.numbers import brief, short
+from harness.report.html.numbers import in_cell, in_sentence
 
-# Cells that fit on a line, and how wide each is: with its id written in it, or without.
+# How many cells fit on a line, and how wide each is: with text in them, and without.
 LARGE, SMALL = (32, 26), (64, 12)
-# So many tokens have their ids written.
-MOST_WRITTEN = 512
-# As many cells a page holds; of further maps the page's own script draws those that are opened.
+# A case of more tokens has no text in its cells.
+MOST_WITH_TEXT = 512
+# A page holds so many cells. Further maps are drawn by its script when a reader opens them.
 MOST_CELLS = 17_000
+# A margin for names on the left, and one above; below a line of cells, the strip that shows the
+# owners of its tokens, and a gap.
 MARGIN, TOP, STRIP, GAP = 64, 4, 5, 5
 
 STRAY = {"token lost": "lost", "token owned twice": "twice"}
+# Names of tensors in the description of a token; other tensors are named by their keys.
 WORDS = {
     "ids": "id",
     "positions": "position",
@@ -27,27 +34,26 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One token, or one place of padding."""
+    """One token, or one position of padding, of which token and row are -1."""
 
     token: int
     row: int
     x: int
     y: int
-    # What is written in it.
     text: str
     rank: int
-    says: str
-    # The loss does not count what it predicts.
-    masked: bool
-    # By no rank reported, or by two: "lost", "twice" or nothing.
+    description: str
+    # Whether what it predicts does not count in the loss.
+    is_masked: bool
+    # "lost" if no rank reported it, "twice" if two did, else empty.
     stray: str = ""
-    # Another rank goes on behind it.
-    edge: bool = False
+    # Whether the next token of its row belongs to another rank.
+    is_edge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one rank holds of a line."""
+    """Adjacent cells of a line that one rank holds."""
 
     x: int
     y: int
@@ -57,7 +63,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Line:
-    """A row of the batch, or as much of one as fits."""
+    """A row of the batch, or the part of one that fits on a line; only its first part is named."""
 
     name: str
     y: int
@@ -67,9 +73,10 @@ class Line:
 
 @dataclass(slots=True)
 class Layout:
-    """Where each token of a case is drawn; the same for every tensor."""
+    """Where each token of a case is drawn."""
 
     lines: list[Line]
+    # The width and height of a cell.
     size: int
     width: int
     height: int
@@ -77,35 +84,40 @@ class Layout:
     ranks: list[int]
 
     @property
-    def written(self) -> bool:
-        return self.tokens <= MOST_WRITTEN
+    def has_text(self) -> bool:
+        return self.tokens <= MOST_WITH_TEXT
 
 
 def layout(
     case: Case, picture: Mapping[str, Any] | None, misfits: Iterable[Mapping[str, Any]] = ()
 ) -> Layout | None:
-    """Every token of a case, and what is known of each; nothing where there are too many."""
+    """Return the layout of a case with what its picture knows of each token.
+
+    Return None if the case has too many tokens to be drawn.
+    """
     if case.tokens > MOST_CELLS:
         return None
     picture = picture or {"owners": [], "computed": [], "numbers": []}
     owner_n = _owners(case, picture["owners"])
     stray = {
-        token: (STRAY[each["misfit"]], f"{each['key']}: {each['misfit']}")
-        for each in misfits
-        for token in each["tokens"]
+        token: (STRAY[misfit["misfit"]], f"{misfit['key']}: {misfit['misfit']}")
+        for misfit in misfits
+        for token in misfit["tokens"]
     }
-    numbers = {each["key"]: each for each in picture["numbers"]}
-    per_line, size = LARGE if case.tokens <= MOST_WRITTEN else SMALL
+    numbers = {tensor["key"]: tensor for tensor in picture["numbers"]}
+    per_line, size = LARGE if case.tokens <= MOST_WITH_TEXT else SMALL
     lines: list[Line] = []
     for row, start in enumerate(case.offsets[:-1]):
         ids = case.ids_of(row)
         for first in range(0, len(ids), per_line):
-            line = _line(f"row {row}" if first == 0 else "", len(lines), size)
+            line = _new_line(f"row {row}" if first == 0 else "", len(lines), size)
             lines.append(line)
             for position in range(first, min(first + per_line, len(ids))):
                 token = start + position
-                follows = position + 1 < len(ids)
+                has_next = position + 1 < len(ids)
                 owner = owner_n[token]
+                kind, *misfit_lines = stray.get(token, ("",))
+                known = _describe_token(row, position, token, ids[position], owner, numbers)
                 line.cells.append(
                     Cell(
                         token=token,
@@ -114,32 +126,28 @@ def layout(
                         y=line.y,
                         text=str(ids[position]),
                         rank=owner,
-                        says="; ".join(
-                            [
-                                _says(row, position, token, ids[position], owner, numbers),
-                                *stray.get(token, ("",))[1:],
-                            ]
-                        ),
-                        stray=stray.get(token, ("",))[0],
-                        masked=not (follows and case.rows[row].mask[position + 1] == "1"),
-                        edge=follows and owner_n[token + 1] != owner,
+                        description="; ".join([known, *misfit_lines]),
+                        stray=kind,
+                        is_masked=not (has_next and case.rows[row].mask[position + 1] == "1"),
+                        is_edge=has_next and owner_n[token + 1] != owner,
                     )
                 )
             line.pieces = _pieces(line, size)
     if not stray:
         # If two ranks hold a token, it is not known which of their rows are padding.
-        lines += _padding(picture["computed"], owner_n, len(lines), size, per_line)
+        lines += _padding_lines(picture["computed"], owner_n, len(lines), size, per_line)
     ranks = sorted({cell.rank for line in lines for cell in line.cells} - {-1})
     width = MARGIN + size * max(len(line.cells) for line in lines) + 4
     height = TOP + len(lines) * (size + STRIP + GAP)
     return Layout(lines, size, width, height, case.tokens, ranks)
 
 
-def _line(name: str, number: int, size: int) -> Line:
+def _new_line(name: str, number: int, size: int) -> Line:
     return Line(name, TOP + number * (size + STRIP + GAP))
 
 
 def _owners(case: Case, pieces: list[list[int]]) -> list[int]:
+    """Return the rank of each token; a piece has its first token and its rank."""
     starts = [*(first for first, _ in pieces), case.tokens]
     owner_n = [-1] * case.tokens
     for (first, rank), stop in zip(pieces, starts[1:], strict=True):
@@ -158,57 +166,58 @@ def _pieces(line: Line, size: int) -> list[Piece]:
     return pieces
 
 
-def _padding(
-    computed: list[int], owner_n: list[int], above: int, size: int, most: int
+def _padding_lines(
+    computed: list[int], owner_n: list[int], line_number: int, size: int, most: int
 ) -> list[Line]:
-    """What ranks computed besides their tokens, as far as it fits on a line."""
-    left = [min(count - owner_n.count(rank), most) for rank, count in enumerate(computed)]
-    pads = [rank for rank, count in enumerate(left) for _ in range(count)]
-    if not pads:
+    """Return a line of what ranks compute besides their tokens, cut to `most` cells, or none."""
+    counts = [min(count - owner_n.count(rank), most) for rank, count in enumerate(computed)]
+    ranks = [rank for rank, count in enumerate(counts) for _ in range(count)]
+    if not ranks:
         return []
-    line = _line("padding", above, size)
-    for number, rank in enumerate(pads[:most]):
-        says = f"padding that rank {rank} computes"
+    line = _new_line("padding", line_number, size)
+    for number, rank in enumerate(ranks[:most]):
+        description = f"padding that rank {rank} computes"
         x = MARGIN + number * size
-        line.cells.append(Cell(-1, -1, x, line.y, "", rank, says, masked=True))
+        line.cells.append(Cell(-1, -1, x, line.y, "", rank, description, is_masked=True))
     line.pieces = _pieces(line, size)
     return [line]
 
 
-def _says(
-    row: int, position: int, token: int, of_vocabulary: int, owner: int, numbers: Mapping[str, Any]
+def _describe_token(
+    row: int, position: int, token: int, vocabulary_id: int, owner: int, numbers: Mapping[str, Any]
 ) -> str:
-    held = f"rank {owner}" if owner >= 0 else "no rank reported it"
-    parts = [f"row {row} position {position}, token {token}, id {of_vocabulary}, {held}"]
-    for key, each in numbers.items():
-        expected = each["expected"][token]
-        got = each["got"][token] if each["got"] else None
+    """Return where a token stands, who holds it, and what its tensors got and should have."""
+    holder = f"rank {owner}" if owner >= 0 else "no rank reported it"
+    parts = [f"row {row} position {position}, token {token}, id {vocabulary_id}, {holder}"]
+    for key, tensor in numbers.items():
+        expected = tensor["expected"][token]
+        got = tensor["got"][token] if tensor["got"] else None
         if key == "ids" and got in (None, expected):
             continue
         if expected is None and got is None:
             continue
         word = WORDS.get(key, key)
         if got is None:
-            parts.append(f"{word} not reported, expected {brief(expected)}")
+            parts.append(f"{word} not reported, expected {in_sentence(expected)}")
         elif got == expected:
-            parts.append(f"{word} {brief(expected)}")
+            parts.append(f"{word} {in_sentence(expected)}")
         else:
-            how = ", as gradients tell" if each["inferred"] else ""
-            parts.append(f"{word} {brief(got)}{how}, expected {brief(expected)}")
+            source = ", as gradients tell" if tensor["inferred"] else ""
+            parts.append(f"{word} {in_sentence(got)}{source}, expected {in_sentence(expected)}")
     return "; ".join(parts)
 
 
-def written(numbers: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """What stands in each cell: what came, and what was expected of it if that is wrong."""
+def cell_texts(numbers: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return for each cell what a tensor got there, and what was expected if that differs."""
     if numbers is None or not numbers["got"]:
         return []
     return [
-        (short(got), short(expected) if got != expected else "")
+        (in_cell(got), in_cell(expected) if got != expected else "")
         for got, expected in zip(numbers["got"], numbers["expected"], strict=True)
     ]
 
 
-def counted(signs: str) -> str:
-    """How many tokens a map has, and how many of them are wrong."""
+def count_wrong(signs: str) -> str:
+    """Return how many of the shown tokens are wrong, as a sentence."""
     wrong = sum(sign not in "0-" for sign in signs)
     return f"wrong at {wrong} of {len(signs) - signs.count('-')} tokens"

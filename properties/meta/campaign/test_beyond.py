@@ -1,4 +1,4 @@
-"""A campaign leaves the usual sizes now and then, and says which bounds it kept."""
+"""A large campaign has some cases beyond the usual sizes, and shows the bounds of its cases."""
 
 from collections import Counter
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.campaign.bounds import Bounds
-from harness.campaign.case_source import BEYOND_FROM, Supply, draw
+from harness.campaign.case_source import BEYOND_FROM, CaseSource, draw
 from harness.campaign.request import Request
 from harness.campaign.tally import Tally
 from harness.case import parse
@@ -31,16 +31,16 @@ REQUEST = Request(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_campaign_shows_what_is_wrong_beyond_the_usual_sizes(seed: int) -> None:
+def test_a_large_campaign_has_a_case_for_each_fault_beyond_the_usual_sizes(seed: int) -> None:
     batch = draw(replace(REQUEST, seed=seed), RANKS)
     assert len(batch) == len({*batch}) == BEYOND_FROM
     for name in BEYOND:
         candidate: Altered = getattr(false_passes, name)
-        seen = [case for case in batch if candidate.wrong(case) and has_a_target(case)]
-        assert seen, f"{name} is wrong in no case of seed {seed}"
+        failing = [case for case in batch if candidate.wrong(case) and has_a_target(case)]
+        assert failing, f"{name} is wrong in no case of seed {seed}"
 
 
-def test_a_smaller_campaign_has_the_usual_sizes_only() -> None:
+def test_a_smaller_campaign_has_usual_sizes_only() -> None:
     batch = draw(replace(REQUEST, count=BEYOND_FROM - 1), RANKS)
     assert len(batch) == BEYOND_FROM - 1
     for name in BEYOND:
@@ -48,61 +48,61 @@ def test_a_smaller_campaign_has_the_usual_sizes_only() -> None:
         assert not any(candidate.wrong(case) for case in batch)
 
 
-def test_sizes_that_somebody_asked_for_are_kept() -> None:
+def test_large_cases_keep_to_the_sizes_that_the_user_states() -> None:
     batch = draw(replace(REQUEST, sps=(2,), rare_sps=(), rare_dps=(), stated=("layers=2",)), 4)
     assert {(case.sp, case.layers) for case in batch} == {(2, 2)}
     assert {case.dp for case in batch} == {1, 2}
     assert max(len(row) for case in batch for row in case.rows) > 130
 
 
-def test_each_shard_has_its_share_of_what_is_beyond() -> None:
+def test_each_shard_has_its_share_of_the_large_cases() -> None:
     batch = draw(replace(REQUEST, count=5 * BEYOND_FROM), RANKS)
     large = {case for case in batch if any(getattr(false_passes, n).wrong(case) for n in BEYOND)}
     shares = Counter(k for k in range(1, 6) for case in Part(k, 5).share(batch) if case in large)
     assert min(shares[k] for k in range(1, 6)) >= len(large) / 10
 
 
-def bounds(*lines: str) -> Bounds:
-    made = Bounds()
+def bounds_of(*lines: str) -> Bounds:
+    bounds = Bounds()
     for line in lines:
-        made.add_case(parse(line))
-    return made
+        bounds.add_case(parse(line))
+    return bounds
 
 
-def test_bounds_are_the_values_of_all_that_was_judged_and_no_others() -> None:
+def test_bounds_are_the_values_of_all_judged_cases_and_no_others() -> None:
     # A window of 9 cuts no row.
     one = "case/1 rows=2:11,3:111,4:1111 sp=2 window=2 heads=8/2 dp=3"
     wide = "case/1 rows=9:111111111 sp=2 window=9 heads=8/2"
     other = "case/1 rows=14:11111111111111 sp=4 heads=4/4 layers=3 model=qwen2 checkpoint=1"
-    text = bounds(one, wide, other).text()
+    text = bounds_of(one, wide, other).text()
     for part in (
         "rows 1,3;", "tokens a row 2-4,9,14;", "sp x dp 2x1,2x3,4x1;", "heads 4,8;",
-        "kv heads 2,4;",         "layers 1,3;", "window 2,none;", "model llama,qwen2;",
+        "kv heads 2,4;", "layers 1,3;", "window 2,none;", "model llama,qwen2;",
         "wrapper none; none compiled, mixed",
     ):  # fmt: skip
         assert part in text
-    assert bounds(one) + bounds(other) == bounds(other, one)
+    assert bounds_of(one) + bounds_of(other) == bounds_of(other, one)
     assert Bounds().text() == ""
 
 
-def test_a_case_in_which_nothing_is_learned_is_in_no_bounds() -> None:
-    case, made = parse("case/1 rows=3:111 sp=2"), Bounds()
+def test_a_case_whose_gradients_are_all_zero_is_not_in_the_bounds() -> None:
+    case, bounds = parse("case/1 rows=3:111 sp=2"), Bounds()
     for zero in (True, False):
-        assert made.text() == ""
+        assert bounds.text() == ""
         key = KeyResult("grad.head", 4, 0, 0.0, 0.0, zero=zero)
-        made.add(Comparison(case=case, candidate="a", verdict=Verdict.EQUAL, keys=(key,)))
-    assert "rows 1; tokens a row 3" in made.text()
+        bounds.add(Comparison(case=case, candidate="a", verdict=Verdict.EQUAL, keys=(key,)))
+    assert "rows 1; tokens a row 3" in bounds.text()
 
 
-def test_who_has_limits_is_given_large_cases_within_them_instead() -> None:
+def test_a_candidate_with_limits_is_given_large_cases_within_them() -> None:
     limits = "loss=token-mean layers=1 micro=1 window=none tied=0 steps=1 dp=1"
     tallies, large = {"a": Tally()}, 0
-    for jobs in Supply(REQUEST, RANKS, Lot(0, REQUEST.count)).rounds(tallies):
+    for jobs in CaseSource(REQUEST, RANKS, Lot(0, REQUEST.count)).rounds(tallies):
         for case, name in jobs:
             reason = outside(case, limits, RANKS)
             verdict = Verdict.UNSUPPORTED if reason else Verdict.EQUAL
-            seen = Comparison(case=case, candidate=name, verdict=verdict, reason=reason)
-            tallies[name].add(replace(seen, limits=limits if reason else ""))
+            comparison = Comparison(case=case, candidate=name, verdict=verdict, reason=reason)
+            tallies[name].add(replace(comparison, limits=limits if reason else ""))
             large += not reason and false_passes.longest(case) > 12
     assert tallies["a"].judged == BEYOND_FROM
     assert large >= 2

@@ -1,4 +1,4 @@
-"""What is off by too little to be told in one case is found over many."""
+"""An error that is too small to see in one case is found over many."""
 
 import json
 from random import Random
@@ -22,17 +22,17 @@ pytest_plugins = ["properties.helpers.own_pool"]
 LEANS = st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=30)
 
 
-def leaning(leans: list[float]) -> Leaning:
-    made = Leaning()
+def leaning_of(leans: list[float]) -> Leaning:
+    leaning = Leaning()
     for lean in leans:
-        made.add(lean)
-    return made
+        leaning.add(lean)
+    return leaning
 
 
 @given(LEANS, LEANS)
-def test_parts_add_up_in_any_order(one: list[float], other: list[float]) -> None:
-    assert leaning(one) + leaning(other) == leaning([*other, *one])
-    assert (leaning(one) + leaning(other)).is_sound()
+def test_leanings_of_parts_add_up_in_any_order(one: list[float], other: list[float]) -> None:
+    assert leaning_of(one) + leaning_of(other) == leaning_of([*other, *one])
+    assert (leaning_of(one) + leaning_of(other)).is_sound()
 
 
 def scattered(mean: float, by: float, count: int) -> list[float]:
@@ -41,45 +41,47 @@ def scattered(mean: float, by: float, count: int) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("leans", "tells"),
+    ("leans", "is_reported"),
     [
         (scattered(0.005, 0.003, LEAN_LEAST), True),
-        # So few tell no deviation.
+        # There are too few leans to estimate their deviation.
         (scattered(0.005, 0.003, LEAN_LEAST - 1), False),
-        # By chance.
+        # The mean is within chance.
         (scattered(0.005, 0.05, LEAN_LEAST), False),
-        # As little as rounding may do to all of them.
+        # Rounding alone may cause so small a mean.
         (scattered(0.9 * least_lean("bf16"), 1e-6, LEAN_LEAST), False),
         (scattered(-1.1 * least_lean("bf16"), 1e-6, LEAN_LEAST), True),
     ],
 )
-def test_a_mean_is_told_that_is_no_chance_and_no_rounding(leans: list[float], tells: bool) -> None:
-    told = [*Leanings({"bf16": {"grad.head": leaning(leans)}}).told()]
-    assert bool(told) is tells
+def test_a_mean_lean_is_reported_if_it_is_neither_chance_nor_rounding(
+    leans: list[float], is_reported: bool
+) -> None:
+    reports = [*Leanings({"bf16": {"grad.head": leaning_of(leans)}}).told()]
+    assert bool(reports) is is_reported
 
 
-def test_what_leans_in_a_published_step_is_told_over_all_stages() -> None:
+def test_a_published_step_is_checked_for_leans_over_all_its_stages() -> None:
     stages = {"goldens": Stage(), "sp 2": Stage()}
     examined = Examined("a.b", "a@1", {}, stages=stages)
     case = parse("case/1 rows=3:111 sp=2 dtype=bf16")
     for number, lean in enumerate(scattered(0.005, 0.003, LEAN_LEAST)):
         key = KeyResult("grad.head", 4, 0, 0.5, 0.1, lean=lean)
-        seen = Comparison(case=case, candidate="a.b", verdict=Verdict.WITHIN, keys=(key,))
+        comparison = Comparison(case=case, candidate="a.b", verdict=Verdict.WITHIN, keys=(key,))
         assert examined.leans == []
-        stages["goldens" if number % 2 else "sp 2"].add(seen)
-    (told,) = examined.leans
-    assert told.startswith("grad.head is 1.00")
-    assert examined_record(examined)["leans"] == [told]
+        stages["goldens" if number % 2 else "sp 2"].add(comparison)
+    (report,) = examined.leans
+    assert report.startswith("grad.head is 1.00")
+    assert examined_record(examined)["leans"] == [report]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
-def test_gradients_that_are_a_hundredth_off_in_every_case_are_no_pass(
+def test_gradients_that_are_a_hundredth_off_in_every_case_diverge(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     planted = f"{PLANTED / 'false_passes.py'}:"
     names = "native-gather", f"{planted}HUNDREDTH", f"{planted}HALF_A_HUNDREDTH"
-    asked = (
+    options = (
         "--cases",
         "30",
         "--sp",
@@ -93,12 +95,12 @@ def test_gradients_that_are_a_hundredth_off_in_every_case_are_no_pass(
         "--json",
     )
     candidates = [word for name in names for word in ("--candidate", name)]
-    assert main(["check", *asked, *candidates]) == 1
+    assert main(["check", *options, *candidates]) == 1
     written = capsys.readouterr()
     right, one, every = (json.loads(written.out)["candidates"][name] for name in names)
     assert right["verdict"] == "WITHIN"
     assert right["leans"] == []
-    # No case fails, and all of them do.
+    # No single case fails, and all of them together do.
     for tally in (one, every):
         assert {*tally["verdicts"]} <= {"EQUAL", "WITHIN"}
         assert tally["verdict"] == "DIVERGED"

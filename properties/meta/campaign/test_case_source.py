@@ -1,4 +1,4 @@
-"""A candidate is judged on as many cases as were asked for, whatever it does not support."""
+"""A candidate is judged on as many cases as were requested, even if it refuses many."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,11 +8,11 @@ import pytest
 
 from harness.campaign import case_source
 from harness.campaign.case_source import (
+    CASE_SEEDS,
     NONE_OF,
-    SEEDS,
     TIMES,
+    CaseSource,
     NothingToDraw,
-    Supply,
     draw,
     require_cases,
     within,
@@ -38,13 +38,13 @@ REQUEST = Request(
 LOT = Lot(0, REQUEST.count)
 
 
-def judged(campaign: Supply, *supports: Callable[[Case], bool]) -> tuple[list[Tally], list[Case]]:
-    """What becomes of candidates of which each supports some cases."""
-    asked = {does.__name__: does for does in supports}
-    tallies, cases = {name: Tally() for name in asked}, []
-    for jobs in campaign.rounds(tallies):
+def judge(source: CaseSource, *supports: Callable[[Case], bool]) -> tuple[list[Tally], list[Case]]:
+    """Judge one candidate for each predicate; return its tally, and all supported cases."""
+    predicates = {predicate.__name__: predicate for predicate in supports}
+    tallies, cases = {name: Tally() for name in predicates}, []
+    for jobs in source.rounds(tallies):
         for case, name in jobs:
-            verdict = Verdict.EQUAL if asked[name](case) else Verdict.UNSUPPORTED
+            verdict = Verdict.EQUAL if predicates[name](case) else Verdict.UNSUPPORTED
             comparison = Comparison(case=case, candidate=name, verdict=verdict, reason="it says")
             tallies[name].add(comparison)
             cases += [case] if verdict.passed else []
@@ -67,35 +67,35 @@ def of_token_mean(case: Case) -> bool:
     return case.loss == "token-mean"
 
 
-def test_who_supports_all_cases_is_given_those_of_the_campaign_and_no_more() -> None:
-    campaign = Supply(REQUEST, 2, LOT)
-    (tally,), cases = judged(campaign, everything)
-    assert cases == campaign.given == campaign.share == draw(REQUEST, 2)
+def test_a_candidate_that_supports_all_cases_is_given_only_those_of_the_campaign() -> None:
+    source = CaseSource(REQUEST, 2, LOT)
+    (tally,), cases = judge(source, everything)
+    assert cases == source.handed_out == source.share == draw(REQUEST, 2)
     assert (tally.judged, tally.lacking) == (12, 0)
 
 
-def test_who_supports_some_is_given_others_until_it_was_judged_on_as_many() -> None:
-    tallies, cases = judged(Supply(REQUEST, 2, LOT), everything, of_token_mean)
+def test_a_candidate_that_refuses_cases_is_given_others_in_their_place() -> None:
+    tallies, cases = judge(CaseSource(REQUEST, 2, LOT), everything, of_token_mean)
     assert [tally.judged for tally in tallies] == [12, 12]
     assert [tally.lacking for tally in tallies] == [0, 0]
-    # No two are equal, and who had enough was given none of what came later.
-    mine = [case for case in cases if of_token_mean(case)]
+    # The replacements are distinct, and only the candidate that needs them is given them.
+    supported = [case for case in cases if of_token_mean(case)]
     assert tallies[0].verdicts.total() == 12
-    assert len(set(mine)) == 12
+    assert len(set(supported)) == 12
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("does", "refused", "lacking"),
+    ("supports", "refused", "lacking"),
     [
         (nothing, NONE_OF, 12),
         (the_notebooks_batch, TIMES * 12 + NONE_OF, 11),
     ],
 )
-def test_who_supports_next_to_nothing_is_given_up_and_lacks_cases(
-    does: Callable[[Case], bool], refused: int, lacking: int
+def test_a_candidate_that_supports_almost_nothing_is_given_up_and_lacks_cases(
+    supports: Callable[[Case], bool], refused: int, lacking: int
 ) -> None:
-    (tally,), _ = judged(Supply(REQUEST, 2, LOT), does)
+    (tally,), _ = judge(CaseSource(REQUEST, 2, LOT), supports)
     assert tally.lacking == lacking
     assert refused <= tally.refused.total() < refused + 12
     assert tally.verdict == "FAULT"
@@ -109,52 +109,55 @@ def test_who_supports_next_to_nothing_is_given_up_and_lacks_cases(
         "ranks=all layers=1",
     ],
 )
-def test_who_states_its_limits_is_given_nothing_in_vain_after_the_first_cases(limits: str) -> None:
+def test_after_the_first_round_a_candidate_is_given_no_case_outside_its_limits(
+    limits: str,
+) -> None:
     tallies, cases = {"a": Tally()}, []
-    for jobs in Supply(replace(REQUEST, sps=(1, 2)), RANKS, LOT).rounds(tallies):
+    for jobs in CaseSource(replace(REQUEST, sps=(1, 2)), RANKS, LOT).rounds(tallies):
         for case, name in jobs:
-            beyond = outside(case, limits, RANKS)
-            verdict = Verdict.UNSUPPORTED if beyond else Verdict.EQUAL
-            comparison = Comparison(case=case, candidate=name, verdict=verdict, reason=beyond)
-            tallies[name].add(replace(comparison, limits=limits if beyond else ""))
-            cases += [] if beyond else [case]
+            reason = outside(case, limits, RANKS)
+            verdict = Verdict.UNSUPPORTED if reason else Verdict.EQUAL
+            comparison = Comparison(case=case, candidate=name, verdict=verdict, reason=reason)
+            tallies[name].add(replace(comparison, limits=limits if reason else ""))
+            cases += [] if reason else [case]
     assert len(set(cases)) == len(cases) == tallies["a"].judged == 12
     assert tallies["a"].refused.total() <= 12
 
 
 @pytest.mark.slow
-def test_who_is_beyond_its_limits_whatever_is_drawn_is_given_up_as_well() -> None:
+def test_a_candidate_that_refuses_cases_within_its_own_limits_is_given_up() -> None:
     tally = Tally()
-    for jobs in Supply(REQUEST, RANKS, LOT).rounds({"a": tally}):
+    for jobs in CaseSource(REQUEST, RANKS, LOT).rounds({"a": tally}):
         for case, name in jobs:
-            seen = Comparison(case=case, candidate=name, verdict=Verdict.UNSUPPORTED, reason="no")
-            tally.add(replace(seen, limits="layers=1"))
+            verdict = Verdict.UNSUPPORTED
+            comparison = Comparison(case=case, candidate=name, verdict=verdict, reason="no")
+            tally.add(replace(comparison, limits="layers=1"))
     assert NONE_OF <= tally.refused.total() < NONE_OF + 2 * REQUEST.count
     assert (tally.lacking, tally.verdict) == (12, "FAULT")
 
 
-def test_lots_are_drawn_each_from_its_number_and_have_no_case_in_common() -> None:
+def test_each_lot_is_drawn_from_its_number_and_no_two_lots_share_a_case() -> None:
     large = replace(REQUEST, count=3 * SIZE + 7)
     batch = draw(large, RANKS)
     assert len(batch) == len({*batch}) == large.count
-    # Not by chance: where few cases are like what is stated, they differ by their seeds.
-    assert [case.seed // SEEDS for case in batch] == [at // SIZE for at in range(large.count)]
-    # Nobody else's were drawn, and nobody's were drawn otherwise for a campaign of another size.
-    alone = Supply(replace(REQUEST, count=10**9), RANKS, Lot(2, SIZE)).share
+    # Cases of two lots differ at least in their seeds, also if few cases fit what is stated.
+    assert [case.seed // CASE_SEEDS for case in batch] == [n // SIZE for n in range(large.count)]
+    # A lot can be drawn alone, and does not depend on the size of the campaign.
+    alone = CaseSource(replace(REQUEST, count=10**9), RANKS, Lot(2, SIZE)).share
     assert alone == batch[2 * SIZE : 3 * SIZE]
-    assert Supply(large, RANKS, Lot(2, SIZE, Part(2, 5))).share == alone[1::5]
+    assert CaseSource(large, RANKS, Lot(2, SIZE, Part(2, 5))).share == alone[1::5]
 
 
 @pytest.mark.slow
-def test_what_takes_the_place_of_cases_is_in_no_other_lot() -> None:
+def test_the_replacements_of_a_lot_are_in_no_other_lot() -> None:
     large, given = replace(REQUEST, count=2 * SIZE), set[Case]()
     for number in range(2):
-        campaign = Supply(large, RANKS, Lot(number, SIZE))
-        (tally,), _ = judged(campaign, of_token_mean)
+        source = CaseSource(large, RANKS, Lot(number, SIZE))
+        (tally,), _ = judge(source, of_token_mean)
         assert tally.judged == SIZE
-        assert len({*campaign.given}) == len(campaign.given) > SIZE
-        assert given.isdisjoint(campaign.given)
-        given |= {*campaign.given}
+        assert len({*source.handed_out}) == len(source.handed_out) > SIZE
+        assert given.isdisjoint(source.handed_out)
+        given |= {*source.handed_out}
     assert given >= {*draw(large, RANKS)}
 
 
@@ -163,7 +166,7 @@ def test_what_takes_the_place_of_cases_is_in_no_other_lot() -> None:
     [
         ("loss=token-mean", ("token-mean",), ("steps=1,2",)),
         ("steps=2,3 layers=1", REQUEST.losses, ("steps=2", "layers=1")),
-        # In this order in every process: what is drawn depends on it.
+        # The order is the same in every process, because the cases that are drawn depend on it.
         (
             "tied=0 ranks=all layers=1 vocab=9",
             REQUEST.losses,
@@ -174,19 +177,19 @@ def test_what_takes_the_place_of_cases_is_in_no_other_lot() -> None:
         ("steps=3", (), ()),
     ],
 )
-def test_limits_narrow_what_is_asked_for_or_leave_nothing(
+def test_limits_narrow_a_request_or_leave_nothing_of_it(
     limits: str, loss: tuple[LossContract, ...], stated: tuple[str, ...]
 ) -> None:
-    asked = replace(REQUEST, stated=("steps=1,2",))
+    request = replace(REQUEST, stated=("steps=1,2",))
     if loss:
-        assert within(asked, limits) == replace(asked, losses=loss, stated=stated)
+        assert within(request, limits) == replace(request, losses=loss, stated=stated)
         return
     with pytest.raises(NothingToDraw, match=f"{limits} is nothing that was asked for"):
-        within(asked, limits)
+        within(request, limits)
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "message"),
     [
         (
             "loss=micro-mean",
@@ -196,41 +199,43 @@ def test_limits_narrow_what_is_asked_for_or_leave_nothing(
         ("sp=2 ranks=all", ""),
     ],
 )
-def test_limits_that_leave_no_case_are_told_before_any_is_drawn(limits: str, told: str) -> None:
+def test_limits_that_leave_no_case_are_refused_before_any_is_drawn(
+    limits: str, message: str
+) -> None:
     class Pool:
         def limits(self, candidate: Named) -> str:
             assert candidate.name == "native-local"
             return limits
 
     pool: Any = Pool()
-    asked = replace(
+    request = replace(
         REQUEST, candidates=("native-local",), losses=("token-mean",), stated=("steps=1,2",)
     )
-    if not told:
-        require_cases(asked, pool)
+    if not message:
+        require_cases(request, pool)
         return
-    with pytest.raises(NothingToDraw, match=rf"^candidate=native-local: .*{told}"):
-        require_cases(asked, pool)
+    with pytest.raises(NothingToDraw, match=rf"^candidate=native-local: .*{message}"):
+        require_cases(request, pool)
 
 
-def test_a_step_over_all_ranks_is_judged_on_cases_that_have_them_all() -> None:
+def test_the_limit_ranks_all_leaves_out_cases_with_fewer_ranks() -> None:
     assert outside(parse("case/1 rows=2:11,2:11 sp=2 dp=2"), "ranks=all", 4) == ""
-    beyond = outside(parse("case/1 rows=2:11 sp=2"), "layers=1 ranks=all", 4)
-    assert beyond == "ranks=all, of which there are 4"
+    reason = outside(parse("case/1 rows=2:11 sp=2"), "layers=1 ranks=all", 4)
+    assert reason == "ranks=all, of which there are 4"
     with pytest.raises(BadField, match="ranks=2: of ranks, limits can say ranks=all and nothing"):
         outside(parse("case/1 rows=2:11"), "ranks=2", 2)
 
 
-def test_in_the_place_of_a_case_that_nobody_can_judge_there_is_another() -> None:
+def test_a_case_that_is_not_judgeable_is_replaced() -> None:
     tally, cases = Tally(), []
-    for jobs in Supply(REQUEST, RANKS, LOT).rounds({"a": tally}):
+    for jobs in CaseSource(REQUEST, RANKS, LOT).rounds({"a": tally}):
         for case, name in jobs:
-            tally.add(hidden(case, name) if case.layers == 1 else seen(case, name))
+            tally.add(hidden(case, name) if case.layers == 1 else equal(case, name))
             cases += [case] if case.layers > 1 else []
     assert tally.judged == len(cases) == 12
     assert (tally.lacking, tally.verdict) == (0, "EQUAL")
     assert tally.unjudgeable == {"fp64": {"grad.q": tally.verdicts["UNSUPPORTED"]}}
-    # It is none that the candidate refused, and nothing of it counts as examined.
+    # Such a case is not counted as refused, and nothing in it as examined.
     assert not tally.refused
     assert tally.elements == 0
     assert tally.is_sound()
@@ -239,9 +244,9 @@ def test_in_the_place_of_a_case_that_nobody_can_judge_there_is_another() -> None
     assert (tally + tally).is_sound()
 
 
-def test_where_nothing_could_be_judged_a_campaign_is_a_fault_and_ends() -> None:
+def test_a_campaign_without_a_judgeable_case_ends_as_a_fault() -> None:
     tally = Tally()
-    for jobs in Supply(REQUEST, RANKS, LOT).rounds({"a": tally}):
+    for jobs in CaseSource(REQUEST, RANKS, LOT).rounds({"a": tally}):
         for case, name in jobs:
             tally.add(hidden(case, name))
     assert NONE_OF <= tally.hidden < NONE_OF + 12
@@ -249,18 +254,20 @@ def test_where_nothing_could_be_judged_a_campaign_is_a_fault_and_ends() -> None:
 
 
 def hidden(case: Case, name: str) -> Comparison:
-    return replace(seen(case, name), verdict=Verdict.UNSUPPORTED, swallowed=("grad.q", "grad.k"))
+    return replace(equal(case, name), verdict=Verdict.UNSUPPORTED, swallowed=("grad.q", "grad.k"))
 
 
-def seen(case: Case, name: str) -> Comparison:
+def equal(case: Case, name: str) -> Comparison:
     return Comparison(case=case, candidate=name, verdict=Verdict.EQUAL)
 
 
-def test_where_there_are_no_more_cases_nobody_lacks_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_lacks_no_case_if_no_more_can_be_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     few = draw(REQUEST, 2)[1:]
-    # Of a campaign's own seed, and of no lot beyond.
+    # The first lot has these few cases, and no other lot has any.
     monkeypatch.setattr(case_source, "drawn", lambda _, seed: iter(few if seed == 0 else ()))
-    (tally,), cases = judged(Supply(REQUEST, 2, LOT), of_token_mean)
+    (tally,), cases = judge(CaseSource(REQUEST, 2, LOT), of_token_mean)
     assert 0 < tally.judged == len(cases) < 12
     assert (tally.lacking, tally.verdict) == (0, "EQUAL")
 
@@ -268,7 +275,7 @@ def test_where_there_are_no_more_cases_nobody_lacks_any(monkeypatch: pytest.Monk
 def test_no_two_shards_are_given_the_same_case() -> None:
     seen: list[Case] = []
     for number in (1, 2, 3):
-        (tally,), cases = judged(Supply(REQUEST, 2, Lot(0, 12, Part(number, 3))), of_token_mean)
+        (tally,), cases = judge(CaseSource(REQUEST, 2, Lot(0, 12, Part(number, 3))), of_token_mean)
         assert tally.judged == 4
         seen += cases
     assert len(set(seen)) == len(seen) == 12
@@ -278,15 +285,15 @@ def test_no_two_pieces_of_a_lot_are_given_the_same_case() -> None:
     seen: list[Case] = []
     for number in (1, 2, 3):
         piece = Part(number, 3)
-        (tally,), cases = judged(Supply(REQUEST, 2, Lot(0, 12, piece=piece)), of_token_mean)
+        (tally,), cases = judge(CaseSource(REQUEST, 2, Lot(0, 12, piece=piece)), of_token_mean)
         assert tally.judged == 4
         seen += cases
     assert len(set(seen)) == len(seen) == 12
 
 
-def test_who_failed_is_given_no_more() -> None:
-    campaign, tally = Supply(REQUEST, 2, LOT), Tally()
-    for jobs in campaign.rounds({"a": tally}):
+def test_a_failed_candidate_is_given_no_more_cases() -> None:
+    source, tally = CaseSource(REQUEST, 2, LOT), Tally()
+    for jobs in source.rounds({"a": tally}):
         failed = Comparison(case=jobs[0][0], candidate="a", verdict=Verdict.DIVERGED)
-        assert tally.fail(failed, "a mark", ())
-    assert campaign.given == campaign.share
+        assert tally.count_failure(failed, "a mark", ())
+    assert source.handed_out == source.share

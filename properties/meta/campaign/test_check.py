@@ -20,12 +20,13 @@ from properties.helpers.wait import eventually
 
 pytest_plugins = ["properties.helpers.own_pool"]
 
-# Only what hangs takes longer, on however busy a machine.
 SMALL = ("--sp", "2,1", "--dp", "1", "--dtype", "fp64")
 
 
 @pytest.mark.usefixtures("own_pool")
-def test_a_run_of_one_case_is_the_notebooks_batch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_of_one_case_judges_the_notebooks_batch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["check", "--cases", "1", *SMALL, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["cases"] == 1
@@ -72,34 +73,37 @@ TWO_BUGS = TwoBugs()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("going", "judged"), [("2", 2), ("3", 6)])
+@pytest.mark.parametrize(("keep_going", "judged"), [("2", 2), ("3", 6)])
 @pytest.mark.usefixtures("own_pool")
-def test_a_check_that_keeps_going_finds_the_second_bug_as_well(
-    going: str, judged: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_check_that_keeps_going_finds_the_second_bug_too(
+    keep_going: str,
+    judged: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("harness.campaign.examine.SHRINK_SECONDS", 1.0)
     Path("two.py").write_text(TWO_BUGS)
     words = ["check", "--candidate", "two.py:TWO_BUGS", *SMALL, "--sp", "2", "--cases", "6"]
     words += ["--loss", "token-mean", "--set", "micro=1,2", "--no-diagnose", "--json"]
-    assert main([*words, "--keep-going", going]) == 1
-    told = capsys.readouterr()
-    (tally,) = json.loads(told.out)["candidates"].values()
+    assert main([*words, "--keep-going", keep_going]) == 1
+    written = capsys.readouterr()
+    (tally,) = json.loads(written.out)["candidates"].values()
     assert tally["judged"] == judged
-    assert [each["verdict"] for each in tally["failures"]] == ["DIVERGED", "FAULT"]
-    # What fails like one that is known is counted.
+    assert [failure["verdict"] for failure in tally["failures"]] == ["DIVERGED", "FAULT"]
+    # Cases that fail like a known failure are counted.
     verdicts = tally["verdicts"]
     assert sum(tally["marks"].values()) == verdicts["DIVERGED"] + verdicts["FAULT"]
-    assert "two.py:TWO_BUGS: cases that failed, by how\n" in told.err
+    assert "two.py:TWO_BUGS: cases that failed, by how\n" in written.err
 
 
-def test_how_many_failures_are_looked_for_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_keep_going_refuses_a_number_below_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--keep-going", "0"]) == 2
     assert "--keep-going=0: use how many failures to look for" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
-def test_a_campaign_in_which_no_rank_needed_anything_of_another_is_no_pass(
+def test_a_campaign_in_which_no_rank_needs_anything_of_another_is_a_fault(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     apart = f"{PLANTED / 'vacuous.py'}:ROWS_APART"
@@ -109,18 +113,18 @@ def test_a_campaign_in_which_no_rank_needed_anything_of_another_is_no_pass(
 
 
 @pytest.mark.usefixtures("own_pool")
-def test_a_log_has_progress_and_each_failure_before_any_is_explained(
+def test_a_log_shows_progress_and_each_failure_before_it_is_explained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("harness.campaign.live.EVERY", 0.0)
+    monkeypatch.setattr("harness.campaign.live.LOG_INTERVAL", 0.0)
     assert main(["check", "--cases", "4", *SMALL, "--candidate", "mutants.B101"]) == 1
-    said = capsys.readouterr().out
-    assert "\nchecking: 1 of 4 cases in " in said
-    first = said.index("\nDIVERGED  candidate ")
-    assert said.index("\nDIVERGED  mutants.B101  case/1 ") < first
-    # What was not met says nothing where nobody went on.
-    assert "situations met" not in said
-    assert said.splitlines()[-1].startswith("exit status 1: mutants.B101 is DIVERGED on case/1 ")
+    text = capsys.readouterr().out
+    assert "\nchecking: 1 of 4 cases in " in text
+    explanation = text.index("\nDIVERGED  candidate ")
+    assert text.index("\nDIVERGED  mutants.B101  case/1 ") < explanation
+    # All candidates failed, so the situations of the other cases are not known.
+    assert "situations met" not in text
+    assert text.splitlines()[-1].startswith("exit status 1: mutants.B101 is DIVERGED on case/1 ")
 
 
 FUSSY = """
@@ -138,7 +142,7 @@ FUSSY = Fussy()
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
-def test_a_situation_that_no_candidate_could_enter_was_not_met(
+def test_a_situation_that_every_candidate_refuses_is_not_met(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("fussy.py").write_text(FUSSY)
@@ -146,11 +150,11 @@ def test_a_situation_that_no_candidate_could_enter_was_not_met(
     assert main([*command, "--candidate", "fussy.py:FUSSY"]) == 0
     alone = json.loads(capsys.readouterr().out)
     tally = alone["candidates"]["fussy.py:FUSSY"]
-    # In the place of what it refuses it was given others.
+    # It was given others in place of the cases that it refuses.
     assert tally["judged"] == alone["cases"] == 20
     assert alone["refused"]["several steps"] == tally["verdicts"]["UNSUPPORTED"] > 0
     assert alone["situations"]["several steps"] == 0
-    # Another candidate can, and then it was met, once a case.
+    # Another candidate supports such cases; each of them counts once for both candidates.
     assert main([*command, "--candidate", "fussy.py:FUSSY", "--candidate", "native-local"]) == 0
     both = json.loads(capsys.readouterr().out)
     assert both["candidates"]["native-local"]["judged"] == 20
@@ -164,7 +168,7 @@ NO_TORCH = "import os, sys\nif 'HARNESS_SOCKET' in os.environ: sys.modules['torc
 @pytest.mark.parametrize(
     "command", [("check", "--cases", "3", *SMALL), ("golden", "verify"), ("mutants", "--sp", "2")]
 )
-def test_ranks_that_cannot_start_are_told_once(
+def test_ranks_that_cannot_start_are_reported_once(
     command: tuple[str, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -178,28 +182,29 @@ def test_ranks_that_cannot_start_are_told_once(
     assert written.err.count("the supervisor of the ranks ended, exit status 1") == 1
 
 
-TELLS = """
+WRITES_CASES = """
 from pathlib import Path
 from harness.candidates.own.native import LocalDialect
 
-class Tells(LocalDialect):
-    name = "tells"
+class WritesCases(LocalDialect):
+    name = "writes-cases"
 
     def run(self, case, rank, emit):
         super().run(case, rank, emit)
         with Path("cases").open("a") as file:
             file.write(f"{case}\\n")
 
-TELLS = Tells()
+WRITES_CASES = WritesCases()
 """
 
 
 @pytest.mark.slow
-def test_a_check_that_is_stopped_tells_what_it_judged(tmp_path: Path) -> None:
-    (tmp_path / "tells.py").write_text(TELLS)
+def test_an_interrupted_check_reports_the_cases_that_it_judged(tmp_path: Path) -> None:
+    (tmp_path / "writes.py").write_text(WRITES_CASES)
     cases = tmp_path / "cases"
-    command = [sys.executable, "-m", "harness", "check", "--candidate", "tells.py:TELLS", "--json"]
-    # As a shell has it in the background: whoever is started there ignores Ctrl-C.
+    name = "writes.py:WRITES_CASES"
+    command = [sys.executable, "-m", "harness", "check", "--candidate", name, "--json"]
+    # A shell starts background processes like this, with Ctrl-C ignored.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     with subprocess.Popen(
         [*command, *SMALL, "--cases", "300"],
@@ -209,18 +214,18 @@ def test_a_check_that_is_stopped_tells_what_it_judged(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
     ) as process:
         signal.signal(signal.SIGINT, before)
-        # More than are under way at once, each on up to two ranks.
+        # So many lines that the first cases are judged: few are under way, on at most two ranks.
         assert eventually(lambda: cases.exists() and len(cases.read_text().splitlines()) >= 20)
         process.send_signal(signal.SIGINT)
         document = json.loads(process.communicate(timeout=30)[0])
     assert process.returncode == 130
     assert (document["ended"], document["verdict"]) == ("interrupted", "FAULT")
-    tally = document["candidates"]["tells.py:TELLS"]
+    tally = document["candidates"][name]
     assert 0 < tally["judged"] == document["cases"] < 300
     assert {*tally["verdicts"]} <= {"EQUAL", "WITHIN"}
 
 
-def test_a_ctrl_c_while_ranks_are_ended_loses_nothing_of_what_was_judged(
+def test_a_ctrl_c_while_the_ranks_end_loses_no_result(
     harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager
@@ -235,7 +240,7 @@ def test_a_ctrl_c_while_ranks_are_ended_loses_nothing_of_what_was_judged(
 
 @pytest.fixture
 def signals_of_pytest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a command does with signals ends with the test."""
+    """Restore the handlers that a command replaces."""
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
@@ -244,7 +249,7 @@ def signals_of_pytest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("signals_of_pytest")
-def test_a_runner_that_stops_a_command_is_obeyed_like_ctrl_c(
+def test_sigterm_ends_a_command_as_ctrl_c_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["harness", "doctor"])
@@ -254,7 +259,9 @@ def test_a_runner_that_stops_a_command_is_obeyed_like_ctrl_c(
 
 
 @pytest.mark.usefixtures("signals_of_pytest")
-def test_several_ctrl_cs_at_once_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_signals_at_once_raise_one_keyboard_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     obey_signals()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
@@ -266,7 +273,7 @@ def test_several_ctrl_cs_at_once_are_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("signals_of_pytest")
-def test_a_ctrl_c_that_python_drops_comes_again() -> None:
+def test_a_ctrl_c_that_python_drops_in_a_finalizer_is_raised_again() -> None:
     class Finalized:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
@@ -277,7 +284,7 @@ def test_a_ctrl_c_that_python_drops_comes_again() -> None:
         eventually(lambda: False)
 
 
-def test_after_its_limit_a_check_begins_no_case_and_next_to_nothing_is_no_pass(
+def test_a_limit_that_leaves_one_case_ends_the_check_as_a_fault(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["check", "--cases", "50", "--limit", "0.01", *SMALL, "--json"]) == 3
@@ -296,23 +303,23 @@ def test_after_its_limit_a_check_begins_no_case_and_next_to_nothing_is_no_pass(
     }
 
 
-NEVER_THERE = """
+WAITS_AT_IMPORT = """
 import signal
 from pathlib import Path
 
 Path("begun").touch()
 signal.pause()
 """
-NEVER = [sys.executable, "-m", "harness", "check", "--candidate", "never.py:MINE", "--json"]
+COMMAND = [sys.executable, "-m", "harness", "check", "--candidate", "never.py:MINE", "--json"]
 
 
 @pytest.mark.slow
-def test_a_check_that_is_stopped_before_it_has_ranks_tells_that_it_judged_nothing(
+def test_a_check_that_is_interrupted_before_it_has_ranks_reports_no_case(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "never.py").write_text(NEVER_THERE)
+    (tmp_path / "never.py").write_text(WAITS_AT_IMPORT)
     with subprocess.Popen(
-        [*NEVER, *SMALL],
+        [*COMMAND, *SMALL],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -325,7 +332,7 @@ def test_a_check_that_is_stopped_before_it_has_ranks_tells_that_it_judged_nothin
     assert (document["ended"], document["cases"], document["size"]) == ("interrupted", 0, 100)
 
 
-def test_doctor_says_why_for_everything_that_will_not_run(
+def test_doctor_gives_a_reason_for_everything_that_will_not_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["doctor", "--json"]) == 0

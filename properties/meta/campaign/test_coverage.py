@@ -1,4 +1,4 @@
-"""What was asked for and never examined is a fault that names it."""
+"""A requirement that was not examined often enough is a fault, which names it."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.campaign.case_source import Supply
+from harness.campaign.case_source import CaseSource
 from harness.campaign.coverage import AT_AN_EDGE, ENOUGH, Coverage
 from harness.campaign.request import Request
 from harness.campaign.tally import Tally
@@ -30,17 +30,17 @@ def judged(case: Case, keys: tuple[KeyResult, ...] = KEYS, at_edge: int | None =
     return Comparison(case=case, candidate="a", verdict=Verdict.EQUAL, keys=keys, at_edge=at_edge)
 
 
-def lacks(asked: list[Case], seen: list[Comparison]) -> list[str]:
-    examined = Coverage.asks(asked)
-    for comparison in seen:
-        examined.add(comparison)
-    return list(examined.lacks())
+def lacks(required: list[Case], comparisons: list[Comparison]) -> list[str]:
+    coverage = Coverage.of_cases(required)
+    for comparison in comparisons:
+        coverage.add(comparison)
+    return list(coverage.lacks())
 
 
 @pytest.mark.parametrize(
     ("asked", "enough"), [(1, 1), (4, 1), (5, 2), (4 * ENOUGH, ENOUGH), (400, ENOUGH)]
 )
-def test_a_quarter_of_what_was_drawn_is_enough_and_one_less_is_not(
+def test_a_quarter_of_the_drawn_cases_is_enough_and_one_less_is_not(
     asked: int, enough: int
 ) -> None:
     drawn = [SHARED] * asked
@@ -53,27 +53,27 @@ def test_a_quarter_of_what_was_drawn_is_enough_and_one_less_is_not(
     ]
 
 
-def test_a_target_counts_where_its_label_is_on_another_rank_of_the_candidate() -> None:
-    why = ["none of 1 cases with a target whose label is on another rank"]
-    assert lacks([SHARED], [judged(SHARED, at_edge=0)]) == why
-    # It does not show who holds the labels: then it is taken to cut as we do.
+def test_a_target_at_an_edge_is_counted_by_the_candidates_own_cut() -> None:
+    lacking = ["none of 1 cases with a target whose label is on another rank"]
+    assert lacks([SHARED], [judged(SHARED, at_edge=0)]) == lacking
+    # A candidate that does not show which rank holds a label is assumed to cut as ours does.
     assert lacks([SHARED], [judged(SHARED, at_edge=None)]) == []
 
 
 def test_gradients_that_are_zero_in_every_case_are_named() -> None:
     drawn = [SHARED] * ENOUGH
     assert lacks(drawn, [judged(SHARED, DEAD)] * (ENOUGH - 1)) == []
-    named = f"no element of grad.layers.*.attn.q, which was zero in all {ENOUGH} cases"
-    assert lacks(drawn, [judged(SHARED, DEAD)] * ENOUGH) == [named]
+    dead_one = f"no element of grad.layers.*.attn.q, which was zero in all {ENOUGH} cases"
+    assert lacks(drawn, [judged(SHARED, DEAD)] * ENOUGH) == [dead_one]
     assert lacks(drawn, [*[judged(SHARED, DEAD)] * ENOUGH, judged(SHARED)]) == []
     dead = tuple(replace(key, zero=True) for key in KEYS)
-    every = "no gradient, because all of them were zero in every case"
-    assert lacks([SHARED], [judged(SHARED, dead)]) == [every]
+    all_dead = "no gradient, because all of them were zero in every case"
+    assert lacks([SHARED], [judged(SHARED, dead)]) == [all_dead]
 
 
-def test_parts_add_up_and_a_failure_is_not_hidden_by_what_was_not_examined() -> None:
-    part = Tally(coverage=Coverage.asks([SHARED] * 6))
-    other = Tally(coverage=Coverage.asks([SHARED] * 6))
+def test_coverage_of_parts_adds_up_and_a_gap_hides_no_failure() -> None:
+    part = Tally(coverage=Coverage.of_cases([SHARED] * 6))
+    other = Tally(coverage=Coverage.of_cases([SHARED] * 6))
     other.add(judged(SHARED))
     other.add(judged(SHARED))
     assert (part + other).verdict == "FAULT"
@@ -86,20 +86,22 @@ def test_parts_add_up_and_a_failure_is_not_hidden_by_what_was_not_examined() -> 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
-def test_who_refuses_what_was_asked_for_is_no_pass(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_candidate_that_refuses_what_was_requested_is_a_fault(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     names = [f"{PLANTED / 'false_passes.py'}:{name}" for name in ("ONLYSP1", "LIMSP1", "NOTARGET")]
-    asked = ("--cases", "6", "--sp", "1,2", "--dp", "1", "--dtype", "fp64", "--json")
+    options = ("--cases", "6", "--sp", "1,2", "--dp", "1", "--dtype", "fp64", "--json")
     candidates = [word for name in names for word in ("--candidate", name)]
-    assert main(["check", *asked, *candidates]) == 3
+    assert main(["check", *options, *candidates]) == 3
     tallies = json.loads(capsys.readouterr().out)["candidates"]
     for name in names:
         assert tallies[name]["verdict"] == "FAULT"
         assert {*tallies[name]["verdicts"]} <= {"EQUAL", "WITHIN", "UNSUPPORTED"}
-        assert any("on another rank" in what for what in tallies[name]["unexamined"])
+        assert any("on another rank" in gap for gap in tallies[name]["unexamined"])
 
 
-def test_a_published_step_that_was_examined_on_too_little_is_told() -> None:
-    stage = Stage(coverage=Coverage.asks([SHARED] * 8))
+def test_a_published_step_that_was_examined_on_too_little_is_reported() -> None:
+    stage = Stage(coverage=Coverage.of_cases([SHARED] * 8))
     examined = Examined("a.b", "a@1", {}, stages={"sp 2": stage})
     stage.add(judged(SHARED))
     assert len(examined.unexamined) == 2
@@ -110,22 +112,22 @@ def test_a_published_step_that_was_examined_on_too_little_is_told() -> None:
     ]
 
 
-def test_sizes_that_are_drawn_now_and_then_are_not_asked_for() -> None:
+def test_rare_sizes_are_not_required() -> None:
     large = replace(SHARED, heads=3, kv_heads=3, sp=3)
     request = Request(
         candidates=("a",), sps=(1, 2), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
         count=2, seed=0, rare_sps=(3,),
     )  # fmt: skip
-    supply: Any = SimpleNamespace(share=[SHARED, large], _request=request)
-    assert {*Supply.asked(supply).asked} == {"a sequence over sp 2", AT_AN_EDGE}
+    source: Any = SimpleNamespace(share=[SHARED, large], _request=request)
+    assert {*CaseSource.requested_coverage(source).asked} == {"a sequence over sp 2", AT_AN_EDGE}
 
 
-def test_each_value_that_somebody_named_is_asked_for() -> None:
+def test_each_value_that_the_user_names_is_required() -> None:
     twice = replace(SHARED, dp=2, rows=SHARED.rows * 2)
-    coverage = Coverage.asks([SHARED] * 8 + [twice] * 8, ["dp"])
+    coverage = Coverage.of_cases([SHARED] * 8 + [twice] * 8, ["dp"])
     for _ in range(8):
         coverage.add(judged(SHARED))
     assert "none of 8 cases with dp=2" in [*coverage.lacks()]
     for _ in range(2):
         coverage.add(judged(twice))
-    assert not any("dp=2" in what for what in coverage.lacks())
+    assert not any("dp=2" in gap for gap in coverage.lacks())

@@ -1,4 +1,4 @@
-"""Whatever stands in the place of a shard's document, `merge` adds it up or refuses it."""
+"""`merge` refuses a damaged document, or adds it up without an error."""
 
 import io
 import json
@@ -32,7 +32,7 @@ def document() -> str:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_mutated_documents_are_added_up_and_shown_or_refused(count: int, tmp_path: Path) -> None:
+def test_a_damaged_document_is_refused_or_added_up_and_shown(count: int, tmp_path: Path) -> None:
     (tmp_path / "2.json").write_text(json.dumps(summary(2, 2).record()))
     other = read_document(str(tmp_path / "2.json"))
 

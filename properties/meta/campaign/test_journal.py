@@ -1,4 +1,4 @@
-"""A campaign that was killed goes on where it was, and comes to what it would have come to."""
+"""A campaign that was killed goes on from its journal, and ends as if it had run through."""
 
 import json
 import os
@@ -13,58 +13,58 @@ from typing import Any
 import pytest
 
 from harness.campaign.journal import BadJournal, Journal
-from harness.campaign.pending import Ask
+from harness.campaign.pending import PendingCandidate
 from harness.cli import main
 from harness.engine.lot import SIZE, WHOLE, Part
 from properties.helpers.places import ROOT
 from properties.helpers.wait import eventually
-from properties.meta.campaign.test_conduct import LOTS, REQUEST, judged
+from properties.meta.campaign.test_conduct import LOTS, REQUEST, judge
 
 pytest_plugins = ["properties.helpers.own_pool"]
 
-HERE = replace(REQUEST, candidates=("native-local", "native-gather"))
-ASKED = tuple(map(Ask, REQUEST.candidates))
+OWN_REQUEST = replace(REQUEST, candidates=("native-local", "native-gather"))
+PENDING = tuple(map(PendingCandidate, REQUEST.candidates))
 
 
 def passes(*_: object) -> str:
     return ""
 
 
-def kept(folder: Path, lots: int) -> Path:
-    """A folder in which so many lots are known; its lots."""
-    journal = Journal.of(folder, HERE, 2, WHOLE)
+def write_lots(folder: Path, lots: int) -> Path:
+    """Write so many lots to the journal in a folder; return its file of lots."""
+    journal = Journal.of(folder, OWN_REQUEST, 2, WHOLE)
     for lot in LOTS[:lots]:
-        journal.keep(lot, ASKED, judged(lot, ASKED, passes))
+        journal.write(lot, PENDING, judge(lot, PENDING, passes))
     journal.close()
     return folder / "lots.jsonl"
 
 
-def test_what_was_kept_is_known_and_kept_once(tmp_path: Path) -> None:
-    lots = kept(tmp_path / "new" / "folder", 2)
-    journal = Journal.of(lots.parent, HERE, 2, WHOLE)
-    assert journal.known == {lot: (ASKED, judged(lot, ASKED, passes)) for lot in LOTS[:2]}
+def test_a_written_lot_is_known_and_written_only_once(tmp_path: Path) -> None:
+    lots = write_lots(tmp_path / "new" / "folder", 2)
+    journal = Journal.of(lots.parent, OWN_REQUEST, 2, WHOLE)
+    assert journal.known == {lot: (PENDING, judge(lot, PENDING, passes)) for lot in LOTS[:2]}
     assert journal.told() == f"known before this run: {2 * SIZE} cases in 2 lots"
     before = lots.read_bytes()
-    journal.keep(LOTS[0], ASKED, judged(LOTS[0], ASKED, passes))
+    journal.write(LOTS[0], PENDING, judge(LOTS[0], PENDING, passes))
     assert lots.read_bytes() == before
 
 
-def test_a_line_that_was_not_written_to_its_end_is_not_known_and_spoils_nothing(
+def test_an_unfinished_last_line_is_ignored_and_does_not_damage_the_next(
     tmp_path: Path,
 ) -> None:
-    lots = kept(tmp_path, 2)
+    lots = write_lots(tmp_path, 2)
     whole = lots.read_bytes()
     for cut in (1, 40, len(whole) // 2 - 2):
         lots.write_bytes(whole[:-cut])
-        journal = Journal.of(tmp_path, HERE, 2, WHOLE)
+        journal = Journal.of(tmp_path, OWN_REQUEST, 2, WHOLE)
         assert [*journal.known] == LOTS[:1]
-        journal.keep(LOTS[1], ASKED, judged(LOTS[1], ASKED, passes))
+        journal.write(LOTS[1], PENDING, judge(LOTS[1], PENDING, passes))
         journal.close()
         assert [json.loads(line)["number"] for line in lots.read_text().splitlines()] == [0, 1]
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("change", "message"),
     [
         ({"seed": 1}, "holds a campaign with seed=0, and seed=1 was asked for; name another"),
         ({"count": 7}, f"holds a campaign with count={6 * SIZE}, and count=7 was asked for"),
@@ -72,56 +72,59 @@ def test_a_line_that_was_not_written_to_its_end_is_not_known_and_spoils_nothing(
     ],
 )
 def test_the_folder_of_another_campaign_is_refused(
-    other: dict[str, Any], said: str, tmp_path: Path
+    change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    kept(tmp_path, 1)
+    write_lots(tmp_path, 1)
     with pytest.raises(BadJournal) as caught:
-        Journal.of(tmp_path, replace(HERE, **other), 2, WHOLE)
-    assert str(caught.value).startswith(f"--resume={tmp_path}: {said}")
+        Journal.of(tmp_path, replace(OWN_REQUEST, **change), 2, WHOLE)
+    assert str(caught.value).startswith(f"--resume={tmp_path}: {message}")
     with pytest.raises(BadJournal, match="holds a campaign with shard=1/1, and shard=1/2 was"):
-        Journal.of(tmp_path, HERE, 2, Part(1, 2))
+        Journal.of(tmp_path, OWN_REQUEST, 2, Part(1, 2))
     with pytest.raises(BadJournal, match="holds a campaign with ranks=2, and ranks=4 was"):
-        Journal.of(tmp_path, HERE, 4, WHOLE)
+        Journal.of(tmp_path, OWN_REQUEST, 4, WHOLE)
 
 
-def damaged(change: Callable[[Path], object], file: str, folder: Path) -> str:
-    kept(folder, 2)
+def refused(change: Callable[[Path], object], file: str, folder: Path) -> str:
+    """Change one file of a journal; return why its folder is refused."""
+    write_lots(folder, 2)
     change(folder / file)
     with pytest.raises(BadJournal) as caught:
-        Journal.of(folder, HERE, 2, WHOLE)
+        Journal.of(folder, OWN_REQUEST, 2, WHOLE)
     return str(caught.value).removeprefix(f"--resume={folder}: ")
 
 
 def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
-    def other(change: Callable[[dict[str, Any]], object], file: Path) -> None:
+    def change_second_line(change: Callable[[dict[str, Any]], object], file: Path) -> None:
         first, second = file.read_text().splitlines()
-        said = json.loads(second)
-        change(said)
-        file.write_text(f"{first}\n{json.dumps(said)}\n")
+        line = json.loads(second)
+        change(line)
+        file.write_text(f"{first}\n{json.dumps(line)}\n")
 
     for name, change in {
-        "judged twice": lambda said: said["found"].update(cases=999),
-        "no number": lambda said: said.update(number="1"),
-        "not asked": lambda said: said["asked"][0].append(1),
-        "no time": lambda said: said.update(elapsed=float("nan")),
+        "judged twice": lambda line: line["found"].update(cases=999),
+        "no number": lambda line: line.update(number="1"),
+        "not asked": lambda line: line["asked"][0].append(1),
+        "no time": lambda line: line.update(elapsed=float("nan")),
     }.items():
-        said = damaged(partial(other, change), "lots.jsonl", tmp_path / name)
-        assert said == "lots.jsonl is damaged in line 2; remove it, and the campaign begins anew"
+        message = refused(partial(change_second_line, change), "lots.jsonl", tmp_path / name)
+        assert (
+            message == "lots.jsonl is damaged in line 2; remove it, and the campaign begins anew"
+        )
     for number, text in enumerate(("", "[]", "no"), 2):
         folder = tmp_path / str(number)
-        said = damaged(lambda file, text=text: file.write_text(text), "campaign.json", folder)  # type: ignore[misc]
-        assert said == "campaign.json is damaged; name another folder"
+        message = refused(lambda file, text=text: file.write_text(text), "campaign.json", folder)  # type: ignore[misc]
+        assert message == "campaign.json is damaged; name another folder"
 
 
 def test_two_processes_cannot_go_on_with_one_campaign(tmp_path: Path) -> None:
-    first = Journal.of(tmp_path, HERE, 2, WHOLE)
+    first = Journal.of(tmp_path, OWN_REQUEST, 2, WHOLE)
     with pytest.raises(BadJournal, match="another process goes on with this campaign"):
-        Journal.of(tmp_path, HERE, 2, WHOLE)
+        Journal.of(tmp_path, OWN_REQUEST, 2, WHOLE)
     first.close()
-    Journal.of(tmp_path, HERE, 2, WHOLE)
+    Journal.of(tmp_path, OWN_REQUEST, 2, WHOLE)
 
 
-def test_what_is_known_of_other_code_says_nothing(
+def test_a_folder_is_refused_after_a_module_of_the_candidate_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -129,18 +132,18 @@ def test_what_is_known_of_other_code_says_nothing(
     Path("package").mkdir()
     Path("package/__init__.py").touch()
     Path("package/helper.py").write_text("A = 1")
-    asked = replace(HERE, candidates=("mine.py:MINE",))
+    request = replace(OWN_REQUEST, candidates=("mine.py:MINE",))
     for file in ("mine.py", "package/helper.py", "beside.py"):
-        Journal.of(tmp_path / "kept", asked, 2, WHOLE).close()
-        Journal.of(tmp_path / "kept", asked, 2, WHOLE).close()
+        Journal.of(tmp_path / "kept", request, 2, WHOLE).close()
+        Journal.of(tmp_path / "kept", request, 2, WHOLE).close()
         with Path(file).open("a") as changed:
             changed.write("\n")
         with pytest.raises(BadJournal, match="its code has changed since, so that what is known"):
-            Journal.of(tmp_path / "kept", asked, 2, WHOLE)
+            Journal.of(tmp_path / "kept", request, 2, WHOLE)
         (tmp_path / "kept" / "campaign.json").unlink()
 
 
-# Ranks that are given a case of a later lot wait for ever, or until there is a file.
+# A rank that is given a case of the second lot waits until a file exists.
 WAITS = """
 import signal
 from pathlib import Path
@@ -165,7 +168,7 @@ COMMAND = [
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
-def test_a_campaign_that_is_killed_ends_as_if_it_had_run_through(
+def test_a_killed_campaign_is_resumed_and_ends_as_if_it_had_run_through(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("waits.py").write_text(WAITS)

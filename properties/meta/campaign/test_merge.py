@@ -1,4 +1,4 @@
-"""The documents of shards: what a record holds, which of them belong together, what is shown."""
+"""Documents of shards: which are refused, how they add up, and how they are shown."""
 
 import copy
 import dataclasses
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console
 
-from harness.campaign.digest import Begun
+from harness.campaign.digest import BegunCases
 from harness.campaign.merge import merge
 from harness.campaign.request import Request
 from harness.campaign.summary import FORMAT, Summary
@@ -30,13 +30,13 @@ from properties.helpers.commands import ran, seconds_of
 CASE = parse("case/1 rows=2:11")
 
 
-def tally(errors: Sequence[float]) -> Tally:
-    """Of cases that passed."""
-    made = Tally()
+def tally_of(errors: Sequence[float]) -> Tally:
+    """Return a tally of cases that passed with these errors."""
+    tally = Tally()
     for used in errors:
         key = KeyResult("loss", 1, 0, used)
-        made.add(Comparison(case=CASE, candidate="a", verdict=Verdict.WITHIN, keys=(key,)))
-    return made
+        tally.add(Comparison(case=CASE, candidate="a", verdict=Verdict.WITHIN, keys=(key,)))
+    return tally
 
 
 def summary(
@@ -47,7 +47,7 @@ def summary(
     errors: Sequence[float] = (0.2,),
     count: int | None = None,
 ) -> Summary:
-    """A shard in which all cases passed, one of them unless `errors` are given."""
+    """Return a shard in which all cases passed; it has one case unless `errors` are given."""
     request = Request(
         candidates=("a", "b"), sps=(1, 2), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
         count=count or of * len(errors), seed=7,
@@ -60,7 +60,7 @@ def summary(
         size=len(errors),
         of=of,
         shards=(number,),
-        tallies={"a": tally(errors), "b": tally([0.0] * len(errors))},
+        tallies={"a": tally_of(errors), "b": tally_of([0.0] * len(errors))},
         situations=Counter({name: n for n, name in enumerate(names)}),
         cases=len(errors),
         seconds=0.5,
@@ -74,7 +74,7 @@ def printed(found: Summary, width: int = 100) -> str:
 
 
 @given(st.lists(st.floats(0, 1), min_size=6, max_size=20), st.integers(1, 6), st.randoms())
-def test_documents_read_back_are_what_was_written_and_add_up_in_any_order(
+def test_documents_are_read_back_as_written_and_add_up_in_any_order(
     errors: list[float], of: int, random: Any
 ) -> None:
     parts = [
@@ -82,8 +82,8 @@ def test_documents_read_back_are_what_was_written_and_add_up_in_any_order(
         for n in range(1, of + 1)
     ]
     whole = merge(parts)
-    for _, each in (*parts, ("", whole)):
-        assert Summary.from_record(json.loads(json.dumps(each.record()))) == each
+    for _, part in (*parts, ("", whole)):
+        assert Summary.from_record(json.loads(json.dumps(part.record()))) == part
     random.shuffle(parts)
     assert merge(parts) == whole
     assert whole.cases == whole.tallies["a"].judged == len(errors)
@@ -93,7 +93,7 @@ def test_documents_read_back_are_what_was_written_and_add_up_in_any_order(
 
 
 def write(folder: Path, name: str, found: Summary, *change: Any) -> str:
-    """A document, with something in it replaced: the last of `change`, at the place before."""
+    """Write a document, in which the value at the end of `change` replaces that at its path."""
     document = copy.deepcopy(found.record())
     if change:
         *path, last, value = change
@@ -109,20 +109,21 @@ def write(folder: Path, name: str, found: Summary, *change: Any) -> str:
 def refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
+    """Return a function that merges documents, and returns the line that refuses them."""
     monkeypatch.chdir(tmp_path)
 
-    def merged(*names: str) -> str:
+    def error_of_merge(*names: str) -> str:
         assert main(["merge", *names]) == 2
         written = capsys.readouterr()
         assert written.out == ""
         assert written.err.count("\n") == 1
         return written.err.removeprefix("harness: ").removesuffix("\n")
 
-    return merged
+    return error_of_merge
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("campaign", "seed", 8), "seed=8, but 1.json has seed=7"),
         (("campaign", "sps", [2, 1]), "sps=2,1, but 1.json has sps=1,2"),
@@ -137,14 +138,14 @@ def refused(
     ],
 )
 def test_shards_of_another_campaign_are_refused(
-    change: tuple[Any, ...], said: str, tmp_path: Path, refused: Callable[..., str]
+    change: tuple[Any, ...], message: str, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     first = write(tmp_path, "1.json", summary(1, 2))
     other = write(tmp_path, "2.json", summary(2, 2), *change)
-    assert refused(first, other).startswith(f"document=2.json: {said}")
+    assert refused(first, other).startswith(f"document=2.json: {message}")
 
 
-def test_shards_of_another_number_of_shards_are_refused(
+def test_a_shard_of_another_number_of_shards_is_refused(
     tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     first = write(tmp_path, "1.json", summary(1, 2, errors=(0.1, 0.2, 0.3)))
@@ -152,7 +153,7 @@ def test_shards_of_another_number_of_shards_are_refused(
     assert refused(first, other).startswith("document=2.json: shards=3, but 1.json has shards=2; ")
 
 
-def test_shards_of_a_campaign_of_another_size_are_refused(
+def test_a_shard_of_a_campaign_of_another_size_is_refused(
     tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     first = write(tmp_path, "1.json", summary(1, 2))
@@ -161,13 +162,13 @@ def test_shards_of_a_campaign_of_another_size_are_refused(
 
 
 def begun(number: int, judged: int, drawn: int) -> Summary:
-    """The second half of two, of whose lot one case was begun."""
-    each = Begun(drawn=f"{drawn:016x}", count=1, judged=f"{judged:016x}")
-    return replace(summary(number, 2), begun={"0": each})
+    """Return one of two shards, which has begun one case of the lot."""
+    cases = BegunCases(drawn=f"{drawn:016x}", count=1, judged=f"{judged:016x}")
+    return replace(summary(number, 2), begun={"0": cases})
 
 
 @pytest.mark.parametrize(
-    ("second", "said"),
+    ("second", "message"),
     [
         (
             begun(2, 3, 8),
@@ -176,37 +177,37 @@ def begun(number: int, judged: int, drawn: int) -> Summary:
         (begun(2, 4, 7), ""),
         (begun(2, 3, 7), "document=1.json: the cases of lot 0 that were judged in these 2 docu"),
         (
-            replace(begun(2, 4, 7), begun={"1": Begun("0" * 16)}),
+            replace(begun(2, 4, 7), begun={"1": BegunCases("0" * 16)}),
             "document=2.json: is damaged; check --json did not write it like this",
         ),
         (
-            replace(begun(2, 4, 7), begun={"0": Begun(f"{7:016x}", 2, f"{6:016x}")}),
+            replace(begun(2, 4, 7), begun={"0": BegunCases(f"{7:016x}", 2, f"{6:016x}")}),
             "document=2.json: is damaged; check --json did not write it like this",
         ),
     ],
 )
-def test_shards_have_judged_the_cases_of_their_lots_and_together_all(
-    second: Summary, said: str, tmp_path: Path, refused: Callable[..., str]
+def test_shards_that_judged_other_cases_than_their_lots_have_are_refused(
+    second: Summary, message: str, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     names = [write(tmp_path, "1.json", begun(1, 3, 7)), write(tmp_path, "2.json", second)]
-    if said:
-        assert refused(*names).startswith(said)
+    if message:
+        assert refused(*names).startswith(message)
     else:
         assert main(["merge", *names]) == 0
 
 
-def test_a_shard_that_is_there_twice_is_refused(
+def test_a_shard_that_is_given_twice_is_refused(
     tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     first = write(tmp_path, "1.json", summary(1, 2))
     write(tmp_path, "copy.json", summary(1, 2))
     for again in (first, "copy.json"):
-        said = f"document={again}: holds shard 1/2, and so does 1.json; count each shard once"
-        assert refused(first, again) == said
+        message = f"document={again}: holds shard 1/2, and so does 1.json; count each shard once"
+        assert refused(first, again) == message
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
@@ -216,11 +217,11 @@ def test_a_shard_that_is_there_twice_is_refused(
         (f'{{"format": {FORMAT}}}', "is damaged"),
     ],
 )
-def test_what_is_no_document_is_refused(
-    text: str, said: str, tmp_path: Path, refused: Callable[..., str]
+def test_a_file_that_is_no_document_is_refused(
+    text: str, message: str, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     (tmp_path / "1.json").write_text(text)
-    assert refused("1.json").startswith(f"document=1.json: {said}")
+    assert refused("1.json").startswith(f"document=1.json: {message}")
     assert refused("gone.json") == "document=gone.json: cannot be read: No such file or directory"
 
 
@@ -269,7 +270,7 @@ def test_a_document_that_contradicts_itself_is_refused(
     assert refused(name) == "document=1.json: is damaged; check --json did not write it like this"
 
 
-def test_shards_that_are_missing_are_named_and_no_pass(
+def test_missing_shards_are_named_and_make_the_verdict_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -277,8 +278,8 @@ def test_shards_that_are_missing_are_named_and_no_pass(
     assert main(["merge", *names]) == 0
     assert "missing" not in capsys.readouterr().out
     assert main(["merge", names[1], names[5]]) == 3
-    said = capsys.readouterr().out
-    assert "missing  shards 1, 3-5 of 6: nothing was examined there" in said
+    text = capsys.readouterr().out
+    assert "missing  shards 1, 3-5 of 6: nothing was examined there" in text
     assert main(["merge", "--json", *names[1:]]) == 3
     document = json.loads(capsys.readouterr().out)
     assert document["verdict"] == "FAULT"
@@ -286,20 +287,20 @@ def test_shards_that_are_missing_are_named_and_no_pass(
 
 
 @pytest.mark.slow
-def test_merging_needs_no_torch_and_no_time(tmp_path: Path) -> None:
+def test_merging_needs_no_torch_and_less_than_half_a_second(tmp_path: Path) -> None:
     names = [write(tmp_path, f"{k}.json", summary(k, 16)) for k in range(1, 17)]
     code = "import sys; from harness.cli import main; status = main(sys.argv[1:]); "
     code += "sys.exit(9 if {'torch', 'numpy', 'hypothesis'} & {*sys.modules} else status)"
 
     def merge() -> None:
-        told = ran(sys.executable, "-c", code, "merge", *names, cwd=tmp_path)
-        assert told.returncode == 0
-        assert "16 cases" in told.stdout
+        run = ran(sys.executable, "-c", code, "merge", *names, cwd=tmp_path)
+        assert run.returncode == 0
+        assert "16 cases" in run.stdout
 
     assert min(seconds_of(merge) for _ in range(3)) < 0.5
 
 
-def test_situations_stand_side_by_side_where_there_is_room_and_the_unmet_stand_out() -> None:
+def test_situations_have_two_columns_on_a_wide_console_and_unmet_ones_show_never() -> None:
     found = summary(1, 1, situations=36)
     wide, narrow = printed(found, 40).splitlines(), printed(found, 39).splitlines()
     assert "situations met: 35 of 36" in map(str.strip, wide)
@@ -309,7 +310,7 @@ def test_situations_stand_side_by_side_where_there_is_room_and_the_unmet_stand_o
     assert sum(" situation " in line for line in narrow) == 36
 
 
-def test_where_a_table_has_no_room_there_is_a_line_for_each_row_and_nothing_is_cut() -> None:
+def test_a_table_that_does_not_fit_is_printed_as_lines_and_nothing_is_cut() -> None:
     found, long = summary(1, 1), "deepspeed.engine-zero2-all-the-way@0.19.8"
     found.tallies[long] = found.tallies.pop("b")
     narrow = printed(found, width=80).splitlines()
@@ -326,7 +327,7 @@ LACKS = (
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "said"),
+    ("change", "status", "reason"),
     [
         ({}, 0, "every case passed"),
         ({"missing": (2,)}, 3, "shards are missing"),
@@ -349,36 +350,36 @@ LACKS = (
         ),
     ],
 )
-def test_the_last_line_says_in_words_what_the_exit_status_means(
-    change: dict[str, Any], status: int, said: str
+def test_the_last_line_explains_the_exit_status(
+    change: dict[str, Any], status: int, reason: str
 ) -> None:
-    assert closing(replace(summary(1, 1), **change), status) == f"exit status {status}: {said}"
+    assert closing(replace(summary(1, 1), **change), status) == f"exit status {status}: {reason}"
 
 
-def test_a_dtype_that_nothing_was_computed_in_is_told() -> None:
-    for most, told in ((0.2, False), (1e-7, True), (0.0, False)):
+def test_a_note_warns_if_a_step_seems_to_compute_in_a_finer_dtype() -> None:
+    for most, warns in ((0.2, False), (1e-7, True), (0.0, False)):
         tally = Tally(Counter(WITHIN=1), used={"bf16": Histogram([1, *[0] * 6], most)})
-        said = printed(replace(summary(1, 1), tallies={"a": tally}))
-        assert ("it computes in more than bf16, this says nothing of bf16" in said) is told
+        text = printed(replace(summary(1, 1), tallies={"a": tally}))
+        assert ("it computes in more than bf16, this says nothing of bf16" in text) is warns
 
 
-def test_what_is_not_supported_is_told_by_reason() -> None:
+def test_refused_cases_are_listed_by_reason() -> None:
     refused = Counter(windows=3) + Counter(f"reason {n}" for n in range(12))
     tally = Tally(Counter(UNSUPPORTED=15), refused)
-    told = printed(replace(summary(1, 1), tallies={"a": tally}))
+    text = printed(replace(summary(1, 1), tallies={"a": tally}))
     assert (
         "a does not support, of 15 cases that were drawn\n    3  windows\n    1  reason 0\n"
-        in told
+        in text
     )
-    assert "    3  for other reasons\n" in told
+    assert "    3  for other reasons\n" in text
 
 
-def test_cases_that_nobody_can_judge_have_a_line_of_their_own() -> None:
+def test_cases_that_are_not_judgeable_have_a_line_of_their_own() -> None:
     tally = Tally(Counter(UNSUPPORTED=7, WITHIN=11), Counter(windows=4))
     tally.unjudgeable = {"bf16": Counter({"grad.q": 1, "grad.k": 2})}
     found = replace(summary(1, 1), tallies={"a": tally})
-    told = "a: 3 of 14 cases were not judgeable in bf16, most often because rounding hides grad.k"
-    assert f"\n{told}\n" in printed(found)
+    line = "a: 3 of 14 cases were not judgeable in bf16, most often because rounding hides grad.k"
+    assert f"\n{line}\n" in printed(found)
     assert closing(found, 0) == (
         "exit status 0: every case passed; more than a tenth of the cases of a were not judgeable "
         "in bf16: ask for a dtype that rounds less"
@@ -386,19 +387,19 @@ def test_cases_that_nobody_can_judge_have_a_line_of_their_own() -> None:
     tally.verdicts["WITHIN"] = 100
     assert closing(found, 0) == "exit status 0: every case passed"
     nothing = Tally(Counter(UNSUPPORTED=3), lacking=5, unjudgeable=tally.unjudgeable)
-    said = closing(replace(found, tallies={"a": nothing}), 3)
-    assert said.startswith(
+    last_line = closing(replace(found, tallies={"a": nothing}), 3)
+    assert last_line.startswith(
         "exit status 3: a could be judged on none of 3 cases; more than a tenth"
     )
 
 
-def test_against_itself_it_is_told_how_many_gradients_were_compared() -> None:
+def test_against_itself_the_number_of_compared_gradients_is_shown() -> None:
     first = summary(1, 1)
     found = replace(first, request=dataclasses.replace(first.request, against="self"))
     found.tallies["a"].gradients, found.tallies["a"].zeros = 1200, 30
     found.tallies["a"] += found.tallies["a"]
-    told = "a: 2,400 gradients were compared in 2 cases, 60 of them zero everywhere\n"
-    assert told in printed(found)
+    line = "a: 2,400 gradients were compared in 2 cases, 60 of them zero everywhere\n"
+    assert line in printed(found)
     assert "gradients were" not in printed(first)
 
 
@@ -409,8 +410,8 @@ def test_errors_are_shown_by_candidate_and_dtype() -> None:
     assert row.split() == ["a", "fp64", *"····1··", "0.2"]
 
 
-def test_candidates_of_one_file_name_are_told_apart_in_every_table() -> None:
+def test_candidates_of_one_file_name_have_different_names_in_every_table() -> None:
     names = ("somewhere/a/mine.py:STEP", "somewhere/b/mine.py:STEP")
-    told = printed(replace(summary(1, 1), tallies={name: tally([0.2]) for name in names}))
-    first = [line.split()[0] for line in told.splitlines() if "mine.py" in line]
-    assert first == ["a/mine.py:STEP", "b/mine.py:STEP"] * 2
+    text = printed(replace(summary(1, 1), tallies={name: tally_of([0.2]) for name in names}))
+    first_words = [line.split()[0] for line in text.splitlines() if "mine.py" in line]
+    assert first_words == ["a/mine.py:STEP", "b/mine.py:STEP"] * 2

@@ -1,4 +1,4 @@
-"""A campaign in parts is the campaign: drawn, judged, written, read and put together."""
+"""A campaign in parts has the result of the whole: drawn, judged, written, read and merged."""
 
 import io
 import json
@@ -53,29 +53,29 @@ NO_POOL = cast(
 
 
 @given(st.integers(1, 4 * MANY * SIZE), st.integers(1, 5), st.integers(1, 4))
-def test_the_lots_of_all_shards_are_the_campaign_whatever_the_pools(
+def test_the_lots_of_all_shards_are_the_campaign_for_any_number_of_pools(
     count: int, of: int, pools: int
 ) -> None:
     of, sizes, seen = min(of, count), list[int](), list[tuple[int, int]]()
     for number in range(1, of + 1):
         part = Part(number, of)
-        mine = [place for lot in part.lots(count, pools) for place in places(lot)]
-        # In the same order: so a candidate has the same first failure.
-        assert mine == [place for lot in part.lots(count) for place in places(lot)]
-        sizes.append(len(mine))
-        seen += mine
+        shard = [place for lot in part.lots(count, pools) for place in places(lot)]
+        # The order does not depend on the pools, so neither does the first failure.
+        assert shard == [place for lot in part.lots(count) for place in places(lot)]
+        sizes.append(len(shard))
+        seen += shard
     assert len({*seen}) == len(seen) == count
     assert max(sizes) - min(sizes) <= max(SIZE * of, count // MANY) if of > 1 else True
 
 
 def places(lot: Lot) -> list[tuple[int, int]]:
-    """Where its cases stand in the campaign."""
+    """Return the places of a lot's cases in the campaign."""
     assert 0 < len(lot) <= lot.size <= SIZE
     return [(lot.number, place) for place in lot.share(range(lot.size))]
 
 
 @pytest.mark.slow
-def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: RankPool) -> None:
+def test_merged_shards_have_the_result_of_the_whole_campaign(harness_pool: RankPool) -> None:
     console = Console(file=io.StringIO())
     whole = check(Examiner(request=REQUEST, session=Session(harness_pool)), console)
     parts = [
@@ -85,12 +85,12 @@ def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: Ran
     union = merge([(f"shard {k}", part) for k, part in enumerate(parts)])
     assert union.missing == ()
     for name, tally in union.tallies.items():
-        # How long it took is another matter.
+        # Everything is equal but how long the cases took.
         assert replace(tally, pace=whole.tallies[name].pace) == whole.tallies[name]
         assert sum(pace.cases for pace in tally.pace.values()) == 8
     assert union.situations == whole.situations
     assert (union.begun, union.cases, union.verdict) == (whole.begun, 8, whole.verdict)
-    assert [each.count for each in union.begun.values()] == [8]
+    assert [lot.count for lot in union.begun.values()] == [8]
     for tally in union.tallies.values():
         assert set(tally.used) == {"fp64", "fp32"}
         assert sum(sum(h.counts) for h in tally.used.values()) == 8
@@ -101,7 +101,7 @@ def test_the_shards_of_a_campaign_find_what_the_campaign_finds(harness_pool: Ran
 
 
 def answering(verdict: Verdict) -> Session:
-    """A session without ranks in which every case has the same verdict."""
+    """Return a session without ranks, in which every case has this verdict."""
 
     def answer(job: Job) -> Comparison:
         assert job.against == REQUEST.against
@@ -110,35 +110,35 @@ def answering(verdict: Verdict) -> Session:
     return Answering(NO_POOL, answer)
 
 
-def test_a_case_is_counted_whole_or_not_at_all_whenever_somebody_stops_it(
+def test_a_ctrl_c_while_a_case_is_counted_waits_until_it_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     add = Tally.add
 
-    def stopped(tally: Tally, comparison: Comparison, *more: Any) -> None:
+    def add_after_ctrl_c(tally: Tally, comparison: Comparison, *more: Any) -> None:
         if tally.judged == 2:
             os.kill(os.getpid(), signal.SIGINT)
         add(tally, comparison, *more)
 
-    monkeypatch.setattr(Tally, "add", stopped)
-    # Whoever was started in the background ignores it.
+    monkeypatch.setattr(Tally, "add", add_after_ctrl_c)
+    # A process that was started in the background ignores the signal.
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         before = signal.getsignal(signal.SIGINT)
-        found = check(
+        summary = check(
             Examiner(request=REQUEST, session=answering(Verdict.EQUAL)),
             Console(file=io.StringIO()),
         )
         assert signal.getsignal(signal.SIGINT) is before
     finally:
         signal.signal(signal.SIGINT, inherited)
-    assert found.ended == "interrupted"
-    assert max(tally.judged for tally in found.tallies.values()) == found.cases == 3
+    assert summary.ended == "interrupted"
+    assert max(tally.judged for tally in summary.tallies.values()) == summary.cases == 3
 
 
 @pytest.fixture
 def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What `check --json` prints of three shards, each of which diverges in its first case."""
+    """Write the documents of three shards, each of which diverges in its first case."""
     for name, fake in (
         ("smallest", lambda failure, *_: Shrunk(failure, tried=0, finished=True)),
         ("keep", lambda *_, **__: "nowhere"),
@@ -148,8 +148,8 @@ def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for k, name in enumerate(names, 1):
         session, part = answering(Verdict.DIVERGED), Part(k, 3)
         examiner = Examiner(request=REQUEST, session=session, part=part, diagnoses=False)
-        found = check(examiner, Console(file=io.StringIO()))
-        Path(name).write_text(json.dumps(found.record()))
+        summary = check(examiner, Console(file=io.StringIO()))
+        Path(name).write_text(json.dumps(summary.record()))
     return names
 
 
@@ -159,24 +159,24 @@ def read(name: str) -> Any:
 
 def merged(capsys: pytest.CaptureFixture[str], *names: str, into: Path | None = None) -> Any:
     assert main(["merge", "--json", *names]) == 1
-    said = capsys.readouterr().out
+    text = capsys.readouterr().out
     if into:
-        into.write_text(said)
-    return json.loads(said)
+        into.write_text(text)
+    return json.loads(text)
 
 
 def test_the_failures_of_all_shards_are_kept_and_the_smallest_is_explained(
     documents: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    every = [read(name)["candidates"]["native-gather"]["failures"][0] for name in documents]
+    failures = [read(name)["candidates"]["native-gather"]["failures"][0] for name in documents]
     kept = merged(capsys, *documents)["candidates"]["native-gather"]["failures"]
-    assert sorted(kept, key=str) == sorted(every, key=str)
+    assert sorted(kept, key=str) == sorted(failures, key=str)
     tokens = [parse(failure["case"]).tokens for failure in kept]
     assert tokens == sorted(tokens)
     assert main(["merge", *reversed(documents)]) == 1
-    said = capsys.readouterr().out
-    assert kept[0]["explanation"] in said
-    assert f"also    DIVERGED  {kept[1]['replay']}" in said
+    text = capsys.readouterr().out
+    assert kept[0]["explanation"] in text
+    assert f"also    DIVERGED  {kept[1]['replay']}" in text
 
 
 def test_what_merge_prints_as_json_can_be_merged_again(

@@ -1,4 +1,4 @@
-"""What is added up of a run: outcomes, and errors as shares of what was allowed."""
+"""A tally counts outcomes, and errors as shares of what was allowed."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.campaign.tally import BUCKETS, FEW, Histogram, Tally
+from harness.campaign.tally import BUCKETS, MOST_SILENT, Histogram, Tally
 from harness.case import parse
 from harness.compare import Comparison, KeyResult, Verdict
 
@@ -15,7 +15,7 @@ EQUAL = Comparison(case=parse("case/1 rows=2:11"), candidate="a", verdict=Verdic
 
 
 @given(st.lists(st.floats(0, 1)))
-def test_every_case_that_passed_is_counted_below_the_first_bound_that_holds_it(
+def test_a_histogram_counts_each_error_at_the_first_bound_that_is_not_smaller(
     errors: list[float],
 ) -> None:
     histogram = Histogram()
@@ -26,12 +26,12 @@ def test_every_case_that_passed_is_counted_below_the_first_bound_that_holds_it(
         assert sum(histogram.counts[: n + 1]) == sum(error <= bound for error in errors)
 
 
-def test_what_is_equal_bit_by_bit_used_nothing_and_what_failed_is_not_counted() -> None:
-    made, case = Tally(), parse("case/1 rows=2:11")
+def test_an_equal_case_uses_no_budget_and_only_passing_cases_are_in_the_histogram() -> None:
+    tally, case = Tally(), parse("case/1 rows=2:11")
     for verdict in (Verdict.EQUAL, Verdict.DIVERGED, Verdict.UNSUPPORTED):
         keys = (KeyResult("loss", 1, 0, 0.9),)
-        made.add(Comparison(case=case, candidate="a", verdict=verdict, keys=keys))
-    assert made.used == {"fp64": Histogram([1, 0, 0, 0, 0, 0, 0], 0.0)}
+        tally.add(Comparison(case=case, candidate="a", verdict=verdict, keys=keys))
+    assert tally.used == {"fp64": Histogram([1, 0, 0, 0, 0, 0, 0], 0.0)}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_is_equal_bit_by_bit_used_nothing_and_what_failed_is_not_counted() 
         ({}, 0, "FAULT"),
     ],
 )
-def test_being_judged_on_too_few_cases_is_no_pass_and_hides_no_divergence(
+def test_a_candidate_that_lacks_cases_is_a_fault_unless_it_diverged(
     verdicts: dict[str, int], lacking: int, worst_of_all: str
 ) -> None:
     assert Tally(verdicts=Counter(verdicts), lacking=lacking).verdict == worst_of_all
@@ -52,14 +52,18 @@ def test_being_judged_on_too_few_cases_is_no_pass_and_hides_no_divergence(
 
 @pytest.mark.parametrize(
     ("shared", "silent", "verdict"),
-    [(0, 0, "EQUAL"), (FEW, FEW, "EQUAL"), (FEW + 1, FEW + 1, "FAULT"), (FEW + 1, FEW, "EQUAL")],
+    [
+        (0, 0, "EQUAL"),
+        (MOST_SILENT, MOST_SILENT, "EQUAL"),
+        (MOST_SILENT + 1, MOST_SILENT + 1, "FAULT"),
+        (MOST_SILENT + 1, MOST_SILENT, "EQUAL"),
+    ],
 )
-def test_many_cases_in_which_ranks_needed_nothing_of_each_other_are_no_pass(
+def test_many_cases_without_traffic_between_ranks_are_a_fault(
     shared: int, silent: int, verdict: str
 ) -> None:
-    made = Tally()
-    for number in range(FEW + 1):
+    tally = Tally()
+    for number in range(MOST_SILENT + 1):
         case = parse(f"case/1 rows=2:11 sp={2 if number < shared else 1}")
-        said = replace(EQUAL, case=case, silent=number < silent)
-        made.add(said)
-    assert (made.shared, made.silent, made.verdict) == (shared, silent, verdict)
+        tally.add(replace(EQUAL, case=case, silent=number < silent))
+    assert (tally.shared, tally.silent, tally.verdict) == (shared, silent, verdict)

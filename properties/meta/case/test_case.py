@@ -1,3 +1,5 @@
+"""Lines read back as the same case, and every mistake in a case is refused with its reason."""
+
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +20,12 @@ def any_case(draw: st.DrawFn) -> Case:
 
 
 @given(any_case(), st.randoms(use_true_random=False))
-def test_a_case_survives_its_own_line_in_any_order(case: Case, random: Any) -> None:
-    again = parse(str(case))
-    assert again == case
-    assert (str(again), again.id) == (str(case), case.id)
+def test_a_line_parses_to_the_same_case_with_its_fields_in_any_order(
+    case: Case, random: Any
+) -> None:
+    parsed = parse(str(case))
+    assert parsed == case
+    assert (str(parsed), parsed.id) == (str(case), case.id)
     head, *fields = str(case).split()
     random.shuffle(fields)
     assert parse(" ".join([head, *fields])) == case
@@ -47,36 +51,36 @@ def test_a_case_survives_its_own_line_in_any_order(case: Case, random: Any) -> N
         ),
     ],
 )
-def test_a_canonical_line_reads_and_writes_as_it_stands(line: str) -> None:
+def test_a_canonical_line_is_written_as_it_was_read(line: str) -> None:
     assert str(parse(line)) == line
 
 
-def test_short_runs_are_spelled_out_and_long_ones_are_not() -> None:
+def test_only_long_runs_of_mask_bits_are_abbreviated() -> None:
     assert str(Case(rows=(Row("1" * 11),))).startswith("case/1 rows=11:11111111111 ")
     assert str(Case(rows=(Row("0" + "1" * 12),))).startswith("case/1 rows=13:01{12} ")
 
 
-def test_what_a_line_leaves_out_has_the_defaults_of_case() -> None:
+def test_fields_that_a_line_leaves_out_have_the_defaults_of_case() -> None:
     case = parse("case/1 rows=3:111")
     assert case == Case(rows=(Row("111"),))
     assert parse("case/1 rows=3:111:right heads=4") == Case(rows=(Row("111"),), kv_heads=4)
 
 
-def test_the_digest_and_the_ids_of_a_case_are_the_same_everywhere() -> None:
+def test_the_digest_and_the_ids_of_a_case_never_change() -> None:
     case = parse("case/1 rows=3:111,4:1011:left seed=7")
     assert case.id == "ba680a2d7f"
     assert [case.ids_of(0), case.ids_of(1)] == [(22, 4, 26), (14, 6, 9, 7)]
 
 
-def test_what_is_drawn_for_a_row_follows_it_wherever_it_goes() -> None:
+def test_numbers_drawn_for_a_row_do_not_depend_on_its_place_in_the_batch() -> None:
     case = parse("case/1 rows=3:111,2:01,3:111 seed=5")
-    moved = Case(
+    reversed_case = Case(
         rows=case.rows[::-1], ids=tuple(case.ids_of(row) for row in (2, 1, 0)), dp=3, seed=5
     )
     drawn = [case.draw(row, "old") for row in range(3)]
-    assert [moved.draw(row, "old") for row in range(3)] == drawn[::-1]
-    assert [len(each) for each in drawn] == [3, 2, 3]
-    # The same in every process.
+    assert [reversed_case.draw(row, "old") for row in range(3)] == drawn[::-1]
+    assert [len(numbers) for numbers in drawn] == [3, 2, 3]
+    # They must be equal in every process, so they are written out here.
     assert drawn[1] == pytest.approx((0.30525, -0.29329), abs=1e-5)
     others = (
         drawn[2],
@@ -92,7 +96,7 @@ def test_what_is_drawn_for_a_row_follows_it_wherever_it_goes() -> None:
     assert 0.9 < max(numbers) < 1
 
 
-def test_stated_ids_are_the_ids() -> None:
+def test_stated_ids_replace_the_ids_of_the_seed() -> None:
     case = parse("case/1 rows=3:111,2:11 ids=[1,2,3],[0,31]")
     assert [case.ids_of(0), case.ids_of(1)] == [(1, 2, 3), (0, 31)]
 
@@ -144,7 +148,7 @@ def test_stated_ids_are_the_ids() -> None:
         ("case/1 rows=3:111 vocab=1", "vocab=1: use a whole number from 2 to"),
     ],
 )
-def test_a_bad_line_is_refused_by_field_and_value(line: str, start: str) -> None:
+def test_a_bad_line_is_refused_with_field_value_and_rule(line: str, start: str) -> None:
     with pytest.raises(InvalidCase) as refusal:
         parse(line)
     assert str(refusal.value)[: len(start)] == start
@@ -162,7 +166,9 @@ def test_a_bad_line_is_refused_by_field_and_value(line: str, start: str) -> None
         ({"dtype": None}, "dtype=None: "),
     ],
 )
-def test_a_bad_field_is_refused_by_name_and_value(change: dict[str, Any], start: str) -> None:
+def test_a_bad_field_is_refused_with_its_name_and_value(
+    change: dict[str, Any], start: str
+) -> None:
     with pytest.raises(InvalidCase) as refusal:
         replace(parse("case/1 rows=3:111"), **change)
     assert str(refusal.value)[: len(start)] == start
@@ -172,22 +178,22 @@ def test_a_bad_field_is_refused_by_name_and_value(change: dict[str, Any], start:
     ("fields", "start"),
     [({"mask": "12"}, "mask='12': "), ({"mask": "11", "side": []}, "side=[]: ")],
 )
-def test_a_bad_row_is_refused_by_field_and_value(fields: dict[str, Any], start: str) -> None:
+def test_a_bad_row_is_refused_with_field_and_value(fields: dict[str, Any], start: str) -> None:
     with pytest.raises(InvalidCase) as refusal:
         Row(**fields)
     assert str(refusal.value)[: len(start)] == start
 
 
-def test_a_value_too_long_to_read_is_cut_short() -> None:
+def test_a_long_value_is_cut_short_in_the_message() -> None:
     with pytest.raises(InvalidCase) as refusal:
         parse("case/1 rows=3:111 dtype=" + "x" * 10_000)
     assert len(str(refusal.value)) < 200
 
 
-# The seed notebook's own tensors: float32, with ids far outside its ten logits.
+# The batch of the notebook that the project started from: float ids, far outside its ten logits.
 NOTEBOOK_IDS = [[20.0, 42.0, 1.0, 19.0, 85.0], [25.0, 33.0, 7.0, 68.0, 9.0]]
 NOTEBOOK_MASK = [[1.0, 1.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0, 1.0]]
-ALL = [[1] * 5] * 2
+ALL_ATTENDED = [[1] * 5] * 2
 
 
 def refusal_of(*tables: list[list[Any]], vocab: int) -> str:
@@ -196,14 +202,15 @@ def refusal_of(*tables: list[list[Any]], vocab: int) -> str:
     return str(refusal.value)
 
 
-def test_the_notebooks_batch_is_refused_until_its_mistakes_are_mended() -> None:
-    whole = [[int(value) for value in row] for row in NOTEBOOK_IDS]
-    assert refusal_of(NOTEBOOK_IDS, ALL, NOTEBOOK_MASK, vocab=10).startswith("ids[0][0]=20.0: ")
-    assert refusal_of(whole, ALL, NOTEBOOK_MASK, vocab=10).startswith(
-        "ids[0][0]=20: outside the vocabulary 0..9"
-    )
-    assert refusal_of(whole, ALL, NOTEBOOK_MASK, vocab=69).startswith("ids[0][4]=85: outside")
-    case = from_padded(whole, ALL, NOTEBOOK_MASK, vocab=100)
+def test_the_notebooks_batch_is_refused_until_its_mistakes_are_corrected() -> None:
+    whole_ids = [[int(value) for value in row] for row in NOTEBOOK_IDS]
+    for ids, vocab, start in (
+        (NOTEBOOK_IDS, 10, "ids[0][0]=20.0: "),
+        (whole_ids, 10, "ids[0][0]=20: outside the vocabulary 0..9"),
+        (whole_ids, 69, "ids[0][4]=85: outside"),
+    ):
+        assert refusal_of(ids, ALL_ATTENDED, NOTEBOOK_MASK, vocab=vocab).startswith(start)
+    case = from_padded(whole_ids, ALL_ATTENDED, NOTEBOOK_MASK, vocab=100)
     assert [row.mask for row in case.rows] == ["11011", "01011"]
     assert case.ids == ((20, 42, 1, 19, 85), (25, 33, 7, 68, 9))
 
@@ -220,7 +227,7 @@ def test_the_notebooks_batch_is_refused_until_its_mistakes_are_mended() -> None:
         ([[1, 1], [1, 1]], None, "attention_mask=[2, 2]: input_ids has rows of [3, 3]"),
     ],
 )
-def test_a_padded_batch_that_trains_on_something_else_is_refused(
+def test_a_padded_batch_with_inconsistent_masks_is_refused(
     attention: list[list[Any]], loss: list[list[Any]] | None, start: str
 ) -> None:
     with pytest.raises(InvalidCase) as refusal:
@@ -228,7 +235,7 @@ def test_a_padded_batch_that_trains_on_something_else_is_refused(
     assert str(refusal.value)[: len(start)] == start
 
 
-def test_padding_is_dropped_and_its_side_kept() -> None:
+def test_a_padded_batch_becomes_rows_without_padding_that_keep_its_side() -> None:
     case = from_padded([[0, 0, 1, 2], [3, 4, 5, 0]], [[0, 0, 1, 1], [1, 1, 1, 0]])
     assert case.rows == (Row("11", "left"), Row("111", "right"))
     assert case.ids == ((1, 2), (3, 4, 5))

@@ -1,4 +1,4 @@
-"""What CI runs is there and understood, and goes on where a part of it fails."""
+"""The scripts and workflows of CI: their commands are valid, and a failed step stops no other."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from properties.helpers.places import ROOT
 CI = ROOT / "ci"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
 
-# In the place of an interpreter: runs the tier itself, and of that only notes what is asked for.
+# Stands in for an interpreter: it runs the tier itself, and only notes the commands of its steps.
 INTERPRETER = """#!{python}
 import json, os, sys
 
@@ -41,7 +41,7 @@ if {fails!r} in sys.argv:
 """
 
 
-# What steps are told where nothing is asked for besides.
+# The values of steps in a run without further options.
 VALUES = {
     "device": "cuda",
     "out": "out",
@@ -54,13 +54,13 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Run:
-    """What a script did."""
+    """A finished run of a script."""
 
     status: int
-    said: str
+    output: str
     out: Path
-    # What the interpreter was asked for.
-    asked: list[list[str]]
+    # The commands that the interpreter got.
+    commands: list[list[str]]
 
     @property
     def steps(self) -> list[str]:
@@ -77,7 +77,7 @@ Tier = Callable[..., Run]
 
 @pytest.fixture
 def tier(tmp_path: Path) -> Tier:
-    """Runs `ci/gpu` with an interpreter that does nothing, and `fails` at what has that word."""
+    """Run `ci/gpu` with an interpreter that does nothing, and fails if a command has this word."""
 
     def run(*steps: str, fails: str = "nothing", **environment: str) -> Run:
         notes, out = tmp_path / "notes", tmp_path / "out"
@@ -86,11 +86,11 @@ def tier(tmp_path: Path) -> Tier:
             INTERPRETER.format(python=sys.executable, notes=str(notes), fails=fails)
         )
         interpreter.chmod(0o700)
-        known = {"PYTHON": str(interpreter), "GITHUB_ACTIONS": "", **environment}
-        known["GITHUB_STEP_SUMMARY"] = str(tmp_path / "job")
-        done = ran(CI / "gpu", out, *steps, cwd=ROOT, **known)
-        asked = notes.read_text().splitlines() if notes.exists() else []
-        return Run(done.returncode, done.stdout + done.stderr, out, list(map(json.loads, asked)))
+        variables = {"PYTHON": str(interpreter), "GITHUB_ACTIONS": "", **environment}
+        variables["GITHUB_STEP_SUMMARY"] = str(tmp_path / "job")
+        done = ran(CI / "gpu", out, *steps, cwd=ROOT, **variables)
+        lines = notes.read_text().splitlines() if notes.exists() else []
+        return Run(done.returncode, done.stdout + done.stderr, out, list(map(json.loads, lines)))
 
     return run
 
@@ -104,19 +104,19 @@ LINTERS: dict[str, tuple[str | Path, ...]] = {
 
 
 @pytest.mark.parametrize("tool", LINTERS)
-def test_linters_have_nothing_to_say_of_scripts_and_workflows(tool: str) -> None:
+def test_linters_find_nothing_in_scripts_and_workflows(tool: str) -> None:
     assert len(SCRIPTS) > 6
-    told = ran(shutil.which(tool) or pytest.skip(f"for want of {tool}"), *LINTERS[tool])
-    assert told.returncode == 0, told.stdout
+    done = ran(shutil.which(tool) or pytest.skip(f"for want of {tool}"), *LINTERS[tool])
+    assert done.returncode == 0, done.stdout
 
 
-def test_python_in_ci_is_in_files_that_tools_know_as_python() -> None:
+def test_all_python_code_in_ci_is_in_python_files() -> None:
     others = [file for file in FILES if file.suffix != ".py"]
     assert [file for file in others if re.search(r"\A.*python|python.*<<", file.read_text())] == []
 
 
 def workflow_commands() -> list[list[str]]:
-    """Every command of every workflow, in words, for each entry of its matrix."""
+    """Return the words of every command of every workflow, for each entry of its matrix."""
     yaml = pytest.importorskip("yaml")
     jobs = [job for file in WORKFLOWS for job in yaml.safe_load(file.read_text())["jobs"].values()]
     lines = []
@@ -126,13 +126,13 @@ def workflow_commands() -> list[list[str]]:
         runs = "\n".join(step.get("run", "") for step in job["steps"])
         for entry in entries:
             lines += runs.replace(f"${{{{ matrix.{name} }}}}", str(entry)).splitlines()
-    # Whatever else GitHub puts there is a number.
+    # Every other expression of GitHub stands for a number.
     lines = [re.sub(r"\$\{\{.*?\}\}", "1", line).partition(" > ")[0] for line in lines]
     return [shlex.split(line) for line in lines if line]
 
 
-def is_understood(words: list[str], config: pytest.Config) -> bool:
-    """Whether there is such a command, and it takes these options."""
+def is_valid(words: list[str], config: pytest.Config) -> bool:
+    """Return whether the command exists; a bad option of the harness raises `UsageError`."""
     name = words[0]
     if name.startswith("ci/") and not os.access(ROOT / name, os.X_OK):
         return False
@@ -153,57 +153,57 @@ def is_understood(words: list[str], config: pytest.Config) -> bool:
     return True
 
 
-def test_every_command_of_a_workflow_is_understood(pytestconfig: pytest.Config) -> None:
+def test_every_command_of_a_workflow_is_valid(pytestconfig: pytest.Config) -> None:
     commands = workflow_commands()
     assert {"ci/check", "ci/test", "ci/gpu", "ci/summary.py"} <= {words[0] for words in commands}
-    assert [words for words in commands if not is_understood(words, pytestconfig)] == []
+    assert [words for words in commands if not is_valid(words, pytestconfig)] == []
 
 
-def test_the_campaign_of_a_night_is_the_one_that_is_shown() -> None:
-    shown = (ROOT / "docs" / "campaigns.md").read_text()
-    night = (ROOT / ".github" / "workflows" / "nightly.yml").read_text()
-    for what in (r"run: (ci/check .*)", r"matrix: (\{ shard.*)"):
-        assert re.findall(what, shown) == re.findall(what, night) != []
+def test_the_nightly_campaign_of_the_page_is_that_of_the_workflow() -> None:
+    page = (ROOT / "docs" / "campaigns.md").read_text()
+    workflow = (ROOT / ".github" / "workflows" / "nightly.yml").read_text()
+    for pattern in (r"run: (ci/check .*)", r"matrix: (\{ shard.*)"):
+        assert re.findall(pattern, page) == re.findall(pattern, workflow) != []
 
 
-def test_what_the_gpu_tier_asks_for_is_understood(pytestconfig: pytest.Config) -> None:
+def test_every_command_of_the_gpu_tier_is_valid(pytestconfig: pytest.Config) -> None:
     commands = [["python", *step.command(**VALUES)] for step in STEPS]
-    assert [words for words in commands if not is_understood(words, pytestconfig)] == []
+    assert [words for words in commands if not is_valid(words, pytestconfig)] == []
 
 
-def test_the_gpu_tier_judges_cases_for_each_dtype_and_kernel_and_bugs_of_every_stage() -> None:
+def test_the_gpu_tier_judges_each_dtype_and_kernel_and_a_bug_of_every_stage() -> None:
     commands = [step.command(**VALUES) for step in STEPS]
-    asked = [options_of(*words[2:]) for words in commands if "harness" in words]
-    checks = {(o.dtype, o.kernel): o for o in asked if hasattr(o, "shard") and o.cases > 20}
-    anywhere = {((dtype,), ("eager", "sdpa")) for dtype in ("bf16", "fp16", "fp32", "fp64")}
-    assert checks.keys() == anywhere | {
+    options = [options_of(*words[2:]) for words in commands if "harness" in words]
+    checks = {(o.dtype, o.kernel): o for o in options if hasattr(o, "shard") and o.cases > 20}
+    on_any_device = {((dtype,), ("eager", "sdpa")) for dtype in ("bf16", "fp16", "fp32", "fp64")}
+    assert checks.keys() == on_any_device | {
         (("bf16", "fp16"), (kernel,)) for kernel in ("varlen", "flash")
     }
     assert all(
-        (each.cases, each.ranks, each.device) == (300, 4, "cuda") for each in checks.values()
+        (check.cases, check.ranks, check.device) == (300, 4, "cuda") for check in checks.values()
     )
-    (mutants,) = (options for options in asked if hasattr(options, "only"))
+    (mutants,) = (of_step for of_step in options if hasattr(of_step, "only"))
     assert {BANK[key].stage for key in mutants.only.split(",")} == set(STAGES)
 
 
 @pytest.mark.slow
-def test_a_step_that_fails_is_told_and_the_others_are_run(tier: Tier) -> None:
-    told = tier(fails="golden", GITHUB_ACTIONS="true")
-    assert told.status == 4
-    # With all of them, as it is where nothing limits it and no other NCCL was brought along.
-    assert [words for words in told.asked if words[0] != "-c"] == [
-        step.command(**VALUES | {"out": str(told.out)}) for step in STEPS if not step.nccl
+def test_a_step_that_fails_is_reported_and_the_others_run(tier: Tier) -> None:
+    run = tier(fails="golden", GITHUB_ACTIONS="true")
+    assert run.status == 4
+    # Every step ran but the one that needs another NCCL; `-c` looks for an optional module.
+    assert [words for words in run.commands if words[0] != "-c"] == [
+        step.command(**VALUES | {"out": str(run.out)}) for step in STEPS if not step.nccl
     ]
-    assert "| nccl-shared | left out |  | no other NCCL was brought along" in told.page
+    assert "| nccl-shared | left out |  | no other NCCL was brought along" in run.page
     assert re.search(
-        r"^\| golden \| \*\*4\*\* \| \d+ \| one golden is damaged \|$", told.page, re.MULTILINE
+        r"^\| golden \| \*\*4\*\* \| \d+ \| one golden is damaged \|$", run.page, re.MULTILINE
     )
-    assert re.search(r"^\| around \| 0 \|", told.page, re.MULTILINE)
-    assert "::error title=golden%3A exit 4::one golden is damaged\n" in told.said
-    assert (told.out.parent / "job").read_text() == told.page
+    assert re.search(r"^\| around \| 0 \|", run.page, re.MULTILINE)
+    assert "::error title=golden%3A exit 4::one golden is damaged\n" in run.output
+    assert (run.out.parent / "job").read_text() == run.page
 
 
-def test_a_folder_that_is_there_and_what_is_no_step_and_no_device_is_refused(
+def test_an_existing_folder_an_unknown_step_and_an_unknown_device_are_refused(
     tier: Tier, tmp_path: Path
 ) -> None:
     for word, device, why in (
@@ -211,54 +211,54 @@ def test_a_folder_that_is_there_and_what_is_no_step_and_no_device_is_refused(
         ("doctor", "tpu", "DEVICE=tpu: use one of cuda, cpu, pretend"),
     ):
         refused = tier("around", word, DEVICE=device)
-        assert (refused.status, refused.asked) == (2, [])
-        assert why in refused.said
+        assert (refused.status, refused.commands) == (2, [])
+        assert why in refused.output
     (tmp_path / "out").mkdir()
     refused = tier("doctor")
-    assert (refused.status, refused.asked) == (2, [])
-    assert "is there already; name a new folder" in refused.said
+    assert (refused.status, refused.commands) == (2, [])
+    assert "is there already; name a new folder" in refused.output
 
 
 @pytest.mark.slow
-def test_a_plan_is_run_within_its_limit_and_its_archive_goes_where_it_should(
+def test_a_plan_with_a_limit_runs_fewer_cases_and_writes_its_archive_where_asked(
     tier: Tier, tmp_path: Path
 ) -> None:
-    told = tier("second", "--limit", "100", "--archive", str(tmp_path / "all.tar.gz"))
-    assert told.status == 0, told.said
-    assert told.steps == ["probe", *PLANS["second"]]
+    run = tier("second", "--limit", "100", "--archive", str(tmp_path / "all.tar.gz"))
+    assert run.status == 0, run.output
+    assert run.steps == ["probe", *PLANS["second"]]
     with tarfile.open(tmp_path / "all.tar.gz") as tar:
         assert {"summary.md", "steps.tsv"} <= set(tar.getnames())
-    (fewer,) = (words for words in told.asked if "fp64" in words)
-    assert fewer[fewer.index("--cases") + 1] == str(FEWEST)
+    (words,) = (words for words in run.commands if "fp64" in words)
+    assert words[words.index("--cases") + 1] == str(FEWEST)
 
 
-def test_what_there_is_to_run_is_listed() -> None:
+def test_every_step_and_plan_is_listed() -> None:
     listed = ran(CI / "gpu", "--list", PYTHON=sys.executable).stdout
     assert all(re.search(rf"^{name} ", listed, re.MULTILINE) for name in PLANS)
     assert all(re.search(rf"^{step.name} .*{step.shows}", listed, re.MULTILINE) for step in STEPS)
 
 
 @pytest.mark.slow
-def test_wheels_are_brought_along_for_one_run(tier: Tier, tmp_path: Path) -> None:
-    wheels, brought = tmp_path / "wheels", tmp_path / "brought"
+def test_wheels_are_unpacked_for_one_run_only(tier: Tier, tmp_path: Path) -> None:
+    wheels, temporary = tmp_path / "wheels", tmp_path / "temporary"
     wheels.mkdir()
-    brought.mkdir()
+    temporary.mkdir()
     with ZipFile(wheels / "flash_attn-99.0-py3-none-any.whl", "w") as wheel:
-        described = "flash_attn-99.0.dist-info"
+        info = "flash_attn-99.0.dist-info"
         wheel.writestr(
-            f"{described}/METADATA", "Metadata-Version: 2.1\nName: flash-attn\nVersion: 99.0"
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: flash-attn\nVersion: 99.0"
         )
         wheel.writestr(
-            f"{described}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any"
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any"
         )
-        wheel.writestr(f"{described}/RECORD", "")
-    told = tier("packages", WHEELS=str(wheels), TMPDIR=str(brought), PYTHON=sys.executable)
-    assert told.status == 0, told.said
-    assert "flash-attn" not in (told.out / "packages.txt").read_text()
-    assert list(brought.iterdir()) == []
+        wheel.writestr(f"{info}/RECORD", "")
+    run = tier("packages", WHEELS=str(wheels), TMPDIR=str(temporary), PYTHON=sys.executable)
+    assert run.status == 0, run.output
+    assert "flash-attn" not in (run.out / "packages.txt").read_text()
+    assert list(temporary.iterdir()) == []
 
 
-def test_a_job_for_slurm_starts_the_ranks_of_all_nodes_with_torchrun(tmp_path: Path) -> None:
+def test_the_slurm_job_starts_ranks_on_all_nodes_with_torchrun(tmp_path: Path) -> None:
     srun = tmp_path / "srun"
     srun.write_text('#!/bin/sh\nmkdir -p gpu-results/7\necho "$@" >>notes\n')
     srun.chmod(0o700)
@@ -278,7 +278,7 @@ def test_a_job_for_slurm_starts_the_ranks_of_all_nodes_with_torchrun(tmp_path: P
     assert options_of(*words.split()).device == "cuda"
 
 
-def test_a_package_that_is_missing_or_too_old_is_named(
+def test_packages_that_are_missing_or_too_old_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old = {"torch": "2.4.1+cu121", "flash-attn": "2.7.0"}
@@ -289,7 +289,7 @@ def test_a_package_that_is_missing_or_too_old_is_named(
     assert "not needed, and flash-attn 2.7.0 is older than 2.8" in capsys.readouterr().out
 
 
-def test_flash_attention_is_not_built_of_nothing() -> None:
+def test_a_build_of_flash_attn_without_its_source_is_refused() -> None:
     done = ran(CI / "flash-attn", "nothing.tar.gz")
     assert done.returncode == 2
     assert "nothing.tar.gz is not there; bring the .tar.gz of a release along" in done.stderr

@@ -1,4 +1,4 @@
-"""What the harness is measured against does run: a benchmark that crashes measures nothing."""
+"""The programs that the benchmark measures the harness against run to their end."""
 
 import os
 import sys
@@ -39,18 +39,18 @@ def test_the_bare_loop_runs_its_cases_on_the_ranks_of_a_pool(
 
 @pytest.mark.slow
 def test_one_case_runs_as_a_program_of_its_own() -> None:
-    told = ran(
+    done = ran(
         *(sys.executable, bare.__file__, "case/1 rows=3:111,4:1011"),
         RANK="0",
         WORLD_SIZE="1",
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT="0",
     )
-    assert (told.returncode, told.stdout) == (0, "ready\n"), told.stderr
+    assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
 
 
 @pytest.mark.slow
-def test_a_long_step_is_the_native_one_weighed(harness_pool: RankPool) -> None:
+def test_the_step_whose_memory_is_measured_passes(harness_pool: RankPool) -> None:
     case = length.long_case(64)
     comparison = evaluate(case, f"{length.__file__}:WEIGHED", harness_pool)
     assert comparison.verdict.passed, comparison
@@ -58,7 +58,7 @@ def test_a_long_step_is_the_native_one_weighed(harness_pool: RankPool) -> None:
 
 
 @pytest.mark.long
-def test_whole_campaigns_are_timed_by_their_pools() -> None:
-    found = bench.side_by_side([1, 2], 4, 1)
-    assert list(found) == ["1 pools, cases/s", "2 pools, cases/s", "2 pools / 1"]
-    assert min(found.values()) > 0
+def test_whole_campaigns_are_timed_for_each_number_of_pools() -> None:
+    figures = bench.compare_pools([1, 2], 4, 1)
+    assert list(figures) == ["1 pools, cases/s", "2 pools, cases/s", "2 pools / 1"]
+    assert min(figures.values()) > 0

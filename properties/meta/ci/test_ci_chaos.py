@@ -1,11 +1,11 @@
-"""Faults at random are of many kinds, and a fault that is told wrongly is a miss."""
+"""The script of random faults: it knows many kinds, and notices a wrong report of one."""
 
 import re
 from dataclasses import replace
 from random import Random
 
 import pytest
-from chaos import CLOSING, DEADLINE, IDLE, IN_A_CASE, PAGE, incidents, suffered, wrongly_told
+from chaos import CLOSING, DEADLINE, IDLE, IN_A_CASE, PAGE, cause, check_report, incidents
 
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
@@ -13,12 +13,12 @@ from harness.trace import Assembly, Fault, Kind
 INCIDENTS = {(each.name, each.moment): each for each in incidents()}
 
 
-def test_there_are_many_kinds_and_each_has_a_name() -> None:
+def test_there_are_many_incidents_with_names_of_their_own() -> None:
     assert len(INCIDENTS) == len(list(incidents())) >= 75
 
 
 @pytest.mark.parametrize(
-    ("outcome", "miss"),
+    ("outcome", "error"),
     [
         (Fault(kind=Kind.DIED, summary="", rank=1), ""),
         (Fault(kind=Kind.DIED, summary="someone died"), "rank None is blamed: someone died"),
@@ -27,28 +27,30 @@ def test_there_are_many_kinds_and_each_has_a_name() -> None:
         (Assembly(), "nobody noticed: Assembly"),
     ],
 )
-def test_what_is_told_wrongly_or_not_at_all_is_a_miss(outcome: object, miss: str) -> None:
-    assert wrongly_told(INCIDENTS["DIES", IN_A_CASE], outcome) == miss
+def test_a_fault_that_is_missed_or_reported_wrongly_is_an_error(
+    outcome: object, error: str
+) -> None:
+    assert check_report(INCIDENTS["DIES", IN_A_CASE], outcome) == error
 
 
-def test_a_fault_is_suffered_and_a_candidate_that_is_right_is_a_miss(
+def test_a_fault_that_is_not_caused_or_is_reported_late_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dies, closing = (INCIDENTS["SIGKILL to rank 1", moment] for moment in (IDLE, CLOSING))
     with RankPool(2, deadline=DEADLINE) as pool:
-        assert suffered(dies, pool, Random(0))[1] == ""
-        assert suffered(closing, pool, Random(0))[1] == ""
-        # Of no signal: nothing happens to it, and that is what is not told.
-        spared = replace(dies, number="")
-        assert suffered(spared, pool, Random(0))[1] == "nobody noticed: Assembly"
-        late = replace(closing, number="")
+        assert cause(dies, pool, Random(0))[1] == ""
+        assert cause(closing, pool, Random(0))[1] == ""
+        # Without a signal nothing happens, so no fault is reported.
+        spared = replace(dies, signal_name="")
+        assert cause(spared, pool, Random(0))[1] == "nobody noticed: Assembly"
+        late = replace(closing, signal_name="")
         monkeypatch.setattr("chaos.MARGIN", -DEADLINE)
-        assert "told after" in suffered(late, pool, Random(0))[1]
+        assert "told after" in cause(late, pool, Random(0))[1]
 
 
-def test_the_table_that_is_shown_has_every_kind_and_was_written_by_the_script() -> None:
-    shown = PAGE.read_text()
+def test_the_table_of_the_page_has_every_kind_of_incident() -> None:
+    page = PAGE.read_text()
     name = r"[A-Z][A-Z_]*(?: to [\w ]+)?(?:, on another host)?"
-    names = set(re.findall(rf"^\| ({name}) \|", shown, re.MULTILINE))
-    assert names == {trouble.name for trouble in INCIDENTS.values()}
-    assert re.search(r"\n\d{3,} faults in a row from seed \d+, of \d+ kinds, and no miss\.", shown)
+    names = set(re.findall(rf"^\| ({name}) \|", page, re.MULTILINE))
+    assert names == {incident.name for incident in INCIDENTS.values()}
+    assert re.search(r"\n\d{3,} faults in a row from seed \d+, of \d+ kinds, and no miss\.", page)

@@ -1,4 +1,4 @@
-"""What CI says of a run is what happened."""
+"""The summary of a run: its table, its failures, and the annotations on GitHub."""
 
 import json
 import sys
@@ -26,9 +26,9 @@ Summarize = Callable[..., str]
 
 @pytest.fixture
 def summarize(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Summarize:
-    """What is said of a folder."""
+    """Run `ci/summary.py` on a folder, and return what it prints."""
 
-    def say(folder: Path, on_github: str = "") -> str:
+    def run(folder: Path, on_github: str = "") -> str:
         monkeypatch.setenv("GITHUB_ACTIONS", on_github)
         monkeypatch.setenv("GITHUB_STEP_SUMMARY", "")
         monkeypatch.setattr(sys, "argv", ["ci/summary.py", str(folder)])
@@ -36,11 +36,11 @@ def summarize(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         assert summary.main() == 0
         return capsys.readouterr().out
 
-    return say
+    return run
 
 
 def campaign(**verdicts: int) -> dict[str, Any]:
-    """A document of `check` in which one candidate failed."""
+    """Return a document of `check` in which one candidate failed."""
     failure = {"verdict": "DIVERGED", "case": "case/1 rows=2:11", "explanation": "DIVERGED\n100%"}
     tally = Tally(verdicts=Counter(verdicts), failures=[failure])
     request = Request(
@@ -53,17 +53,17 @@ def campaign(**verdicts: int) -> dict[str, Any]:
     ).record()  # fmt: skip
 
 
-def test_a_campaign_is_summed_up_and_what_diverged_is_shown_and_annotated(
+def test_a_campaign_has_one_line_and_its_failure_is_shown_and_annotated(
     tmp_path: Path, summarize: Summarize
 ) -> None:
     (tmp_path / "check.json").write_text(json.dumps(campaign(WITHIN=18, EQUAL=1, DIVERGED=1)))
-    said = summarize(tmp_path, "true")
+    output = summarize(tmp_path, "true")
     assert (
         "| check |  |  | 20 cases, 2.5 cases/s: mine 1 DIVERGED, 1 EQUAL, 18 WITHIN, used 0 |"
-        in said
+        in output
     )
-    assert "**check: DIVERGED**\n\n~~~\nDIVERGED\n100%\n~~~" in said
-    assert "::error title=check%3A DIVERGED::DIVERGED%0A100%25\n" in said
+    assert "**check: DIVERGED**\n\n~~~\nDIVERGED\n100%\n~~~" in output
+    assert "::error title=check%3A DIVERGED::DIVERGED%0A100%25\n" in output
 
 
 SCORE = Score().record()["score"] | {"mutants": 14, "killed": 13, "named_right": 12}
@@ -71,7 +71,7 @@ VERIFIED = Verified(goldens=2, verdicts=Counter(WITHIN=9), seconds=3.0).record()
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "line"),
     [
         ({"score": SCORE}, "13 of 14 mutants killed, 12 named right"),
         ({"score": SCORE | {"benign": 2}}, "12 named right, 0 of 2 benign variants flagged"),
@@ -132,19 +132,21 @@ VERIFIED = Verified(goldens=2, verdicts=Counter(WITHIN=9), seconds=3.0).record()
         ),
     ],
 )
-def test_a_document_is_told_in_one_line(
-    document: dict[str, Any], told: str, tmp_path: Path, summarize: Summarize
+def test_each_kind_of_document_is_summarized_in_one_line(
+    document: dict[str, Any], line: str, tmp_path: Path, summarize: Summarize
 ) -> None:
     (tmp_path / "step.json").write_text(json.dumps(document))
-    assert f"{told} |\n" in summarize(tmp_path)
+    assert f"{line} |\n" in summarize(tmp_path)
 
 
-def test_what_a_machine_has_and_lacks_is_told(tmp_path: Path, summarize: Summarize) -> None:
+def test_the_line_of_doctor_says_what_the_machine_has_and_lacks(
+    tmp_path: Path, summarize: Summarize
+) -> None:
     (tmp_path / "doctor.json").write_text(json.dumps(examine()))
-    said = summarize(tmp_path)
-    assert "| devices cpu" in said
-    assert f"; torch {torch.__version__} |" in said
-    assert "xpu not: torch finds no XPU device" in said
+    output = summarize(tmp_path)
+    assert "| devices cpu" in output
+    assert f"; torch {torch.__version__} |" in output
+    assert "xpu not: torch finds no XPU device" in output
 
 
 def test_a_test_that_failed_is_annotated_where_it_begins(
@@ -154,14 +156,12 @@ def test_a_test_that_failed_is_annotated_where_it_begins(
         test_mine="def test_one():\n    pass\n\ndef test_two():\n    assert not 'so', 'oh'\n"
     )
     pytester.runpytest_inprocess("--junitxml=tests.xml", "-o", "junit_family=xunit1")
-    said = summarize(pytester.path, "true")
-    assert "| tests |  |  | 2 tests: 1 failed, 1 passed |" in said
-    assert "::error file=test_mine.py,line=4,title=test_two::AssertionError: oh" in said
+    output = summarize(pytester.path, "true")
+    assert "| tests |  |  | 2 tests: 1 failed, 1 passed |" in output
+    assert "::error file=test_mine.py,line=4,title=test_two::AssertionError: oh" in output
 
 
-def test_of_a_case_that_failed_in_a_test_the_whole_block_is_told(
-    tmp_path: Path, summarize: Summarize
-) -> None:
+def test_the_whole_block_of_a_failed_proof_is_shown(tmp_path: Path, summarize: Summarize) -> None:
     block = "DIVERGED shard-swapped: two are\n  replay  python -m harness repro"
     failure = f'<failure message="{block.splitlines()[0]}">{block}</failure>'
     (tmp_path / "tests.xml").write_text(
@@ -170,22 +170,22 @@ def test_of_a_case_that_failed_in_a_test_the_whole_block_is_told(
     assert f"~~~\n{block}\n~~~" in summarize(tmp_path)
 
 
-def test_steps_that_were_not_run_are_shown_and_are_no_failures(
+def test_steps_that_did_not_run_are_shown_and_are_no_failures(
     tmp_path: Path, summarize: Summarize
 ) -> None:
     lines = ["nccl\tleft out\t\tnot on cpu", "golden\trunning\t\t30 s", "rate\twaiting\t\t"]
     (tmp_path / "steps.tsv").write_text("\n".join(lines))
-    said = summarize(tmp_path, "true")
-    assert "| nccl | left out |  | not on cpu |\n| golden | running |  | 30 s |\n" in said
-    assert "| rate | waiting |  |  |" in said
-    assert "::error" not in said
+    output = summarize(tmp_path, "true")
+    assert "| nccl | left out |  | not on cpu |\n| golden | running |  | 30 s |\n" in output
+    assert "| rate | waiting |  |  |" in output
+    assert "::error" not in output
 
 
-def test_a_step_that_was_cut_off_says_so_and_half_a_document_is_none(
+def test_a_step_that_was_cut_off_is_marked_and_its_partial_document_is_ignored(
     tmp_path: Path, summarize: Summarize
 ) -> None:
     (tmp_path / "steps.tsv").write_text("check\t124\t600\n")
     (tmp_path / "check.json").write_text('{"candidates": {')
     (tmp_path / "check.txt").write_text("120 of 300\nharness: interrupted\n\n")
-    said = summarize(tmp_path)
-    assert "| check | **124** | 600 | cut off; harness: interrupted |" in said
+    output = summarize(tmp_path)
+    assert "| check | **124** | 600 | cut off; harness: interrupted |" in output

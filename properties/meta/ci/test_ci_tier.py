@@ -1,4 +1,4 @@
-"""What is asked of a machine is answered, whatever the answer is."""
+"""The programs of the GPU tier that examine a machine report results and errors alike."""
 
 from itertools import islice
 
@@ -6,10 +6,10 @@ import pytest
 from tier import attention, collectives, machine
 
 
-def test_what_a_process_takes_or_how_it_failed_is_told() -> None:
-    took = machine.seconds("pass")
-    assert isinstance(took, float)
-    assert 0 < took < machine.PATIENCE
+def test_each_fact_of_a_machine_is_a_value_or_an_error() -> None:
+    seconds = machine.seconds("pass")
+    assert isinstance(seconds, float)
+    assert 0 < seconds < machine.PATIENCE
     assert machine.seconds("raise OSError('no such name')") == "OSError: no such name"
     assert machine.pidfd() == "works"
     assert machine.memory()["MemTotal"] > 0
@@ -26,9 +26,9 @@ def test_attention_is_tried_one_kernel_after_the_other() -> None:
 
 
 @pytest.mark.slow
-def test_a_collective_that_ends_its_ranks_is_told_with_those_before_it() -> None:
-    names = [("all_reduce", "bfloat16"), ("nothing", "bool"), ("send", "")]
-    summed, ended = collectives.pair("cpu", names)
+def test_a_collective_that_ends_its_ranks_is_reported_with_those_before_it() -> None:
+    trials = [("all_reduce", "bfloat16"), ("nothing", "bool"), ("send", "")]
+    summed, ended = collectives.run_pair("cpu", trials)
     assert summed == ("all_reduce", "bfloat16", "")
     assert ended[:2] == ("nothing", "bool")
     assert ended[2].endswith("KeyError: 'nothing'")

@@ -1,4 +1,4 @@
-"""A visit to a GPU keeps to its time, and what it found is whole at every moment."""
+"""A visit of the GPU tier keeps its limit of time, and its results are whole at every moment."""
 
 import contextlib
 import io
@@ -27,7 +27,7 @@ from properties.helpers.commands import ran
 from properties.helpers.places import ROOT
 from properties.helpers.wait import eventually
 
-# Ends when it is told to, but not at once; and has a child that does not end at all.
+# A program that ignores signals to end, and has a child that runs on.
 STUBBORN = """
 import signal, subprocess, sys
 ignore = lambda *_: None
@@ -44,15 +44,15 @@ Started = subprocess.Popen[bytes]
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """A step that runs a little Python."""
+    """Return a function that makes a step of some Python code."""
 
-    def written(name: str, code: str, *more: str, most: int = 30, **options: object) -> Step:
+    def make(name: str, code: str, *more: str, most: int = 30, **options: object) -> Step:
         file = tmp_path / f"{name}.py"
         file.write_text(code)
         words = " ".join([str(file), *more])
         return Step(name, "nothing", words, most, least=0, **options)  # type: ignore[arg-type]
 
-    return written
+    return make
 
 
 def visit(folder: Path, limit: float = 60.0) -> Visit:
@@ -69,21 +69,21 @@ def visit(folder: Path, limit: float = 60.0) -> Visit:
 
 
 def packed(folder: Path) -> dict[str, bytes]:
-    """What is in the archive."""
+    """Return the files in the archive."""
     content = (folder / "out" / "gpu-results.tar.gz").read_bytes()
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-        found = {member.name: tar.extractfile(member) for member in tar}
-        return {name: file.read() for name, file in found.items() if file}
+        files = {member.name: tar.extractfile(member) for member in tar}
+        return {name: file.read() for name, file in files.items() if file}
 
 
-def is_there(pid: int) -> bool:
-    """Whether a process runs; one that nobody has waited for is none."""
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
     with contextlib.suppress(FileNotFoundError):
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     return False
 
 
-def test_a_step_that_outlasts_its_share_is_cut_with_all_that_it_started_and_the_rest_is_told(
+def test_a_step_that_exceeds_its_share_is_killed_with_its_children_and_the_next_step_runs(
     tmp_path: Path, program: Program
 ) -> None:
     steps = [program("stubborn", STUBBORN, most=2), program("quick", "print('{}')")]
@@ -92,10 +92,10 @@ def test_a_step_that_outlasts_its_share_is_cut_with_all_that_it_started_and_the_
     assert "| stubborn | **124** | 2 | cut off; " in page
     assert "| quick | 0 |" in page
     child = int(packed(tmp_path)["stubborn.json"])
-    assert eventually(lambda: not is_there(child))
+    assert eventually(lambda: not is_running(child))
 
 
-def test_what_does_not_fit_and_what_says_nothing_here_is_left_out_and_shown(
+def test_steps_that_do_not_fit_or_cannot_run_here_are_left_out_and_shown(
     tmp_path: Path, program: Program
 ) -> None:
     steps = [
@@ -113,20 +113,23 @@ def test_what_does_not_fit_and_what_says_nothing_here_is_left_out_and_shown(
     assert " s were left, and it needs 50 |" in page
 
 
-def test_cases_are_as_many_as_fit_by_the_probe(tmp_path: Path, program: Program) -> None:
+def test_a_sized_step_gets_as_many_cases_as_the_probe_says_will_fit(
+    tmp_path: Path, program: Program
+) -> None:
     steps = [
         program("probe", 'print(\'{"cases": 20, "seconds": 0.01}\')'),
         program("sized", "import sys; print(sys.argv[1])", "{cases}", most=10),
     ]
-    mine = visit(tmp_path)
-    assert mine.run(steps) == 0
+    two_steps = visit(tmp_path)
+    assert two_steps.run(steps) == 0
     cases = int(packed(tmp_path)["sized.json"])
-    assert cases == fitting(10, *mine.probe) > FEWEST
+    assert cases == fitting(10, *two_steps.probe) > FEWEST
     assert f"; {cases} cases |" in packed(tmp_path)["summary.md"].decode()
 
 
-def test_the_arithmetic_of_a_probe() -> None:
-    # 24 seconds, 4 of them for 20 cases and 4 for them again: 5 in a second, after 16 seconds.
+def test_the_number_of_cases_follows_from_the_seconds_of_the_probe() -> None:
+    # The probe took 24 seconds and judged 20 cases twice in 4 seconds each. So a step judges 5
+    # cases per second, after a start of 16 seconds; 30 % of its share is kept.
     probe = {"cases": 20, "seconds": 4.0}
     assert fitting(100.0, probe, 24.0) == 5 * (70 - 16)
     assert fitting(10.0, probe, 24.0) == FEWEST
@@ -138,7 +141,7 @@ def test_the_arithmetic_of_a_probe() -> None:
     spent=st.lists(st.floats(0.0, 1.0), min_size=len(STEPS), max_size=len(STEPS)),
     limit=st.floats(1.0, 10_000.0),
 )
-def test_shares_never_add_up_to_more_than_there_is(spent: list[float], limit: float) -> None:
+def test_the_shares_never_add_up_to_more_than_the_limit(spent: list[float], limit: float) -> None:
     left = limit
     for number, step in enumerate(STEPS):
         seconds = share(step, STEPS[number + 1 :], left)
@@ -147,7 +150,7 @@ def test_shares_never_add_up_to_more_than_there_is(spent: list[float], limit: fl
         left -= spent[number] * seconds
 
 
-def test_generated_cases_get_their_part_and_what_cannot_be_shorter_what_it_needs() -> None:
+def test_sized_steps_share_what_is_left_and_other_steps_get_their_limit() -> None:
     steps = {step.name: step for step in STEPS}
     one, other, golden = steps["check-fp64"], steps["check-bf16"], steps["golden"]
     assert share(one, [other], 200.0) == 100
@@ -156,7 +159,7 @@ def test_generated_cases_get_their_part_and_what_cannot_be_shorter_what_it_needs
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_every_step_is_in_a_plan_and_what_needs_a_probe_has_one(plan: str) -> None:
+def test_every_step_is_in_a_plan_and_sized_steps_come_after_the_probe(plan: str) -> None:
     assert {step for each in PLANS.values() for step in each} == {step.name for step in STEPS}
     steps = chosen([plan], sized=True)
     names = [step.name for step in steps]
@@ -165,7 +168,7 @@ def test_every_step_is_in_a_plan_and_what_needs_a_probe_has_one(plan: str) -> No
     assert first is None or "probe" in names[:first]
 
 
-def test_where_torch_chooses_what_raises_later_steps_have_another(
+def test_later_steps_avoid_cudnn_if_the_attention_that_torch_chooses_raises(
     tmp_path: Path, program: Program
 ) -> None:
     steps = [
@@ -179,12 +182,12 @@ def test_where_torch_chooses_what_raises_later_steps_have_another(
 
 @pytest.fixture
 def under_way(tmp_path: Path) -> Iterator[Started]:
-    """A run whose first step is done, and whose second goes on and on."""
+    """Start a visit; yield it when its first step is done and its second one runs."""
     (tmp_path / "tier.py").write_text(
         f"import sys\nsys.path[:0] = [{str(ROOT / 'ci')!r}]\n"
         "from pathlib import Path\nimport gpu\nfrom tier.steps import Step\n"
         "import signal\nfrom tier.visit import Visit\n"
-        "for number in gpu.ENDS:\n    signal.signal(number, gpu.interrupt)\n"
+        "for number in gpu.ENDING_SIGNALS:\n    signal.signal(number, gpu.interrupt)\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "steps = [Step(name, '', str(folder / name) + '.py', 60, 0) for name in "
         "('quick', 'stubborn', 'never')]\n"
@@ -195,15 +198,15 @@ def under_way(tmp_path: Path) -> Iterator[Started]:
     (tmp_path / "quick.py").write_text("print('{}')")
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     process = subprocess.Popen([sys.executable, tmp_path / "tier.py"], stdout=subprocess.DEVNULL)
-    said = tmp_path / "out" / "stubborn.json"
+    output = tmp_path / "out" / "stubborn.json"
     try:
-        assert eventually(lambda: said.exists() and said.read_text().endswith("\n"))
+        assert eventually(lambda: output.exists() and output.read_text().endswith("\n"))
         yield process
     finally:
         process.kill()
         process.wait()
-    child = int(said.read_text())
-    if is_there(child):
+    child = int(output.read_text())
+    if is_running(child):
         os.killpg(os.getpgid(child), signal.SIGKILL)
 
 
@@ -215,22 +218,22 @@ def under_way(tmp_path: Path) -> Iterator[Started]:
         (signal.SIGTERM, 143, "| never | left out |  | interrupted |"),
     ],
 )
-def test_whatever_ends_a_run_the_archive_is_whole_and_who_asks_gets_all_that_is_known(
+def test_a_run_that_is_killed_leaves_a_whole_archive_and_one_that_is_asked_to_end_completes_it(
     number: signal.Signals, status: int, shown: str, tmp_path: Path, under_way: Started
 ) -> None:
     under_way.send_signal(number)
     assert under_way.wait(30) == status
-    found = packed(tmp_path)
-    assert found["quick.json"] == b"{}\n"
-    page = found["summary.md"].decode()
+    files = packed(tmp_path)
+    assert files["quick.json"] == b"{}\n"
+    page = files["summary.md"].decode()
     assert "| quick | 0 |" in page
     assert shown in page
     if number == signal.SIGTERM:
         assert "| stubborn | **143** |" in page
-        assert eventually(lambda: not is_there(int(found["stubborn.json"])))
+        assert eventually(lambda: not is_running(int(files["stubborn.json"])))
 
 
-def test_what_is_too_large_is_left_out_of_the_archive_and_listed(tmp_path: Path) -> None:
+def test_files_that_are_too_large_are_left_out_of_the_archive_and_listed(tmp_path: Path) -> None:
     noise, out, failures = random.Random(0), tmp_path / "out", tmp_path / "failures"
     sizes = {
         "summary.md": 1000, "check.json": 40_000, "check.txt": 90_000, "tests.txt": 50_000,
@@ -254,24 +257,24 @@ def test_what_is_too_large_is_left_out_of_the_archive_and_listed(tmp_path: Path)
     assert kept == kinds
 
 
-def test_an_nccl_that_was_brought_along_is_preloaded_where_it_is_needed_and_nowhere_else(
+def test_another_nccl_is_preloaded_only_in_steps_that_need_it(
     tmp_path: Path, program: Program
 ) -> None:
-    told = "import os; print(os.environ.get('LD_PRELOAD', 'torch has its own'))"
-    needs, other = program("needs", told, nccl=True), program("other", told)
-    asked = visit(tmp_path)
-    # Any library will do: this one is there already.
-    asked.nccl = "libc.so.6"
-    assert asked.run([needs, other]) == 0
-    said = [(tmp_path / "out" / f"{name}.json").read_text() for name in ("needs", "other")]
-    assert said == ["libc.so.6\n", "torch has its own\n"]
+    code = "import os; print(os.environ.get('LD_PRELOAD', 'torch has its own'))"
+    needs, other = program("needs", code, nccl=True), program("other", code)
+    with_nccl = visit(tmp_path)
+    # Stands in for a library: every process has loaded it already.
+    with_nccl.nccl = "libc.so.6"
+    assert with_nccl.run([needs, other]) == 0
+    outputs = [(tmp_path / "out" / f"{name}.json").read_text() for name in ("needs", "other")]
+    assert outputs == ["libc.so.6\n", "torch has its own\n"]
 
 
 FATBIN, ENTRY = struct.Struct("<IHHQ"), struct.Struct("<HHIQIIHHI")
 
 
 def kernels_for(*gpus: int) -> bytes:
-    """As a compiler packs them: 64 bytes for each GPU, full of its number."""
+    """Pack kernels as a compiler does: for each GPU 64 bytes, all of which are its number."""
     entries = b"".join(
         ENTRY.pack(2, 257, ENTRY.size, 64, 0, 0, 0, 0, gpu) + bytes([gpu]) * 64 for gpu in gpus
     )
@@ -279,7 +282,7 @@ def kernels_for(*gpus: int) -> bytes:
 
 
 def test_a_library_is_packed_with_the_kernels_of_one_gpu_only(tmp_path: Path) -> None:
-    # The second looks like kernels, and is none.
+    # This header looks like that of kernels, but its version is another one.
     before = b"code" + FATBIN.pack(0xBA55ED50, 7, 7, 7) + b"data"
     library = before + kernels_for(80, 90, 100) + b"more" + kernels_for(90)
     wheel, packed_in = tmp_path / "nccl.whl", tmp_path / "libnccl.so.2.xz"

@@ -1,4 +1,4 @@
-"""Input that cannot be is refused in one line, with status 2, before any rank starts."""
+"""Bad input is refused with one line and status 2, before any rank starts."""
 
 import json
 import os
@@ -23,7 +23,7 @@ PASSED, USAGE, FAULT = 0, 2, 3
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with what is no bundle."""
+    """Change to a folder with two broken bundles."""
     monkeypatch.chdir(tmp_path)
     for name in ("garbage", "nothing-in-it"):
         (tmp_path / name).mkdir()
@@ -32,12 +32,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must refuse its arguments, and return its message."""
     assert main(arguments) == USAGE
-    written = capsys.readouterr()
-    assert written.out == ""
-    assert written.err.startswith("harness: ")
-    assert written.err.count("\n") == 1
-    return written.err.removeprefix("harness: ").removesuffix("\n")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("harness: ")
+    assert printed.err.count("\n") == 1
+    return printed.err.removeprefix("harness: ").removesuffix("\n")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("rows=3:111 sp=2", "case=rows=3:111 sp=2: a case line starts with case/1"),
         ("case/1 rows=3:111\nsp=two", "sp=two: use a whole number"),
         ("rows=3:111\nsp=2", "case="),
-        # Longer than any file name may be.
+        # This line is longer than any file name may be.
         ("case/1 rows=" + ",".join(["3:111"] * 1000) + " sp=3", "sp=3: heads=4 cannot be split"),
     ],
 )
@@ -58,7 +59,7 @@ def test_a_bad_case_line_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("bundle", "said"),
+    ("bundle", "message"),
     [
         ("missing", "missing cannot be read: No such file or directory"),
         ("nothing-in-it", "failure.json cannot be read: No such file or directory"),
@@ -66,15 +67,15 @@ def test_a_bad_case_line_is_refused(
     ],
 )
 def test_an_unreadable_bundle_is_refused(
-    bundle: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    bundle: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for place in (bundle, str(folder / bundle)):
-        assert refused(capsys, "repro", place).startswith(f"bundle={place}: {said}")
+        assert refused(capsys, "repro", place).startswith(f"bundle={place}: {message}")
 
 
 @pytest.mark.parametrize("command", [("repro", GOOD), ("check", "--cases", "1")])
 @pytest.mark.parametrize(
-    ("candidate", "said"),
+    ("candidate", "message"),
     [
         ("native", "not built in; use native-gather, "),
         ("gone.py:X", "there is no file gone.py"),
@@ -82,10 +83,10 @@ def test_an_unreadable_bundle_is_refused(
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_what_is_no_candidate_is_refused(
-    command: tuple[str, ...], candidate: str, said: str, capsys: pytest.CaptureFixture[str]
+def test_an_unknown_candidate_is_refused(
+    command: tuple[str, ...], candidate: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = f"candidate={candidate}: {said}"
+    start = f"candidate={candidate}: {message}"
     assert refused(capsys, *command, "--candidate", candidate)[: len(start)] == start
 
 
@@ -130,12 +131,12 @@ def test_a_bad_option_of_check_is_refused(
     ("options", "sps", "dps"),
     [
         ("--ranks 2", (1, 2), (1, 2)),
-        # sp 1 is what it is compared with, and two replicas of sp 2 need four ranks.
+        # sp 1 is the reference here, and two replicas of sp 2 need four ranks.
         ("--ranks 2 --against self", (2,), (1,)),
         ("--ranks 4 --against self", (2, 4), (1, 2)),
     ],
 )
-def test_sizes_that_nobody_named_are_those_that_fit(
+def test_default_sizes_are_those_that_fit_the_ranks(
     options: str, sps: tuple[int, ...], dps: tuple[int, ...]
 ) -> None:
     request, ranks = read_request(options_of("check", *options.split()))
@@ -147,37 +148,38 @@ def test_more_cases_than_can_be_drawn_are_refused(
 ) -> None:
     monkeypatch.setattr("harness.campaign.case_source.drawn", lambda *_: iter(()))
     monkeypatch.setattr("harness.ranks.pool.RankPool.start", lambda _: None)
-    said = refused(capsys, "check", "--cases", "9", "--shard", "2/3")
-    assert said.startswith("--cases=9: of 9 cases that are like this only 1 could be drawn; ask ")
+    message = refused(capsys, "check", "--cases", "9", "--shard", "2/3")
+    start = "--cases=9: of 9 cases that are like this only 1 could be drawn; ask "
+    assert message.startswith(start)
 
 
 @pytest.mark.parametrize("command", [("repro", GOOD), ("check", "--cases", "1")])
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
-def test_a_deadline_that_never_or_always_passes_is_refused(
+def test_a_deadline_that_always_or_never_expires_is_refused(
     command: tuple[str, ...], seconds: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refused(capsys, *command, f"--deadline={seconds}")
-    assert said.startswith(f"--deadline={seconds}: use a number of seconds")
+    message = refused(capsys, *command, f"--deadline={seconds}")
+    assert message.startswith(f"--deadline={seconds}: use a number of seconds")
 
 
 def test_fewer_ranks_than_a_case_needs_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     line = "case/1 rows=3:111,1:1 sp=4 dp=2"
-    said = refused(capsys, "repro", line, "--ranks", "7")
-    assert said == "--ranks=7: sp*dp=4*2 needs 8 ranks"
+    message = refused(capsys, "repro", line, "--ranks", "7")
+    assert message == "--ranks=7: sp*dp=4*2 needs 8 ranks"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a CUDA device")
 @pytest.mark.parametrize("command", [("repro", GOOD), ("check", "--cases", "1")])
-def test_a_device_that_is_not_here_is_refused(
+def test_a_device_that_this_machine_lacks_is_refused(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refused(capsys, *command, "--device", "cuda")
-    assert said.startswith("--device=cuda: ")
-    assert said.endswith("finds no CUDA device; use cpu")
+    message = refused(capsys, *command, "--device", "cuda")
+    assert message.startswith("--device=cuda: ")
+    assert message.endswith("finds no CUDA device; use cpu")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("", "COMMAND: is missing; see `harness --help`"),
         ("golden", "COMMAND: is missing; see `harness golden --help`"),
@@ -204,10 +206,10 @@ def test_a_device_that_is_not_here_is_refused(
         ("golden verify --dtype fp8", "--dtype=fp8: use one of fp64, fp32, bf16, fp16"),
     ],
 )
-def test_what_the_parser_cannot_read_is_refused_in_one_sentence(
-    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
+def test_words_that_the_parser_cannot_read_are_refused_in_one_sentence(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert refused(capsys, *arguments.split())[: len(said)] == said
+    assert refused(capsys, *arguments.split())[: len(message)] == message
 
 
 @pytest.mark.parametrize("words", ["", *COMMANDS, *GROUPS, "golden verify", "golden add"])
@@ -222,13 +224,13 @@ def test_a_help_page_fits_into_80_columns(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes_commands_options_and_words(shell: Any) -> None:
+def test_the_completion_of_a_shell_knows_commands_options_and_values(shell: Any) -> None:
     script = app.generate_completion(shell=shell)
     assert all(word in script for word in ("conformance", "keep-going", "row-mean", "pretend"))
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError()])
-def test_what_nobody_expected_is_one_sentence_a_fault_and_in_full_in_a_file(
+def test_an_unexpected_exception_is_a_fault_with_one_sentence_and_a_file_with_the_traceback(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails() -> None:
@@ -236,48 +238,49 @@ def test_what_nobody_expected_is_one_sentence_a_fault_and_in_full_in_a_file(
 
     monkeypatch.setattr("harness.doctor.examine", fails)
     assert main(["doctor", "--json"]) == FAULT
-    told = capsys.readouterr()
-    assert json.loads(told.out)["verdict"] == "FAULT"
-    said, _, file = told.err.rstrip().partition("; in full in ")
-    assert said.startswith(f"harness: nothing can be judged here: {type(error).__name__}")
-    assert "\n" not in said
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["verdict"] == "FAULT"
+    message, _, file = printed.err.rstrip().partition("; in full in ")
+    assert message.startswith(f"harness: nothing can be judged here: {type(error).__name__}")
+    assert "\n" not in message
     assert "in fails\n    raise error" in Path(file).read_text()
     Path(file).unlink()
 
 
 @pytest.mark.slow
-def test_where_nobody_reads_what_is_printed_that_is_a_fault_and_told() -> None:
+def test_a_command_whose_output_goes_to_a_closed_pipe_is_a_fault() -> None:
     reads, writes = os.pipe()
     os.close(reads)
     command = [sys.executable, "-m", "harness", "golden", "list"]
     with os.fdopen(writes) as stdout:
-        told = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, check=False)
-    said = b"harness: nobody reads what this command prints; so the exit status is 3\n"
-    assert (told.returncode, told.stderr) == (FAULT, said)
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, check=False)
+    message = b"harness: nobody reads what this command prints; so the exit status is 3\n"
+    assert (done.returncode, done.stderr) == (FAULT, message)
 
 
 def test_a_command_without_a_standard_output_is_refused() -> None:
-    told = ran("bash", "-c", f"{sys.executable} -m harness golden list >&-")
-    assert (told.returncode, told.stderr.count("\n")) == (USAGE, 1)
-    assert told.stderr.startswith("harness: stdout is closed")
+    done = ran("bash", "-c", f"{sys.executable} -m harness golden list >&-")
+    assert (done.returncode, done.stderr.count("\n")) == (USAGE, 1)
+    assert done.stderr.startswith("harness: stdout is closed")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["", " --json"])
-def test_where_nothing_can_be_said_that_is_a_fault(options: str) -> None:
-    """Once also where what went wrong would itself be a part of the document."""
-    told = ran("bash", "-c", f"{sys.executable} -m harness golden list{options} > /dev/full")
-    assert told.returncode == FAULT
-    assert told.stderr.startswith("harness: nothing can be judged here: OSError: [Errno 28]")
-    assert told.stderr.count("\n") == 1
+def test_a_command_whose_output_goes_to_a_full_disk_is_a_fault_with_one_message(
+    options: str,
+) -> None:
+    done = ran("bash", "-c", f"{sys.executable} -m harness golden list{options} > /dev/full")
+    assert done.returncode == FAULT
+    assert done.stderr.startswith("harness: nothing can be judged here: OSError: [Errno 28]")
+    assert done.stderr.count("\n") == 1
 
 
-def test_good_input_does_start_a_rank() -> None:
+def test_good_input_starts_a_rank() -> None:
     with pytest.raises(pytest.fail.Exception, match="a rank was started"):
         main(["repro", GOOD])
 
 
-def test_of_an_option_that_is_given_twice_the_last_counts() -> None:
+def test_if_an_option_is_given_twice_the_last_one_counts() -> None:
     twice = ["--sp=1,2", "--sp=4", "--dtype=bf16", "--dtype=fp64", "--cases=3", "--cases=5"]
     twice += ["--shard=1/2", "--shard=2/2", "--device=cpu", "--device=auto"]
     options = options_of("check", *twice)

@@ -1,4 +1,4 @@
-"""What earlier runs of `conformance` found is read, or refused before hours of work begin."""
+"""Results of earlier runs of `conformance` are read whole, or refused before any work begins."""
 
 import json
 from pathlib import Path
@@ -7,20 +7,20 @@ from random import Random
 import pytest
 
 from harness.cli import main
-from harness.commands.conformance import pages, so_far
+from harness.commands.conformance import pages, read_results_in
 from harness.conformance.document import FORMAT, NAME, BadResults
 from properties.helpers.fuzzing import fuzz, mutants
 from properties.helpers.places import ROOT
 
 
 def document() -> str:
-    """Two candidates and one release of those that we keep."""
-    kept = json.loads((ROOT / "docs" / NAME).read_text())
-    some = {
-        name: dict(sorted(kept[name].items(), key=lambda each: len(str(each)))[:number])
+    """Return the results of the project with two candidates and one release only."""
+    results = json.loads((ROOT / "docs" / NAME).read_text())
+    shortest = {
+        name: dict(sorted(results[name].items(), key=lambda item: len(str(item)))[:number])
         for name, number in (("candidates", 2), ("releases", 1))
     }
-    return json.dumps({"format": FORMAT, **some})
+    return json.dumps({"format": FORMAT, **shortest})
 
 
 @pytest.mark.slow
@@ -28,7 +28,7 @@ def document() -> str:
 def test_mutated_results_become_pages_or_are_refused(count: int, tmp_path: Path) -> None:
     def decode(data: bytes) -> None:
         (tmp_path / NAME).write_bytes(data)
-        for text in pages(so_far(tmp_path), tmp_path).values():
+        for text in pages(read_results_in(tmp_path), tmp_path).values():
             text.encode()
 
     seen = fuzz(decode, mutants(document(), Random(0)), BadResults, count)
@@ -37,7 +37,7 @@ def test_mutated_results_become_pages_or_are_refused(count: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "is not JSON; name another folder"),
         ("[]", "this version reads format 'conformance/1'; name another folder"),
@@ -47,18 +47,18 @@ def test_mutated_results_become_pages_or_are_refused(count: int, tmp_path: Path)
         ),
     ],
 )
-def test_what_is_no_file_of_results_is_refused(text: str, said: str, tmp_path: Path) -> None:
+def test_a_file_that_holds_no_results_is_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(BadResults) as refused:
-        so_far(tmp_path)
-    assert str(refused.value).startswith(f"{tmp_path / NAME}: {said}")
+        read_results_in(tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path / NAME}: {message}")
 
 
-def test_goldens_that_are_not_there_are_bad_input(
+def test_a_golden_store_that_does_not_exist_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nowhere = tmp_path / "nowhere"
     command = ["conformance", "twinkle", "--goldens", str(nowhere), "--out", str(tmp_path)]
     assert main(command) == 2
-    said = f"harness: --goldens={nowhere}: store={nowhere}: No such file or directory\n"
-    assert capsys.readouterr().err == said
+    message = f"harness: --goldens={nowhere}: store={nowhere}: No such file or directory\n"
+    assert capsys.readouterr().err == message

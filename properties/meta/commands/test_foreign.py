@@ -1,4 +1,4 @@
-"""Code that is not ours runs on ranks only, and whatever it does there is told as what it is."""
+"""A candidate's own code runs on ranks only; the controller reports whatever it does there."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ FILES = {
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("command", [("repro", LINE), ("check", "--cases", "1", "--ranks", "2")])
 @pytest.mark.parametrize(
-    ("candidate", "said"),
+    ("candidate", "message"),
     [
         ("broken.py:X", "broken.py does not import: SyntaxError"),
         ("raises.py:X", "raises.py does not import: RuntimeError: first line"),
@@ -60,16 +60,16 @@ FILES = {
         ("harness.case:X", "harness.case has no attribute 'X'"),
     ],
 )
-def test_what_is_no_candidate_is_refused_in_one_line(
-    command: tuple[str, ...], candidate: str, said: str, capsys: pytest.CaptureFixture[str]
+def test_a_file_or_attribute_that_is_no_candidate_is_refused_in_one_line(
+    command: tuple[str, ...], candidate: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = candidate.partition(":")[0]
     if name in FILES:
         Path(name).write_text(FILES[name])
     assert main([*command, "--candidate", candidate]) == USAGE
-    written = capsys.readouterr().err
-    assert written.startswith(f"harness: candidate={candidate}: {said}")
-    assert written.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"harness: candidate={candidate}: {message}")
+    assert printed.count("\n") == 1
 
 
 STEP = """
@@ -90,7 +90,7 @@ MINE = Mine()
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
-    ("at_import", "in_supports", "said"),
+    ("at_import", "in_supports", "message"),
     [
         ("int(os.environ['RANK']) or os._exit(0)", "", "rank 0 died, exit status 0"),
         (
@@ -106,18 +106,18 @@ MINE = Mine()
         ),
     ],
 )
-def test_whatever_ends_a_process_is_a_fault_and_no_pass(
-    at_import: str, in_supports: str, said: str, capsys: pytest.CaptureFixture[str]
+def test_a_candidate_that_ends_or_disrupts_a_rank_is_a_fault(
+    at_import: str, in_supports: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("mine.py").write_text(
         STEP.format(at_import=at_import, in_supports=in_supports or "return None")
     )
     assert main(["repro", LINE, "--candidate", "mine.py:MINE", "--deadline", "3"]) == FAULT
-    written = capsys.readouterr()
-    assert said in written.out + written.err
+    printed = capsys.readouterr()
+    assert message in printed.out + printed.err
 
 
-def test_limits_of_a_candidate_leave_out_what_is_outside_them(
+def test_cases_outside_the_limits_of_a_candidate_are_not_judged_but_counted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("mine.py").write_text(
@@ -126,15 +126,16 @@ def test_limits_of_a_candidate_leave_out_what_is_outside_them(
     )
     asked = ["--cases", "5", "--sp", "2", "--dp", "1", "--candidate", "mine.py:MINE"]
     assert main(["check", *asked]) == 0
-    said = capsys.readouterr().out
-    assert "\nmine.py:MINE does not support, of 10 cases that were drawn\n" in said
-    assert "\n    5  its limits are model=qwen3\n" in said
+    output = capsys.readouterr().out
+    assert "\nmine.py:MINE does not support, of 10 cases that were drawn\n" in output
+    assert "\n    5  its limits are model=qwen3\n" in output
 
 
-def test_what_a_case_is_refused_for_is_told_in_the_words_of_the_candidate(
+def test_the_reason_for_a_refusal_is_printed_in_the_words_of_the_candidate(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("mine.py").write_text(STEP.format(at_import="", in_supports="return 'not on Mondays'"))
     assert main(["repro", LINE, "--candidate", "mine.py:MINE"]) == FAULT
-    assert "UNSUPPORTED candidate mine.py:MINE" in (said := capsys.readouterr().out)
-    assert "why     not on Mondays" in said
+    output = capsys.readouterr().out
+    assert "UNSUPPORTED candidate mine.py:MINE" in output
+    assert "why     not on Mondays" in output

@@ -1,6 +1,7 @@
-"""Fused attention in three passes of TF32 is right, and in one it is wrong: an emulation.
+"""Plain training on a GPU is asked for its error before a candidate that ran there is blamed.
 
-Some GPUs compute it so in fp32. Nothing here has been run on one: see `tf32.py`.
+The GPU is emulated: its fused attention computes fp32 in three passes of TF32, as some GPUs do.
+That is accurate enough, and one pass is not. None of this has run on a real GPU: see `tf32.py`.
 """
 
 import math
@@ -25,11 +26,11 @@ from properties.helpers import tf32
 from properties.helpers.judging import evaluate_all, verdict_only
 from properties.helpers.traces import scaled
 
-# No machine has so many; the second fails.
+# Devices that no machine has. Plain training fails on the last one.
 COARSE, GPU, BROKEN = "cuda:96", "cuda:98", "cuda:99"
 FILE = Path(tf32.__file__)
-# Its tokens see nobody but themselves: the gradient of queries is zero, but for rounding.
-ALONE = (
+# Every token sees only itself, so the gradient of queries is zero but for rounding.
+WITHOUT_NEIGHBOURS = (
     "case/1 rows=1:1:left,5:00001,1:1:left heads=4/4 layers=2 vocab=16 sp=4 dim=4 window=1 "
     "micro=2 loss=micro-mean dtype=fp32 seed=675"
 )
@@ -39,11 +40,11 @@ CASE = parse("case/1 rows=5:11111,3:111 sp=2")
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Plain training on a GPU that is made up, and the devices on which it was asked."""
+def asked_devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Emulate plain training on devices; return a list of the devices on which it was asked."""
     devices = []
 
-    def there(case: Case, dtype: torch.dtype, *, device: str = "cpu") -> Trace:
+    def emulated(case: Case, dtype: torch.dtype, *, device: str = "cpu") -> Trace:
         devices.append(device)
         if device == BROKEN:
             raise torch.OutOfMemoryError("no room\nand much more")
@@ -54,58 +55,60 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ):
             return reference(case, dtype)
 
-    monkeypatch.setattr(second_opinion, "reference", there)
+    monkeypatch.setattr(second_opinion, "reference", emulated)
     return devices
 
 
 @pytest.fixture
 def pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> RankPool:
-    """Ranks that are taken for ranks of that GPU."""
+    """A pool whose ranks seem to compute on the emulated GPU."""
     monkeypatch.setattr(harness_pool, "computes_on", GPU)
     return harness_pool
 
 
 @pytest.fixture(scope="module")
-def straying(harness_pool: RankPool) -> list[Case]:
-    """Cases on which a right step strays too far for a CPU: which these are, each CPU decides."""
+def straying_cases(harness_pool: RankPool) -> list[Case]:
+    """Three cases in which a correct step strays too far for a CPU; they differ between CPUs."""
     batch = generate(cases(max_ranks=4, dtypes=("fp32",)), 20, 0)
-    judged = [verdict_only(case, STRAYS, harness_pool) for case in batch]
-    return [one.case for one in judged if one.verdict is Verdict.DIVERGED and one.used < 2][:3]
+    comparisons = [verdict_only(case, STRAYS, harness_pool) for case in batch]
+    return [c.case for c in comparisons if c.verdict is Verdict.DIVERGED and c.used < 2][:3]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("asked")
-def test_what_hardware_costs_plain_training_is_not_held_against_a_candidate(
-    straying: list[Case], pool: RankPool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("asked_devices")
+def test_a_candidate_may_stray_as_far_as_plain_training_on_its_device(
+    straying_cases: list[Case], pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(straying) == 3
+    assert len(straying_cases) == 3
     monkeypatch.setattr(pool, "computes_on", COARSE)
-    for case in straying:
-        found = verdict_only(case, STRAYS, pool)
-        assert found.verdict is Verdict.WITHIN, explain(found)
-        assert found.asked_again
+    for case in straying_cases:
+        comparison = verdict_only(case, STRAYS, pool)
+        assert comparison.verdict is Verdict.WITHIN, explain(comparison)
+        assert comparison.asked_again
 
 
-@pytest.mark.usefixtures("asked")
-def test_of_a_gradient_that_is_zero_as_much_may_be_left_as_plain_training_leaves(
+@pytest.mark.usefixtures("asked_devices")
+def test_a_zero_gradient_may_have_what_plain_training_has_in_it_on_the_device(
     pool: RankPool,
 ) -> None:
-    found = verdict_only(parse(ALONE), RIGHT, pool)
-    assert found.verdict is Verdict.WITHIN, explain(found)
+    comparison = verdict_only(parse(WITHOUT_NEIGHBOURS), RIGHT, pool)
+    assert comparison.verdict is Verdict.WITHIN, explain(comparison)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("asked")
-def test_right_steps_on_such_hardware_are_left_alone(pool: RankPool) -> None:
+@pytest.mark.usefixtures("asked_devices")
+def test_a_correct_step_with_three_passes_of_tf32_passes(pool: RankPool) -> None:
     batch = generate(cases(max_ranks=4, dtypes=("fp32",)), 25, 0)
     for comparison in evaluate_all(((case, RIGHT) for case in batch), pool):
         assert comparison.verdict.passed, explain(comparison)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("asked_devices")
 @pytest.mark.parametrize("candidate", ["IN_ONE", "MULTIPLIES"])
-def test_one_pass_is_found_in_every_case_that_learns(candidate: str, pool: RankPool) -> None:
+def test_a_step_with_one_pass_of_tf32_diverges_in_every_case_with_targets(
+    candidate: str, pool: RankPool
+) -> None:
     batch = generate(cases(max_ranks=4, dtypes=("fp32",)), 6, 0)
     learning = [case for case in batch if any(row.supervised() for row in case.rows)]
     assert len(learning) > 3
@@ -114,31 +117,34 @@ def test_one_pass_is_found_in_every_case_that_learns(candidate: str, pool: RankP
         assert comparison.verdict is Verdict.DIVERGED, explain(comparison)
 
 
-def test_no_device_is_asked_while_nobody_would_be_blamed(
-    pool: RankPool, asked: list[str], monkeypatch: pytest.MonkeyPatch
+def test_plain_training_does_not_run_on_a_device_without_a_divergence_or_on_the_cpu(
+    pool: RankPool, asked_devices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert verdict_only(CASE, "native-local", pool).verdict.passed
-    assert asked == []
+    assert asked_devices == []
     monkeypatch.setattr(pool, "computes_on", "cpu")
     assert verdict_only(CASE, "mutants.B14", pool).verdict is Verdict.DIVERGED
-    assert asked == []
+    assert asked_devices == []
 
 
 @pytest.mark.slow
-def test_where_a_device_fails_the_verdict_stands_and_says_so(
-    straying: list[Case], pool: RankPool, asked: list[str], monkeypatch: pytest.MonkeyPatch
+def test_if_plain_training_fails_on_a_device_the_divergence_stands_and_mentions_it(
+    straying_cases: list[Case],
+    pool: RankPool,
+    asked_devices: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pool, "computes_on", BROKEN)
-    comparison = verdict_only(straying[0], STRAYS, pool)
+    comparison = verdict_only(straying_cases[0], STRAYS, pool)
     assert comparison.verdict is Verdict.DIVERGED
-    assert asked.count(BROKEN) == 2
+    assert asked_devices.count(BROKEN) == 2
     assert (
         "  but     plain training on cuda:99 could not be asked for its own error (kernel=sdpa): "
         "OutOfMemoryError: no room\n"
     ) in explain(comparison)
 
 
-def test_a_device_on_which_fp64_comes_out_otherwise_is_at_fault_itself(
+def test_a_device_whose_fp64_differs_from_the_cpu_is_a_fault_of_the_reference(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -149,20 +155,20 @@ def test_a_device_on_which_fp64_comes_out_otherwise_is_at_fault_itself(
     fault = verdict_only(CASE, "mutants.B14", pool).fault
     assert fault is not None
     assert fault.kind is Kind.REFERENCE
-    said = f"the padded reference and plain training on {GPU} disagree: "
-    assert fault.summary.startswith(said)
+    start = f"the padded reference and plain training on {GPU} disagree: "
+    assert fault.summary.startswith(start)
 
 
 @pytest.mark.parametrize("factor", [1.01, math.nan])
-def test_a_device_that_strays_far_excuses_nobody(
+def test_a_device_that_strays_by_many_budgets_is_a_fault_of_the_reference(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:
-    def there(case: Case, dtype: torch.dtype, *, device: str = "cpu") -> Trace:
+    def strayed(case: Case, dtype: torch.dtype, *, device: str = "cpu") -> Trace:
         trace = reference(case, dtype)
         return trace if device == "cpu" else scaled(trace, factor)
 
-    monkeypatch.setattr(second_opinion, "reference", there)
-    # Nothing may be remembered of what this device says.
+    monkeypatch.setattr(second_opinion, "reference", strayed)
+    # A device of its own, because traces are cached by device.
     monkeypatch.setattr(pool, "computes_on", f"cuda:{factor}")
     fault = verdict_only(replace(CASE, dtype="fp32"), "mutants.B14", pool).fault
     assert fault is not None
@@ -170,20 +176,20 @@ def test_a_device_that_strays_far_excuses_nobody(
     assert f"plain training on cuda:{factor} is off by " in fault.summary
 
 
-def test_plain_training_takes_no_shortcut_on_a_device_and_leaves_switches_as_they_were(
+def test_plain_training_on_a_device_turns_precision_shortcuts_off_and_then_restores_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen = []
+    switches = []
 
-    def noted(*_: object, **__: object) -> Trace:
-        seen.append([getattr(*shortcut) for shortcut in SHORTCUTS])
+    def record_switches(*_: object, **__: object) -> Trace:
+        switches.append([getattr(*shortcut) for shortcut in SHORTCUTS])
         return Trace()
 
-    monkeypatch.setattr(second_opinion, "reference", noted)
+    monkeypatch.setattr(second_opinion, "reference", record_switches)
     with kept():
         for shortcut in SHORTCUTS:
             setattr(*shortcut, True)
-        _, missing = second_opinion.on_device(CASE, "cuda:97")
+        _, missing = second_opinion.traces_on_device(CASE, "cuda:97")
         assert missing == ""
-        assert seen == [[False] * len(SHORTCUTS)]
+        assert switches == [[False] * len(SHORTCUTS)]
         assert all(getattr(*shortcut) for shortcut in SHORTCUTS)

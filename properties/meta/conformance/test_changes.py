@@ -1,4 +1,4 @@
-"""What is otherwise than last week is told in a few lines, and nothing else."""
+"""Changes since earlier results are reported in a few lines, and nothing else is."""
 
 import json
 from collections.abc import Iterator
@@ -20,44 +20,45 @@ STEP = "deepspeed.alst"
 Change = Any
 
 
-def told(change: Change) -> list[str]:
+def reported(change: Change) -> list[str]:
+    """Change the record of one step; return the lines of the page about it."""
     before = read(DOCS)
     now = deepcopy(before)
-    # The newest release has its version in the name.
+    # A step of the newest release has the release in its name.
     now["candidates"] = {f"{STEP}@newest": now["candidates"][STEP]}
     change(now["candidates"][f"{STEP}@newest"])
     return changes(before, now).splitlines()[2:]
 
 
-def upgraded(each: dict[str, Any]) -> None:
-    each["version"] = "9.0"
+def upgraded(record: dict[str, Any]) -> None:
+    record["version"] = "9.0"
 
 
-def mended(each: dict[str, Any]) -> None:
-    for found in each["listed"].values():
+def mended(record: dict[str, Any]) -> None:
+    for found in record["listed"].values():
         found["looks"] = "EQUAL"
 
 
-def broken(each: dict[str, Any]) -> None:
-    each["failures"].append({"looks": "segment-leak", "count": 3})
+def broken(record: dict[str, Any]) -> None:
+    record["failures"].append({"looks": "segment-leak", "count": 3})
 
 
-def refusing(each: dict[str, Any]) -> None:
-    stage = each["stages"]["sp 2"]
+def refusing(record: dict[str, Any]) -> None:
+    stage = record["stages"]["sp 2"]
     stage["refused"]["head_dim=7: too odd"] = sum(stage["verdicts"].values()) * 10
 
 
-def unwired(each: dict[str, Any]) -> None:
-    each["wiring"] = "at sp 1 it is not plain training"
+def unwired(record: dict[str, Any]) -> None:
+    record["wiring"] = "at sp 1 it is not plain training"
 
 
-def test_what_is_the_same_is_not_told_and_neither_is_an_upgrade_that_changes_nothing() -> None:
+def test_a_release_that_changes_no_result_is_not_reported() -> None:
     for change in (lambda _: None, upgraded):
-        assert told(change) == ["Nothing is new, mended or newly refused."]
+        assert reported(change) == ["Nothing is new, mended or newly refused."]
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (mended, "is not seen any more"),
         (broken, "new: segment-leak, not listed"),
@@ -65,33 +66,35 @@ def test_what_is_the_same_is_not_told_and_neither_is_an_upgrade_that_changes_not
         (unwired, "wiring: at sp 1 it is not plain training"),
     ],
 )
-def test_what_is_new_mended_or_newly_refused_is_a_line(change: Change, says: str) -> None:
-    (line,) = told(change)
+def test_a_new_failure_a_mended_bug_or_a_new_refusal_is_one_line(
+    change: Change, message: str
+) -> None:
+    (line,) = reported(change)
     assert line.startswith(f"- `{STEP}` ")
-    assert says in line
+    assert message in line
 
 
-def test_a_step_that_was_not_there_is_told_with_what_it_does() -> None:
+def test_a_step_that_is_new_in_the_results_is_reported_with_its_outcome() -> None:
     before: dict[str, Any] = {"candidates": {}, "releases": {}, "findings": {}}
     now = {**before, "candidates": {STEP: read(DOCS)["candidates"][STEP]}}
     assert "new: " in changes(before, now)
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [(None, "cannot be read"), ("{", "is not JSON"), ('{"format": "other"}', "reads format")],
 )
-def test_a_document_that_is_none_is_refused_before_any_rank_starts(
-    text: str | None, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_file_that_is_no_document_is_refused_before_any_rank_starts(
+    text: str | None, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "last.json"
     if text is not None:
         file.write_text(text)
     assert main(["conformance", "deepspeed", "--since", str(file), "--out", str(tmp_path)]) == 2
-    assert why in capsys.readouterr().err
+    assert reason in capsys.readouterr().err
 
 
-def test_a_sweep_is_compared_with_nothing(
+def test_a_sweep_of_releases_is_not_compared_with_earlier_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = tmp_path / "last.json"
@@ -100,19 +103,19 @@ def test_a_sweep_is_compared_with_nothing(
     assert "--since: compares what is examined" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_read_is_named_and_no_results_are_blamed(
+def test_a_damaged_package_folder_is_named_instead_of_the_results(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*_: object) -> None:
+    def raise_damage(*_: object) -> None:
         raise BadFolder("toy/known.toml: is half written")
 
-    monkeypatch.setattr("harness.commands.conformance.pages", broken)
+    monkeypatch.setattr("harness.commands.conformance.pages", raise_damage)
     assert main(["conformance", "deepspeed", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == "harness: toy/known.toml: is half written\n"
 
 
 @pytest.mark.parametrize("order", [["a.one", "a.two"], ["a.two", "a.one"]])
-def test_a_bug_that_two_candidates_show_is_told_as_of_the_last_whoever_is_done_first(
+def test_a_bug_of_two_candidates_keeps_the_finding_of_the_last_in_order(
     order: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     before = read(DOCS)["candidates"][STEP]

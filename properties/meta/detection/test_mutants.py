@@ -1,4 +1,4 @@
-"""The bank of mutants: what it holds, and that the check finds and names it."""
+"""The bank of mutants: what it holds, and that the check finds and names its mutants."""
 
 import re
 
@@ -32,8 +32,8 @@ REQUEST = Request(
 )
 
 
-def some(keys: list[str], config: pytest.Config, first: int = 0) -> list[str]:
-    """One of thirty, which takes a quarter of a minute; with --all each of them."""
+def sample(keys: list[str], config: pytest.Config, first: int = 0) -> list[str]:
+    """Return every thirtieth key, which takes a quarter of a minute; with --all return all."""
     return keys if config.getoption("--all") else keys[first::30]
 
 
@@ -42,12 +42,12 @@ def batch(harness_pool: RankPool) -> list[Case]:
     return draw(REQUEST, harness_pool.size)
 
 
-def shows_on(mutant: Mutant, ranks: int) -> bool:
-    """Whether so few ranks can have what it needs, with cases to spare."""
+def can_show(mutant: Mutant, ranks: int) -> bool:
+    """Whether enough cases that fit on so many ranks have what a mutant needs."""
     return not {"dp>1", "sp>1"} <= set(mutant.needs) or ranks >= 4
 
 
-def test_there_are_over_a_hundred_in_all_ten_stages() -> None:
+def test_the_bank_has_over_a_hundred_mutants_in_all_ten_stages() -> None:
     assert len(BANK) >= 100
     assert {mutant.stage for mutant in BANK.values()} == set(STAGES)
     assert len(STAGES) == 10
@@ -55,14 +55,14 @@ def test_there_are_over_a_hundred_in_all_ten_stages() -> None:
 
 def test_every_known_bug_has_a_mutant_or_a_reason_why_not() -> None:
     ids = {f"B{number:02d}" for number in range(1, CATALOGUE + 1)}
-    there = {key.rstrip("abcdefgh") for key in BANK}
-    assert there | LEFT_OUT.keys() == ids
-    assert not there & LEFT_OUT.keys()
+    in_bank = {key.rstrip("abcdefgh") for key in BANK}
+    assert in_bank | LEFT_OUT.keys() == ids
+    assert not in_bank & LEFT_OUT.keys()
     assert all(len(reason) > 20 for reason in LEFT_OUT.values())
 
 
 @pytest.mark.parametrize("key", BANK)
-def test_a_mutant_says_what_it_is(key: str) -> None:
+def test_a_mutant_has_an_anomaly_a_sentence_threads_and_valid_needs(key: str) -> None:
     mutant = BANK[key]
     assert locate(f"mutants.{key}").load() is mutant.candidate
     assert mutant.anomaly in ANOMALIES
@@ -70,7 +70,7 @@ def test_a_mutant_says_what_it_is(key: str) -> None:
     assert len(mutant.sentence) < 120
     assert mutant.threads
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+(#\d+)?", thread) for thread in mutant.threads)
-    # Raises if it names what no case can have.
+    # This raises an error if the needs name something that no case can have.
     lacking(parse("case/1 rows=3:111 sp=2"), mutant.needs)
 
 
@@ -83,22 +83,22 @@ def test_a_need_that_no_case_can_have_is_refused() -> None:
 def test_the_check_finds_every_mutant_and_names_nine_of_ten(
     harness_pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
 ) -> None:
-    keys = some(list(BANK), request.config)
-    chosen = [BANK[key] for key in keys if shows_on(BANK[key], harness_pool.size)]
-    power = measure(chosen, [], Trier(cases=batch, session=Session(harness_pool)))
-    assert [trial.key for trial in power.survivors] == []
-    # No case kills that lacks what a mutant is said to need.
-    assert {t.key: t.unmet for t in power.mutants if t.unmet} == {}
-    wrong = [f"{t.key}: {t.named}, not {t.expected}" for t in power.mutants if not t.named_right]
-    assert len(wrong) <= 0.1 * len(power.mutants), wrong
+    keys = sample(list(BANK), request.config)
+    chosen = [BANK[key] for key in keys if can_show(BANK[key], harness_pool.size)]
+    score = measure(chosen, [], Trier(cases=batch, session=Session(harness_pool)))
+    assert [trial.key for trial in score.survivors] == []
+    # A mutant is killed only by cases that have what it needs.
+    assert {t.key: t.unmet for t in score.mutants if t.unmet} == {}
+    wrong = [f"{t.key}: {t.named}, not {t.expected}" for t in score.mutants if not t.named_right]
+    assert len(wrong) <= 0.1 * len(score.mutants), wrong
 
 
 @pytest.mark.slow
-def test_so_it_does_from_required_keys_alone(
+def test_the_check_names_nine_of_ten_mutants_from_required_keys_alone(
     harness_pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
 ) -> None:
-    keys = some(list(BANK), request.config, first=8)
-    chosen = [BANK[key] for key in keys if shows_on(BANK[key], harness_pool.size)]
+    keys = sample(list(BANK), request.config, first=8)
+    chosen = [BANK[key] for key in keys if can_show(BANK[key], harness_pool.size)]
     trials = measure(
         chosen, [], Trier(cases=batch, session=Session(harness_pool), required_only=True)
     ).mutants
@@ -106,7 +106,7 @@ def test_so_it_does_from_required_keys_alone(
     assert len(wrong) <= 0.1 * len(trials), wrong
 
 
-def test_those_that_it_does_not_name_are_listed() -> None:
+def test_the_list_of_misnamed_mutants_has_known_keys_and_other_names() -> None:
     assert CALLED.keys() <= BANK.keys()
     for key, names in CALLED.items():
         assert set(names) <= ANOMALIES.keys()
@@ -114,7 +114,7 @@ def test_those_that_it_does_not_name_are_listed() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_benign_is_left_alone(
+def test_no_benign_variant_is_flagged_or_refused(
     harness_pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
 ) -> None:
     cases = batch[:200] if request.config.getoption("--all") else batch[:2]
@@ -124,14 +124,16 @@ def test_what_is_benign_is_left_alone(
     assert refused == {}
 
 
-def test_what_kills_without_a_reference_is_a_property_or_a_reason_why_none_does() -> None:
+def test_every_mutant_has_a_property_that_kills_it_alone_or_a_reason_why_none_does() -> None:
     assert ALONE.keys() == BANK.keys()
     known = set(PROPERTIES)
     assert {claim for claim in ALONE.values() if not claim.startswith("none: ")} <= known
 
 
 @pytest.mark.slow
-def test_that_property_kills_it(harness_pool: RankPool, request: pytest.FixtureRequest) -> None:
+def test_that_property_kills_the_mutant(
+    harness_pool: RankPool, request: pytest.FixtureRequest
+) -> None:
     claimed = {key: claim for key, claim in ALONE.items() if claim in PROPERTIES}
-    for key in some(list(claimed), request.config):
+    for key in sample(list(claimed), request.config):
         assert PROPERTIES[claimed[key]].kills(f"mutants.{key}", harness_pool), key

@@ -1,4 +1,4 @@
-"""A failure is named by experiments, from what every candidate must show."""
+"""Experiments name a failure from required keys alone."""
 
 import math
 import re
@@ -18,8 +18,8 @@ from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict, alike
 from harness.compare.comparison import KeyResult
 from harness.diagnosis import Evidence, diagnose
-from harness.diagnosis.experiments import neighbours, plainer
-from harness.diagnosis.forward import Forward, passes
+from harness.diagnosis.experiments import neighbours, simplifications
+from harness.diagnosis.forward import Forward, plain_passes
 from harness.diagnosis.readout import read_loss
 from harness.judge import Session, diagnosed
 from harness.judge.diagnosed import MOST_RUNS, Asked
@@ -45,7 +45,7 @@ def test_a_step_written_from_scratch_is_right(case: Case, harness_pool: RankPool
 
 @pytest.mark.slow(but=2)
 @pytest.mark.parametrize("kind", scratch.WRONG, ids=lambda kind: kind.__name__)
-def test_what_is_wrong_with_it_is_named(
+def test_each_wrong_version_of_the_step_gets_its_name(
     kind: type[scratch.Scratch], harness_pool: RankPool
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}{kind.__name__.upper()}", harness_pool)
@@ -54,8 +54,8 @@ def test_what_is_wrong_with_it_is_named(
 
 
 @pytest.mark.slow
-def test_a_machine_that_is_too_busy_loses_no_name(harness_pool: RankPool) -> None:
-    """By a clock on which each run takes two seconds, and all of them more than ten."""
+def test_a_slow_machine_finds_the_same_name(harness_pool: RankPool) -> None:
+    """On this clock each run takes two seconds, and all of them together more than ten."""
     seen, times = evaluate(CASES[0], f"{PLACE}NOWINDOW", harness_pool), count(0, 2)
     usual = diagnosed(seen, Session(harness_pool))
     assert usual.called == "window-ignored"
@@ -65,16 +65,16 @@ def test_a_machine_that_is_too_busy_loses_no_name(harness_pool: RankPool) -> Non
     )
 
 
-def test_a_candidate_is_run_no_more_than_so_often(harness_pool: RankPool) -> None:
-    asked = Asked(locate(f"{PLACE}SCRATCH"), Session(harness_pool), math.inf, runs=MOST_RUNS - 1)
-    assert asked(CASES[0]) is not None
-    assert asked(CASES[0]) is None
+def test_a_candidate_is_not_run_more_often_than_the_limit(harness_pool: RankPool) -> None:
+    ask = Asked(locate(f"{PLACE}SCRATCH"), Session(harness_pool), math.inf, runs=MOST_RUNS - 1)
+    assert ask(CASES[0]) is not None
+    assert ask(CASES[0]) is None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "told_apart"), [("KEYSTILED", True), ("ODDOFMANY", False)])
-def test_of_what_holds_on_all_cases_others_tell_as_long_as_anything_holds_there(
-    kind: str, told_apart: bool, harness_pool: RankPool
+@pytest.mark.parametrize(("kind", "is_decided"), [("KEYSTILED", True), ("ODDOFMANY", False)])
+def test_further_cases_decide_between_hypotheses_as_long_as_one_of_them_holds(
+    kind: str, is_decided: bool, harness_pool: RankPool
 ) -> None:
     case = parse(f"case/1 {ROWS} sp=4 dp=1 seed=5")
     (root, *_) = diagnosed(
@@ -82,30 +82,30 @@ def test_of_what_holds_on_all_cases_others_tell_as_long_as_anything_holds_there(
     ).diagnosis
     assert root.name == "kv-repeat"
     assert (
-        bool(re.search(r"and the losses of \d more, which others do not", root.why)) == told_apart
+        bool(re.search(r"and the losses of \d more, which others do not", root.why)) == is_decided
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES[:2], ids=str)
 @pytest.mark.parametrize(
-    ("candidate", "said"),
+    ("candidate", "start"),
     [
         ("IN_TURN", "tokens are dealt in turn, the mask is not: "),
         ("FROM_EITHER_END", "tokens and rows are dealt without padding, the mask is not: "),
     ],
 )
 def test_a_mask_of_tokens_in_another_order_is_named(
-    candidate: str, said: str, case: Case, harness_pool: RankPool
+    candidate: str, start: str, case: Case, harness_pool: RankPool
 ) -> None:
     seen = evaluate(case, f"{order.__file__}:{candidate}", harness_pool)
     (root, *_) = diagnosed(seen, Session(harness_pool)).diagnosis
     assert root.name == "future-leak"
-    assert root.why.startswith(said)
+    assert root.why.startswith(start)
 
 
 @pytest.mark.slow
-def test_of_what_nothing_fits_is_told_what_it_is_not_and_when_it_is_gone(
+def test_an_unclassified_failure_lists_excluded_names_and_a_change_that_makes_it_right(
     harness_pool: RankPool,
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}ODD", harness_pool)
@@ -123,7 +123,7 @@ def test_of_what_nothing_fits_is_told_what_it_is_not_and_when_it_is_gone(
 @pytest.mark.parametrize(
     ("rows", "name"), [("7:0011111,5:01110", "window-ignored"), ("7:0011111", "non-finite")]
 )
-def test_of_two_bugs_the_one_that_the_case_shows_is_named(
+def test_if_a_step_has_two_bugs_the_one_that_the_case_shows_is_named(
     rows: str, name: str, harness_pool: RankPool
 ) -> None:
     case = parse(f"case/1 rows={rows} heads=4/2 layers=1 vocab=32 sp=2 dp=1 window=3 seed=5")
@@ -133,7 +133,7 @@ def test_of_two_bugs_the_one_that_the_case_shows_is_named(
 
 
 @pytest.mark.slow
-def test_two_bugs_are_both_named_where_one_alone_does_not_predict_all(
+def test_two_bugs_are_both_named_if_one_alone_does_not_predict_all_numbers(
     harness_pool: RankPool,
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}BOTH", harness_pool)
@@ -142,18 +142,18 @@ def test_two_bugs_are_both_named_where_one_alone_does_not_predict_all(
     assert "predicts all losses of" in root.why
 
 
-def test_where_losses_of_tokens_are_wrong_gradients_alone_are_another_bug() -> None:
+def test_experiments_without_wrong_losses_do_not_show_a_failure_with_wrong_losses() -> None:
     oracle, _ = reference_traces(CASES[0], traced=True)
 
-    def wrong(*keys: str) -> Comparison:
+    def diverged(*keys: str) -> Comparison:
         results = tuple(KeyResult(key, 1, 1, 9.0) for key in keys)
         return Comparison(case=CASES[0], candidate="any", verdict=Verdict.DIVERGED, keys=results)
 
     def ask(_case: Case) -> Evidence:
-        return Evidence(wrong("grad.head"), oracle, oracle)
+        return Evidence(diverged("grad.head"), oracle, oracle)
 
-    assert diagnose(wrong("nll", "grad.head"), ask) == ()
-    assert diagnose(wrong("grad.head"), ask) != ()
+    assert diagnose(diverged("nll", "grad.head"), ask) == ()
+    assert diagnose(diverged("grad.head"), ask) != ()
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32"])
@@ -162,10 +162,10 @@ def test_weights_and_labels_are_read_off_gradients_in_every_dtype(dtype: Dtype) 
     wide = {"vocab": 32, "head_dim": 6}
     for case in islice(neighbours(plain, wide), 10):
         oracle, seen = reference_traces(case, traced=True)
-        forward = Forward(case, passes(case, np.zeros(case.tokens, np.int64)))
+        forward = Forward(case, plain_passes(case, np.zeros(case.tokens, np.int64)))
         reading = read_loss(forward, seen, np.full(case.tokens, -1))
         assert reading is not None
-        assert reading.is_of_labels
+        assert reading.has_labels
         assert not reading.unexplained
         assert alike(oracle["weight"].values, reading.weight_n, dtype).all()
         labels = oracle["labels"]
@@ -176,7 +176,7 @@ def test_weights_and_labels_are_read_off_gradients_in_every_dtype(dtype: Dtype) 
 @pytest.mark.parametrize(
     ("kind", "name"), [("SCALED", "unclassified"), ("BENT", "gradient-partial")]
 )
-def test_small_errors_that_stay_when_weights_move_are_no_rounding(
+def test_small_errors_that_stay_when_weights_move_are_not_rounding(
     kind: str, name: str, harness_pool: RankPool
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}{kind}", harness_pool)
@@ -187,7 +187,9 @@ def test_small_errors_that_stay_when_weights_move_are_no_rounding(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["B131", "B132", "B134", "B137"])
-def test_errors_that_do_not_are_rounding(key: str, harness_pool: RankPool) -> None:
+def test_small_errors_that_change_when_weights_move_are_rounding(
+    key: str, harness_pool: RankPool
+) -> None:
     candidate = only_required(BANK[key].candidate.name)
     seen = evaluate(CASES[0], candidate, harness_pool)
     (root, *_) = diagnosed(seen, Session(harness_pool)).diagnosis
@@ -197,7 +199,7 @@ def test_errors_that_do_not_are_rounding(key: str, harness_pool: RankPool) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("line", "candidate", "said"),
+    ("line", "candidate", "description"),
     [
         (str(CASES[0]), "KEYSAVERAGEDINBACKWARD", "through keys and values is divided by sp"),
         (
@@ -207,17 +209,17 @@ def test_errors_that_do_not_are_rounding(key: str, harness_pool: RankPool) -> No
         ),
     ],
 )
-def test_where_backward_is_wrong_it_is_told_what_comes_back(
-    line: str, candidate: str, said: str, harness_pool: RankPool
+def test_a_wrong_backward_is_described_by_what_comes_back(
+    line: str, candidate: str, description: str, harness_pool: RankPool
 ) -> None:
     name = candidate if "." in candidate else f"{PLACE}{candidate}"
     seen = evaluate(parse(line), name, harness_pool)
     (root, *_) = diagnosed(seen, Session(harness_pool)).diagnosis
     assert root.name == "gradient-partial"
-    assert said in root.why
+    assert description in root.why
 
 
-def test_what_shows_on_one_case_alone_has_no_name(harness_pool: RankPool) -> None:
+def test_a_failure_that_only_one_experiment_shows_gets_no_name(harness_pool: RankPool) -> None:
     seen = evaluate(CASES[0], f"{PLACE}NOWINDOW", harness_pool)
     asked: list[Case] = []
 
@@ -234,7 +236,7 @@ def test_what_shows_on_one_case_alone_has_no_name(harness_pool: RankPool) -> Non
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_experiments_are_small_and_for_the_same_ranks_and_heads(case: Case) -> None:
-    for changed in plainer(case):
+    for changed in simplifications(case):
         for near in islice(neighbours(case, changed), 30):
             assert near.sp == case.sp
             assert near.dp in (1, case.dp)
@@ -244,7 +246,7 @@ def test_experiments_are_small_and_for_the_same_ranks_and_heads(case: Case) -> N
 
 
 class ByPositions(LocalDialect):
-    """Its mask compares positions within rows, and forgets the rows."""
+    """A step whose mask compares positions within rows, and ignores which row they are in."""
 
     name = "by-positions"
 
@@ -257,7 +259,9 @@ BY_POSITIONS = ByPositions()
 
 
 @pytest.mark.slow
-def test_a_mask_of_positions_alone_is_a_leak_between_rows(harness_pool: RankPool) -> None:
+def test_a_mask_that_compares_positions_alone_is_a_leak_between_rows(
+    harness_pool: RankPool,
+) -> None:
     case = parse("case/1 rows=4:1111,2:11,2:11 sp=2")
     seen = evaluate(case, f"{__file__}:BY_POSITIONS", harness_pool)
     assert seen.called == "segment-leak"

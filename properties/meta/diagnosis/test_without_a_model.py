@@ -1,4 +1,4 @@
-"""Names where a candidate is compared with itself, and no model of ours tells anything."""
+"""Names of a candidate that is compared with itself, so that no experiments are run."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def test_a_right_step_with_sinks_passes(harness_pool: RankPool) -> None:
 
 
 @pytest.mark.parametrize("name", ["NOT_CUT", "NOT_CUT_QUIET"])
-def test_sinks_that_are_not_cut_are_named_by_what_learns(
+def test_sinks_that_are_not_cut_are_named_by_the_heads_that_learn(
     name: str, harness_pool: RankPool
 ) -> None:
     seen = judged(f"{FILE}{name}", harness_pool)
@@ -45,14 +45,16 @@ def test_sinks_that_are_not_cut_are_named_by_what_learns(
 
 
 @pytest.mark.parametrize("name", ["ATTENTION_OFF", "ATTENTION_OFF_QUIET"])
-def test_a_small_error_in_fp64_is_not_called_a_format(name: str, harness_pool: RankPool) -> None:
+def test_a_small_error_in_fp64_is_not_called_low_precision(
+    name: str, harness_pool: RankPool
+) -> None:
     seen = judged(f"{FILE}{name}", harness_pool)
     assert seen.called == "unclassified"
     assert "whether that is rounding, this case does not tell" in explain(seen)
 
 
 @pytest.mark.parametrize("key", ["B73", "B78"])
-def test_counts_of_a_shard_are_told_by_the_loss(key: str, harness_pool: RankPool) -> None:
+def test_a_mean_over_each_shard_is_found_from_the_loss(key: str, harness_pool: RankPool) -> None:
     seen = judged(only_required(f"mutants.{key}"), harness_pool)
     assert seen.first is not None
     assert seen.first.key == "loss"
@@ -60,8 +62,8 @@ def test_counts_of_a_shard_are_told_by_the_loss(key: str, harness_pool: RankPool
     assert "losses of tokens are right; the loss is " in explain(seen)
 
 
-def test_a_wrong_loss_beside_wrong_gradients_is_a_matter_of_weights() -> None:
-    # Nobody tells what plain training weighs.
+def test_a_wrong_loss_with_wrong_gradients_is_called_wrong_weights() -> None:
+    # This oracle has no weights of tokens.
     oracle = reference(CASE, torch.float64)
     changes = {"loss": times(1.1), GRADIENTS[0]: times(0.5)}
     assembly = shown(CASE, changes, only=("nll", "loss"))
@@ -71,11 +73,11 @@ def test_a_wrong_loss_beside_wrong_gradients_is_a_matter_of_weights() -> None:
     assert "and 1 of 12 gradients are wrong" in root.why
 
 
-def test_what_to_emit_is_said_where_nothing_before_a_wrong_loss_is_emitted(
+def test_the_reason_lists_what_to_emit_if_nothing_before_a_wrong_loss_is_emitted(
     harness_pool: RankPool,
 ) -> None:
     traced = reference(CASE, torch.float64, traced=True)
-    for only, told in (
+    for only, description in (
         (
             ("nll", "loss"),
             "nothing before it was emitted; emit ids, positions, labels, embed",
@@ -85,25 +87,25 @@ def test_what_to_emit_is_said_where_nothing_before_a_wrong_loss_is_emitted(
         assembly = shown(CASE, {"nll": times(3)}, only=only)
         seen = compare(CASE, "tampered", traced, [traced], assembly)
         (root, *_) = name_divergence(seen, traced, assembly.trace)
-        assert root.why.startswith(f"nll is wrong, and {told}")
+        assert root.why.startswith(f"nll is wrong, and {description}")
     seen = judged(only_required("mutants.B29"), harness_pool)
-    said = explain(seen)
-    assert "nothing before it was emitted; emit labels, positions, layers.0.attn.q" in said
-    assert "and all else that the step is given by token to see further" in said
+    text = explain(seen)
+    assert "nothing before it was emitted; emit labels, positions, layers.0.attn.q" in text
+    assert "and all else that the step is given by token to see further" in text
 
 
 @pytest.mark.parametrize(("name", "end"), [("ROLLED", "last"), ("ROLLED_BACK", "first")])
-def test_what_is_shifted_after_the_cut_is_named_whatever_it_is(
+def test_a_metric_that_is_shifted_after_the_cut_is_named(
     name: str, end: str, harness_pool: RankPool
 ) -> None:
     seen = judged(f"{METRICS}{name}", harness_pool)
     assert seen.called == "shifted-after-cut"
-    said = f"1 of 6 tokens have a wrong metric.logp, each the {end} of a shard in its row"
-    assert said in explain(seen)
+    why = f"1 of 6 tokens have a wrong metric.logp, each the {end} of a shard in its row"
+    assert why in explain(seen)
     assert "metric.logp differs" not in explain(seen)
 
 
-def test_what_is_wrong_elsewhere_too_is_not_said_to_be_shifted_after_the_cut(
+def test_values_that_are_wrong_elsewhere_too_are_not_called_shifted_after_the_cut(
     harness_pool: RankPool,
 ) -> None:
     assert judged(f"{METRICS}SHIFTED_TWICE", harness_pool).called == "unclassified"
@@ -112,20 +114,20 @@ def test_what_is_wrong_elsewhere_too_is_not_said_to_be_shifted_after_the_cut(
 @pytest.mark.parametrize(
     ("name", "metric"), [("BALANCE", "metric.balance differs; "), ("QUIET_BALANCE", "")]
 )
-def test_a_wrong_term_beside_the_loss_is_told_as_such(
+def test_the_reason_mentions_a_wrong_term_beside_the_loss(
     name: str, metric: str, harness_pool: RankPool
 ) -> None:
     seen = judged(f"{METRICS}{name}", harness_pool)
     beside = "nll and loss are right, so what is wrong is a term beside them, or backward"
     assert f"gradients differ (not proportional); {metric}{beside}" in explain(seen)
-    # Where no token is a target all gradients are of that term, and wrong by one factor.
+    # Without targets all gradients come from that term, and are wrong by one factor.
     case = replace(CASE, rows=tuple(Row("0" * len(row)) for row in CASE.rows))
     alone = evaluate(case, f"{METRICS}{name}", harness_pool, against=ITSELF)
     assert alone.called == seen.called == "gradient-partial"
 
 
 @pytest.mark.slow
-def test_against_itself_a_smaller_case_has_the_name_that_its_replay_gives(
+def test_against_itself_a_smaller_case_gets_the_name_that_its_replay_gives(
     harness_pool: RankPool,
 ) -> None:
     failure = judged(f"{METRICS}BALANCE", harness_pool)

@@ -1,4 +1,4 @@
-"""Several pools at once: the same cases, the same report, the same exit status."""
+"""Several pools at once judge the same cases, with the same report and exit status."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from harness.commands.engines import pools_for
 from harness.commands.options import Pools
 from harness.commands.ranks import open_pool
 from harness.engine.lot import WHOLE, Part
-from harness.ranks import device
+from harness.ranks import device as devices
 from properties.helpers.commands import HARNESS, campaign_of, options_of, ran
 from properties.helpers.places import ROOT
 from properties.helpers.wait import PATIENCE, eventually
@@ -29,7 +29,7 @@ pytest_plugins = ["properties.helpers.own_pool"]
 PARTS = (sys.executable, "-m", "properties.helpers.parts")
 
 
-# In the second half of ten cases.
+# Fails on a case in the second half of ten.
 FAILS_LATER = """
 from harness.candidates.own.native import LocalDialect
 
@@ -47,7 +47,7 @@ LATER = Later()
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
-def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
+def test_two_pools_judge_the_same_cases_as_one_pool_and_report_the_same(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("later.py").write_text(FAILS_LATER)
@@ -59,7 +59,7 @@ def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
     assert run.returncode == 1
     two = campaign_of(run.stdout)
     for document in (one, two):
-        # The session's ranks are more.
+        # The pool of the test session may have more.
         assert document["campaign"].pop("ranks") >= 2
         tally = document["candidates"]["later.py:LATER"]
         assert tally["judged"] == 9
@@ -72,7 +72,7 @@ def test_two_pools_judge_the_same_cases_as_one_and_say_the_same_of_them(
 
 
 @pytest.mark.slow
-def test_each_part_explains_and_keeps_the_failure_that_it_finds(tmp_path: Path) -> None:
+def test_each_worker_explains_and_keeps_the_failure_that_it_finds(tmp_path: Path) -> None:
     words = ["check", "--sp", "2", "--dp", "1", "--cases", "10", "--json", "--pools", "2"]
     words += ["--ranks", "2"]
     words += ["--no-diagnose", "--candidate", "mutants.B14"]
@@ -87,17 +87,17 @@ def test_each_part_explains_and_keeps_the_failure_that_it_finds(tmp_path: Path) 
 
 
 @contextmanager
-def under_way(folder: Path, parts: int) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """Parts that go on and on, and their processes."""
+def running_workers(folder: Path, count: int) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """Start workers that never finish; yield their parent, and their pids."""
     with subprocess.Popen(
-        [*PARTS, "goes on", str(parts)],
+        [*PARTS, "goes on", str(count)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     ) as process:
-        files = [folder / f"part-{number}" for number in range(1, parts + 1)]
+        files = [folder / f"part-{number}" for number in range(1, count + 1)]
         try:
             assert eventually(lambda: all(file.exists() and file.read_text() for file in files))
             yield process, [int(file.read_text()) for file in files]
@@ -106,7 +106,7 @@ def under_way(folder: Path, parts: int) -> Iterator[tuple[subprocess.Popen[str],
 
 
 @pytest.mark.slow
-def test_what_all_parts_judged_is_told_as_one_campaign(tmp_path: Path) -> None:
+def test_the_results_of_all_workers_become_one_campaign(tmp_path: Path) -> None:
     run = ran(*PARTS, "passes", "3", cwd=tmp_path)
     document = json.loads(run.stdout)
     assert (document["verdict"], document["cases"], document["size"]) == ("EQUAL", 3, 3)
@@ -114,15 +114,15 @@ def test_what_all_parts_judged_is_told_as_one_campaign(tmp_path: Path) -> None:
     assert sorted(run.stderr.splitlines()) == ["part 1/3", "part 2/3", "part 3/3"]
 
 
-def test_who_is_stopped_tells_what_all_parts_judged_until_then(tmp_path: Path) -> None:
-    with under_way(tmp_path, 2) as (process, _):
+def test_an_interrupted_campaign_reports_what_all_workers_judged_by_then(tmp_path: Path) -> None:
+    with running_workers(tmp_path, 2) as (process, _):
         process.send_signal(signal.SIGINT)
         document = json.loads(process.communicate(timeout=PATIENCE)[0])
     assert (document["ended"], document["verdict"]) == ("interrupted", "FAULT")
     assert document["shards"]["missing"] == []
 
 
-# A process that judges a part, held where it says so until somebody opens the other end.
+# Holds a worker at this point, until the test opens the other end of the named pipe `go`.
 HELD = """
 import os, sys
 
@@ -145,9 +145,7 @@ MOMENTS = {"it has begun": "hold()", "it imports": "sys.meta_path.insert(0, Find
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_ctrl_c_at_the_terminal_is_not_for_parts_though_they_still_start(
-    moment: str, tmp_path: Path
-) -> None:
+def test_a_starting_worker_ignores_a_ctrl_c_at_the_terminal(moment: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(HELD.format(what=MOMENTS[moment]))
     os.mkfifo(tmp_path / "go")
     held = tmp_path / "held"
@@ -164,13 +162,13 @@ def test_a_ctrl_c_at_the_terminal_is_not_for_parts_though_they_still_start(
         (tmp_path / "go").write_text("")
         assert eventually(lambda: (tmp_path / "part-1").exists() or process.poll() is not None)
         process.send_signal(signal.SIGTERM)
-        told, said = process.communicate(timeout=PATIENCE)
-    assert json.loads(told)["ended"] == "interrupted"
-    assert said == "part 1/1\n"
+        output, errors = process.communicate(timeout=PATIENCE)
+    assert json.loads(output)["ended"] == "interrupted"
+    assert errors == "part 1/1\n"
 
 
 @pytest.mark.slow
-def test_a_lot_whose_process_is_gone_is_judged_by_another(tmp_path: Path) -> None:
+def test_a_lot_whose_worker_is_lost_is_judged_by_another(tmp_path: Path) -> None:
     run = ran(*PARTS, "vanishes once", "3", cwd=tmp_path)
     document = json.loads(run.stdout)
     assert (document["verdict"], document["cases"], document["size"]) == ("EQUAL", 3, 3)
@@ -178,24 +176,26 @@ def test_a_lot_whose_process_is_gone_is_judged_by_another(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_who_is_gone_when_all_are_stopped_tells_nothing_and_nobody_passes(tmp_path: Path) -> None:
-    with under_way(tmp_path, 3) as (process, parts):
-        os.kill(parts[1], signal.SIGSTOP)
+def test_a_worker_that_is_lost_during_an_interruption_makes_the_campaign_a_fault(
+    tmp_path: Path,
+) -> None:
+    with running_workers(tmp_path, 3) as (process, workers):
+        os.kill(workers[1], signal.SIGSTOP)
         process.send_signal(signal.SIGTERM)
-        os.kill(parts[1], signal.SIGKILL)
+        os.kill(workers[1], signal.SIGKILL)
         document = json.loads(process.communicate(timeout=PATIENCE)[0])
     assert (document["cases"], document["size"], document["verdict"]) == (2, 3, "FAULT")
 
 
-def test_no_part_outlives_who_started_it(tmp_path: Path) -> None:
-    with under_way(tmp_path, 2) as (process, parts):
+def test_no_worker_outlives_its_parent(tmp_path: Path) -> None:
+    with running_workers(tmp_path, 2) as (process, workers):
         process.kill()
-        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in parts))
+        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("does", "said"),
+    ("does", "message"),
     [
         ("refuses", "BadInput: no such thing"),
         ("has no ranks", "NoRanks: harness: they do not come up"),
@@ -203,25 +203,27 @@ def test_no_part_outlives_who_started_it(tmp_path: Path) -> None:
         ("vanishes", "Lost: lot 0, piece "),
     ],
 )
-def test_what_no_part_can_do_is_said_once(does: str, said: str, tmp_path: Path) -> None:
+def test_a_failure_of_all_workers_is_reported_once(
+    does: str, message: str, tmp_path: Path
+) -> None:
     run = ran(*PARTS, does, "2", cwd=tmp_path)
-    assert json.loads(run.stdout).startswith(said)
+    assert json.loads(run.stdout).startswith(message)
     assert {*run.stderr.splitlines()} <= {"part 1/2", "part 2/2"}
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("--pools 0", "--pools=0: use auto, or a number from 1 to --cases=100"),
         ("--pools many", "--pools=many: use auto, or a number from 1 to --cases=100"),
         ("--pools 101", "--pools=101: use auto, or a number from 1 to --cases=100"),
     ],
 )
-def test_pools_that_cannot_be_are_refused(
-    words: str, said: str, capsys: pytest.CaptureFixture[str]
+def test_an_impossible_number_of_pools_is_refused(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", *words.split()]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def request(count: int) -> Request:
@@ -229,7 +231,7 @@ def request(count: int) -> Request:
 
 
 @pytest.mark.parametrize(
-    ("there", "asked", "ranks", "worth", "pools"),
+    ("machine", "device", "ranks", "worth", "pools"),
     [
         (("cpu", 1), "auto", 4, 4, 4),
         (("cpu", 1), "auto", 4, 2, 2),
@@ -240,29 +242,29 @@ def request(count: int) -> Request:
         (("cuda", 1), "pretend", 4, 40, 4),
     ],
 )
-def test_auto_has_a_core_or_a_device_for_each_rank(
-    there: tuple[str, int],
-    asked: Any,
+def test_auto_chooses_pools_so_that_each_rank_has_a_core_or_a_device(
+    machine: tuple[str, int],
+    device: Any,
     ranks: int,
     worth: int,
     pools: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(device, "at_hand", lambda: there)
+    monkeypatch.setattr(devices, "at_hand", lambda: machine)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    options = Pools(pools="auto", device=asked)
+    options = Pools(pools="auto", device=device)
     assert pools_for(options, ranks, most=100, worth=worth, of="100") == pools
 
 
-def test_each_part_has_its_share_of_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "at_hand", lambda: ("cuda", 8))
+def test_each_worker_has_its_share_of_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "at_hand", lambda: ("cuda", 8))
     monkeypatch.setattr("torch.distributed.is_backend_available", lambda _: True)
     options = options_of("check", "--device", "cuda")
-    seen = []
+    placements = []
     for part in (WHOLE, Part(1, 4), Part(4, 4)):
         with open_pool(options, 2, (), part) as pool:
-            seen.append((pool.placement.devices, pool.transport, pool.placement.sharing))
-    assert seen == [
+            placements.append((pool.placement.devices, pool.transport, pool.placement.sharing))
+    assert placements == [
         (("cuda:0", "cuda:1"), "nccl", 1),
         (("cuda:0", "cuda:1"), "nccl", 1),
         (("cuda:6", "cuda:7"), "nccl", 1),

@@ -1,4 +1,4 @@
-"""Pools on a Ray cluster: the same cases, the same report, and nobody's end loses any."""
+"""Pools on a Ray cluster judge the same cases, with the same report, and losses cost none."""
 
 import json
 import os
@@ -29,7 +29,7 @@ CHECK = [
     *("--sp", "2", "--dp", "1", "--dtype", "fp64", "--set", "layers=1", "--cases", "210"),
     *("--json", "--no-diagnose"),
 ]
-# Whoever is given a case of the third lot waits for a file.
+# Runs a case of the third lot only once a file exists.
 WAITS = """
 import os, time
 from pathlib import Path
@@ -39,9 +39,9 @@ class Waits(LocalDialect):
     name = "waits"
 
     def run(self, case, rank, emit):
-        here = Path(os.environ.get("HERE", "."))
-        while case.seed >> 17 == 2 and not (here / "go").exists():
-            (here / f"waits-{os.getpid()}").touch()
+        folder = Path(os.environ.get("HERE", "."))
+        while case.seed >> 17 == 2 and not (folder / "go").exists():
+            (folder / f"waits-{os.getpid()}").touch()
             time.sleep(0.05)
         super().run(case, rank, emit)
 
@@ -68,7 +68,7 @@ def cluster() -> Iterator[subprocess.Popen[str]]:
 
 
 def on(address: str, folder: Path, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
-    """The campaign on a cluster."""
+    """Run the campaign on a cluster."""
     (folder / "waits.py").write_text(WAITS)
     command = (*HARNESS, *CHECK, "--on", "ray", *words)
     return running(*command, cwd=folder, RAY_ADDRESS=address)
@@ -79,7 +79,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def begun(folder: Path, ranks: int) -> bool:
+def have_begun(folder: Path, ranks: int) -> bool:
     return len([*folder.glob("waits-*")]) >= ranks
 
 
@@ -88,36 +88,36 @@ def parent_of(pid: int) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("gone", ["a host", "an actor"])
-def test_a_cluster_comes_to_what_one_pool_comes_to_though_it_loses(
-    gone: str, tmp_path: Path
+@pytest.mark.parametrize("lost", ["a host", "an actor"])
+def test_a_cluster_that_loses_a_host_or_an_actor_reports_the_same_as_one_pool(
+    lost: str, tmp_path: Path
 ) -> None:
     (alone := tmp_path / "alone").mkdir()
     (alone / "waits.py").write_text(WAITS)
     (alone / "go").touch()
     one = ran(*HARNESS, *CHECK, cwd=alone)
-    (there := tmp_path / "there").mkdir()
+    (folder := tmp_path / "cluster").mkdir()
     words = ("--pools", "auto", "--resume", "kept")
-    with cluster() as ray, on(address_of(ray), there, *words) as run:
-        assert eventually(lambda: begun(there, 2))
-        if gone == "a host":
+    with cluster() as ray, on(address_of(ray), folder, *words) as run:
+        assert eventually(lambda: have_begun(folder, 2))
+        if lost == "a host":
             assert ray.stdin
             ray.stdin.write("remove\n")
             ray.stdin.flush()
             assert address_of(ray) == "removed"
         else:
-            rank = int(next(there.glob("waits-*")).name.partition("-")[2])
-            # It has started the supervisor of its ranks.
+            rank = int(next(folder.glob("waits-*")).name.partition("-")[2])
+            # The parent of a rank is its supervisor, and the actor the parent of that.
             os.kill(parent_of(parent_of(rank)), signal.SIGKILL)
             assert eventually(lambda: not Path(f"/proc/{rank}").exists())
-        (there / "go").touch()
-        said, log = run.communicate(timeout=PATIENCE)
+        (folder / "go").touch()
+        output, log = run.communicate(timeout=PATIENCE)
     assert run.returncode == one.returncode == 0, log
-    assert campaign_of(said) == campaign_of(one.stdout)
+    assert campaign_of(output) == campaign_of(one.stdout)
 
 
 @pytest.mark.long
-def test_other_commands_have_their_pools_on_a_cluster_too(tmp_path: Path) -> None:
+def test_other_commands_can_have_their_pools_on_a_cluster_too(tmp_path: Path) -> None:
     stored_in(tmp_path / "store")
     verify = ("golden", "verify", "--store", "store", "--sp", "1,2", "--candidate", "native-local")
     mutants = ("mutants", "--only", "B14,B43", "--cases", "20")
@@ -125,44 +125,44 @@ def test_other_commands_have_their_pools_on_a_cluster_too(tmp_path: Path) -> Non
         address = address_of(ray)
         for words in (verify, mutants):
             command = (*HARNESS, *words, "--ranks", "2", "--json")
-            here = ran(*command, cwd=tmp_path)
+            local = ran(*command, cwd=tmp_path)
             pools = ("--on", "ray", "--pools", "2")
             with running(*command, *pools, cwd=tmp_path, RAY_ADDRESS=address) as run:
-                said, log = run.communicate(timeout=PATIENCE)
-            assert run.returncode == here.returncode == 0, log
-            assert timeless(said) == timeless(here.stdout)
+                output, log = run.communicate(timeout=PATIENCE)
+            assert run.returncode == local.returncode == 0, log
+            assert without_seconds(output) == without_seconds(local.stdout)
 
 
-def timeless(document: str) -> Any:
-    """Without how long anything took, wherever it says so."""
+def without_seconds(document: str) -> Any:
+    """Read a document without any field about how long something took."""
 
-    def kept(each: Any) -> Any:
-        if isinstance(each, dict):
-            return {name: kept(value) for name, value in each.items() if "seconds" not in name}
-        return [kept(one) for one in each] if isinstance(each, list) else each
+    def strip(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: strip(each) for name, each in value.items() if "seconds" not in name}
+        return [strip(each) for each in value] if isinstance(value, list) else value
 
-    return kept(json.loads(document))
+    return strip(json.loads(document))
 
 
 @pytest.mark.long
 def test_nothing_on_a_cluster_outlives_the_command(tmp_path: Path) -> None:
     with cluster() as ray, on(address_of(ray), tmp_path, "--pools", "2") as run:
-        assert eventually(lambda: begun(tmp_path, 2))
+        assert eventually(lambda: have_begun(tmp_path, 2))
         pids = [int(file.name.partition("-")[2]) for file in tmp_path.glob("waits-*")]
         run.send_signal(signal.SIGKILL)
         assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "reply"),
     [
         (BadInput("--sp=9: no"), (REFUSED, "--sp=9: no", "")),
         (CannotStart(Fault(kind=Kind.START, summary="no ranks")), (NO_RANKS, "no", "ranks")),
         (RuntimeError("late"), (NO_RANKS, None, "RuntimeError: late")),
     ],
 )
-def test_what_goes_wrong_while_an_actor_works_is_told_as_when_it_starts(
-    error: Exception, said: tuple[str, str | None, str], monkeypatch: pytest.MonkeyPatch
+def test_an_error_during_a_job_is_explained_by_the_context_that_opened_the_ranks(
+    error: Exception, reply: tuple[str, str | None, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
     def opens() -> Iterator[Callable[[Exception], None]]:
@@ -176,16 +176,16 @@ def test_what_goes_wrong_while_an_actor_works_is_told_as_when_it_starts(
 
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    host = PoolActor(str(ROOT), opens, ())
-    assert host.open() is None
-    kind, text, summary = host.do(error)
-    assert (kind, summary) == (said[0], said[2])
-    assert text == said[1] or (said[1] is None and text.startswith("harness: "))
+    actor = PoolActor(str(ROOT), opens, ())
+    assert actor.open() is None
+    kind, text, summary = actor.do(error)
+    assert (kind, summary) == (reply[0], reply[2])
+    assert text == reply[1] or (reply[1] is None and text.startswith("harness: "))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [
         (
             "127.0.0.1:1",
@@ -194,10 +194,10 @@ def test_what_goes_wrong_while_an_actor_works_is_told_as_when_it_starts(
         ("nowhere", "--on=ray: RAY_ADDRESS=nowhere: no cluster can be reached: "),
     ],
 )
-def test_a_cluster_that_is_not_there_is_told_at_once(
-    address: str, said: str, tmp_path: Path
+def test_a_cluster_that_does_not_answer_is_bad_input_at_once(
+    address: str, message: str, tmp_path: Path
 ) -> None:
     with on(address, tmp_path) as run:
         _, log = run.communicate(timeout=PATIENCE)
     assert run.returncode == 2
-    assert log.startswith(f"harness: {said}")
+    assert log.startswith(f"harness: {message}")

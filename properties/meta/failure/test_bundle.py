@@ -1,4 +1,4 @@
-"""What is kept of a failure: all that is known, in little room, and nothing that can run."""
+"""A bundle keeps all that is known of a failure, in little room, and nothing that can run."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def diverged(harness_pool: RankPool) -> Comparison:
     return evaluate(CASE, "mutants.B14", harness_pool)
 
 
-def test_a_divergence_is_kept_with_everything_that_is_known_of_it(
+def test_the_bundle_of_a_divergence_has_its_record_its_texts_and_its_origin(
     diverged: Comparison, harness_pool: RankPool, tmp_path: Path
 ) -> None:
     place = Path(
@@ -71,18 +71,18 @@ def test_a_divergence_is_kept_with_everything_that_is_known_of_it(
     assert record["first"]["key"] == "labels"
     assert record["mark"]["root"] == record["looks"][0]["name"] == "label-rolled-locally"
     assert record["left_out"] == []
-    seen_in = record["origin"]
-    assert seen_in["campaign"]["seed"] == 5
-    assert seen_in["campaign"]["sps"] == [2, 1]
-    assert seen_in["campaign"]["shard"] == "2/3"
-    assert (seen_in["device"], seen_in["transport"], seen_in["ranks"]) == ("cpu", "gloo", 4)
-    assert (seen_in["test"], seen_in["blob"][:18]) == ("test_it.py::test_it", "@reproduce_failure")
-    assert seen_in["versions"].keys() >= {
+    found = record["origin"]
+    assert found["campaign"]["seed"] == 5
+    assert found["campaign"]["sps"] == [2, 1]
+    assert found["campaign"]["shard"] == "2/3"
+    assert (found["device"], found["transport"], found["ranks"]) == ("cpu", "gloo", 4)
+    assert (found["test"], found["blob"][:18]) == ("test_it.py::test_it", "@reproduce_failure")
+    assert found["versions"].keys() >= {
         *("harness", "python", "torch", "numpy", "hypothesis", "platform")
     }
-    said = explain(replace(diverged, before=(CASE, CASE)))
-    assert (place / "explanation.txt").read_text() == f"{said}\n"
-    assert record["explanation"] == said
+    explanation = explain(replace(diverged, before=(CASE, CASE)))
+    assert (place / "explanation.txt").read_text() == f"{explanation}\n"
+    assert record["explanation"] == explanation
     assert "rank 3, log" in (place / "ranks.txt").read_text()
     assert f"{read_bundle(place).before}" == f"{(CASE, CASE)}"
 
@@ -92,23 +92,24 @@ def test_the_tensors_that_differ_are_kept_in_execution_order(
 ) -> None:
     place = write_bundle(diverged, tmp_path)
     tensors = read_bundle(place).tensors
-    assert [one.key for one in tensors] == [r.key for r in diverged.keys if r.wrong]
-    assert [one.key for one in tensors][:3] == ["labels", "nll", "loss"]
+    assert [tensor.key for tensor in tensors] == [r.key for r in diverged.keys if r.wrong]
+    assert [tensor.key for tensor in tensors][:3] == ["labels", "nll", "loss"]
     first = diverged.first
     assert first is not None
     labels = tensors[0]
     assert labels.tokens is not None
-    (at,) = np.flatnonzero(labels.tokens == first.index[0])
-    assert (labels.expected[at], labels.got[at]) == (first.expected, first.got)
-    for one, result in zip(tensors, [r for r in diverged.keys if r.wrong], strict=True):
-        # fp64: what is wrong differs by more than a bit, and most that is right by none.
-        assert np.count_nonzero(one.expected != one.got) >= result.wrong
-        assert one.expected.shape == one.shape
-    # And without this harness.
+    (place_of_token,) = np.flatnonzero(labels.tokens == first.index[0])
+    assert labels.expected[place_of_token] == first.expected
+    assert labels.got[place_of_token] == first.got
+    for tensor, result in zip(tensors, [r for r in diverged.keys if r.wrong], strict=True):
+        # In fp64 a right element may differ by a bit as well, so these may be more.
+        assert np.count_nonzero(tensor.expected != tensor.got) >= result.wrong
+        assert tensor.expected.shape == tensor.shape
+    # The file can also be read without the harness.
     assert set(load_file(place / TENSORS)) >= {"labels/expected", "labels/got", "labels/tokens"}
 
 
-def test_what_is_written_twice_is_the_same_byte_by_byte(
+def test_writing_a_failure_twice_gives_the_same_bytes(
     diverged: Comparison, tmp_path: Path
 ) -> None:
     one, other = write_bundle(diverged, tmp_path / "1"), write_bundle(diverged, tmp_path / "2")
@@ -116,28 +117,28 @@ def test_what_is_written_twice_is_the_same_byte_by_byte(
         assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
-def test_a_fault_is_kept_with_the_log_the_stack_and_the_collectives_of_every_rank(
+def test_the_bundle_of_a_fault_has_log_stack_and_collectives_of_every_rank(
     harness_pool: RankPool, tmp_path: Path
 ) -> None:
     (tmp_path / "loud.py").write_text(LOUD)
     fault = evaluate(CASE, f"{tmp_path}/loud.py:LOUD", harness_pool)
     assert fault.verdict is Verdict.FAULT
     place = write_bundle(fault, tmp_path)
-    told = (place / "ranks.txt").read_text()
+    text = (place / "ranks.txt").read_text()
     for rank in (0, 1):
-        # Behind whatever those before it had to say.
-        log = told[told.index(f"rank {rank}, log\n") :].partition("\nrank ")[0]
+        # Earlier cases may have printed to the same log.
+        log = text[text.index(f"rank {rank}, log\n") :].partition("\nrank ")[0]
         assert f"  here is rank {rank}" in log.splitlines()
-        assert f"rank {rank}, stack\n" in told
-    assert "ValueError: as planned" in told[told.index("rank 1, stack") :]
-    waits = told[told.index("rank 0, collectives") : told.index("rank 1, log")]
+        assert f"rank {rank}, stack\n" in text
+    assert "ValueError: as planned" in text[text.index("rank 1, stack") :]
+    waits = text[text.index("rank 0, collectives") : text.index("rank 1, log")]
     assert re.search(r"#\d+ on .*, not done", waits)
     assert read_bundle(place).mark == mark_of(fault)
     assert mark_of(fault).where == "raised"
 
 
-def huge() -> Comparison:
-    """A failure with too much of everything."""
+def huge_failure() -> Comparison:
+    """Return a failure with too much of everything."""
     kept = Kept()
     for key, shape in (("small", (3, 2)), ("large", (4000, 100)), ("last", (1 << 20,))):
         kept.add(*wrong(key, *shape, rows=shape[0] // 2))
@@ -160,12 +161,12 @@ def huge() -> Comparison:
     )
 
 
-def test_a_bundle_is_small_and_says_what_it_leaves_out(tmp_path: Path) -> None:
-    place = write_bundle(huge(), tmp_path)
+def test_a_bundle_is_small_and_lists_what_it_leaves_out(tmp_path: Path) -> None:
+    place = write_bundle(huge_failure(), tmp_path)
     assert sum(file.stat().st_size for file in place.iterdir()) < MOST_BYTES
     bundle = read_bundle(place)
-    said = "\n".join(bundle.left_out)
-    for what in (
+    left_out = "\n".join(bundle.left_out)
+    for line in (
         "tensor large: all but ",
         "tensors key.0, key.1, key.2 and 4997 more",
         "findings.tokens: all but 1000 of 50000",
@@ -176,11 +177,11 @@ def test_a_bundle_is_small_and_says_what_it_leaves_out(tmp_path: Path) -> None:
         "stack of rank 0: all but the end",
         "collectives of rank 7: all but the end",
     ):
-        assert what in said
+        assert line in left_out
     assert len(bundle.left_out) < 1000
     small, large, _ = bundle.tensors
     assert small.rows is None
-    # Only rows that are wrong, and as many as fit.
+    # A large tensor keeps only wrong rows, as many as fit.
     assert large.rows is not None
     assert large.rows.tolist() == list(range(len(large.rows)))
     assert len(large.rows) < 2000
@@ -188,14 +189,14 @@ def test_a_bundle_is_small_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     assert (large.expected + 1 == large.got).all()
 
 
-def test_a_failure_is_known_by_what_this_case_shows() -> None:
+def test_a_mark_has_the_name_that_this_very_case_suggests() -> None:
     looks = (
         Look("gradient-times-sp", "", larger=True),
         Look("stale-state", "it passes unless its ranks ran another case before it"),
         Look("kv-repeat", ""),
     )
     assert mark_of(made_by_hand(seen=looks)).root == "kv-repeat"
-    # Where nothing else is known, that.
+    # A name of how the failure comes and goes counts only without another.
     assert mark_of(made_by_hand(seen=looks[:2])).root == "stale-state"
     lost = Misfit(MisfitKind.LOST, "nll", (1,))
     assert mark_of(made_by_hand(misfits=(lost,))).where == "nll, token lost"

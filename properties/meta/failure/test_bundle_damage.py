@@ -1,4 +1,4 @@
-"""Whatever stands in the place of a bundle, the reader reads it or refuses it in one sentence."""
+"""The reader of bundles accepts a folder, or refuses it in one sentence, whatever is in it."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from safetensors.numpy import load
 
 from harness.compare import Look
 from harness.failure.bundle import BadBundle, Origin, read_bundle, write_bundle
-from harness.failure.bundle.origin import seen_here
+from harness.failure.bundle.origin import local_origin
 from harness.failure.bundle.read import RECORD, TENSORS
 from properties.helpers.bundles import CASE, LINE, made_by_hand
 from properties.helpers.fuzzing import fuzz, mutate, one_value_else
@@ -21,20 +21,21 @@ from properties.helpers.fuzzing import fuzz, mutate, one_value_else
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    origin = seen_here(campaign={"seed": 1}, test="a", blob="b")
+    origin = local_origin(campaign={"seed": 1}, test="a", blob="b")
     comparison = made_by_hand("labels", "nll", before=(CASE,), seen=(Look("crashed", "so"),))
     return write_bundle(comparison, tmp_path / "kept", origin)
 
 
-def one_sentence(error: pytest.ExceptionInfo[BadBundle], place: Path) -> str:
-    said = str(error.value)
-    assert said.startswith(f"bundle={place}: ")
-    assert "\n" not in said
-    return said.removeprefix(f"bundle={place}: ")
+def refusal_in_one_sentence(error: pytest.ExceptionInfo[BadBundle], place: Path) -> str:
+    """Return the message without the bundle's path; fail if it has several lines."""
+    message = str(error.value)
+    assert message.startswith(f"bundle={place}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"bundle={place}: ")
 
 
 def edit(**changes: Any) -> Callable[[Path], object]:
-    """Change fields of the record; a double underscore leads into an object."""
+    """Return a function that changes fields of the record; `a__b` is field b of object a."""
 
     def change(place: Path) -> None:
         record = json.loads((place / RECORD).read_text())
@@ -55,7 +56,7 @@ def drop(name: str) -> Callable[[Path], object]:
     return change
 
 
-def file_becomes(name: str, make: Callable[[Path], object]) -> Callable[[Path], object]:
+def replace_file(name: str, make: Callable[[Path], object]) -> Callable[[Path], object]:
     def change(place: Path) -> None:
         (place / name).unlink()
         make(place / name)
@@ -63,18 +64,18 @@ def file_becomes(name: str, make: Callable[[Path], object]) -> Callable[[Path], 
     return change
 
 
-def sparse(file: Path) -> None:
+def make_sparse(file: Path) -> None:
     with file.open("wb") as opened:
         opened.truncate(1 << 40)
 
 
-def cut(place: Path) -> None:
+def cut_off_tensors(place: Path) -> None:
     data = (place / TENSORS).read_bytes()
     (place / TENSORS).write_bytes(data[:-9])
 
 
-def tensors_become(dtype: str, *shape: int) -> Callable[[Path], object]:
-    """A sound safetensors file with something in it that numpy has not."""
+def replace_tensors(dtype: str, *shape: int) -> Callable[[Path], object]:
+    """Return a function that writes a sound safetensors file which numpy cannot represent."""
     size = 0 if 0 in shape else 2
     header = {"x": {"dtype": dtype, "shape": shape, "data_offsets": [0, size]}}
     head = json.dumps(header).encode()
@@ -86,25 +87,25 @@ def tensors_become(dtype: str, *shape: int) -> Callable[[Path], object]:
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no record": (lambda p: (p / RECORD).unlink(), f"{RECORD} cannot be read: No such file"),
     "no tensors": (lambda p: (p / TENSORS).unlink(), f"{TENSORS} cannot be read: No such file"),
-    "a folder": (file_becomes(RECORD, Path.mkdir), f"{RECORD}: is no file"),
-    "a pipe": (file_becomes(RECORD, os.mkfifo), f"{RECORD}: is no file"),
+    "a folder": (replace_file(RECORD, Path.mkdir), f"{RECORD}: is no file"),
+    "a pipe": (replace_file(RECORD, os.mkfifo), f"{RECORD}: is no file"),
     "a loop": (
-        file_becomes(TENSORS, lambda f: f.symlink_to(f)),
+        replace_file(TENSORS, lambda f: f.symlink_to(f)),
         f"{TENSORS}: is no file, but a link",
     ),
-    "a device": (file_becomes(RECORD, lambda f: f.symlink_to("/dev/zero")), "is no file"),
-    "a large record": (file_becomes(RECORD, sparse), f"{RECORD}: has {1 << 40} bytes"),
-    "large tensors": (file_becomes(TENSORS, sparse), f"{TENSORS}: has {1 << 40} bytes"),
+    "a device": (replace_file(RECORD, lambda f: f.symlink_to("/dev/zero")), "is no file"),
+    "a large record": (replace_file(RECORD, make_sparse), f"{RECORD}: has {1 << 40} bytes"),
+    "large tensors": (replace_file(TENSORS, make_sparse), f"{TENSORS}: has {1 << 40} bytes"),
     "no text": (lambda p: (p / RECORD).write_bytes(b'{"case": "\xff"}'), "is not a failure"),
     "empty": (lambda p: (p / RECORD).write_bytes(b""), "is not a failure record"),
     "a list": (lambda p: (p / RECORD).write_text("[]"), "is not a failure record"),
     "no case": (lambda p: (p / RECORD).write_text("{}"), "is not a failure record"),
     "deep": (lambda p: (p / RECORD).write_text("[" * 10**6), "is not a failure record"),
     "a long number": (lambda p: (p / RECORD).write_text("9" * 10**4), "is not a failure record"),
-    "cut": (cut, f"{TENSORS}: is no safetensors file"),
-    "another dtype": (tensors_become("BF16", 1), f"{TENSORS}: is no safetensors file"),
-    "a shape too large": (tensors_become("F64", 0, 1 << 40, 1 << 40), "is no safetensors file"),
-    "a size too large": (tensors_become("F64", 0, 1 << 63), "is no safetensors file"),
+    "cut": (cut_off_tensors, f"{TENSORS}: is no safetensors file"),
+    "another dtype": (replace_tensors("BF16", 1), f"{TENSORS}: is no safetensors file"),
+    "a shape too large": (replace_tensors("F64", 0, 1 << 40, 1 << 40), "is no safetensors file"),
+    "a size too large": (replace_tensors("F64", 0, 1 << 63), "is no safetensors file"),
     "no candidate": (drop("candidate"), "candidate: is missing"),
     "one more": (edit(more=1), "more: is not known"),
     "a number for text": (edit(candidate=3), "candidate: expected `str`, got `int`"),
@@ -144,38 +145,38 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_whatever_is_wrong_with_a_bundle_is_said_in_one_sentence(what: str, bundle: Path) -> None:
-    spoil, said = HOSTILE[what]
-    spoil(bundle)
+@pytest.mark.parametrize("damage", HOSTILE)
+def test_a_damaged_bundle_is_refused_in_one_sentence(damage: str, bundle: Path) -> None:
+    apply_damage, sentence = HOSTILE[damage]
+    apply_damage(bundle)
     with pytest.raises(BadBundle) as refused:
         read_bundle(bundle)
-    assert said in one_sentence(refused, bundle)
+    assert sentence in refusal_in_one_sentence(refused, bundle)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b", "x" * 5000, "/dev/null", "..", "/proc/self"])
-def test_what_cannot_be_a_bundle_is_refused_by_its_name(name: str) -> None:
+def test_a_path_that_cannot_be_a_bundle_is_refused_in_one_sentence(name: str) -> None:
     with pytest.raises(BadBundle) as refused:
         read_bundle(Path(name))
-    one_sentence(refused, Path(name))
+    refusal_in_one_sentence(refused, Path(name))
 
 
-def mutant_records(whole: bytes, random: Random) -> Iterator[bytes]:
-    """Some that are still JSON and hold one wrong value, some with any sign wrong."""
-    text = whole.decode()
+def mutant_records(record: bytes, random: Random) -> Iterator[bytes]:
+    """Yield records with one wrong value, and texts with any characters changed."""
+    text = record.decode()
     while True:
         yield (
             one_value_else(text, random) if random.random() < 0.5 else mutate(text, LINE, random)
         ).encode()
 
 
-def mutant_tensors(whole: bytes, random: Random) -> Iterator[bytes]:
-    """Mostly with a header that is as long as it says, and wrong; some with any byte wrong."""
-    size = int.from_bytes(whole[:8], "little")
-    header, values = whole[8 : 8 + size], whole[8 + size :]
+def mutant_tensors(file: bytes, random: Random) -> Iterator[bytes]:
+    """Yield files with a wrong header of the stated length, and some with any bytes changed."""
+    size = int.from_bytes(file[:8], "little")
+    header, values = file[8 : 8 + size], file[8 + size :]
     while True:
         if random.random() < 0.3:
-            yield mutate(whole.decode("latin-1"), "", random).encode("latin-1")
+            yield mutate(file.decode("latin-1"), "", random).encode("latin-1")
             continue
         changed = mutate(header.decode("latin-1"), "", random).encode("latin-1")
         yield len(changed).to_bytes(8, "little") + changed + values
@@ -187,13 +188,13 @@ FUZZ = {RECORD: mutant_records, TENSORS: mutant_tensors}
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("file", FUZZ)
-def test_mutated_bundles_raise_nothing_but_a_refusal(file: str, count: int, bundle: Path) -> None:
+def test_a_mutated_bundle_is_read_or_refused(file: str, count: int, bundle: Path) -> None:
     def decode(data: bytes) -> None:
         (bundle / file).write_bytes(data)
         found = read_bundle(bundle)
-        # What is accepted can be printed, and run.
+        # A bundle that is accepted can be printed and replayed.
         f"{found.case} {found.candidate} {found.mark} {found.explanation}".encode()
-        assert all(one.expected.shape == one.got.shape for one in found.tensors)
+        assert all(tensor.expected.shape == tensor.got.shape for tensor in found.tensors)
 
     inputs = FUZZ[file]((bundle / file).read_bytes(), Random(0))
     seen = fuzz(decode, inputs, BadBundle, count)
@@ -203,7 +204,7 @@ def test_mutated_bundles_raise_nothing_but_a_refusal(file: str, count: int, bund
 
 @pytest.mark.parametrize("file", FUZZ)
 def test_the_fuzz_notices_a_reader_that_trusts_its_input(file: str, bundle: Path) -> None:
-    def trusting(data: bytes) -> None:
+    def decode_without_checks(data: bytes) -> None:
         if file == RECORD:
             Origin(**json.loads(data)["origin"])
         else:
@@ -211,4 +212,4 @@ def test_the_fuzz_notices_a_reader_that_trusts_its_input(file: str, bundle: Path
 
     inputs = FUZZ[file]((bundle / file).read_bytes(), Random(0))
     with pytest.raises((KeyError, TypeError, json.JSONDecodeError, SafetensorError)):
-        fuzz(trusting, inputs, BadBundle, 1000)
+        fuzz(decode_without_checks, inputs, BadBundle, 1000)

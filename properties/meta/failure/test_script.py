@@ -1,4 +1,4 @@
-"""A script shows what the harness found: the step, the case, and the numbers that are wrong."""
+"""A script shows a failure by itself: the step, the case, and the numbers that are wrong."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ from harness.compare import Comparison, Verdict, faulted, unsupported
 from harness.failure import script_runtime
 from harness.failure.replay import look
 from harness.failure.script import MOST_ELEMENTS, NoScript, script, source_of
-from harness.failure.source_slice import reached
+from harness.failure.source_slice import slice_source
 from harness.judge import Job, Session
 from harness.ranks.messages import Order
 from harness.ranks.placement import Placement
@@ -31,7 +31,8 @@ from properties.helpers.wait import PATIENCE, eventually
 SMALL = "case/1 rows=4:1111,3:111 heads=2/2 layers=1 vocab=16 sp=2 dim=4"
 OTHER_COUNT = "case/1 rows=7:1111111 heads=4/2 layers=1 vocab=16 sp=2 dim=4"
 
-# One file with every way to be wrong. Its annotations wait, and it is not to be run by hand.
+# A file with every kind of failure. It has a `__future__` import and a `__main__` block, which a
+# script must move and leave out.
 MINE = '''\
 """Steps of somebody else."""
 
@@ -88,14 +89,14 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A failure of its own kind, and with what a script of it ends."""
+    """A kind of failure, and how its script ends."""
 
     name: str
     status: int = 1
     line: str = SMALL
     before: tuple[str, ...] = ()
     ranks: int = 0
-    # Nothing, where the script is read and not run.
+    # A pattern in the output; empty if the script is only read and not run.
     prints: str = ""
 
 
@@ -138,7 +139,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seen(mine: Path) -> Iterator[dict[str, Comparison]]:
-    """What the harness found of each form."""
+    """Return the comparison of each form."""
     with RankPool(2, deadline=3) as pool:
         yield {
             name: look(
@@ -157,7 +158,7 @@ def test_a_script_prints_what_the_harness_found(
     name: str, mine: Path, seen: dict[str, Comparison]
 ) -> None:
     form, comparison, file = FORMS[name], seen[name], mine.with_name(f"{name}.py")
-    # What hangs is not waited for; what does not may take its time.
+    # A rank that hangs is killed after the deadline; the others may be slow.
     file.write_text(script(comparison, "cpu gloo 1", 3 if name == "HANG" else 60))
     outcome = run_script(file)
     assert outcome.returncode == form.status, outcome.stdout + outcome.stderr
@@ -171,13 +172,13 @@ def test_a_script_prints_what_the_harness_found(
         assert "RuntimeError: out of luck" in outcome.stderr
 
 
-# Python drops what is raised there.
+# Sends SIGINT in a callback of `os.fork`, in which Python drops exceptions.
 AT_FORK = "import os\nos.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), 2))\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while a rank is forked", "once they are there"])
-def test_a_script_that_is_stopped_says_so_and_leaves_no_rank(
+def test_a_script_that_is_stopped_reports_it_and_leaves_no_rank(
     mine: Path, seen: dict[str, Comparison], moment: str
 ) -> None:
     file = mine.with_name("stopped.py")
@@ -199,19 +200,19 @@ def test_a_script_that_is_stopped_says_so_and_leaves_no_rank(
                 assert eventually(lambda: len(children.read_text().split()) == 2)
                 ranks = children.read_text().split()
                 process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=PATIENCE)
+            _, errors = process.communicate(timeout=PATIENCE)
         except BaseException:
-            # Its ranks would hold what it prints to open for ten minutes.
+            # Its ranks would keep the pipes open for ten minutes.
             process.send_signal(signal.SIGTERM)
             raise
     assert process.returncode == 3
-    assert "stopped by SIGINT" in said
-    assert "Traceback" not in said
+    assert "stopped by SIGINT" in errors
+    assert "Traceback" not in errors
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
 
 
 @pytest.mark.slow
-def test_a_step_that_is_right_by_now_ends_its_script_with_0(
+def test_the_script_of_a_repaired_step_prints_gone_and_exits_with_0(
     mine: Path, seen: dict[str, Comparison]
 ) -> None:
     text = script(seen["LABEL"], "cpu gloo 1", 60)
@@ -223,7 +224,7 @@ def test_a_step_that_is_right_by_now_ends_its_script_with_0(
 
 
 @pytest.mark.slow
-def test_a_script_shows_the_step_word_for_word_and_the_numbers(
+def test_a_script_has_the_source_of_the_step_unchanged_and_the_wrong_numbers(
     seen: dict[str, Comparison],
 ) -> None:
     text = script(seen["LABEL"], "cpu gloo 1", 20)
@@ -238,7 +239,9 @@ def test_a_script_shows_the_step_word_for_word_and_the_numbers(
     assert "from those of the same step at sp 1 in fp64." in itself
 
 
-def test_no_more_elements_are_shown_than_one_reads(seen: dict[str, Comparison]) -> None:
+def test_a_script_states_few_wrong_elements_the_first_included(
+    seen: dict[str, Comparison],
+) -> None:
     (elements,) = (
         ast.literal_eval(keyword.value)
         for node in ast.walk(ast.parse(script(seen["HALF"], "cpu gloo 1", 20)))
@@ -254,7 +257,7 @@ def test_no_more_elements_are_shown_than_one_reads(seen: dict[str, Comparison]) 
 
 
 @pytest.mark.parametrize("name", ["mutants.B14", "benign.heads-first", "native-local"])
-def test_what_is_part_of_the_harness_needs_no_script(name: str) -> None:
+def test_a_candidate_of_the_harness_itself_gets_no_script(name: str) -> None:
     with pytest.raises(NoScript, match=f"{name} is part of the harness; `harness repro` shows it"):
         source_of(name)
 
@@ -267,7 +270,7 @@ def test_what_is_part_of_the_harness_needs_no_script(name: str) -> None:
         ("from other import MINE", "imports other from beside it"),
     ],
 )
-def test_a_source_that_imports_from_beside_it_is_refused(
+def test_a_source_that_imports_a_file_beside_it_gets_no_script(
     line: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.py").write_text(f"{line}\n")
@@ -297,14 +300,14 @@ def test_a_source_that_imports_from_beside_it_is_refused(
         ),
     ],
 )
-def test_where_a_script_could_show_nothing_that_is_said(
+def test_no_script_is_written_if_it_could_show_nothing(
     comparison: Comparison | None, why: str
 ) -> None:
     with pytest.raises(NoScript, match=why):
         script(comparison, "cpu gloo 1", 20)
 
 
-def test_of_a_module_only_what_a_step_reaches_is_shown() -> None:
+def test_a_slice_of_a_module_has_only_the_source_that_the_step_needs() -> None:
     module = '''"""A module."""
 import os, sys
 from a import (
@@ -336,7 +339,7 @@ def unused():
     return os
 '''
     assert (
-        reached(module, {"step"}, {"x"})
+        slice_source(module, {"step"}, {"x"})
         == """import sys
 from a import b
 
@@ -357,22 +360,22 @@ def one():
 
 
 @pytest.mark.parametrize(("device", "forks"), [("cpu", True), ("cuda:0", False)])
-def test_a_script_forks_ranks_only_where_it_cannot_have_started_their_device(
+def test_a_script_forks_its_ranks_on_a_cpu_and_not_on_a_gpu(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, forks: bool
 ) -> None:
-    started = []
+    entrypoints = []
 
-    class Started:
-        def __init__(self, **how: Any) -> None:
-            started.append(how["entrypoint"])
+    class FakeProcesses:
+        def __init__(self, **arguments: Any) -> None:
+            entrypoints.append(arguments["entrypoint"])
 
         def wait(self, period: float) -> None:
             pass
 
-    monkeypatch.setattr("torch.distributed.elastic.multiprocessing.start_processes", Started)
+    monkeypatch.setattr("torch.distributed.elastic.multiprocessing.start_processes", FakeProcesses)
     monkeypatch.setattr(script_runtime, "bury_all_below", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv(script_runtime.FOLDER, "")
     order = Order(ranks=2, environment=Placement((device,)).environment(), launch="")
     script_runtime._run_ranks(order, "script.py", tmp_path)
-    assert started == [script_runtime._again if forks else sys.executable]
+    assert entrypoints == [script_runtime._run_as_main if forks else sys.executable]

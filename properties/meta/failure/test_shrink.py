@@ -1,4 +1,4 @@
-"""A case is made smaller without knowing where it came from, and fails as it did."""
+"""Shrinking makes a case as small as its failure allows, whatever made the case."""
 
 import itertools
 from collections.abc import Callable
@@ -18,26 +18,26 @@ LARGE = parse(
     "case/1 rows=5:10110,7:1111111:left,3:111,9:101010101 heads=8/4 layers=3 vocab=32 sp=4 dp=2 "
     "micro=2 steps=2 kernel=sdpa window=3 dtype=bf16 seed=77 loss=row-mean checkpoint=1 pad=3"
 )
-ALONE = replace(LARGE, sp=1)
-# Two tokens in the middle of its last row.
+ON_ONE_RANK = replace(LARGE, sp=1)
+# Two tokens in the middle of the last row.
 PAIR = LARGE.ids_of(3)[4:6]
 Fails = Callable[[Case], bool]
 
 
-def holds(ids: tuple[int, ...]) -> bool:
+def has_pair(ids: tuple[int, ...]) -> bool:
     return any(ids[t : t + 2] == PAIR for t in range(len(ids)))
 
 
-def verdict(case: Case, fails: Fails) -> Comparison:
-    outcome = Verdict.DIVERGED if fails(case) else Verdict.WITHIN
-    return Comparison(case=case, candidate="planted", verdict=outcome)
+def judge_by(case: Case, fails: Fails) -> Comparison:
+    verdict = Verdict.DIVERGED if fails(case) else Verdict.WITHIN
+    return Comparison(case=case, candidate="planted", verdict=verdict)
 
 
-def shrunk(case: Case, fails: Fails) -> Case:
-    found = shrink(verdict(case, fails), lambda other: verdict(other, fails))
-    assert found.finished
-    assert fails(found.smallest.case)
-    return found.smallest.case
+def smallest_case(case: Case, fails: Fails) -> Case:
+    shrunk = shrink(judge_by(case, fails), lambda other: judge_by(other, fails))
+    assert shrunk.finished
+    assert fails(shrunk.smallest.case)
+    return shrunk.smallest.case
 
 
 @pytest.mark.parametrize(
@@ -66,56 +66,56 @@ def shrunk(case: Case, fails: Fails) -> Case:
             "rows=1:0,1:0 heads=1/1 vocab=2 sp=1 dim=2",
         ),
         (
-            lambda case: any(holds(case.ids_of(r)) for r in range(len(case.rows))),
+            lambda case: any(has_pair(case.ids_of(r)) for r in range(len(case.rows))),
             f"rows=2:11 ids=[{PAIR[0]},{PAIR[1]}] heads=1/1 vocab={max(PAIR) + 1} sp=1 dim=2",
         ),
     ],
 )
-def test_nothing_stays_but_what_the_failure_needs(fails: Fails, smallest: str) -> None:
-    assert shrunk(ALONE, fails) == parse(f"case/1 {smallest} dtype=bf16")
+def test_the_smallest_case_has_only_what_the_failure_needs(fails: Fails, smallest: str) -> None:
+    assert smallest_case(ON_ONE_RANK, fails) == parse(f"case/1 {smallest} dtype=bf16")
 
 
 @given(case=cases(dtypes=("fp64", "bf16")))
-def test_every_step_is_a_valid_case_that_is_smaller(case: Case) -> None:
+def test_passes_propose_only_valid_cases_that_are_smaller(case: Case) -> None:
     for other in smaller(case):
         assert size(other) < size(case)
         assert parse(str(other)) == other
 
 
 @given(case=cases(), salt=st.integers())
-def test_there_is_an_end_and_nothing_beyond_it_fails(case: Case, salt: int) -> None:
+def test_shrinking_ends_where_no_smaller_case_fails(case: Case, salt: int) -> None:
     def fails(other: Case) -> bool:
         return other == case or hash((str(other), salt)) % 3 == 0
 
-    small = shrunk(case, fails)
-    shared = (other for other in smaller(small) if other.sp > 1 or case.sp == 1)
-    assert not any(map(fails, shared))
+    small = smallest_case(case, fails)
+    allowed = (other for other in smaller(small) if other.sp > 1 or case.sp == 1)
+    assert not any(map(fails, allowed))
 
 
-def test_another_failure_is_not_followed() -> None:
+def test_a_smaller_case_with_another_fault_is_not_taken() -> None:
     def judge(case: Case) -> Comparison:
         kind = Kind.HUNG if case.sp == 4 else Kind.RAISED
         return faulted(case, "planted", Fault(kind=kind, summary=""))
 
-    found = shrink(judge(LARGE), judge)
-    assert found.smallest.case.sp == 4
-    assert found.smallest.case.tokens == 1
+    shrunk = shrink(judge(LARGE), judge)
+    assert shrunk.smallest.case.sp == 4
+    assert shrunk.smallest.case.tokens == 1
 
 
-def test_when_the_time_is_over_the_smallest_so_far_is_kept() -> None:
+def test_without_time_the_failure_itself_is_the_smallest() -> None:
     judged: list[Case] = []
 
     def judge(case: Case) -> Comparison:
         judged.append(case)
-        return verdict(case, lambda _: True)
+        return judge_by(case, lambda _: True)
 
-    found = shrink(judge(LARGE), judge, seconds=0.0)
-    assert (found.smallest.case, found.tried, found.finished) == (LARGE, 0, False)
+    shrunk = shrink(judge(LARGE), judge, seconds=0.0)
+    assert (shrunk.smallest.case, shrunk.tried, shrunk.finished) == (LARGE, 0, False)
     assert len(judged) == 1
 
 
-def test_what_is_shared_stays_shared_and_the_dtype_stays() -> None:
-    small = shrunk(LARGE, lambda _: True)
+def test_a_shared_sequence_stays_shared_and_the_dtype_stays() -> None:
+    small = smallest_case(LARGE, lambda _: True)
     assert small == parse("case/1 rows=1:1 heads=2/1 vocab=2 sp=2 dim=2 dtype=bf16")
 
 
@@ -124,16 +124,16 @@ def test_no_case_is_tried_twice() -> None:
 
     def judge(case: Case) -> Comparison:
         judged.append(case)
-        return verdict(case, lambda case: case.sp > 1 and case.tokens > 3)
+        return judge_by(case, lambda case: case.sp > 1 and case.tokens > 3)
 
-    found = shrink(judge(LARGE), judge)
-    assert len(judged) == len(set(judged)) == found.tried + 1
+    shrunk = shrink(judge(LARGE), judge)
+    assert len(judged) == len(set(judged)) == shrunk.tried + 1
 
 
-def test_a_candidate_that_changes_its_mind_has_failed_all_the_same() -> None:
-    answers = itertools.cycle([Verdict.DIVERGED, Verdict.EQUAL, Verdict.EQUAL])
+def test_a_candidate_that_fails_only_now_and_then_is_still_a_failure() -> None:
+    verdicts = itertools.cycle([Verdict.DIVERGED, Verdict.EQUAL, Verdict.EQUAL])
 
     def judge(case: Case) -> Comparison:
-        return Comparison(case=case, candidate="moody", verdict=next(answers))
+        return Comparison(case=case, candidate="moody", verdict=next(verdicts))
 
     assert shrink(judge(LARGE), judge).smallest.verdict is Verdict.DIVERGED

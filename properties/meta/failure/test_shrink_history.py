@@ -1,4 +1,4 @@
-"""A step that remembers an earlier case is shown by two small ones."""
+"""A failure that needs a history is shrunk to two small cases."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from harness.case import Case, parse
 from harness.compare import Comparison, Verdict
 from harness.compare.comparison import KeyResult
 from harness.failure import shrink_history
-from harness.failure.shrink import MUCH, shrink
+from harness.failure.shrink import MOST_ERROR_DROP, shrink
 from harness.failure.smallest import smallest
 from harness.generation import cases, generate
 from harness.judge import Job, Session
@@ -24,7 +24,7 @@ from properties.helpers.judging import comparison_of, evaluate_all
 
 
 class CachesItsMask(LocalDialect):
-    """What sees what is remembered for every length of a stream."""
+    """A step that makes one mask for each length of a stream, and reuses it."""
 
     name = "caches-its-mask"
 
@@ -37,24 +37,26 @@ class CachesItsMask(LocalDialect):
         return Segments.masked(self.known.setdefault(key, allowed_TT))
 
 
-class AndRefusesMuch(CachesItsMask):
-    """The same, and it refuses every batch of three tokens, six, nine and so on."""
+class CachesAndRefuses(CachesItsMask):
+    """A step that caches its mask and refuses every batch of a multiple of three tokens."""
 
-    name = "and-refuses-much"
+    name = "caches-and-refuses"
 
     def supports(self, case: Case) -> str | None:
         return super().supports(case) if case.tokens % 3 else "threes"
 
 
-CACHES_ITS_MASK, AND_REFUSES_MUCH = CachesItsMask(), AndRefusesMuch()
+CACHES_ITS_MASK, CACHES_AND_REFUSES = CachesItsMask(), CachesAndRefuses()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "candidate",
-    [f"{__file__}:{name}" for name in ("CACHES_ITS_MASK", "AND_REFUSES_MUCH")] + ["mutants.B48"],
+    [f"{__file__}:{name}" for name in ("CACHES_ITS_MASK", "CACHES_AND_REFUSES")] + ["mutants.B48"],
 )
-def test_two_small_cases_are_left_of_many(candidate: str) -> None:
+def test_a_failure_by_stale_state_shrinks_to_two_small_cases_within_70_seconds(
+    candidate: str,
+) -> None:
     drawn = generate(cases(sps=(2,), dps=(1,), dtypes=("fp64",), max_steps=1), 40, 0)
     with RankPool(2) as pool:
         for seen in evaluate_all(((case, candidate) for case in drawn), pool):
@@ -71,42 +73,43 @@ def test_two_small_cases_are_left_of_many(candidate: str) -> None:
         assert len(case.rows) <= 2
 
 
-# The mask that one length left behind, and heads that one model did.
+# When a history makes a case fail: a mask is reused for other rows of the same length, or the
+# sharing of heads from a model with another number of them.
 REMEMBERED: dict[str, Callable[[Case, Case], bool]] = {
     "rows": lambda before, case: before.tokens == case.tokens and before.rows != case.rows,
     "heads": lambda before, case: before.kv_heads != case.kv_heads,
 }
 
 
-@pytest.mark.parametrize("what", REMEMBERED)
-def test_of_what_ran_before_as_little_is_left_as_may_be(
-    what: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("memory", REMEMBERED)
+def test_a_history_shrinks_to_one_case_and_both_cases_shrink(
+    memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As above, by what ranks would say."""
+    """Without ranks: a function decides which histories make a case fail."""
     seven = generate(cases(sps=(2,), dps=(1,), dtypes=("fp64",)), 7, 0)
     last = parse("case/1 rows=3:111,4:0111 heads=4/1 layers=2 sp=2 window=3")
-    before = [*seven[:5], parse("case/1 rows=7:1111111 heads=4/4 sp=2"), *seven[5:]]
+    history = [*seven[:5], parse("case/1 rows=7:1111111 heads=4/4 sp=2"), *seven[5:]]
 
-    def on_fresh_ranks(job: Job, _: Session, before: Sequence[Case]) -> Comparison:
-        fails = any(REMEMBERED[what](each, job.case) for each in before)
+    def judge(job: Job, _: Session, history: Sequence[Case]) -> Comparison:
+        fails = any(REMEMBERED[memory](earlier, job.case) for earlier in history)
         verdict = Verdict.DIVERGED if fails else Verdict.EQUAL
-        return comparison_of(job, verdict, against=job.against, before=tuple(before))
+        return comparison_of(job, verdict, against=job.against, before=tuple(history))
 
-    monkeypatch.setattr(shrink_history, "on_fresh_ranks", on_fresh_ranks)
+    monkeypatch.setattr(shrink_history, "judge_on_fresh_ranks", judge)
     session = Session(RankPool(2))
-    seen = on_fresh_ranks(Job(last, locate("native-local"), ITSELF), session, before)
-    rooted = seen.rooted("stale-state", "it remembers")
-    found = shrink_history.shrink_sequence(rooted, session, 60).smallest
+    seen = judge(Job(last, locate("native-local"), ITSELF), session, history)
+    named = seen.rooted("stale-state", "it remembers")
+    found = shrink_history.shrink_with_history(named, session, 60).smallest
     assert found.against == ITSELF
     (first,) = found.before
-    assert REMEMBERED[what](first, found.case)
+    assert REMEMBERED[memory](first, found.case)
     assert first.tokens == found.case.tokens == 2
     assert found.case.layers == 1
     assert found.case.window is None
     assert found.looks[0].why == "it passes unless its ranks ran another case before it"
-    rushed = shrink_history.shrink_sequence(rooted, session, 0)
+    rushed = shrink_history.shrink_with_history(named, session, 0)
     assert not rushed.finished
-    assert rushed.smallest.before == tuple(before)
+    assert rushed.smallest.before == tuple(history)
     assert rushed.smallest.looks[0].why == (
         "it passes unless its ranks ran 8 others before it; fewer may do, but there was no time "
         "to try all of them"
@@ -116,9 +119,9 @@ def test_of_what_ran_before_as_little_is_left_as_may_be(
 LARGE = parse("case/1 rows=6:111111 sp=1")
 
 
-def test_a_failure_is_not_traded_for_rounding() -> None:
-    def judged(case: Case) -> Comparison:
-        used = 2 * MUCH if case.tokens > 3 else 1.5
+def test_a_smaller_case_with_a_far_smaller_error_is_not_taken() -> None:
+    def judge(case: Case) -> Comparison:
+        used = 2 * MOST_ERROR_DROP if case.tokens > 3 else 1.5
         return Comparison(
             case=case,
             candidate="planted",
@@ -126,5 +129,5 @@ def test_a_failure_is_not_traded_for_rounding() -> None:
             keys=(KeyResult("loss", 1, 1, used),),
         )
 
-    found = shrink(judged(LARGE), judged)
+    found = shrink(judge(LARGE), judge)
     assert found.smallest.case.tokens == 4

@@ -1,4 +1,4 @@
-"""Every dangerous situation is told from its neighbour, and generation gets there."""
+"""Every situation is recognised, and generated campaigns are in it often enough."""
 
 from collections import Counter
 
@@ -11,11 +11,11 @@ from harness.generation import cases, generate
 from harness.generation.situations import SITUATIONS, situations_of
 from properties.helpers.commands import options_of
 
-# What `check` generates by default, and how often it has to be in each situation.
+# How many cases a campaign here has, and how many of them at least have to be in each situation.
 CAMPAIGN = 500
 LEAST = 20
 
-# Situation: a case that is in it, and one that just misses it.
+# For each situation, a case that is in it and one that just misses it.
 EXAMPLES = {
     "boundary inside a row, supervised on both sides": ("rows=4:1101", "rows=4:1100"),
     "supervised label on the next rank": ("rows=4:1111", "rows=4:1101"),
@@ -75,20 +75,20 @@ EXAMPLES = {
 }
 
 
-def test_every_situation_has_its_two_examples_and_says_what_it_is_for() -> None:
+def test_every_situation_has_two_examples_and_a_docstring() -> None:
     assert list(EXAMPLES) == list(SITUATIONS)
     assert all(predicate.__doc__ for predicate in SITUATIONS.values())
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_situation_is_seen_where_it_is_and_only_there(name: str) -> None:
+def test_a_situation_is_recognised_only_on_a_case_that_is_in_it(name: str) -> None:
     inside, outside = (parse(f"case/1 {fields}") for fields in EXAMPLES[name])
     assert name in situations_of(inside)
     assert name not in situations_of(outside)
 
 
 def rarely_met(batch: list[Case]) -> dict[str, int]:
-    """Situations that a campaign was not in often enough to have seen anything."""
+    """Return the situations that a campaign met too rarely to have found anything."""
     met = Counter(name for case in batch for name in situations_of(case))
     return {name: met[name] for name in SITUATIONS if met[name] < LEAST}
 
@@ -104,7 +104,7 @@ def test_a_campaign_of_500_cases_is_in_every_situation(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_campaign_that_keeps_out_of_situations_is_told() -> None:
+def test_situations_that_a_narrow_campaign_rarely_meets_are_listed() -> None:
     easy = generate(cases(sps=(2,), dps=(1,), max_rows=1, max_steps=1), CAMPAIGN, 0)
     missed = rarely_met(easy)
     assert {"pad of two or more", "several steps", "dp and sp above 1, and different"} < set(

@@ -1,4 +1,4 @@
-"""What is generated is valid, inside its bounds, the same for a seed, and shrinks to a line."""
+"""Generated cases are valid, inside their bounds, reproducible, and shrink to simple ones."""
 
 import importlib
 import itertools
@@ -22,12 +22,12 @@ SIMPLEST = "case/1 vocab=16 sp=2 dim=4"
 
 
 @given(case=cases(stated=("window=none", "layers=3,1", "model=qwen3", "steps=1", "tied=0")))
-def test_what_is_stated_of_a_field_is_not_drawn(case: Case) -> None:
+def test_a_stated_field_has_one_of_its_stated_values(case: Case) -> None:
     assert (case.window, case.model, case.steps, case.tied) == (None, "qwen3", 1, False)
     assert case.layers in (1, 3)
 
 
-def test_of_what_cannot_be_no_case_is_drawn() -> None:
+def test_no_case_is_drawn_if_stated_fields_allow_none() -> None:
     assert generate(cases(stated=("steps=1",)), 3, seed=0)
     assert generate(cases(stated=("mixed=1",), dtypes=("fp64",)), 3, seed=0) == []
     assert generate(cases(stated=("mixed=1",), dtypes=("bf16",)), 3, seed=0)
@@ -58,21 +58,23 @@ def test_every_case_is_inside_its_bounds(case: Case) -> None:
 
 
 @pytest.mark.slow
-def test_with_wrappers_all_that_goes_with_them_is_drawn_and_without_them_nothing() -> None:
+def test_sync_and_mixed_are_drawn_with_wrappers_only() -> None:
     wrappers: tuple[Wrapper, ...] = ("none", "ddp", "fsdp")
 
-    def around(**bounds: Any) -> set[tuple[str, str, bool]]:
+    def wrappings(**bounds: Any) -> set[tuple[str, str, bool]]:
         drawn = generate(cases(**bounds), 200, 0)
         return {(case.wrapper, case.sync, case.mixed) for case in drawn}
 
     syncs = ("last", "each")
-    every = set(itertools.product(wrappers, syncs, (False, True)))
-    assert around(dtypes=("bf16",), wrappers=wrappers) == every
-    assert around(dtypes=("fp64",), wrappers=("ddp",)) == {("ddp", sync, False) for sync in syncs}
-    assert around(dtypes=("fp64", "bf16")) == {("none", "last", False)}
+    expected = set(itertools.product(wrappers, syncs, (False, True)))
+    assert wrappings(dtypes=("bf16",), wrappers=wrappers) == expected
+    assert wrappings(dtypes=("fp64",), wrappers=("ddp",)) == {
+        ("ddp", sync, False) for sync in syncs
+    }
+    assert wrappings(dtypes=("fp64", "bf16")) == {("none", "last", False)}
 
 
-def test_other_kernels_are_drawn_where_they_are_asked_for() -> None:
+def test_only_the_requested_kernels_are_drawn() -> None:
     for kernels in (("varlen",), ("eager", "flash")):
         drawn = generate(cases(kernels=kernels, dtypes=("bf16",)), 50, 0)
         assert {case.kernel for case in drawn} == set(kernels)
@@ -85,7 +87,7 @@ def test_a_row_and_a_mesh_are_inside_their_bounds(row: Row, mesh: tuple[int, int
 
 
 @given(st.data())
-def test_every_model_can_be_shared_by_its_ranks(data: st.DataObject) -> None:
+def test_every_number_of_ranks_can_share_the_models_drawn_for_it(data: st.DataObject) -> None:
     sp = data.draw(st.integers(1, 8))
     fields = data.draw(models(sp, max_layers=2))
     assert Case(rows=(Row("1"),), sp=sp, **fields).layers <= 2
@@ -98,7 +100,7 @@ def test_a_seed_gives_the_same_distinct_cases_every_time() -> None:
     assert once != generate(cases(), 100, 6)
 
 
-def test_a_space_that_is_used_up_ends_the_search() -> None:
+def test_drawing_ends_when_a_strategy_has_no_more_cases() -> None:
     few = st.sampled_from([parse(f"{SIMPLEST} rows=1:1 seed={seed}") for seed in range(7)])
     assert len(generate(few, 100, 0)) == 7
 
@@ -129,7 +131,7 @@ def test_steering_leads_into_more_situations() -> None:
     assert situations_met(steered=True) > 1.1 * situations_met(steered=False)
 
 
-def test_a_seed_means_the_same_whatever_else_is_loaded(
+def test_a_seed_gives_the_same_cases_whatever_modules_are_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = generate(cases(), 100, 5)
@@ -140,6 +142,7 @@ def test_a_seed_means_the_same_whatever_else_is_loaded(
     assert generate(cases(), 100, 5) == before
 
 
+# For each planted bug, the cases on which it fails, and the simplest of them.
 PLANTED: dict[str, tuple[Callable[[Case], bool], str]] = {
     "a label lost at a cut": (
         lambda case: plan(case).live_boundary_labels(case) > 0,
@@ -165,6 +168,6 @@ PLANTED: dict[str, tuple[Callable[[Case], bool], str]] = {
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", PLANTED)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
-def test_what_fails_shrinks_to_what_it_takes(name: str, seed: int) -> None:
+def test_a_failing_case_shrinks_to_the_simplest_one_that_fails(name: str, seed: int) -> None:
     fails, wanted = PLANTED[name]
     assert find(cases(), fails, random=Random(seed)) == parse(f"{SIMPLEST} {wanted}")

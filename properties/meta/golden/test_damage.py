@@ -1,4 +1,4 @@
-"""A store that is not what it was says so, in one sentence each, and stays as it is."""
+"""Every damage of a store is named in one sentence, and nothing in the store is changed."""
 
 import json
 import os
@@ -24,7 +24,8 @@ FUZZED = 5_000
 COUNTS = pytest.mark.parametrize("count", [FUZZED, pytest.param(100_000, marks=pytest.mark.long)])
 
 
-def of_header(data: bytes) -> dict[str, Any]:
+def header_of(data: bytes) -> dict[str, Any]:
+    """Return the JSON header of a safetensors file."""
     record: dict[str, Any] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return record
 
@@ -47,9 +48,9 @@ def without_a_tensor(folder: Path) -> None:
     data = (folder / TENSORS).read_bytes()
     tensors = safetensors.numpy.load(data)
     del tensors["grad.head"]
-    changed = safetensors.numpy.save(tensors, of_header(data)["__metadata__"])
+    changed = safetensors.numpy.save(tensors, header_of(data)["__metadata__"])
     (folder / TENSORS).write_bytes(changed)
-    # Whoever does that by hand will put the new digest into the manifest, too.
+    # The digest fits, so that only the missing tensor is left to be found.
     manifest = (folder / FILE).read_text().replace(sha256(data), sha256(changed))
     (folder / FILE).write_text(manifest)
 
@@ -101,7 +102,7 @@ def with_a_pipe(folder: Path) -> None:
     os.mkfifo(folder / TENSORS)
 
 
-SAID: dict[Callable[[Path], None], str] = {
+SENTENCES: dict[Callable[[Path], None], str] = {
     flipped: f"{TENSORS}: its SHA-256 is ",
     truncated: f"{TENSORS}: is not a whole safetensors file",
     without_its_header: f"{TENSORS}: is cut off after 40 bytes",
@@ -121,34 +122,34 @@ SAID: dict[Callable[[Path], None], str] = {
 
 @pytest.mark.slow(but=10)
 @pytest.mark.parametrize("command", ["verify", "diff", "generate", "list"])
-@pytest.mark.parametrize("damage", SAID, ids=lambda damage: damage.__name__)
-def test_a_damage_is_named_and_nothing_is_rewritten(
+@pytest.mark.parametrize("damage", SENTENCES, ids=lambda damage: damage.__name__)
+def test_a_damage_is_named_and_no_file_is_changed(
     damage: Callable[[Path], None],
     command: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("harness.commands.golden.look.open_pool", no_ranks)
+    monkeypatch.setattr("harness.commands.golden.look.open_pool", fail_on_ranks)
     folder = tmp_path / "golden"
     stored_in(folder)
     damage(folder)
     before = on_disk(folder)
     assert main(["golden", command, "--store", str(folder)]) == DAMAGED
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     if damage is without_a_manifest and command == "generate":
-        # Without a manifest it begins anew, and only from vectors.
-        assert "manifest.json is missing, and there is more than vectors" in said
+        # Without a manifest, `generate` makes a store from nothing but vectors.
+        assert "manifest.json is missing, and there is more than vectors" in errors
     else:
-        assert f"harness: {SAID[damage]}" in said
+        assert f"harness: {SENTENCES[damage]}" in errors
     assert on_disk(folder) == before
 
 
-def no_ranks(*_: object) -> None:
+def fail_on_ranks(*_: object) -> None:
     raise AssertionError("a damaged store must be refused before any rank starts")
 
 
-def test_a_store_that_is_not_there_is_refused(
+def test_a_folder_that_does_not_exist_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["golden", "verify", "--store", str(tmp_path / "none")]) == DAMAGED
@@ -161,10 +162,10 @@ def test_a_store_that_is_not_there_is_refused(
 def test_mutated_files_are_read_or_refused_in_one_sentence(
     file: str, parse: Callable[[str, bytes], object], count: int
 ) -> None:
-    whole, random = files(), Random(0)
+    content, random = files()[file], Random(0)
     seen = fuzz(
-        lambda data: one_sentence(lambda: parse("two-rows", data)),
-        (mutant(whole[file], whole[file], random) for _ in range(count)),
+        lambda data: require_one_sentence(lambda: parse("two-rows", data)),
+        (mutant(content, content, random) for _ in range(count)),
         BadGolden,
         count,
     )
@@ -174,8 +175,7 @@ def test_mutated_files_are_read_or_refused_in_one_sentence(
 
 @COUNTS
 def test_mutated_manifests_are_read_or_refused_in_one_sentence(count: int) -> None:
-    whole, random = files(), Random(0)
-    text = whole[FILE]
+    text, random = files()[FILE], Random(0)
     for _ in range(count):
         _, damages = examine({FILE: mutant(text, text, random)})
         assert damages
@@ -183,7 +183,8 @@ def test_mutated_manifests_are_read_or_refused_in_one_sentence(count: int) -> No
             assert "\n" not in str(damage)
 
 
-def one_sentence(read: Callable[[], object]) -> None:
+def require_one_sentence(read: Callable[[], object]) -> None:
+    """Raise `ValueError` if the refusal has several lines; let the refusal through otherwise."""
     try:
         read()
     except BadGolden as error:
@@ -193,17 +194,14 @@ def one_sentence(read: Callable[[], object]) -> None:
 
 
 def mutant(data: bytes, other: bytes, random: Random) -> bytes:
-    """A few bytes changed, mostly where a file of tensors has its header."""
+    """Return a file with a few bytes changed, in a file of tensors mostly in its header."""
     head = 8 + int.from_bytes(data[:8], "little") if data[:1] != b"{" else len(data)
     if random.random() < 0.1:
         head = len(data)
-    text, lent = data[:head].decode("latin-1"), other[:head].decode("latin-1")
-    changed = (
-        mutate(text[8:], lent[8:], random) if head < len(data) else mutate(text, lent, random)
-    )
+    text, donor = data[:head].decode("latin-1"), other[:head].decode("latin-1")
     if head == len(data):
-        return changed.encode("latin-1")
-    body = changed.encode("latin-1")
+        return mutate(text, donor, random).encode("latin-1")
+    body = mutate(text[8:], donor[8:], random).encode("latin-1")
     return len(body).to_bytes(8, "little") + body + data[head:]
 
 
@@ -218,12 +216,12 @@ def test_the_fuzz_notices_a_reader_that_trusts_its_input() -> None:
         )
 
 
-def test_a_header_has_one_entry_since_more_would_come_in_any_order() -> None:
+def test_the_metadata_of_a_file_has_one_entry_because_several_have_no_order() -> None:
     data = files()[TENSORS]
-    assert list(of_header(data)["__metadata__"]) == [ENTRY]
+    assert list(header_of(data)["__metadata__"]) == [ENTRY]
 
 
-def test_a_manifest_of_a_name_that_leads_elsewhere_is_refused() -> None:
+def test_a_manifest_with_a_path_for_a_name_is_refused() -> None:
     entry = Listed("0" * 64, "0" * 64, "unknown", "")
     _, (damage,) = examine({FILE: manifest_text({"../../etc/passwd": entry})})
     assert "a name has a-z, 0-9 and - only" in str(damage)

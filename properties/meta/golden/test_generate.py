@@ -1,4 +1,4 @@
-"""Goldens are made the same each time, keep their bits, and change their meaning only if told."""
+"""Goldens keep their bytes when they are made again, and change only if the user accepts it."""
 
 import json
 import shutil
@@ -17,8 +17,8 @@ from properties.helpers.full import full_disk
 from properties.helpers.stores import CASES, on_disk, stored_in
 from properties.helpers.traces import scaled
 
-# The references differ by the same: as if the definition had changed, or a processor.
-Change = Callable[[float], None]
+# Multiplies what both references compute, as if a processor or the definition had changed.
+ScaleReferences = Callable[[float], None]
 
 
 @pytest.fixture
@@ -28,15 +28,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def references_times(monkeypatch: pytest.MonkeyPatch) -> Change:
-    def change(times: float) -> None:
-        def off(case: Case, *_: object) -> Trace:
-            return scaled(compute(case), times)
+def scale_references(monkeypatch: pytest.MonkeyPatch) -> ScaleReferences:
+    def scale(factor: float) -> None:
+        def compute_scaled(case: Case, *_: object) -> Trace:
+            return scaled(compute(case), factor)
 
-        monkeypatch.setattr("harness.golden.generate.compute", off)
-        monkeypatch.setattr("harness.golden.generate.rowwise", off)
+        monkeypatch.setattr("harness.golden.generate.compute", compute_scaled)
+        monkeypatch.setattr("harness.golden.generate.rowwise", compute_scaled)
 
-    return change
+    return scale
 
 
 def golden(command: str, folder: Path, *options: str) -> int:
@@ -50,23 +50,23 @@ def test_generating_again_changes_no_byte(folder: Path) -> None:
     assert on_disk(folder) == before
 
 
-def test_from_nothing_but_vectors_it_makes_the_same_bytes(folder: Path) -> None:
+def test_generating_from_nothing_but_vectors_gives_the_same_bytes_twice(folder: Path) -> None:
     assert golden("generate", folder, "--accept") == 0
     shutil.rmtree(folder / "tensors")
     (folder / FILE).unlink()
     assert golden("generate", folder) == 0
-    once = {path: data for path, (data, _) in on_disk(folder).items()}
+    first = {path: data for path, (data, _) in on_disk(folder).items()}
     shutil.rmtree(folder / "tensors")
     (folder / FILE).unlink()
     assert golden("generate", folder) == 0
-    assert {path: data for path, (data, _) in on_disk(folder).items()} == once
+    assert {path: data for path, (data, _) in on_disk(folder).items()} == first
 
 
-def test_last_bits_that_move_stay_as_they_were(
-    folder: Path, references_times: Change, capsys: pytest.CaptureFixture[str]
+def test_bits_that_drift_are_stored_only_if_accepted(
+    folder: Path, scale_references: ScaleReferences, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = on_disk(folder)
-    references_times(1 + 4e-16)
+    scale_references(1 + 4e-16)
     assert golden("generate", folder) == 0
     assert on_disk(folder) == before
     assert "two-rows: environment drift: " in capsys.readouterr().out
@@ -75,23 +75,25 @@ def test_last_bits_that_move_stay_as_they_were(
 
 
 @pytest.mark.parametrize("options", [[], ["--accept"], ["--reason", "I want to"]])
-def test_another_meaning_is_refused_unless_it_is_accepted_with_a_reason(
+def test_a_semantic_change_is_refused_unless_it_is_accepted_with_a_reason(
     options: list[str],
     folder: Path,
-    references_times: Change,
+    scale_references: ScaleReferences,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = on_disk(folder)
-    references_times(1 + 1e-9)
+    scale_references(1 + 1e-9)
     assert golden("generate", folder, *options) == 1
-    said = capsys.readouterr().out
-    assert "two-rows: semantic change: " in said
-    assert "3 goldens would change their meaning; nothing is written" in said
+    output = capsys.readouterr().out
+    assert "two-rows: semantic change: " in output
+    assert "3 goldens would change their meaning; nothing is written" in output
     assert on_disk(folder) == before
 
 
-def test_an_accepted_change_keeps_its_reason(folder: Path, references_times: Change) -> None:
-    references_times(2.0)
+def test_the_reason_of_an_accepted_change_is_stored(
+    folder: Path, scale_references: ScaleReferences
+) -> None:
+    scale_references(2.0)
     assert golden("generate", folder, "--accept", "--reason", "the loss was halved") == 0
     listed = json.loads((folder / FILE).read_text())["goldens"]
     assert {entry["reason"] for entry in listed.values()} == {"the loss was halved"}
@@ -99,27 +101,27 @@ def test_an_accepted_change_keeps_its_reason(folder: Path, references_times: Cha
 
 
 @pytest.mark.parametrize(
-    ("times", "status", "said"),
+    ("factor", "status", "message"),
     [
         (1.0, 0, "3 of 3 goldens come out the same in every bit"),
         (1 + 4e-16, 0, "environment drift"),
         (1 + 1e-12, 1, "semantic change"),
     ],
 )
-def test_diff_tells_drift_from_a_change_of_meaning(
-    times: float,
+def test_diff_distinguishes_drift_from_a_semantic_change(
+    factor: float,
     status: int,
-    said: str,
+    message: str,
     folder: Path,
-    references_times: Change,
+    scale_references: ScaleReferences,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    references_times(times)
+    scale_references(factor)
     assert golden("diff", folder) == status
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
-def test_two_references_that_disagree_make_no_golden(
+def test_no_golden_is_made_if_two_references_disagree(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("harness.golden.generate.rowwise", lambda _: Trace())
@@ -128,7 +130,7 @@ def test_two_references_that_disagree_make_no_golden(
     assert "new: the padded reference and the row-wise one differ" in capsys.readouterr().err
 
 
-def test_what_is_added_is_listed_and_whole(
+def test_an_added_golden_is_whole_and_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "fresh"
@@ -147,7 +149,7 @@ def test_what_is_added_is_listed_and_whole(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "refusal"),
     [
         (["Bad_Name", "case/1 rows=2:11 sp=1", "--comment", "x"], "NAME=Bad_Name: use a-z"),
         (["ok", "case/1 rows=2:12 sp=1", "--comment", "x"], "rows"),
@@ -163,12 +165,12 @@ def test_what_is_added_is_listed_and_whole(
         ),
     ],
 )
-def test_what_cannot_be_added_is_refused_and_nothing_is_written(
-    words: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_name_case_or_option_of_add_is_refused_and_nothing_is_written(
+    words: list[str], refusal: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = on_disk(folder)
     assert golden("add", folder, *words) == 2
-    assert said in capsys.readouterr().err
+    assert refusal in capsys.readouterr().err
     assert on_disk(folder) == before
 
 
@@ -182,14 +184,14 @@ def test_what_cannot_be_added_is_refused_and_nothing_is_written(
 def test_on_a_full_disk_a_store_stays_as_it_was_and_no_draft_is_left(
     command: tuple[str, ...],
     folder: Path,
-    references_times: Change,
+    scale_references: ScaleReferences,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    references_times(1.5)
+    scale_references(1.5)
     before = on_disk(folder)
     with full_disk():
         assert main(["golden", *command, "--store", str(folder)]) == 4
-    said = f"store={folder}: cannot be written: File too large; nothing in it was changed"
-    assert capsys.readouterr().err == f"harness: {said}\n"
+    refusal = f"store={folder}: cannot be written: File too large; nothing in it was changed"
+    assert capsys.readouterr().err == f"harness: {refusal}\n"
     assert on_disk(folder) == before
     assert not list(folder.glob(".*"))

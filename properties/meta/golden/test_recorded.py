@@ -1,4 +1,4 @@
-"""What one device computed tells drift of its environment from a change of meaning."""
+"""Recorded goldens distinguish another environment from another result."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ GRADIENTS = PLANTED / "gradients.py"
 
 @pytest.fixture
 def folder(tmp_path: Path, harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of what native-local computes in bf16 on this machine."""
+    """Return a folder with what native-local computes in bf16 on this machine."""
     monkeypatch.setattr(
         "harness.commands.golden.recorded.open_pool",
         lambda *_: contextlib.nullcontext(harness_pool),
@@ -36,43 +36,44 @@ def folder(tmp_path: Path, harness_pool: RankPool, monkeypatch: pytest.MonkeyPat
     return tmp_path / "bf16"
 
 
-def verified(
+def verify(
     folder: Path, capsys: pytest.CaptureFixture[str], *words: str
 ) -> tuple[int, dict[str, str]]:
+    """Return the exit status, and by golden what changed and why."""
     capsys.readouterr()
     status = main(["golden", "verify", "--store", str(folder), "--json", *words])
     found = json.loads(capsys.readouterr().out)["goldens"]
     return status, {each["name"]: f"{each['change']}: {each['why']}" for each in found}
 
 
-def test_on_the_same_device_every_bit_is_the_same(
+def test_nothing_changes_on_the_same_device(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, found = verified(folder, capsys)
+    status, found = verify(folder, capsys)
     assert status == 0
     assert found == dict.fromkeys(("a-window", "two-rows", "two-steps"), "none: ")
 
 
-def test_from_another_environment_no_bits_are_compared(
+def test_bits_from_another_environment_are_not_compared(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made_otherwise(folder, torch="1.0", gpu="an old one")
-    status, found = verified(folder, capsys)
+    status, found = verify(folder, capsys)
     assert status == 0
     for why in found.values():
         assert why.startswith("environment drift: torch 1.0 -> ")
         assert why.endswith("gpu an old one -> none")
 
 
-# The other dialect orders its sums in another way.
+# The other dialect sums in another order, so its bits differ within the budget.
 @pytest.mark.slow
-@pytest.mark.parametrize("now", ["native-gather", f"{GRADIENTS}:A_HUNDREDTH_MORE"])
-def test_other_bits_where_nothing_around_them_changed_are_no_drift(
-    now: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("candidate", ["native-gather", f"{GRADIENTS}:A_HUNDREDTH_MORE"])
+def test_other_bits_in_an_unchanged_environment_count_as_changed(
+    candidate: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made_otherwise(folder, **{CANDIDATE: now})
+    made_otherwise(folder, **{CANDIDATE: candidate})
     pages = tmp_path / "pages"
-    status, found = verified(folder, capsys, "--candidate", now, "--report", str(pages))
+    status, found = verify(folder, capsys, "--candidate", candidate, "--report", str(pages))
     assert status == 1
     assert re.fullmatch(
         r"changed: \S+: \d+ of \d+ elements are not identical; 4 runs here agree in every bit, "
@@ -82,43 +83,42 @@ def test_other_bits_where_nothing_around_them_changed_are_no_drift(
     assert '<p class="verdict vDIVERGED">' in (pages / "goldens.html").read_text()
 
 
-def test_what_differs_from_run_to_run_is_not_taken_for_a_change(
+def test_a_step_whose_runs_differ_is_not_repeatable_and_not_changed(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Twice the same by chance, and then it is seen.
-    now = f"{GRADIENTS}:EVERY_THIRD_TIME_MORE"
-    made_otherwise(folder, **{CANDIDATE: now})
-    status, found = verified(folder, capsys, "--candidate", now)
+    # Two runs of it agree, and the third shows that they differ.
+    candidate = f"{GRADIENTS}:EVERY_THIRD_TIME_MORE"
+    made_otherwise(folder, **{CANDIDATE: candidate})
+    status, found = verify(folder, capsys, "--candidate", candidate)
     assert status == 0
     assert found["two-rows"].startswith("not repeatable: two runs here differ, so no bits are ")
 
 
-def test_what_left_its_budget_is_a_change_of_meaning(
+def test_a_result_outside_its_budget_is_a_semantic_change(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made_otherwise(folder, torch="1.0", **{CANDIDATE: "mutants.B101"})
-    status, found = verified(folder, capsys, "--report", str(tmp_path / "pages"))
+    status, found = verify(folder, capsys, "--report", str(tmp_path / "pages"))
     assert status == 1
     assert found["two-rows"].startswith("semantic change: torch 1.0 -> ")
-    told = (tmp_path / "pages" / "goldens.html").read_text()
-    page = re.search(r'href="([^"]+)">two-rows<', told)
+    goldens_page = (tmp_path / "pages" / "goldens.html").read_text()
+    page = re.search(r'href="([^"]+)">two-rows<', goldens_page)
     assert page is not None
     assert "mutants.B101" in (tmp_path / "pages" / page[1]).read_text()
 
 
-def test_code_that_a_store_names_is_not_run_unless_somebody_asks_for_it(
+def test_code_that_a_store_names_runs_only_if_the_user_names_it_too(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     payload = tmp_path / "payload.py"
     payload.write_text("raise AssertionError('it was run')")
     made_otherwise(folder, candidate=f"{payload}:X")
-    verify = ["golden", "verify", "--store", str(folder)]
-    assert main(verify) == 2
+    assert main(["golden", "verify", "--store", str(folder)]) == 2
     assert f"{payload}:X, whose code is not run unasked" in capsys.readouterr().err
     assert vouched_for(f"{payload}:X", "a store", [f"{payload}:X"]) == f"{payload}:X"
 
 
-def test_a_store_of_both_kinds_is_refused(
+def test_a_store_with_recorded_and_other_goldens_is_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded, _ = examine(Store(folder).files())
@@ -131,7 +131,7 @@ def test_a_store_of_both_kinds_is_refused(
 
 
 @pytest.mark.parametrize("command", ["generate", "diff"])
-def test_an_oracle_is_not_made_of_it(
+def test_generate_and_diff_refuse_recorded_goldens(
     command: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = on_disk(folder)
@@ -140,7 +140,7 @@ def test_an_oracle_is_not_made_of_it(
     assert on_disk(folder) == before
 
 
-def test_a_folder_that_holds_something_is_not_written_to(
+def test_recording_into_a_folder_that_is_not_empty_is_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--store", str(tmp_path / "golden"), "--out", str(folder)]
@@ -148,12 +148,12 @@ def test_a_folder_that_holds_something_is_not_written_to(
     assert "is not empty; name a new folder" in capsys.readouterr().err
 
 
-def test_what_a_short_format_cannot_judge_is_left_out_by_name(
+def test_goldens_that_cannot_be_judged_or_run_are_left_out_with_the_reason(
     harness_pool: RankPool,
 ) -> None:
     goldens, _ = examine(Store(PLACE).files())
     chosen = {name: goldens[name] for name in ("uneven-mesh", "one-target")}
-    # A step so large that bf16 loses track of it.
+    # Its optimizer step is so large that the result cannot be judged in bf16.
     case = parse(
         "case/1 rows=10:0111000110:left ids=[4,4,7,5,2,3,22,10,22,6] layers=2 sp=1 dim=12 "
         "tied=1 loss=row-mean pad=1 steps=2 seed=1714"
@@ -168,7 +168,7 @@ def test_what_a_short_format_cannot_judge_is_left_out_by_name(
     assert left_out["uneven-mesh"] == "needs 6 ranks"
 
 
-def test_a_candidate_that_is_wrong_is_not_recorded(harness_pool: RankPool) -> None:
+def test_a_wrong_candidate_is_not_recorded(harness_pool: RankPool) -> None:
     goldens, _ = examine(Store(PLACE).files())
     wrong = {"one-target": goldens["one-target"]}
     with pytest.raises(BadGolden, match=r"one-target: mutants\.B16 is DIVERGED on case/1"):

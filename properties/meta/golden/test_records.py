@@ -1,4 +1,4 @@
-"""What a file of a store says of itself is refused with its field, where it cannot be so."""
+"""A wrong field in a file of a store is named in the refusal."""
 
 import json
 from collections.abc import Callable
@@ -12,30 +12,33 @@ from harness.golden.manifest import FILE
 from harness.golden.tensors import ENTRY, parse_tensors
 from harness.golden.vector import parse_vector
 from properties.helpers.stores import files
-from properties.meta.golden.test_damage import TENSORS, VECTOR, of_header
+from properties.meta.golden.test_damage import TENSORS, VECTOR, header_of
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "refusal"),
     [
-        (lambda one: one.update(vector="0" * 63), "vector: expected `str` matching regex '^[0-9a"),
-        (lambda one: one.update(tensors="0" * 64 + "\n"), "tensors: expected `str` matching"),
-        (lambda one: one.update(commit=3), "commit: expected `str`, got `int`"),
-        (lambda one: one.pop("reason"), "reason: is missing"),
-        (lambda one: one.update(more=""), "more: is not known"),
+        (
+            lambda line: line.update(vector="0" * 63),
+            "vector: expected `str` matching regex '^[0-9a",
+        ),
+        (lambda line: line.update(tensors="0" * 64 + "\n"), "tensors: expected `str` matching"),
+        (lambda line: line.update(commit=3), "commit: expected `str`, got `int`"),
+        (lambda line: line.pop("reason"), "reason: is missing"),
+        (lambda line: line.update(more=""), "more: is not known"),
     ],
 )
-def test_a_line_of_a_manifest_that_is_none_is_told_by_its_golden_and_field(
-    change: Callable[[dict[str, Any]], object], said: str
+def test_a_wrong_line_of_a_manifest_is_refused_with_its_golden_and_field(
+    change: Callable[[dict[str, Any]], object], refusal: str
 ) -> None:
     manifest = json.loads(files()[FILE])
     change(manifest["goldens"]["two-rows"])
     _, (damage,) = examine({FILE: json.dumps(manifest).encode()})
-    assert str(damage).startswith(f"{FILE}: goldens.two-rows.{said}")
+    assert str(damage).startswith(f"{FILE}: goldens.two-rows.{refusal}")
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "refusal"),
     [
         ({"name": "three-rows"}, "name='three-rows': must be the file's name"),
         ({"comment": 3}, "comment: expected `str`, got `int`"),
@@ -45,18 +48,18 @@ def test_a_line_of_a_manifest_that_is_none_is_told_by_its_golden_and_field(
         ({"format": "vector/2"}, "format='vector/2': this version reads 'vector/1'"),
     ],
 )
-def test_a_vector_that_is_none_is_told_by_its_field(change: dict[str, Any], said: str) -> None:
+def test_a_wrong_vector_is_refused_with_its_field(change: dict[str, Any], refusal: str) -> None:
     record = json.loads(files()[VECTOR])
     with pytest.raises(BadGolden) as refused:
         parse_vector("two-rows", json.dumps(record | change).encode())
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(refusal)
     del record["source"]
     with pytest.raises(BadGolden, match=r"^source: is missing$"):
         parse_vector("two-rows", json.dumps(record).encode())
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "refusal"),
     [
         ({"name": "three-rows"}, "name='three-rows': must be the file's name"),
         ({"keys": "loss"}, "keys: expected `array`, got `str`"),
@@ -65,10 +68,10 @@ def test_a_vector_that_is_none_is_told_by_its_field(change: dict[str, Any], said
         ({"more": 1}, "more: is not known"),
     ],
 )
-def test_a_header_that_is_none_is_told_by_its_field(change: dict[str, Any], said: str) -> None:
+def test_a_wrong_header_is_refused_with_its_field(change: dict[str, Any], refusal: str) -> None:
     data = files()[TENSORS]
-    header = json.loads(of_header(data)["__metadata__"][ENTRY]) | change
+    header = json.loads(header_of(data)["__metadata__"][ENTRY]) | change
     changed = safetensors.numpy.save(safetensors.numpy.load(data), {ENTRY: json.dumps(header)})
     with pytest.raises(BadGolden) as refused:
         parse_tensors("two-rows", changed)
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(refusal)

@@ -1,4 +1,4 @@
-"""A store is the old one or the new one, at whatever moment its writer dies."""
+"""A store is read and written whole, also if a writer is killed or several work at once."""
 
 import fcntl
 import sys
@@ -20,17 +20,19 @@ from properties.helpers.wait import PATIENCE
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+def test_a_writer_killed_at_any_moment_leaves_the_old_store_or_the_new_one(
+    tmp_path: Path,
+) -> None:
     run = ran(sys.executable, "-m", "properties.helpers.killed", tmp_path / "golden")
     assert run.returncode == 0, run.stderr
     found = Counter(run.stdout.splitlines())
     assert set(found) == {"old", "new"}, run.stdout
-    # Three vectors, three files of tensors, the manifest; each is written, and each is moved.
+    # Three vectors, three files of tensors and the manifest are each written, and then moved.
     assert sum(found.values()) > 14
     assert min(found.values()) > 5
 
 
-def test_what_a_killed_writer_had_begun_is_gone_with_the_next(tmp_path: Path) -> None:
+def test_the_next_writer_removes_the_draft_of_a_killed_one(tmp_path: Path) -> None:
     store = stored_in(tmp_path)
     (tmp_path / ".draft-left" / "vectors").mkdir(parents=True)
     (tmp_path / ".draft-left" / "vectors" / "half.json").write_text("{")
@@ -39,31 +41,31 @@ def test_what_a_killed_writer_had_begun_is_gone_with_the_next(tmp_path: Path) ->
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_reader_waits_for_the_writer_and_sees_all(
+def test_a_reader_waits_for_a_writer_and_then_sees_all_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = stored_in(tmp_path)
     other = {name: data + b" " for name, data in files().items()}
-    half_done, waits = threading.Event(), threading.Event()
+    half_written, reader_waits = threading.Event(), threading.Event()
 
-    def committed(place: Path, changed: dict[str, bytes]) -> None:
+    def write_and_pause(place: Path, changed: dict[str, bytes]) -> None:
         write_folder(place, changed)
-        half_done.set()
-        assert waits.wait(PATIENCE)
+        half_written.set()
+        assert reader_waits.wait(PATIENCE)
 
-    monkeypatch.setattr("harness.golden.store.write_folder", committed)
-    # What a reader does that finds it held.
-    monkeypatch.setattr("harness.golden.store.time.sleep", lambda _: waits.set())
-    with ThreadPoolExecutor(1) as writing:
-        written = writing.submit(store.write, other)
-        assert half_done.wait(PATIENCE)
+    monkeypatch.setattr("harness.golden.store.write_folder", write_and_pause)
+    # A reader sleeps when it finds the store locked.
+    monkeypatch.setattr("harness.golden.store.time.sleep", lambda _: reader_waits.set())
+    with ThreadPoolExecutor(1) as writer:
+        writing = writer.submit(store.write, other)
+        assert half_written.wait(PATIENCE)
         seen = store.files()
-        written.result()
-    assert waits.is_set()
+        writing.result()
+    assert reader_waits.is_set()
     assert seen == other
 
 
-def test_who_holds_a_store_for_too_long_is_not_waited_for(
+def test_a_reader_gives_up_if_the_store_is_locked_for_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.golden.store.PATIENCE", 0.1)
@@ -83,39 +85,39 @@ def test_a_file_too_large_to_be_a_golden_is_not_read(tmp_path: Path) -> None:
         store.files()
 
 
-def test_of_three_who_add_at_once_none_is_lost(
+def test_three_goldens_that_are_added_at_once_are_all_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored_in(tmp_path)
-    together, make = threading.Barrier(3), generate.make
+    barrier, make = threading.Barrier(3), generate.make
 
-    def made_together(*given: Any) -> Golden:
-        # All have seen the store as it was before any of them writes.
-        together.wait(60)
-        return make(*given)
+    def make_together(*arguments: Any) -> Golden:
+        # All three have read the store before the first of them writes.
+        barrier.wait(60)
+        return make(*arguments)
 
-    monkeypatch.setattr(generate, "make", made_together)
+    monkeypatch.setattr(generate, "make", make_together)
     names = ("first", "second", "third")
     add = ["golden", "add", "--store", str(tmp_path), "--comment", "It is small."]
-    with ThreadPoolExecutor(3) as adding:
-        statuses = list(adding.map(lambda name: main([*add, name, CASES["a-window"]]), names))
+    with ThreadPoolExecutor(3) as threads:
+        statuses = list(threads.map(lambda name: main([*add, name, CASES["a-window"]]), names))
     assert statuses == [0, 0, 0]
     goldens, damages = examine(Store(tmp_path).files())
     assert damages == []
     assert set(goldens) == {*CASES, *names}
 
 
-def test_who_generates_does_not_undo_what_was_added_meanwhile(
+def test_generate_refuses_to_overwrite_what_was_added_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, remake = stored_in(tmp_path), generate.remake
 
-    def remade_meanwhile(*given: Any, **named: Any) -> Any:
-        remade = remake(*given, **named)
+    def remake_while_another_adds(*arguments: Any, **options: Any) -> Any:
+        remade = remake(*arguments, **options)
         store.write({**files(), "vectors/late.json": b"{}"})
         return replace(remade, written=list(remade.goldens))
 
-    monkeypatch.setattr(generate, "remake", remade_meanwhile)
+    monkeypatch.setattr(generate, "remake", remake_while_another_adds)
     assert main(["golden", "generate", "--store", str(tmp_path)]) == 4
     assert "somebody else has changed the store meanwhile" in capsys.readouterr().err
     assert "vectors/late.json" in store.files()

@@ -1,4 +1,4 @@
-"""What `golden verify` says of a verification."""
+"""The results of `golden verify`: verdicts, gaps, leanings, and parts that add up."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from harness.compare import Comparison, KeyResult, unsupported
 from harness.compare.budget import LEAN_LEAST
 from harness.golden.own import CANDIDATE
 from harness.golden.table import show_verified
-from harness.golden.verify import Asked, Verified, verify
+from harness.golden.verify import GoldenJob, Verified, verify
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
@@ -29,32 +29,32 @@ CASE = parse("case/1 rows=3:111 sp=2")
 
 
 @pytest.mark.parametrize(
-    ("runs", "said"),
+    ("runs", "reason"),
     [
         ([unsupported(CASE, "mine", "not on a Wednesday")] * 2, "every run was refused"),
         ([], "no golden fits so many ranks"),
     ],
 )
-def test_a_verification_of_nothing_is_a_fault_and_says_why(
-    runs: list[Comparison], said: str
+def test_a_verification_of_nothing_is_a_fault_with_a_reason(
+    runs: list[Comparison], reason: str
 ) -> None:
     verified, output = Verified(goldens=1), io.StringIO()
     for run in runs:
         verified.add("one", run)
     show_verified(verified, {}, Console(file=output, width=200))
-    assert f"FAULT: {said}" in output.getvalue()
+    assert f"FAULT: {reason}" in output.getvalue()
     assert verified.verdict is Verdict.FAULT
-    assert any(said in what for what in verified.record()["unexamined"])
+    assert any(reason in gap for gap in verified.record()["unexamined"])
 
 
-def test_where_something_was_examined_nothing_is_said_of_it() -> None:
+def test_nothing_is_reported_as_unexamined_if_a_run_was_judged() -> None:
     verified = Verified(goldens=1)
     verified.add("one", Comparison(case=CASE, candidate="mine", verdict=Verdict.EQUAL))
     verified.add("two", unsupported(CASE, "mine", "not on a Wednesday"))
     assert verified.unexamined == []
 
 
-def test_what_is_off_by_the_same_in_every_run_is_no_pass() -> None:
+def test_a_tensor_that_is_off_by_the_same_in_every_run_diverges() -> None:
     right, wrong = Verified(goldens=1), Verified(goldens=1)
     case = replace(CASE, dtype="bf16")
     for number in range(LEAN_LEAST):
@@ -69,8 +69,8 @@ def test_what_is_off_by_the_same_in_every_run_is_no_pass() -> None:
     assert "too little for one: mine: grad.head is 1.01 of the reference's" in output.getvalue()
 
 
-def as_read(verified: Verified) -> Verified:
-    """As another process has it."""
+def sent(verified: Verified) -> Verified:
+    """Return a part as another process reads it."""
     return Verified.from_part(json.loads(json.dumps(verified.part())))
 
 
@@ -94,7 +94,7 @@ def test_parts_of_a_verification_add_up_to_the_whole() -> None:
             each.ask(run.candidate, run.case)
             each.add(str(number), run)
     assert len(whole.leans) == 1
-    added = sum(map(as_read, parts), Verified(goldens=0))
+    added = sum(map(sent, parts), Verified(goldens=0))
     assert added.record() == whole.record()
     assert added.part() == whole.part()
     assert whole.listed == {"B14, listed": 3}
@@ -105,7 +105,7 @@ STORE = ["--store", str(ROOT / "golden"), "--json"]
 
 
 @pytest.mark.long
-def test_two_pools_verify_what_one_does_and_tell_it_in_the_same_order(
+def test_two_pools_give_the_same_document_in_the_same_order_as_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     documents = []
@@ -120,7 +120,7 @@ def test_two_pools_verify_what_one_does_and_tell_it_in_the_same_order(
     assert len(documents[0]["failures"]) > 20
 
 
-def test_what_was_recorded_is_not_verified_on_several_pools(
+def test_verifying_recorded_goldens_on_several_pools_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stored_in(tmp_path / "store")
@@ -129,11 +129,10 @@ def test_what_was_recorded_is_not_verified_on_several_pools(
     assert "--pools=2, --on=here: " in capsys.readouterr().err
 
 
-def test_a_step_that_is_right_when_it_is_asked_again_was_wrong_all_the_same(
-    harness_pool: RankPool,
-) -> None:
+def test_a_divergence_that_does_not_repeat_is_still_a_divergence(harness_pool: RankPool) -> None:
     case, name = replace(CASE, dtype="fp32", seed=78), f"{PLANTED / 'alone.py'}:NOW_AND_THEN"
-    verified = verify([Asked("one", Job(case, locate(name), ITSELF))], 1, Session(harness_pool))
+    job = Job(case, locate(name), ITSELF)
+    verified = verify([GoldenJob("one", job)], 1, Session(harness_pool))
     assert verified.verdict is Verdict.DIVERGED
 
 
@@ -144,7 +143,7 @@ THREE_HEADS = "case/1 rows=5:11111,4:1111 heads=3/3 layers=1 vocab=8 dim=4 sp=1"
     ("words", "over"),
     [([], "2, 4"), (["--sp", "1,2"], "2"), (["--sp", "1,3"], "")],
 )
-def test_an_sp_that_no_golden_can_be_cut_over_was_not_verified(
+def test_an_sp_that_no_golden_fits_is_reported_as_unexamined(
     words: list[str],
     over: str,
     tmp_path: Path,
@@ -159,11 +158,11 @@ def test_an_sp_that_no_golden_can_be_cut_over_was_not_verified(
     assert main(["golden", "add", "odd", THREE_HEADS, "--comment", "three heads", *store]) == 0
     verify = ["golden", "verify", *store, "--candidate", "native-local", *words]
     assert main(verify) == (FAULT if over else PASSED)
-    said = capsys.readouterr().out
-    assert (f"no golden can be cut over sp {over}; add one" in said) is bool(over)
+    output = capsys.readouterr().out
+    assert (f"no golden can be cut over sp {over}; add one" in output) is bool(over)
 
 
-def test_runs_that_were_recorded_follow_the_same_rules() -> None:
+def test_recorded_goldens_are_held_to_the_same_leanings_and_gaps() -> None:
     shared = [replace(CASE, seed=seed, dtype="bf16") for seed in range(LEAN_LEAST)]
     key = KeyResult("grad.head", 4, 0, 0.2, slack=0.1, lean=0.01)
     right = [

@@ -1,4 +1,7 @@
-"""A mixture of experts and latent attention, of which we have no model, judged by themselves."""
+"""Models that the harness does not have, a mixture of experts and latent attention, are judged.
+
+Their reference is their own step at sp 1.
+"""
 
 from collections.abc import Iterator
 
@@ -15,8 +18,8 @@ from harness.report import explain
 from properties.helpers.judging import evaluate_all
 from properties.helpers.places import PLANTED
 
-RIGHT = (f"{PLANTED / 'mixtral.py'}:MIXTRAL", f"{PLANTED / 'mla.py'}:MLA")
-# As they are planted there: to import a model of transformers takes seconds.
+CORRECT = (f"{PLANTED / 'mixtral.py'}:MIXTRAL", f"{PLANTED / 'mla.py'}:MLA")
+# The names are written out, because importing a model of transformers takes seconds.
 FAULTS = [
     *(
         f"{PLANTED / 'mixtral.py'}:{name}"
@@ -39,7 +42,7 @@ FAULTS = [
         )
     ),
 ]
-# What these steps do not do.
+# These steps support no other values.
 STATED = ("window=none", "steps=1", "checkpoint=0")
 
 
@@ -49,9 +52,10 @@ def pool() -> Iterator[RankPool]:
         yield pool
 
 
-def judged(
+def judge_drawn(
     candidate: str, count: int, pool: RankPool, dtype: Dtype = "fp32"
 ) -> Iterator[Comparison]:
+    """Yield the comparisons of a candidate with itself on so many generated cases."""
     drawn = cases(sps=(2, 4), max_ranks=4, dtypes=(dtype,), losses=("token-mean",), stated=STATED)
     jobs = ((case, candidate) for case in generate(drawn, count, 0))
     yield from evaluate_all(jobs, pool, against=ITSELF)
@@ -59,22 +63,22 @@ def judged(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [4, pytest.param(300, marks=pytest.mark.long)])
-@pytest.mark.parametrize("candidate", RIGHT)
-def test_a_right_step_of_any_model_passes(candidate: str, count: int, pool: RankPool) -> None:
-    seen = list(judged(candidate, count, pool))
-    assert len(seen) == count
-    for comparison in seen:
+@pytest.mark.parametrize("candidate", CORRECT)
+def test_a_correct_step_of_any_model_passes(candidate: str, count: int, pool: RankPool) -> None:
+    comparisons = list(judge_drawn(candidate, count, pool))
+    assert len(comparisons) == count
+    for comparison in comparisons:
         assert comparison.verdict.passed, explain(comparison)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [4, pytest.param(400, marks=pytest.mark.long)])
-def test_a_right_mixture_of_experts_is_not_blamed_in_bf16(count: int, pool: RankPool) -> None:
-    for comparison in judged(RIGHT[0], count, pool, "bf16"):
+def test_a_correct_mixture_of_experts_is_not_blamed_in_bf16(count: int, pool: RankPool) -> None:
+    for comparison in judge_drawn(CORRECT[0], count, pool, "bf16"):
         assert not comparison.verdict.failed, explain(comparison)
 
 
-def test_there_are_ten_faults() -> None:
+def test_ten_faults_are_planted() -> None:
     assert len(set(FAULTS)) == 10
 
 
@@ -86,13 +90,13 @@ def test_there_are_ten_faults() -> None:
         for number, fault in enumerate(FAULTS)
     ],
 )
-def test_what_is_wrong_in_it_is_found(candidate: str, pool: RankPool) -> None:
+def test_a_planted_fault_diverges(candidate: str, pool: RankPool) -> None:
     assert first_failure(candidate, pool).verdict is Verdict.DIVERGED
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("candidate", FAULTS)
-def test_and_shrinks_to_two_rows_of_a_token_or_two_for_each_rank(
+def test_a_planted_fault_shrinks_to_two_rows_with_about_one_token_per_rank(
     candidate: str, pool: RankPool
 ) -> None:
     small = smallest(first_failure(candidate, pool), Session(pool)).smallest
@@ -102,4 +106,5 @@ def test_and_shrinks_to_two_rows_of_a_token_or_two_for_each_rank(
 
 
 def first_failure(candidate: str, pool: RankPool) -> Comparison:
-    return next(seen for seen in judged(candidate, 10, pool) if seen.verdict.failed)
+    comparisons = judge_drawn(candidate, 10, pool)
+    return next(comparison for comparison in comparisons if comparison.verdict.failed)

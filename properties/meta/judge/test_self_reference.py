@@ -1,4 +1,4 @@
-"""Against its own step at sp 1 a right step passes, and what sharing breaks is found."""
+"""Compared with its own step at sp 1, a correct step passes, and faults of sharing are found."""
 
 import json
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ from properties.meta.compare.test_least_traffic import VACUOUS
 
 ALONE, GRPO = PLANTED / "alone.py", PLANTED / "grpo.py"
 CASE = parse("case/1 rows=8:11111111,5:10111 heads=4/2 layers=2 sp=2 dp=2 micro=1")
-# Wrong in another way each: labels, attention, rows, gradients.
-FOUND = ("B26", "B30", "B61", "B101", "B105", "B119")
+# Mutants with faults of different kinds: in labels, attention, rows and gradients.
+MUTANTS = ("B26", "B30", "B61", "B101", "B105", "B119")
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def pool() -> Iterator[RankPool]:
 
 
 @given(cases(losses=("token-mean", "micro-mean", "row-mean"), max_steps=1))
-def test_the_loss_is_what_the_contract_makes_of_the_losses_of_tokens(case: Case) -> None:
+def test_the_contract_loss_is_the_loss_of_plain_training(case: Case) -> None:
     oracle = reference(case, torch.float64)
-    assert self_reference.loss_of(case, oracle["nll"]) == pytest.approx(
+    assert self_reference.contract_loss(case, oracle["nll"]) == pytest.approx(
         float(oracle["loss"].values)
     )
 
@@ -54,7 +54,7 @@ def test_the_loss_is_what_the_contract_makes_of_the_losses_of_tokens(case: Case)
     "candidate",
     ["native-gather", "benign.uneven", pytest.param("native-local", marks=pytest.mark.long)],
 )
-def test_a_right_step_is_what_it_is_at_sp_1(candidate: str, count: int, pool: RankPool) -> None:
+def test_a_correct_step_passes_against_itself(candidate: str, count: int, pool: RankPool) -> None:
     drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("fp64", "fp32", "bf16")), count, 0)
     for case in (CASE, *drawn):
         comparison = evaluate(case, candidate, pool, against=ITSELF)
@@ -63,8 +63,8 @@ def test_a_right_step_is_what_it_is_at_sp_1(candidate: str, count: int, pool: Ra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", FOUND)
-def test_what_sharing_a_sequence_breaks_is_found(key: str, pool: RankPool) -> None:
+@pytest.mark.parametrize("key", MUTANTS)
+def test_a_fault_of_sharing_a_sequence_is_found_and_named(key: str, pool: RankPool) -> None:
     for case in generate(cases(sps=(2, 4), dps=(1,), max_ranks=4), 40, 0):
         comparison = evaluate(case, f"mutants.{key}", pool, against=ITSELF)
         if comparison.verdict.failed:
@@ -79,27 +79,27 @@ def test_what_sharing_a_sequence_breaks_is_found(key: str, pool: RankPool) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "verdict", "said"),
+    ("name", "verdict", "message"),
     [
         ("REFUSES", Verdict.UNSUPPORTED, "one micro-batch, with which it is compared: two ranks"),
         ("RAISES", Verdict.FAULT, "raised ValueError: no peers"),
         ("TWICE_THE_LOSS", Verdict.FAULT, "is not the token-mean of its nll, which is"),
-        # What is wrong at sp 1 as well does not show: this is what the explanation says.
+        # A fault that sp 1 has too does not show.
         ("TWICE_EVERYTHING", Verdict.WITHIN, ""),
     ],
 )
-def test_a_step_that_is_no_reference_is_told_as_such(
-    name: str, verdict: Verdict, said: str, pool: RankPool
+def test_a_step_that_cannot_be_its_own_reference_is_reported_with_the_reason(
+    name: str, verdict: Verdict, message: str, pool: RankPool
 ) -> None:
     comparison = evaluate(CASE, f"{ALONE}:{name}", pool, against=ITSELF)
     assert comparison.verdict is verdict
-    assert said in (comparison.fault.summary if comparison.fault else comparison.reason)
+    assert message in (comparison.fault.summary if comparison.fault else comparison.reason)
 
 
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("loss", get_args(LossContract))
 @pytest.mark.parametrize("name", ["DIVIDED_BY_REPLICAS", "TIMES_MICRO_BATCHES"])
-def test_what_replicas_and_micro_batches_make_wrong_is_found(
+def test_a_factor_of_replicas_or_micro_batches_is_found(
     name: str, loss: LossContract, pool: RankPool
 ) -> None:
     case = replace(CASE, rows=2 * CASE.rows, micro_batches=2, loss=loss)
@@ -111,13 +111,13 @@ def test_what_replicas_and_micro_batches_make_wrong_is_found(
 
 
 @pytest.mark.slow
-def test_what_a_row_needs_is_drawn_for_the_row_and_not_for_its_number(pool: RankPool) -> None:
+def test_a_step_that_draws_data_by_the_number_of_a_row_is_reported(pool: RankPool) -> None:
     case = replace(CASE, rows=2 * CASE.rows, micro_batches=2, loss="micro-mean")
-    for each in (case, replace(case, dtype="bf16")):
-        comparison = evaluate(each, f"{GRPO}:GRPO", pool, against=ITSELF)
+    for drawn_by_row in (case, replace(case, dtype="bf16")):
+        comparison = evaluate(drawn_by_row, f"{GRPO}:GRPO", pool, against=ITSELF)
         assert comparison.verdict.passed, explain(comparison)
     assert evaluate(case, f"{GRPO}:BY_NUMBER", pool, against=ITSELF).verdict is Verdict.DIVERGED
-    # Asked again, its own reference would stray so far that everything else were rounding.
+    # In bf16 its further baselines would stray so far that every difference would be rounding.
     comparison = evaluate(replace(case, dtype="bf16"), f"{GRPO}:BY_NUMBER", pool, against=ITSELF)
     assert comparison.fault is not None
     assert comparison.fault.kind is Kind.REFERENCE
@@ -125,7 +125,7 @@ def test_what_a_row_needs_is_drawn_for_the_row_and_not_for_its_number(pool: Rank
 
 
 @pytest.mark.slow
-def test_a_step_that_computes_in_fp32_is_not_blamed_in_fp64_for_what_fp32_rounds(
+def test_a_fp64_case_is_unsupported_if_the_step_rounds_as_fp32_at_sp_1_too(
     pool: RankPool,
 ) -> None:
     case = replace(CASE, rows=3 * CASE.rows, dp=1, micro_batches=3, loss="micro-mean")
@@ -139,13 +139,13 @@ def test_a_step_that_computes_in_fp32_is_not_blamed_in_fp64_for_what_fp32_rounds
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [6, pytest.param(400, marks=pytest.mark.long)])
-def test_a_right_step_of_grpo_is_never_blamed_in_bf16(count: int, pool: RankPool) -> None:
+def test_a_correct_step_of_grpo_is_not_blamed_in_bf16(count: int, pool: RankPool) -> None:
     drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("bf16",)), count, 0)
-    seen = [evaluate(case, f"{GRPO}:GRPO", pool, against=ITSELF) for case in drawn]
-    for comparison in seen:
+    comparisons = [evaluate(case, f"{GRPO}:GRPO", pool, against=ITSELF) for case in drawn]
+    for comparison in comparisons:
         assert not comparison.verdict.failed, explain(comparison)
         assert "plain training" not in explain(comparison)
-    assert sum(comparison.verdict.passed for comparison in seen) > count / 2
+    assert sum(comparison.verdict.passed for comparison in comparisons) > count / 2
 
 
 @pytest.mark.slow
@@ -153,18 +153,20 @@ def test_a_right_step_of_grpo_is_never_blamed_in_bf16(count: int, pool: RankPool
     ("name", "sp"),
     [("FEW", 2), ("FEW", 4), ("CLEARS_GRADIENTS", 2), ("ASKS_FOR_GRADIENTS", 2)],
 )
-def test_a_gradient_that_is_made_and_not_emitted_is_a_fault(
+def test_a_gradient_that_is_computed_and_not_emitted_is_a_fault(
     name: str, sp: int, pool: RankPool
 ) -> None:
     comparison = evaluate(replace(CASE, sp=sp, dp=1), f"{ALONE}:{name}", pool, against=ITSELF)
     assert comparison.fault is not None
-    said = comparison.fault.summary
+    summary = comparison.fault.summary
     assert comparison.fault.kind is Kind.VACUOUS
-    assert "20640 elements got a gradient that is not zero, such as head, layers.0." in said
-    assert "were emitted: emit grad.<name> for each of them" in said
+    assert "20640 elements got a gradient that is not zero, such as head, layers.0." in summary
+    assert "were emitted: emit grad.<name> for each of them" in summary
 
 
-def test_what_is_emitted_twice_does_not_stand_for_what_is_not(pool: RankPool) -> None:
+def test_a_gradient_emitted_under_two_names_does_not_replace_a_missing_one(
+    pool: RankPool,
+) -> None:
     case = replace(CASE, tied=True, steps=1)
     comparison = evaluate(case, f"{ALONE}:EMITS_TWICE", pool, against=ITSELF)
     assert comparison.fault is not None
@@ -172,7 +174,7 @@ def test_what_is_emitted_twice_does_not_stand_for_what_is_not(pool: RankPool) ->
     assert "layers.0.attn_norm" in comparison.fault.summary
 
 
-def test_what_is_emitted_fused_as_well_does_not_stand_for_what_is_not(pool: RankPool) -> None:
+def test_a_fused_copy_of_emitted_gradients_does_not_replace_missing_ones(pool: RankPool) -> None:
     comparison = evaluate(CASE, f"{ALONE}:FUSED_FOR_NORMS", pool, against=ITSELF)
     assert comparison.fault is not None
     assert comparison.fault.kind is Kind.VACUOUS
@@ -180,14 +182,14 @@ def test_what_is_emitted_fused_as_well_does_not_stand_for_what_is_not(pool: Rank
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16"])
-def test_what_is_emitted_fused_alone_is_all_there(dtype: Dtype, pool: RankPool) -> None:
+def test_gradients_may_be_emitted_in_fused_form_only(dtype: Dtype, pool: RankPool) -> None:
     case = replace(CASE, dtype=dtype)
     comparison = evaluate(case, f"{ALONE}:FUSED", pool, against=ITSELF)
     assert comparison.verdict.passed, explain(comparison)
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "bf16"])
-def test_a_copy_that_holds_the_same_gradients_need_not_be_emitted(
+def test_gradients_of_a_copy_of_the_model_need_not_be_emitted(
     dtype: Dtype, pool: RankPool
 ) -> None:
     case = replace(CASE, dtype=dtype, micro_batches=1)
@@ -196,27 +198,25 @@ def test_a_copy_that_holds_the_same_gradients_need_not_be_emitted(
 
 
 @pytest.mark.slow
-def test_gradients_that_a_kept_model_has_of_another_case_are_none_of_this_one(
-    pool: RankPool,
-) -> None:
+def test_gradients_of_a_model_kept_from_an_earlier_case_do_not_count(pool: RankPool) -> None:
     for case in (CASE, replace(CASE, seed=1), replace(CASE, layers=1), CASE):
         comparison = evaluate(case, f"{ALONE}:KEEPS_ITS_MODEL", pool, against=ITSELF)
         assert comparison.verdict.passed, explain(comparison)
 
 
-def test_how_many_gradients_were_compared_is_told_and_which_are_zero_everywhere(
+def test_an_explanation_counts_compared_gradients_and_lists_those_that_are_zero(
     pool: RankPool,
 ) -> None:
-    right, wrong = (
+    correct, with_zeros = (
         explain(evaluate(CASE, name, pool, against=ITSELF))
         for name in ("native-local", f"{ALONE}:ZERO_KEYS")
     )
-    assert " tensors, 21 of them gradients; " in right
-    assert "  zero " not in right
-    assert "  zero    grad.layers.0.k, grad.layers.1.k: everywhere, also at sp 1" in wrong
+    assert " tensors, 21 of them gradients; " in correct
+    assert "  zero " not in correct
+    assert "  zero    grad.layers.0.k, grad.layers.1.k: everywhere, also at sp 1" in with_zeros
 
 
-def test_where_weights_change_between_means_over_micro_batches_these_are_kept_and_it_says_so(
+def test_a_micro_mean_over_two_steps_keeps_replicas_and_micro_batches_and_explains_why(
     pool: RankPool,
 ) -> None:
     case = replace(CASE, loss="micro-mean", steps=2)
@@ -227,9 +227,9 @@ def test_where_weights_change_between_means_over_micro_batches_these_are_kept_an
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "reason"),
     [
-        # The oracle is in fp64 all the same.
+        # The oracle runs in fp64 nevertheless.
         ("IN_BF16", ""),
         (
             "IN_TWO_MICRO_BATCHES",
@@ -237,14 +237,14 @@ def test_where_weights_change_between_means_over_micro_batches_these_are_kept_an
         ),
     ],
 )
-def test_limits_on_a_dtype_hold_for_what_is_judged_and_others_for_the_oracle_too(
-    name: str, said: str, pool: RankPool
+def test_limits_on_a_dtype_do_not_apply_to_the_oracle_and_other_limits_do(
+    name: str, reason: str, pool: RankPool
 ) -> None:
     case = replace(CASE, rows=2 * CASE.rows, micro_batches=2, dtype="bf16")
     comparison = evaluate(case, f"{ALONE}:{name}", pool, against=ITSELF)
-    assert said in comparison.reason
-    assert comparison.verdict is Verdict.UNSUPPORTED if said else comparison.verdict.passed
-    # They would leave out nothing that could be had in the place of the case.
+    assert reason in comparison.reason
+    assert comparison.verdict is Verdict.UNSUPPORTED if reason else comparison.verdict.passed
+    # The case itself is within the limits.
     assert comparison.limits == ""
     assert (
         evaluate(replace(case, dtype="fp64"), f"{ALONE}:IN_BF16", pool, against=ITSELF).limits
@@ -254,7 +254,7 @@ def test_limits_on_a_dtype_hold_for_what_is_judged_and_others_for_the_oracle_too
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "passes"), [("OVER_ALL", True), ("OVER_ALL_WRONG", False)])
-def test_a_step_over_all_ranks_is_asked_at_sp_1_where_there_are_no_others(
+def test_a_step_over_all_ranks_runs_at_sp_1_on_a_pool_of_as_many_ranks_as_it_needs(
     name: str, passes: bool, pool: RankPool
 ) -> None:
     for case in (CASE, replace(CASE, dtype="fp32")):
@@ -269,34 +269,34 @@ def test_a_step_over_all_ranks_is_asked_at_sp_1_where_there_are_no_others(
 
 
 @pytest.mark.slow
-def test_where_no_case_can_be_had_a_campaign_ends_and_says_why(
+def test_a_campaign_of_unsupported_cases_only_ends_early_and_prints_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     candidate = f"{ALONE}:IN_TWO_MICRO_BATCHES"
     command = ["check", "--against=self", f"--candidate={candidate}", "--sp=2", "--dp=1", "--json"]
     assert main([*command, "--cases=400", "--loss=token-mean", "--set=micro=2"]) == 3
-    told = capsys.readouterr()
-    (tally,) = json.loads(told.out)["candidates"].values()
+    printed = capsys.readouterr()
+    (tally,) = json.loads(printed.out)["candidates"].values()
     assert NONE_OF <= tally["verdicts"]["UNSUPPORTED"] <= NONE_OF + AHEAD
     assert tally["lacking"] == 400
-    assert "supports none of 20" in told.err
-    assert "because of 'at sp 1, dp 1 and one micro-batch, with which it is" in told.err
+    assert "supports none of 20" in printed.err
+    assert "because of 'at sp 1, dp 1 and one micro-batch, with which it is" in printed.err
 
 
 @pytest.mark.slow
-def test_where_the_reference_keeps_replicas_the_report_says_so(
+def test_a_campaign_mentions_that_the_reference_keeps_replicas_only_if_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["check", "--against", "self", "--candidate", "native-local", "--cases", "2"]
-    words += ["--sp", "2", "--dp", "2", "--dtype", "fp64", "--set", "steps=2"]
-    for loss, kept in (("micro-mean", True), ("token-mean", False)):
-        assert main([*words, "--loss", loss]) == 0
-        assert (IS_KEPT in capsys.readouterr().out) is kept
+    command = ["check", "--against", "self", "--candidate", "native-local", "--cases", "2"]
+    command += ["--sp", "2", "--dp", "2", "--dtype", "fp64", "--set", "steps=2"]
+    for loss, keeps_replicas in (("micro-mean", True), ("token-mean", False)):
+        assert main([*command, "--loss", loss]) == 0
+        assert (IS_KEPT in capsys.readouterr().out) is keeps_replicas
 
 
-def test_a_case_at_sp_1_has_nothing_to_be_compared_with(pool: RankPool) -> None:
+def test_a_case_at_sp_1_is_unsupported_against_itself(pool: RankPool) -> None:
     comparison = evaluate(parse("case/1 rows=3:111 sp=1"), "native-local", pool, against=ITSELF)
     assert comparison.verdict is Verdict.UNSUPPORTED
     assert comparison.reason == "sp 1 is what it is compared with"
@@ -304,14 +304,14 @@ def test_a_case_at_sp_1_has_nothing_to_be_compared_with(pool: RankPool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["COMPUTES_ALL", "ONE_HOLDS_ALL"])
-def test_a_step_that_shares_nothing_is_vacuous_here_too(name: str, pool: RankPool) -> None:
+def test_a_step_that_shares_nothing_is_vacuous_against_itself(name: str, pool: RankPool) -> None:
     comparison = evaluate(CASE, f"{VACUOUS}:{name}", pool, against=ITSELF)
     assert comparison.fault
     assert comparison.fault.kind is Kind.VACUOUS
 
 
 @pytest.mark.slow
-def test_a_bundle_knows_what_was_compared_and_repro_does_the_same(
+def test_a_bundle_stores_the_reference_and_repro_compares_with_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -327,10 +327,8 @@ def test_a_bundle_knows_what_was_compared_and_repro_does_the_same(
 
 
 @pytest.mark.slow
-def test_a_step_that_is_right_when_it_is_asked_again_was_wrong_all_the_same(
-    pool: RankPool,
-) -> None:
+def test_a_step_that_is_wrong_only_the_first_time_diverges(pool: RankPool) -> None:
     case = replace(CASE, dtype="fp32", seed=77)
-    seen = evaluate(case, f"{ALONE}:NOW_AND_THEN", pool, against=ITSELF)
-    assert seen.verdict is Verdict.DIVERGED
-    assert seen.called == "stale-state"
+    comparison = evaluate(case, f"{ALONE}:NOW_AND_THEN", pool, against=ITSELF)
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.called == "stale-state"

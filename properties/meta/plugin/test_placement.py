@@ -1,4 +1,4 @@
-"""What is to run on a device runs there: every pool of the tests that a GPU runner picks."""
+"""The pools of tests that run on GPU runners are placed on the device of the command line."""
 
 import ast
 import os
@@ -11,6 +11,7 @@ from harness.ranks import device
 from properties.helpers.places import ROOT
 
 PROPERTIES = ROOT / "properties"
+# The tests that the GPU tier runs.
 TIER = ("test_equivalence.py", "test_kernels.py", "metamorphic", "step")
 POOL = "RankPool"
 
@@ -22,7 +23,7 @@ def sources() -> Iterator[tuple[str, str]]:
 
 
 def unplaced(source: str) -> list[str]:
-    """Pools that are not told where to run, and then run on the CPU."""
+    """Return the calls that create a pool without a placement, which would run on the CPU."""
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     return [
         ast.unparse(call)
@@ -31,31 +32,31 @@ def unplaced(source: str) -> list[str]:
     ]
 
 
-def test_every_pool_is_told_where_to_run() -> None:
+def test_every_pool_is_created_with_a_placement() -> None:
     files = dict(sources())
     assert sum(f"{POOL}(" in source for source in files.values()) >= 2
     assert {name: found for name, source in files.items() if (found := unplaced(source))} == {}
 
 
 @pytest.mark.parametrize("planted", ["RankPool(8)", "pool.RankPool(8, deadline=60)"])
-def test_a_pool_that_is_not_told_is_seen(planted: str) -> None:
+def test_a_pool_without_a_placement_is_found(planted: str) -> None:
     source = (PROPERTIES / "metamorphic" / "test_more_ranks.py").read_text()
     assert unplaced(f"{source}\n{planted}") == [planted]
 
 
-def test_a_larger_pool_is_placed_by_the_same_options_and_where_its_worker_is(
+def test_a_pool_is_placed_by_the_options_of_the_session_and_by_its_worker(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-    monkeypatch.setattr(device, "choose", lambda *words, **which: asked.append((words, which)))
+    calls = []
+    monkeypatch.setattr(device, "choose", lambda *args, **kwargs: calls.append((args, kwargs)))
     monkeypatch.setattr(pytestconfig.option, "harness_device", "cuda")
     monkeypatch.setattr(pytestconfig.option, "harness_transport", "gloo")
     place(pytestconfig, 8)
-    # As xdist itself tells its workers, if this is one.
+    # This test itself may run in a worker of pytest-xdist.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    assert asked.pop() == (("cuda", "gloo", 8), {"worker": worker, "workers": workers})
-    its = {"workerid": "gw3", "workercount": 5}
-    monkeypatch.setattr(pytestconfig, "workerinput", its, raising=False)
+    assert calls.pop() == (("cuda", "gloo", 8), {"worker": worker, "workers": workers})
+    other = {"workerid": "gw3", "workercount": 5}
+    monkeypatch.setattr(pytestconfig, "workerinput", other, raising=False)
     place(pytestconfig, 8)
-    assert asked == [(("cuda", "gloo", 8), {"worker": 3, "workers": 5})]
+    assert calls == [(("cuda", "gloo", 8), {"worker": 3, "workers": 5})]

@@ -1,4 +1,4 @@
-"""The plugin, in real pytest runs of tiny suites."""
+"""The pytest plugin, in sessions of small suites."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from harness.compare import Comparison, KeyResult, Verdict, faulted, unsupported
 from harness.compare.budget import LEAN_LEAST
 from harness.failure.bundle import read_bundle
 
-# With torch, which loads only once: what an inner session loads is forgotten.
+# Imported here because an inner session forgets its modules, and torch can be loaded only once.
 from harness.judge import Job, Session
 from harness.plugin.current_test import ON_PURPOSE
 from harness.report.brief import COLUMNS
@@ -34,14 +34,14 @@ def test_the_candidate_is_the_one_named(harness_candidate):
 OPTIONS = ("--harness-candidate", "native-local", "--harness-ranks", "2", "-p", "no:cacheprovider")
 
 
-def test_a_session_shares_one_pool_and_sums_up(pytester: pytest.Pytester) -> None:
+def test_a_session_has_one_pool_and_prints_a_summary(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_inprocess(*OPTIONS)
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["2 cases judged in 1 launch, * elements examined: [12] *"])
 
 
-# A device that no machine of ours has.
+# No machine that runs these tests has this device.
 NEEDY = """
 import pytest
 
@@ -56,7 +56,7 @@ FAILS = """
 from hypothesis import given, settings, strategies as st
 from harness.case import parse
 
-# The simplest passes; nothing is at the edge of a shard.
+# The simplest case passes: it has no label on another rank.
 LINES = ("case/1 rows=1:1 sp=2", "case/1 rows=3:111 sp=2", "case/1 rows=9:111111111 sp=2")
 
 @settings(max_examples=10, database=None, derandomize=True, deadline=None)
@@ -103,20 +103,20 @@ class Fussy:
 
 FUSSY = Fussy()
 """
-# What a person scrolls past for one failure: its title, the block, and its line in the summary.
+# Rows of a terminal for one failure: its title, the block, and its line in the summary.
 MOST_ROWS = 15
 
 
-def rows(lines: list[str]) -> int:
-    """How many of a terminal they take."""
+def count_rows(lines: list[str]) -> int:
+    """Return how many rows of a terminal these lines take."""
     return sum(max(1, -(-len(line) // COLUMNS)) for line in lines)
 
 
 @pytest.mark.slow
-def test_who_proves_is_told_why_it_failed_in_one_block_and_what_was_not_supported(
+def test_a_failing_proof_prints_one_block_with_the_reason_and_the_unsupported_cases(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # There pytest's summary shows all of a message.
+    # With it the summary of pytest shows whole messages.
     monkeypatch.setenv("CI", "true")
     pytester.makepyfile(test_mine=PROVES, fussy=FUSSY)
     result = pytester.runpytest_inprocess(*OPTIONS)
@@ -152,14 +152,14 @@ def test_who_proves_is_told_why_it_failed_in_one_block_and_what_was_not_supporte
     (title,) = (n for n, line in enumerate(lines) if "_ test_of_a_mutant _" in line)
     end = next(n for n, line in enumerate(lines) if n > title and "_ test_of" in line)
     (summary,) = (line for line in lines if line.startswith("FAILED") and "_mutant" in line)
-    assert rows([*lines[title:end], summary]) <= MOST_ROWS
-    places = [line.split()[1] for line in lines if line.startswith("  bundle  ")]
-    kept = [read_bundle(Path(place)).origin.against for place in places]
-    assert kept == ["plain", "self"]
+    assert count_rows([*lines[title:end], summary]) <= MOST_ROWS
+    folders = [line.split()[1] for line in lines if line.startswith("  bundle  ")]
+    against = [read_bundle(Path(folder)).origin.against for folder in folders]
+    assert against == ["plain", "self"]
 
 
 @pytest.mark.slow
-def test_a_worker_of_xdist_tells_what_it_judged_and_could_not_run_and_the_smallest_failure(
+def test_a_worker_of_xdist_reports_what_it_judged_and_the_smallest_failure_is_kept(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_fails=FAILS, test_needy=NEEDY)
@@ -176,19 +176,20 @@ def test_a_worker_of_xdist_tells_what_it_judged_and_could_not_run_and_the_smalle
             "  replay  python -m harness repro * --candidate mutants.B14",
         ]
     )
-    said = result.stdout.str()
-    # That of the first test, and none of the second.
-    (place,) = re.findall(r"^  bundle  (.*)$", said, re.MULTILINE)
-    bundle = read_bundle(Path(place))
-    assert Path(place).parent == pytester.path / ".harness/failures"
-    assert f'repro "{bundle.case}" --candidate mutants.B14\n  bundle  {place}\n' in said
-    assert "\nDIVERGED label-rolled-locally: the last label of a shard is the shard's own" in said
+    output = result.stdout.str()
+    # The first test has a bundle; the second failed without a comparison.
+    (folder,) = re.findall(r"^  bundle  (.*)$", output, re.MULTILINE)
+    bundle = read_bundle(Path(folder))
+    assert Path(folder).parent == pytester.path / ".harness/failures"
+    assert f'repro "{bundle.case}" --candidate mutants.B14\n  bundle  {folder}\n' in output
+    title = "\nDIVERGED label-rolled-locally: the last label of a shard is the shard's own"
+    assert title in output
     assert bundle.case == parse("case/1 rows=3:111 sp=2")
-    # A case is its line, and no line of ours explains it.
-    assert f"case={bundle.case},\n" in said
-    assert "harness/compare" not in said
+    # Hypothesis prints a case as its line, and explains the failure with no line of the harness.
+    assert f"case={bundle.case},\n" in output
+    assert "harness/compare" not in output
     assert bundle.origin.test == "test_fails.py::test_the_step_is_right"
-    assert bundle.origin.blob in said
+    assert bundle.origin.blob in output
     assert re.fullmatch(r"@reproduce_failure\('[0-9.]+', b'[A-Za-z0-9+/=]+'\)", bundle.origin.blob)
 
 
@@ -214,24 +215,24 @@ def test_that_is_expected_to_fail(harness_prove):
 
 
 @pytest.mark.parametrize(("unseen", "status"), [("fail", 1), ("tell", 0)])
-def test_a_failure_that_no_test_failed_on_fails_the_session_unless_it_is_only_told(
+def test_a_failure_that_no_test_failed_on_fails_the_session_unless_an_option_says_otherwise(
     unseen: str, status: int, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    compared_with = set()
 
-    def failed(_: Session, job: Job) -> Comparison:
-        asked.append(job.against)
+    def fail(_: Session, job: Job) -> Comparison:
+        compared_with.add(job.against)
         return faulted(
             job.case, job.candidate.name, Fault(kind=Kind.RAISED, summary="rank 1 raised")
         )
 
-    # No rank has to run for it.
-    monkeypatch.setattr(Session, "judge_one", failed)
+    # So no rank has to run.
+    monkeypatch.setattr(Session, "judge_one", fail)
     pytester.makepyfile(UNSEEN)
     options = ("--harness-unseen", unseen, "--harness-against", "self")
     result = pytester.runpytest_inprocess(*OPTIONS, *options)
     assert result.ret == status
-    assert set(asked) == {"self"}
+    assert compared_with == {"self"}
     result.assert_outcomes(passed=2, xfailed=1)
     result.stdout.fnmatch_lines(
         [
@@ -243,18 +244,18 @@ def test_a_failure_that_no_test_failed_on_fails_the_session_unless_it_is_only_to
     assert (f"@pytest.mark.{ON_PURPOSE}" in result.stdout.str()) is bool(status)
 
 
-def test_a_runner_that_must_have_the_device_cannot_pass_by_skipping(
+def test_a_required_device_that_is_missing_fails_the_tests_that_need_it(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(NEEDY)
     result = pytester.runpytest_inprocess("--harness-require", "npu")
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*--harness-require=npu: not run, *finds no NPU device*"])
-    # What judges nothing says nothing of cases.
+    # A session that judges nothing prints no summary.
     result.stdout.no_fnmatch_line("*cases judged*")
 
 
-def test_a_device_that_nobody_knows_is_a_slip_of_the_pen(pytester: pytest.Pytester) -> None:
+def test_an_unknown_device_in_a_mark_is_an_error(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(NEEDY.replace('"npu"', '"nppu"'))
     result = pytester.runpytest_inprocess()
     result.assert_outcomes(passed=1, errors=1)
@@ -276,7 +277,7 @@ def test_of_what_is_not_to_be_proven(harness_prove):
 
 
 @pytest.mark.parametrize(
-    ("sps", "unseen", "told"),
+    ("sps", "unseen", "message"),
     [
         ([1], "fail", "native-local was judged on no case that shares a sequence"),
         ([1, 2], "fail", "native-local was judged on none of 1 cases with a sequence over sp 2"),
@@ -284,26 +285,26 @@ def test_of_what_is_not_to_be_proven(harness_prove):
         ([1, 4], "fail", ""),
     ],
 )
-def test_a_session_in_which_too_little_was_examined_is_no_pass(
+def test_a_session_that_examined_too_little_of_what_it_asked_for_fails(
     sps: list[int],
     unseen: str,
-    told: str,
+    message: str,
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def all_but_sp_2(_: Session, job: Job) -> Comparison:
+    def refuse_sp_2(_: Session, job: Job) -> Comparison:
         assert job.against == "plain"
         if job.case.sp == 2:
             return unsupported(job.case, job.candidate.name, "not over two")
         return comparison_of(job, Verdict.EQUAL)
 
-    # No rank has to run for it.
-    monkeypatch.setattr(Session, "judge_one", all_but_sp_2)
+    # So no rank has to run.
+    monkeypatch.setattr(Session, "judge_one", refuse_sp_2)
     pytester.makepyfile(PROVEN.format(sps=sps))
     result = pytester.runpytest_inprocess(*OPTIONS, "--harness-unseen", unseen)
-    assert result.ret == (told != "" and unseen == "fail")
-    if told:
-        result.stdout.fnmatch_lines(["*= too little was examined =*", told])
+    assert result.ret == (message != "" and unseen == "fail")
+    if message:
+        result.stdout.fnmatch_lines(["*= too little was examined =*", message])
     result.stdout.no_fnmatch_line("mutants.B14 was judged on*")
 
 
@@ -317,20 +318,20 @@ def test_it_is_right(harness_prove, seed):
 """
 
 
-def test_a_session_in_which_a_gradient_is_off_by_the_same_in_every_case_is_no_pass(
+def test_a_session_in_which_a_gradient_is_off_by_the_same_in_every_case_fails(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = KeyResult("grad.head", 4, 0, 0.2, slack=0.1, lean=0.01)
 
-    def off(_: Session, job: Job) -> Comparison:
+    def lean(_: Session, job: Job) -> Comparison:
         assert job.against == "plain"
         verdict = Verdict.WITHIN
         return Comparison(
             case=job.case, candidate=job.candidate.name, verdict=verdict, keys=(key,), at_edge=1
         )
 
-    # No rank has to run for it.
-    monkeypatch.setattr(Session, "judge_one", off)
+    # So no rank has to run.
+    monkeypatch.setattr(Session, "judge_one", lean)
     pytester.makepyfile(LEANS.format(count=LEAN_LEAST))
     result = pytester.runpytest_inprocess(*OPTIONS)
     result.assert_outcomes(passed=LEAN_LEAST)
@@ -365,7 +366,7 @@ REFUSES = Refuses()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("tests", "told"),
+    ("tests", "message"),
     [
         (
             "never or asked",
@@ -374,13 +375,13 @@ REFUSES = Refuses()
         ("only", "none of 1 cases was judged: all were refused"),
     ],
 )
-def test_a_session_that_judged_nothing_is_no_pass(
-    pytester: pytest.Pytester, tests: str, told: str
+def test_a_session_that_judged_nothing_fails(
+    pytester: pytest.Pytester, tests: str, message: str
 ) -> None:
     file = pytester.makepyfile(step=REFUSES)
     pytester.makepyfile(IDLE.format(file=file, on_purpose=ON_PURPOSE))
     result = pytester.runpytest_inprocess(*OPTIONS, "-k", tests)
-    result.stdout.fnmatch_lines(["*too little was examined*", f"*{told}*"])
+    result.stdout.fnmatch_lines(["*too little was examined*", f"*{message}*"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     again = pytester.runpytest_inprocess(*OPTIONS, "-k", tests, "--harness-unseen", "tell")
     assert again.ret == pytest.ExitCode.OK
@@ -390,14 +391,16 @@ LOST = """
 import os
 
 def pytest_sessionfinish(session):
-    # As a library that breaks at exit.
+    # Like a library that crashes at exit.
     if hasattr(session.config, "workerinput"):
         os._exit(11)
 """
 
 
 @pytest.mark.slow
-def test_what_a_worker_judged_that_died_at_its_end_is_no_pass(pytester: pytest.Pytester) -> None:
+def test_a_session_fails_if_a_worker_dies_before_it_sends_its_record(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makeconftest(LOST)
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess(*OPTIONS, "-n", "1")
@@ -419,28 +422,28 @@ def test_of_one_that_is_drawn_for_and_never_judged(harness_cases, harness_prove)
 """
 
 
-def test_a_file_beside_the_test_is_judged_and_each_candidate_has_bounds_of_its_own(
+def test_a_candidate_file_beside_the_test_is_found_and_each_candidate_has_its_own_bounds(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = set()
+    judged = set()
 
-    def right(_: Session, job: Job) -> Comparison:
+    def succeed(_: Session, job: Job) -> Comparison:
         assert job.against == "plain"
-        asked.add(job.candidate.name)
+        judged.add(job.candidate.name)
         keys = (KeyResult("grad.head", 4, 0, 0.5, 0.1),)
         return Comparison(
             case=job.case, candidate=job.candidate.name, verdict=Verdict.WITHIN, keys=keys
         )
 
-    monkeypatch.setattr(Session, "judge_one", right)
+    monkeypatch.setattr(Session, "judge_one", succeed)
     monkeypatch.setattr("harness.ranks.pool.RankPool.limits", lambda *_: "")
     folder = pytester.mkdir("inner")
-    # Another of that name lies where pytest is started.
+    # The folder in which pytest starts has a file of the same name.
     for place in (pytester.path, folder):
         (place / "mine.py").write_text("")
     (folder / "test_beside.py").write_text(BESIDE)
     result = pytester.runpytest_inprocess(*OPTIONS, "inner/test_beside.py")
-    assert asked == {"native-local", "inner/mine.py:MINE"}
+    assert judged == {"native-local", "inner/mine.py:MINE"}
     result.stdout.fnmatch_lines(
         [
             "native-local, bounds: rows 1; tokens a row 3; *",

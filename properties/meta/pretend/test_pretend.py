@@ -1,4 +1,4 @@
-"""The native step, and what is known of it, on a GPU that is not there."""
+"""The native step, its mutants and its benign variants on a pretended GPU."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from harness.candidates.own.mutants import BANK
 from harness.case import Case, Dtype, Wrapper, parse
 from harness.cli import main
 from harness.compare import Verdict
-from harness.pretend import pretended
+from harness.pretend import pretend_gpu
 from harness.pretend.rules import NotOnTheDevice
 from harness.ranks.device import choose
 from harness.ranks.placement import UNSEEN
@@ -31,9 +31,9 @@ from properties.planted.mistakes import MISTAKES, tutorial
 Write = Callable[[str], str]
 
 CASE = parse("case/1 rows=5:11011,4:1111,1:1 heads=4/2 vocab=11 sp=2")
-# A stream of 7 tokens on two ranks, and so with padding.
+# Seven tokens on two ranks need padding.
 PADDED = parse("case/1 rows=3:111,4:1011 heads=2 sp=2")
-# Of the bank, what this one case shows and names.
+# The mutants that this one case finds and names.
 KEYS = """
     B03b B06 B07 B11 B12 B15 B16 B17 B18 B19 B22 B23b B24 B26 B28 B35 B36 B37 B39 B40 B41 B42 B43
     B47 B51 B54 B55 B56 B71b B72 B82 B83 B84 B86b B88 B89 B90 B91 B92 B95 B96 B100 B101 B102 B103
@@ -48,8 +48,8 @@ def pool() -> Iterator[RankPool]:
         yield pool
 
 
-def judged(case: Case, names: list[str], pool: RankPool) -> dict[str, str]:
-    """What is wrong with each of these candidates, if anything is."""
+def explain_failures(case: Case, names: list[str], pool: RankPool) -> dict[str, str]:
+    """Judge candidates on a case; return an explanation for each that does not pass."""
     compared = evaluate_all(((case, name) for name in names), pool)
     return {c.candidate: explain(c) for c in compared if not c.verdict.passed}
 
@@ -57,72 +57,74 @@ def judged(case: Case, names: list[str], pool: RankPool) -> dict[str, str]:
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("wrapper", ["none", "ddp"])
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16"])
-def test_the_native_step_keeps_to_its_device(
+def test_the_native_step_uses_only_its_device(
     pool: RankPool, dtype: Dtype, wrapper: Wrapper
 ) -> None:
     case = replace(CASE, dtype=dtype, wrapper=wrapper, kernel="sdpa", micro_batches=2, steps=2)
-    assert judged(case, list(DIALECTS), pool) == {}
+    assert explain_failures(case, list(DIALECTS), pool) == {}
 
 
 @pytest.mark.slow
-def test_what_is_benign_is_left_alone(pool: RankPool) -> None:
+def test_benign_variants_pass_on_a_pretended_gpu(pool: RankPool) -> None:
     assert len(BENIGN) >= 80
-    assert judged(CASE, [f"benign.{key}" for key in BENIGN], pool) == {}
+    assert explain_failures(CASE, [f"benign.{key}" for key in BENIGN], pool) == {}
 
 
 @pytest.mark.slow
-def test_known_bugs_of_every_stage_are_named_as_on_a_cpu(pool: RankPool) -> None:
+def test_mutants_of_every_stage_are_found_and_named_as_on_a_cpu(pool: RankPool) -> None:
     keys = KEYS.split()
     assert len(keys) >= 60
     assert {BANK[key].stage for key in keys} == set(STAGES)
     compared = evaluate_all(((CASE, f"mutants.{key}") for key in keys), pool)
     found = {c.candidate.partition(".")[2]: [look.name for look in c.looks[:1]] for c in compared}
     named = {key: [BANK[key].anomaly] for key in keys}
-    # One case in fp64 does not tell that a small error is rounding.
+    # One case in fp64 does not show that its small error is rounding.
     assert found == named | {"B137": ["unclassified"]}
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Write:
-    """Writes a candidate into a file of its own, and names it."""
+def write(tmp_path: Path) -> Write:
+    """Write a candidate into a file of its own; return its name."""
 
-    def written(code: str) -> str:
+    def write_file(code: str) -> str:
         file = tmp_path / f"mine{len(list(tmp_path.iterdir()))}.py"
         file.write_text(code)
         return f"{file}:MINE"
 
-    return written
+    return write_file
 
 
-def test_the_tutorials_candidate_keeps_to_its_device_which_ranks_know_as_cuda(
-    pool: RankPool, mine: Write
+def test_the_tutorials_candidate_uses_only_its_device_which_is_cuda_0(
+    pool: RankPool, write: Write
 ) -> None:
-    knows = 'assert str(nll.device) == "cuda:0"; watch("nll"'
-    name = mine(tutorial(('watch("nll"', knows)))
+    checked = 'assert str(nll.device) == "cuda:0"; watch("nll"'
+    name = write(tutorial(('watch("nll"', checked)))
     for case in (PADDED, CASE, replace(CASE, dtype="fp32")):
-        assert judged(case, [name], pool) == {}
+        assert explain_failures(case, [name], pool) == {}
     assert (pool.device, pool.transport) == ("pretend", "gloo")
 
 
 @pytest.mark.slow
-def test_so_does_a_transformers_model_put_together_as_the_page_shows(
-    pool: RankPool, mine: Write
+def test_a_transformers_model_built_as_the_page_shows_uses_only_its_device(
+    pool: RankPool, write: Write
 ) -> None:
-    name = mine(shown("huggingface.md", ("HF = HuggingFace", "MINE = HuggingFace")))
+    name = write(shown("huggingface.md", ("HF = HuggingFace", "MINE = HuggingFace")))
     for case in (PADDED, CASE):
-        assert judged(replace(case, dtype="fp32"), [name], pool) == {}
+        assert explain_failures(replace(case, dtype="fp32"), [name], pool) == {}
 
 
 @pytest.mark.slow
-def test_a_tensor_on_the_wrong_device_passes_on_a_cpu(harness_pool: RankPool, mine: Write) -> None:
+def test_a_tensor_on_the_wrong_device_passes_on_a_cpu(
+    harness_pool: RankPool, write: Write
+) -> None:
     if harness_pool.device != "cpu":
-        pytest.skip("asked of a CPU")
-    names = [mine(tutorial(mistake[:2])) for mistake in MISTAKES.values()]
+        pytest.skip("needs ranks on a CPU")
+    names = [write(tutorial(mistake[:2])) for mistake in MISTAKES.values()]
     assert len(names) >= 10
-    assert judged(PADDED, names, harness_pool) == {}
+    assert explain_failures(PADDED, names, harness_pool) == {}
 
 
-def test_what_needs_a_real_one_is_refused(pool: RankPool) -> None:
+def test_a_case_that_needs_a_real_gpu_is_refused(pool: RankPool) -> None:
     sharded = replace(PADDED, wrapper="fsdp")
     assert evaluate(sharded, "native-local", pool).verdict is Verdict.UNSUPPORTED
     others = replace(PADDED, kernel="varlen", dtype="bf16"), replace(PADDED, compiled=True)
@@ -132,24 +134,24 @@ def test_what_needs_a_real_one_is_refused(pool: RankPool) -> None:
 
 
 @pytest.mark.parametrize(("option", "word"), [("wrapper", "fsdp"), ("kernel", "flash")])
-def test_the_command_line_refuses_it_in_one_sentence(
+def test_the_command_line_refuses_what_needs_a_real_gpu_in_one_sentence(
     option: str, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "--device", "pretend", f"--{option}", word]) == 2
-    said = f"--{option}={word}: needs a real GPU; use --device cuda, or leave it out"
-    assert capsys.readouterr().err == f"harness: {said}\n"
+    message = f"--{option}={word}: needs a real GPU; use --device cuda, or leave it out"
+    assert capsys.readouterr().err == f"harness: {message}\n"
 
 
-def test_a_check_says_what_it_has_not_seen(
+def test_a_check_reports_what_a_pretended_gpu_cannot_show(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
         "harness.commands.examiner.open_pool", lambda *_: contextlib.nullcontext(pool)
     )
     assert main(["check", "--cases", "2", "--ranks", "2", "--sp", "2", "--dp", "1", "--json"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["unseen"] == UNSEEN
-    assert UNSEEN in said.err.splitlines()
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["unseen"] == UNSEEN
+    assert UNSEEN in printed.err.splitlines()
 
 
 EXCHANGE = "        dist.all_to_all_single("
@@ -167,26 +169,26 @@ FAULTS = {
 
 
 @pytest.mark.slow(but=1)
-@pytest.mark.parametrize(("change", "said"), FAULTS.values(), ids=FAULTS)
-def test_what_fails_on_a_gpu_only_is_a_fault_in_one_sentence(
-    change: tuple[str, str], said: str, pool: RankPool, mine: Write
+@pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
+def test_a_mistake_that_fails_on_a_gpu_only_is_a_fault_in_one_sentence(
+    change: tuple[str, str], message: str, pool: RankPool, write: Write
 ) -> None:
-    comparison = evaluate(PADDED, mine(tutorial().replace(*change)), pool)
+    comparison = evaluate(PADDED, write(tutorial().replace(*change)), pool)
     assert comparison.verdict is Verdict.FAULT
-    assert said in explain(comparison)
+    assert message in explain(comparison)
 
 
 @pytest.fixture(scope="module")
-def alone() -> Iterator[Rank]:
-    """The only rank of a mesh, in this process: ranks that fail have to be started anew."""
-    with group_of_one() as group, pretended() as device:
+def single_rank() -> Iterator[Rank]:
+    """A mesh of one rank in this process, which can fail again and again without a new start."""
+    with group_of_one() as group, pretend_gpu() as device:
         yield Rank(0, 0, 0, device, group, group, group)
 
 
 @pytest.mark.parametrize("part", MISTAKES)
-def test_a_tensor_on_the_wrong_device_stops_the_step_with_the_operation_and_both_devices(
-    alone: Rank, mine: Write, part: str
+def test_the_error_of_a_wrong_device_names_the_operation_and_both_devices(
+    single_rank: Rank, write: Write, part: str
 ) -> None:
-    step = locate(mine(tutorial(MISTAKES[part][:2]))).load()
+    step = locate(write(tutorial(MISTAKES[part][:2]))).load()
     with pytest.raises(NotOnTheDevice, match=re.escape(MISTAKES[part].said)):
-        step.run(replace(PADDED, sp=1), alone, lambda *_: None)
+        step.run(replace(PADDED, sp=1), single_rank, lambda *_: None)

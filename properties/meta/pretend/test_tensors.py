@@ -1,4 +1,4 @@
-"""What a tensor of a pretended GPU does, and what torch does to it, as on a real one."""
+"""Tensors of a pretended GPU behave as on a real one, also inside torch."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from harness.case import parse
-from harness.pretend import made, pretended
+from harness.pretend import pretend_gpu, tensors_made
 from harness.reference import TORCH_DTYPES, reference
 from properties.helpers.groups import group_of_one
 from properties.planted.mistakes import TWO
@@ -20,7 +20,7 @@ CASE = parse("case/1 rows=5:11011,4:1111:left,1:1 heads=4/2 layers=2 vocab=11 wi
 
 @pytest.fixture
 def gpu() -> Iterator[torch.device]:
-    with pretended() as device:
+    with pretend_gpu() as device:
         yield device
 
 
@@ -49,11 +49,11 @@ MAKES: dict[str, Callable[[], Tensor]] = {
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("way", MAKES)
-def test_there_are_many_ways_to_the_gpu(way: str) -> None:
-    before = made()
-    there = MAKES[way]()
-    assert (str(there.device), there.is_cuda, there.get_device()) == ("cuda:0", True, 0)
-    assert made() > before
+def test_every_way_to_make_a_tensor_on_the_gpu_works(way: str) -> None:
+    before = tensors_made()
+    tensor = MAKES[way]()
+    assert (str(tensor.device), tensor.is_cuda, tensor.get_device()) == ("cuda:0", True, 0)
+    assert tensors_made() > before
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
@@ -77,10 +77,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_two_devices_do_not_go_together(x: Tensor, what: str) -> None:
-    act, said = REFUSED[what]
-    with pytest.raises((RuntimeError, TypeError), match=said.replace("(", r"\(")):
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_an_operation_with_tensors_of_two_devices_is_refused(x: Tensor, mistake: str) -> None:
+    act, message = REFUSED[mistake]
+    with pytest.raises((RuntimeError, TypeError), match=message.replace("(", r"\(")):
         act(x)
 
 
@@ -114,10 +114,12 @@ TAKEN: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", TAKEN)
-def test_what_a_gpu_takes_is_computed_as_on_the_cpu(x: Tensor, what: str) -> None:
+@pytest.mark.parametrize("operation", TAKEN)
+def test_an_operation_that_a_gpu_accepts_gives_the_result_of_the_cpu(
+    x: Tensor, operation: str
+) -> None:
     given = x.cpu()
-    found, expected = TAKEN[what](x), TAKEN[what](given.clone())
+    found, expected = TAKEN[operation](x), TAKEN[operation](given.clone())
     assert isinstance(found, Tensor)
     assert isinstance(expected, Tensor)
     assert torch.equal(found.cpu(), expected)
@@ -145,7 +147,7 @@ def test_a_model_that_is_moved_keeps_its_parameters(gpu: torch.device) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.* is deprecated:FutureWarning")
-def test_gloo_carries_collectives(x: Tensor) -> None:
+def test_collectives_work_over_gloo(x: Tensor) -> None:
     received, pieces = torch.empty_like(x), [torch.empty_like(x)]
     with group_of_one():
         dist.all_to_all_single(received, x)
@@ -164,18 +166,18 @@ def test_gloo_carries_collectives(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16"])
-def test_plain_training_is_the_same_there(dtype: str) -> None:
-    here = reference(CASE, TORCH_DTYPES[dtype], traced=True)
-    before = made()
-    with pretended() as gpu:
-        there = reference(CASE, TORCH_DTYPES[dtype], traced=True, device=str(gpu))
-    assert made() > before + 500
-    assert list(there) == list(here)
-    assert all(np.array_equal(there[key].values, here[key].values) for key in here)
+def test_plain_training_has_the_same_result_on_the_pretended_gpu(dtype: str) -> None:
+    on_cpu = reference(CASE, TORCH_DTYPES[dtype], traced=True)
+    before = tensors_made()
+    with pretend_gpu() as gpu:
+        on_gpu = reference(CASE, TORCH_DTYPES[dtype], traced=True, device=str(gpu))
+    assert tensors_made() > before + 500
+    assert list(on_gpu) == list(on_cpu)
+    assert all(np.array_equal(on_gpu[key].values, on_cpu[key].values) for key in on_cpu)
 
 
-def test_it_is_gone_afterwards() -> None:
-    with pretended():
+def test_after_the_block_the_pretended_gpu_is_gone() -> None:
+    with pretend_gpu():
         assert torch.cuda.is_available()
     assert torch.zeros(1).device.type == "cpu"
     assert torch.cuda.is_available() is (torch.cuda.device_count() > 0)

@@ -1,4 +1,4 @@
-"""Whatever ends a supervisor or the controller, at whatever moment, ends every rank as well."""
+"""Whatever ends a supervisor or the controller, at any moment, ends every rank as well."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ MARGIN = 5.0
 
 @contextmanager
 def controller(stage: str, candidate: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A controller in a process group of its own, and the number of its supervisor."""
+    """Start a controller in a process group of its own; yield it and its supervisor's pid."""
     command = [sys.executable, str(HELPERS / "controller.py"), stage]
     with subprocess.Popen(
         [*command, f"{PLANTED / 'faulty.py'}:{candidate}"],
@@ -47,10 +47,10 @@ def wait_for_rank_1(address: str, key: str = "case received") -> None:
     assert eventually(lambda: progress.exists() and key.encode() in progress.read_bytes())
 
 
-# What a controller is at.
+# In its first launch, or in a later launch of the same supervisor.
 @pytest.mark.parametrize("stage", ["running", "again"])
 def test_nothing_outlives_a_controller_that_is_killed_in_the_middle_of_a_case(stage: str) -> None:
-    # A deaf rank cannot notice anything, and has to be ended by somebody else.
+    # A deaf rank notices nothing itself: its supervisor has to end it.
     with controller(stage, "DEAF") as (process, supervisor):
         address = address_of(supervisor)
         wait_for_rank_1(address, "deaf")
@@ -59,7 +59,7 @@ def test_nothing_outlives_a_controller_that_is_killed_in_the_middle_of_a_case(st
     assert left_behind(address) == []
 
 
-# A supervisor that stays where it says that it is, until somebody opens the other end.
+# Holds a supervisor at this point, until a test opens the other end of the named pipe `go`.
 HELD = """
 import os
 from pathlib import Path
@@ -71,7 +71,7 @@ if "HARNESS_SOCKET" in os.environ:
 
 
 @pytest.mark.parametrize("file", ["sitecustomize.py", "torch.py"])
-def test_nothing_outlives_a_controller_that_is_killed_while_its_supervisor_starts_or_imports(
+def test_nothing_outlives_a_controller_that_is_killed_while_its_supervisor_starts(
     file: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -85,7 +85,7 @@ def test_nothing_outlives_a_controller_that_is_killed_while_its_supervisor_start
         process.kill()
         process.wait(MARGIN)
     if file == "sitecustomize.py":
-        # It has not begun yet to look.
+        # It does not watch its controller yet, so let it go on.
         (tmp_path / "go").write_text("")
     assert left_behind(address) == []
 
@@ -99,15 +99,15 @@ def test_ctrl_c_ends_everything_at_once(stage: str, whole_group: bool) -> None:
             wait_for_rank_1(address)
         (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
         started = time.monotonic()
-        _, said = process.communicate(timeout=MARGIN)
+        _, errors = process.communicate(timeout=MARGIN)
         assert time.monotonic() - started < MARGIN
     assert process.returncode == -signal.SIGINT
-    assert said.rstrip().endswith("KeyboardInterrupt")
+    assert errors.rstrip().endswith("KeyboardInterrupt")
     assert left_behind(address) == []
 
 
 @pytest.mark.parametrize("ends", ["pool", "controller"])
-def test_not_even_a_daemon_is_left(ends: str) -> None:
+def test_a_daemon_that_a_candidate_starts_is_ended_with_its_pool_or_controller(ends: str) -> None:
     if ends == "pool":
         with RankPool(2) as pool:
             pool.submit(CASE, locate(f"{PLANTED / 'faulty.py'}:LEAVES_A_DAEMON"))
@@ -123,10 +123,10 @@ def test_not_even_a_daemon_is_left(ends: str) -> None:
     assert left_behind(address) == []
 
 
-# Stopped, it is woken by the end of its controller; killed, it leaves the ranks to themselves.
+# The controller's end wakes a stopped supervisor; without a supervisor, ranks notice it.
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_ranks_and_a_supervisor_that_is_struck_go_with_a_controller_that_is_killed(
+def test_nothing_outlives_a_killed_controller_whose_supervisor_was_stopped_or_killed(
     number: signal.Signals,
 ) -> None:
     with controller("running", "SLEEPS") as (process, supervisor):
@@ -138,7 +138,7 @@ def test_ranks_and_a_supervisor_that_is_struck_go_with_a_controller_that_is_kill
     assert left_behind(address) == []
 
 
-# It notes when it begins: how long a busy machine takes to get there says nothing.
+# Notes the moment of the trouble, from which the test measures: a busy machine may get there late.
 TROUBLE = """
 import os, signal, sys
 from pathlib import Path
@@ -182,22 +182,22 @@ def test_a_rank_that_cannot_start_is_named_with_the_end_of_its_output(
             patch.setenv("PYTHONPATH", str(tmp_path))
             pool.start()
         address = address_of(pool.pids()[0])
-        started, begun = time.time(), tmp_path / "begun"
+        started, marker = time.time(), tmp_path / "begun"
         fault = pool.run(CASE, locate("native-local"))
-        since = begun.stat().st_mtime if begun.exists() else started
+        since = marker.stat().st_mtime if marker.exists() else started
         assert time.time() - since < 2 * MARGIN
         assert isinstance(fault, Fault)
         assert (fault.kind, fault.summary) == (Kind.START, summary)
         assert log in fault.log
         assert left_behind(address) == []
-        # Told once: the next case does not wait for it again.
+        # The next case gets the same fault without another start.
         started = time.monotonic()
         assert pool.run(CASE, locate("native-local")) is fault
         assert time.monotonic() - started < 1
         assert pool.launches == 1
 
 
-def test_ranks_that_came_up_before_may_fail_to_start_once(
+def test_a_pool_whose_ranks_were_ready_before_survives_one_failed_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, summary, _ = TROUBLE_AT_START["no supervisor"]
@@ -226,29 +226,29 @@ placement.settle = settled
 """
 
 
-# Rank 0 cannot go on without its peer, and ends the moment that the other has.
+# Rank 1 ends while it starts, and rank 0 as soon as it sees that.
 ENDS_AFTER_IT = """
 import os, select
 from pathlib import Path
 from harness.ranks import placement
 
 def settled(local):
-    there = Path(__file__).with_name("rank-1")
+    pid = Path(__file__).with_name("rank-1")
     if os.environ["RANK"] == "1":
-        os.mkfifo(there)
-        with there.open("w") as file:
+        os.mkfifo(pid)
+        with pid.open("w") as file:
             file.write(str(os.getpid()))
         os._exit(3)
-    while not there.exists():
+    while not pid.exists():
         os.sched_yield()
-    select.select([os.pidfd_open(int(there.read_text()))], [], [])
+    select.select([os.pidfd_open(int(pid.read_text()))], [], [])
     os._exit(4)
 placement.settle = settled
 """
 
 
 @pytest.mark.slow
-def test_of_two_that_end_while_they_start_the_first_is_named(
+def test_if_two_ranks_end_while_they_start_the_first_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(ENDS_AFTER_IT)

@@ -1,6 +1,6 @@
-"""Where ranks run, decided on machines that are not here: their accelerators are made up.
+"""Where ranks run, on machines whose accelerators are made up.
 
-Nothing of it has been tried on an accelerator.
+No test here runs on a real accelerator.
 """
 
 from collections.abc import Callable
@@ -27,17 +27,17 @@ Machine = Callable[..., None]
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Have torch find so many accelerators of a kind, and NCCL say whether two share one."""
+    """Have torch find so many accelerators of a kind; `refuses` is why none can be shared."""
 
     def make(kind: str, count: int, *, built: bool = True, refuses: str = "") -> None:
         found = SimpleNamespace(type=kind) if count else None
-        for place, name, said in (
+        for module, name, stub in (
             (torch.accelerator, "current_accelerator", lambda **_: found),
             (torch.accelerator, "device_count", lambda: count),
             (dist, "is_backend_available", lambda _: built),
             (devices, "why_not", lambda *_: refuses),
         ):
-            monkeypatch.setattr(place, name, said)
+            monkeypatch.setattr(module, name, stub)
 
     return make
 
@@ -72,7 +72,7 @@ GPU_4 = "cuda:0,cuda:1,cuda:2,cuda:3"
         ("cuda", 8, "pretend", "gloo", "pretend:0 gloo 4"),
     ],
 )
-def test_four_ranks_go_where_they_can(
+def test_four_ranks_get_the_best_placement_that_the_machine_allows(
     machine: Machine, kind: str, count: int, device: str, transport: str, placement: str
 ) -> None:
     machine(kind, count)
@@ -96,7 +96,7 @@ def test_four_ranks_go_where_they_can(
         ("xpu", 1, "xpu", "auto", "device=xpu: 4 ranks cannot share 1 of them; use fewer"),
     ],
 )
-def test_four_ranks_are_refused_where_they_cannot(
+def test_four_ranks_are_refused_a_placement_that_is_impossible(
     machine: Machine, kind: str, count: int, device: str, transport: str, why: str
 ) -> None:
     machine(kind, count)
@@ -105,7 +105,7 @@ def test_four_ranks_are_refused_where_they_cannot(
     assert str(refused.value).startswith(why)
 
 
-def test_a_transport_that_torch_was_built_without_is_not_counted_on(machine: Machine) -> None:
+def test_a_transport_that_torch_was_built_without_is_not_chosen(machine: Machine) -> None:
     machine("cuda", 8, built=False)
     assert choose("cuda", "auto", 4).transport == "gloo"
     with pytest.raises(NoPlace, match=r"transport=nccl: torch .* is without it; use gloo"):
@@ -115,7 +115,7 @@ def test_a_transport_that_torch_was_built_without_is_not_counted_on(machine: Mac
         choose("npu", "auto", 4)
 
 
-def test_ranks_share_a_gpu_over_nccl_only_where_it_does_not_refuse(machine: Machine) -> None:
+def test_ranks_share_a_gpu_over_nccl_only_if_nccl_allows_it(machine: Machine) -> None:
     machine("cuda", 1, refuses="which NCCL 2.29 refuses")
     assert choose("cuda", "auto", 2).transport == "gloo"
     with pytest.raises(NoPlace) as refused:
@@ -123,25 +123,25 @@ def test_ranks_share_a_gpu_over_nccl_only_where_it_does_not_refuse(machine: Mach
     assert str(refused.value) == (
         "transport=nccl: 2 ranks share cuda:0, which NCCL 2.29 refuses; use gloo"
     )
-    # One rank shares with nobody.
+    # A single rank shares nothing.
     assert choose("cuda", "nccl", 1).transport == "nccl"
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 @pytest.mark.parametrize("workers", [1, 2, 3, 8, 11])
-def test_test_workers_share_out_all_devices(count: int, workers: int) -> None:
+def test_test_workers_use_all_devices_evenly(count: int, workers: int) -> None:
     shares = [set(share(count, worker, workers)) for worker in range(workers)]
     assert set().union(*shares) == set(range(count))
-    used = [sum(index in one for one in shares) for index in range(count)]
-    # Nobody goes without, and no device has two more of them than another.
+    used = [sum(index in each for each in shares) for index in range(count)]
+    # Each worker has a device, and devices differ by at most one worker.
     assert all(shares)
     assert max(used) == -(-workers // count)
     assert max(used) - min(used) <= 1
-    # A worker that crashed has its place taken by one of a higher number.
+    # The worker that replaces a crashed one has a higher number.
     assert set(share(count, workers, workers)) == shares[0]
 
 
-def test_a_workers_ranks_stay_on_its_devices(machine: Machine) -> None:
+def test_the_ranks_of_a_test_worker_stay_on_its_devices(machine: Machine) -> None:
     machine("cuda", 8)
     assert str(choose("cuda", "auto", 2, worker=1, workers=2)) == "cuda:4,cuda:5 nccl 1"
     assert str(choose("cuda", "auto", 4, worker=3, workers=4)) == "cuda:6,cuda:7 gloo 2"
@@ -149,7 +149,7 @@ def test_a_workers_ranks_stay_on_its_devices(machine: Machine) -> None:
     assert str(choose("cuda", "auto", 4, worker=4, workers=5)) == "cuda:0 gloo 12"
 
 
-def test_a_command_is_told_what_it_would_not_choose_by_itself(machine: Machine) -> None:
+def test_a_command_gets_only_the_options_that_differ_from_its_own_choice(machine: Machine) -> None:
     options_for.cache_clear()
     machine("cuda", 4)
     on_gpus = choose("auto", "auto", 4)
@@ -161,26 +161,30 @@ def test_a_command_is_told_what_it_would_not_choose_by_itself(machine: Machine) 
     options_for.cache_clear()
 
 
-def test_every_device_can_be_asked_for_by_name() -> None:
+def test_every_device_can_be_requested_by_name() -> None:
     assert tuple(TRANSPORTS) == needs.DEVICES
     for device in ("auto", "cpu", *TRANSPORTS, "pretend"):
         assert options_of("check", "--device", device).device == device
 
 
-def test_the_command_line_refuses_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_refuses_an_impossible_transport_in_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["check", "--device", "cpu", "--transport", "nccl"]) == 2
-    said = "harness: --transport=nccl: carries nothing between CPUs; use gloo\n"
-    assert capsys.readouterr().err == said
+    message = "harness: --transport=nccl: carries nothing between CPUs; use gloo\n"
+    assert capsys.readouterr().err == message
 
 
-def test_the_plugin_refuses_in_one_sentence(pytester: pytest.Pytester) -> None:
+def test_the_plugin_refuses_an_impossible_transport_in_one_sentence(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile("def test_a(harness_pool): ...\ndef test_b(harness_pool): ...")
     result = pytester.runpytest_inprocess("--harness-device", "cpu", "--harness-transport", "nccl")
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(["--harness-transport=nccl: carries nothing between CPUs; *"])
 
 
-def test_doctor_says_what_an_accelerator_will_carry(
+def test_doctor_shows_which_transports_an_accelerator_has(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuses = "which NCCL 2.29 refuses and NCCL 2.30 may not"

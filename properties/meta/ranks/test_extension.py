@@ -1,4 +1,4 @@
-"""Ranks are started and watched where torch wants to be extended, and by no trick."""
+"""Ranks are started and watched through documented extension points, without tricks."""
 
 import ast
 from collections.abc import Iterator
@@ -8,19 +8,19 @@ import pytest
 from properties.helpers.places import ROOT
 
 ROOMS = (ROOT / "harness" / "ranks", ROOT / "harness" / "watch")
-# What may still be done, where, and why.
-MAY = {
-    ("process_exit.py", "polls"): "where the kernel of a sandbox has no handles for processes",
-    ("descendants.py", "polls"): "of a process that is no child nobody hears when it is gone",
-    ("cpu_wait.py", "polls"): "it samples what a scheduler did in a while",
-    ("hardware.py", "takes text apart"): "a driver tells its version in text",
-    ("collectives.py", "takes text apart"): "torch's log of collectives names groups in text",
-    ("worker.py", "sets tempdir"): "it is documented, and to be set",
+# The tricks that are allowed, by file, with the reason.
+ALLOWED = {
+    ("process_exit.py", "polls"): "the kernel of a sandbox has no handles for processes",
+    ("descendants.py", "polls"): "the kernel reports the end of children only",
+    ("cpu_wait.py", "polls"): "it samples what the scheduler did in a while",
+    ("hardware.py", "parses text"): "the kernel lists loaded libraries as text",
+    ("collectives.py", "parses text"): "torch's log of collectives names groups as text",
+    ("worker.py", "sets tempdir"): "setting it is documented",
 }
 
 
 def tricks(source: str) -> Iterator[str]:
-    """What a file does that it should not."""
+    """Yield the tricks in the source of a file."""
     if "/proc/self/mem" in source:
         yield "writes into memory"
     tree = ast.parse(source)
@@ -31,7 +31,7 @@ def tricks(source: str) -> Iterator[str]:
         for each in node.names
     }
     if "re" in imported:
-        yield "takes text apart"
+        yield "parses text"
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             targets = (each for each in node.targets if isinstance(each, ast.Attribute))
@@ -50,23 +50,23 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def test_only_what_is_listed_is_done_and_there_it_is() -> None:
+def test_the_files_have_exactly_the_allowed_tricks() -> None:
     files = (file for room in ROOMS for file in room.glob("*.py"))
     found = {(file.name, each) for file in files for each in tricks(file.read_text())}
-    assert found == set(MAY)
+    assert found == set(ALLOWED)
 
 
 @pytest.mark.parametrize(
     ("line", "trick"),
     [
-        ("import os\nos.fork = told", "sets fork"),
-        ("from torch import distributed as dist\ndist.barrier = told", "sets barrier"),
-        ("import os\nsetattr(os, 'fork', told)", "replaces"),
+        ("import os\nos.fork = other", "sets fork"),
+        ("from torch import distributed as dist\ndist.barrier = other", "sets barrier"),
+        ("import os\nsetattr(os, 'fork', other)", "replaces"),
         ("open('/proc/self/mem')", "writes into memory"),
-        ("import re", "takes text apart"),
+        ("import re", "parses text"),
         ("import time\ntime.sleep(0.01)", "polls"),
     ],
 )
-def test_a_trick_is_seen(line: str, trick: str) -> None:
+def test_each_trick_is_found(line: str, trick: str) -> None:
     assert trick in tricks(line)
     assert not list(tricks("import os\nclass Own:\n    pass\nOwn.fork = 1\nos.environ['A'] = 'b'"))

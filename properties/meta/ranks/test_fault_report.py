@@ -1,18 +1,18 @@
-"""Who is said to be waited for, when time is up."""
+"""Which rank a fault blames at a deadline, and which stack it shows after a crash."""
 
 import pytest
 
-from harness.ranks.fault_report import Incident, told_by_crash, told_by_waiting
+from harness.ranks.fault_report import Incident, blame_awaited_rank, crash_stack
 from harness.trace import Kind
 from harness.watch.collectives import Collective
 
-ROOT = Incident(Kind.HUNG, "gave no answer within 4 s", late=True)
+ROOT = Incident(Kind.HUNG, "gave no answer within 4 s", is_late=True)
 WAITING = [Collective("sp", 3, "all_reduce", "[3]", done=False)]
 LEFT = [Collective("sp", 3, "all_reduce", "[3]", done=True)]
 
 
 @pytest.mark.parametrize(
-    ("missing", "logs", "rank", "told"),
+    ("missing", "logs", "rank", "text"),
     [
         ([0, 1], {0: WAITING}, 1, "gave no answer within 4 s, nor did rank 0"),
         ([0, 1], {0: WAITING, 1: LEFT}, 1, "gave no answer within 4 s, nor did rank 0"),
@@ -21,12 +21,12 @@ LEFT = [Collective("sp", 3, "all_reduce", "[3]", done=True)]
         ([], {}, None, "all ranks answered in the end, but one gave no answer within 4 s"),
     ],
 )
-def test_the_rank_that_others_wait_for_is_named(
-    missing: list[int], logs: dict[int, list[Collective]], rank: int | None, told: str
+def test_the_rank_for_which_others_wait_is_named(
+    missing: list[int], logs: dict[int, list[Collective]], rank: int | None, text: str
 ) -> None:
-    incident = told_by_waiting(ROOT, missing, logs)
+    incident = blame_awaited_rank(ROOT, missing, logs)
     assert incident.rank == rank
-    assert incident.text == told
+    assert incident.text == text
 
 
 CRASHED = """Fatal Python error: Segmentation fault
@@ -47,10 +47,10 @@ Extension modules: numpy.core (total: 1)
     ("first", "last", "innermost"),
     [("Current thread", "Thread", "in backward"), ("Thread", "Current thread", "in waits")],
 )
-def test_a_crash_is_told_by_the_main_thread_and_then_by_the_one_that_crashed(
+def test_the_stack_of_a_crash_begins_with_the_main_thread_and_ends_with_the_crashed_one(
     first: str, last: str, innermost: str
 ) -> None:
-    stack = told_by_crash(CRASHED.format(first=first, last=last))
+    stack = crash_stack(CRASHED.format(first=first, last=last))
     assert stack.startswith('  File "step.py", line 9 in step\n')
     assert stack.endswith(innermost)
-    assert told_by_crash("") == ""
+    assert crash_stack("") == ""

@@ -1,4 +1,4 @@
-"""Where a launch keeps its files, and what becomes of them."""
+"""Where a launch keeps its files, and when they are removed."""
 
 import os
 import stat
@@ -21,34 +21,34 @@ CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 
 
 @pytest.fixture
-def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Temporary files go to this folder; but for what is about that, its name is short enough."""
+def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Make a folder that holds all temporary files, whatever the length of its name."""
     monkeypatch.setattr(launch_folder, "LONGEST_PLACE", 1000)
 
-    def go(name: str) -> Path:
+    def make(name: str) -> Path:
         folder = tmp_path / name
         folder.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
         return folder
 
-    return go
+    return make
 
 
 @pytest.mark.slow
-def test_where_names_are_too_long_for_a_socket_ranks_meet_elsewhere(
-    somewhere: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+def test_if_the_temporary_folder_has_too_long_a_path_for_a_socket_another_is_used(
+    temporary_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = somewhere("x" * LONGEST_PLACE)
+    folder = temporary_folder("x" * LONGEST_PLACE)
     monkeypatch.setattr(launch_folder, "LONGEST_PLACE", LONGEST_PLACE)
     with RankPool(2) as pool:
         assert evaluate(CASE, "native-local", pool).verdict is Verdict.WITHIN
     assert list(folder.iterdir()) == []
 
 
-def test_where_there_is_no_folder_any_more_that_is_said_and_nobody_is_blamed(
-    somewhere: Callable[[str], Path],
+def test_a_missing_temporary_folder_is_bad_input_and_no_fault_of_the_candidate(
+    temporary_folder: Callable[[str], Path],
 ) -> None:
-    folder = somewhere("gone")
+    folder = temporary_folder("gone")
     folder.rmdir()
     with (
         RankPool(2) as pool,
@@ -58,7 +58,7 @@ def test_where_there_is_no_folder_any_more_that_is_said_and_nobody_is_blamed(
     assert not folder.exists()
 
 
-# What is mounted goes with the namespace.
+# The mount ends with the namespace of the command.
 SMALL = """
 mount -t tmpfs -o size=256k none small || exit 99
 TMPDIR=$PWD/small {python} -m harness repro "{case}" --candidate mine.py:MINE
@@ -80,8 +80,8 @@ MINE = Mine()
 
 
 @pytest.mark.slow
-def test_who_fills_the_disk_is_told_so_and_nothing_is_left() -> None:
-    # Where names are longer, ranks keep their files elsewhere.
+def test_a_full_disk_is_reported_and_no_file_is_left() -> None:
+    # pytest's own folder has too long a path, and ranks would use another.
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "small").mkdir()
         (Path(folder) / "mine.py").write_text(FILLS)
@@ -90,14 +90,14 @@ def test_who_fills_the_disk_is_told_so_and_nothing_is_left() -> None:
     if done.returncode == 99 or "unshare failed" in done.stderr:
         pytest.skip(f"nothing can be mounted on this machine: {done.stderr}")
     assert "OSError: [Errno 28] No space left on device" in done.stdout, done.stdout
-    # Nor is there a file in it.
+    # `ls` has printed nothing after the report.
     assert done.stdout.endswith("--candidate mine.py:MINE\n")
 
 
-def test_what_killed_launches_left_is_swept_and_what_is_held_or_new_is_not(
-    somewhere: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+def test_the_folders_of_killed_launches_are_swept_unless_they_are_held_or_new(
+    temporary_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = somewhere("t")
+    folder = temporary_folder("t")
     for name, age in (("left", 100), ("held", 100), ("new", 1)):
         (folder / f"{PREFIX}{name}" / "logs").mkdir(parents=True)
         moment = (folder / f"{PREFIX}{name}").stat().st_mtime - age
@@ -113,7 +113,7 @@ def test_what_killed_launches_left_is_swept_and_what_is_held_or_new_is_not(
     with monkeypatch.context() as patch:
         patch.setattr("os.getuid", lambda: -1)
         launch_folder.make()
-    # It was another user's.
+    # The folder seemed to be another user's.
     assert (folder / f"{PREFIX}held").exists()
     launch_folder.make()
     assert not (folder / f"{PREFIX}held").exists()

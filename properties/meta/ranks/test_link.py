@@ -1,4 +1,4 @@
-"""What the controller sees of a rank's process before the rank's socket says so."""
+"""The controller can observe a rank without its socket."""
 
 import os
 import socket
@@ -11,20 +11,20 @@ from harness.ranks.messages import Order
 from properties.helpers.wait import eventually
 
 
-def test_a_process_on_its_way_out_is_seen_while_its_socket_is_still_open() -> None:
-    here, there = socket.socketpair()
+def test_a_process_that_is_exiting_is_noticed_while_its_socket_is_still_open() -> None:
+    controller_end, rank_end = socket.socketpair()
     command = [sys.executable, "-c", "import signal; signal.pause()"]
-    with here, there, subprocess.Popen(command) as child:
-        link = Link(here, pid=child.pid)
+    with controller_end, rank_end, subprocess.Popen(command) as child:
+        link = Link(controller_end, pid=child.pid)
         assert not link.is_ending()
         child.kill()
         assert eventually(link.is_ending)
         child.wait()
-        # Gone: whatever it had to say has been said.
+        # It has ended, and closes nothing more.
         assert not link.is_ending()
 
 
-def test_of_what_ranks_print_only_the_end_is_read() -> None:
+def test_only_the_end_of_a_huge_file_is_read_and_it_is_made_printable() -> None:
     host = Host(Order(ranks=1, environment={}, launch=""))
     log = host.supervisor.folder / "crash.0"
     with log.open("wb") as file:

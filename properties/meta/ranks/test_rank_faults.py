@@ -1,4 +1,4 @@
-"""Every way in which a rank can fail is a named fault, in time, and leaves nothing behind."""
+"""Every failure of a rank becomes a fault that names it, in time, and leaves nothing behind."""
 
 import errno
 import os
@@ -44,8 +44,8 @@ def is_right(case: Case, outcome: Outcome) -> bool:
 
 
 @contextmanager
-def ended(pid: int) -> Iterator[None]:
-    """Wait until a process that is killed inside is gone, and with it all that it held."""
+def wait_for_end(pid: int) -> Iterator[None]:
+    """Wait until a process that is killed in the block has ended and has closed its files."""
     handle = os.pidfd_open(pid)
     yield
     assert select.select([handle], [], [], MARGIN)[0]
@@ -62,7 +62,7 @@ def pool() -> Iterator[RankPool]:
 
 @pytest.fixture
 def fault_of(pool: RankPool) -> Iterator[Expect]:
-    """Runs a case that ends in a fault; afterwards the same pool has to be as good as new."""
+    """Run a case that must end in a fault; afterwards the same pool must work again."""
     assert pool.wait_until_ready() is None
     address, launches = address_of(pool.pids()[0]), pool.launches
 
@@ -74,7 +74,7 @@ def fault_of(pool: RankPool) -> Iterator[Expect]:
         return outcome
 
     yield run
-    # Other cases may have had a launch of their own.
+    # The test may have started further launches.
     pool.kill()
     assert left_behind(address) == []
     assert is_right(CASE, pool.run(CASE, locate("native-local")))
@@ -82,11 +82,11 @@ def fault_of(pool: RankPool) -> Iterator[Expect]:
 
 
 @pytest.mark.slow
-def test_a_rank_that_never_gets_anywhere_is_named_with_its_stack(
+def test_a_rank_that_spins_is_named_with_its_stack(
     fault_of: Expect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # However busy this machine is.
-    monkeypatch.setattr(cpu_wait, "waited", lambda _: {})
+    # Let this machine count as idle.
+    monkeypatch.setattr(cpu_wait, "seconds_waited", lambda _: {})
     fault = fault_of(faulty("SPINS"))
     assert (fault.kind, fault.rank) == (Kind.HUNG, 1)
     assert fault.summary == "rank 1 gave no answer within 4 s, nor did rank 0"
@@ -99,7 +99,7 @@ def test_a_rank_that_never_gets_anywhere_is_named_with_its_stack(
 
 
 @pytest.mark.slow
-def test_a_thread_that_is_not_pythons_own_is_told_last_as_the_one_that_is_waited_for(
+def test_the_stack_of_a_thread_that_python_did_not_start_comes_last(
     fault_of: Expect,
 ) -> None:
     fault = fault_of(faulty("SLEEPS_ELSEWHERE"))
@@ -110,14 +110,16 @@ def test_a_thread_that_is_not_pythons_own_is_told_last_as_the_one_that_is_waited
 
 
 @pytest.mark.parametrize("name", ["IMPORTS_SLOWLY", "IMPORTS_ELSEWHERE"])
-def test_a_rank_that_imports_a_library_is_not_called_stuck(pool: RankPool, name: str) -> None:
+def test_a_rank_that_imports_a_library_does_not_count_as_hanging(
+    pool: RankPool, name: str
+) -> None:
     started = time.monotonic()
     assert is_right(CASE, pool.run(CASE, locate(faulty(name))))
-    assert time.monotonic() - started > DEADLINE, "nobody had to wait for it"
+    assert time.monotonic() - started > DEADLINE, "the import took too little time for this test"
 
 
 @pytest.mark.slow
-def test_an_import_that_never_ends_is_no_collective_that_waits(
+def test_an_import_that_never_ends_is_a_fault_that_names_the_module(
     fault_of: Expect, pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool.deadlines, "case", 2.0)
@@ -128,32 +130,34 @@ def test_an_import_that_never_ends_is_no_collective_that_waits(
     assert "in exec_module" in fault.stacks[1]
 
 
-def test_what_a_busy_machine_keeps_from_ranks_is_not_held_against_them(
+def test_time_without_a_processor_does_not_count_towards_the_deadline(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert is_right(CASE, pool.run(CASE, locate("native-local")))
     monkeypatch.setattr(pool.deadlines, "case", 0.5)
-    # Ready to run all the time, and nine times of ten without a processor.
-    monkeypatch.setattr(cpu_wait, "waited", lambda _: {"a thread": 0.9 * time.monotonic()})
+    # A thread that is ready all the time, and has no processor nine tenths of it.
+    monkeypatch.setattr(cpu_wait, "seconds_waited", lambda _: {"a thread": 0.9 * time.monotonic()})
     assert is_right(CASE, pool.run(CASE, locate(faulty("LATE"))))
 
 
 @pytest.mark.slow
-def test_not_even_a_busy_machine_keeps_a_rank_for_ever(
+def test_a_hanging_rank_is_a_fault_on_a_busy_machine_too(
     fault_of: Expect, pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool.deadlines, "case", 0.5)
-    monkeypatch.setattr(cpu_wait, "waited", lambda _: {"a thread": 0.99 * time.monotonic()})
+    monkeypatch.setattr(
+        cpu_wait, "seconds_waited", lambda _: {"a thread": 0.99 * time.monotonic()}
+    )
     fault = fault_of(faulty("SPINS"))
     assert (fault.kind, fault.rank) == (Kind.HUNG, 1)
     assert " on a busy machine, where it was ready to run and had no processor 9" in fault.summary
     assert fault.summary.endswith("--deadline allows more, nor did rank 0")
 
 
-def test_a_death_is_seen_at_once_even_if_children_live_on(
+def test_the_end_of_a_rank_is_noticed_at_once_though_its_children_live_on(
     fault_of: Expect, pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It is not noticed by that.
+    # No deadline can notice it.
     monkeypatch.setattr(pool.deadlines, "case", 10**4)
     fault = fault_of(faulty("LEAVES_CHILDREN"))
     assert (fault.kind, fault.rank) == (Kind.DIED, 1)
@@ -162,7 +166,7 @@ def test_a_death_is_seen_at_once_even_if_children_live_on(
     assert fault.ranks[1].startswith("rank 1: gone")
 
 
-def test_a_rank_that_dies_by_itself_leaves_no_daemon_without_an_environment(
+def test_a_dying_rank_leaves_no_daemon_even_one_without_an_environment(
     fault_of: Expect,
 ) -> None:
     fault = fault_of(faulty("LEAVES_A_DAEMON_AND_DIES"))
@@ -170,7 +174,7 @@ def test_a_rank_that_dies_by_itself_leaves_no_daemon_without_an_environment(
     assert fault.last_key == "daemon"
 
 
-def test_a_child_that_talks_on_does_not_keep_the_controller_from_a_death(
+def test_a_child_that_keeps_sending_does_not_hide_the_end_of_its_rank(
     fault_of: Expect,
 ) -> None:
     fault = fault_of(faulty("LEAVES_A_TALKER"))
@@ -188,7 +192,7 @@ def test_a_child_that_talks_on_does_not_keep_the_controller_from_a_death(
         ("SKIPS_LAST", 0, "loss", "world", "; rank 1 never came"),
     ],
 )
-def test_ranks_that_count_collectives_differently_are_told_where_they_part(
+def test_a_fault_shows_where_the_collectives_of_ranks_part(
     fault_of: Expect, name: str, rank: int | None, last_key: str, where: str, parted: str
 ) -> None:
     fault = fault_of(faulty(name))
@@ -202,16 +206,18 @@ def test_ranks_that_count_collectives_differently_are_told_where_they_part(
         assert fault.ranks[2] == "rank 1: finished"
 
 
-def test_an_abort_over_mismatched_collectives_says_where_it_was_called(fault_of: Expect) -> None:
+def test_an_abort_over_mismatched_collectives_shows_the_stack_that_called_it(
+    fault_of: Expect,
+) -> None:
     fault = fault_of(faulty("SKIPS_COLLECTIVE"))
-    # gloo ends the process that receives more than it asked for.
+    # gloo aborts a process that receives more than it expects.
     assert (fault.kind, fault.rank) == (Kind.DIED, 0)
     assert "SIGABRT" in fault.summary
     assert "in reported" in fault.stacks[0]
     assert "collective mismatch" in fault.log
 
 
-def test_what_a_rank_raises_is_told_with_its_last_key_and_every_stack(fault_of: Expect) -> None:
+def test_an_exception_is_a_fault_with_the_last_key_and_every_stack(fault_of: Expect) -> None:
     fault = fault_of(faulty("BAD_TOKENS"))
     assert (fault.kind, fault.rank, fault.last_key) == (Kind.RAISED, 1, "nll")
     assert "BadFragment: key 'nll': token numbers reach from 1000000" in fault.summary
@@ -219,12 +225,12 @@ def test_what_a_rank_raises_is_told_with_its_last_key_and_every_stack(fault_of: 
     assert "in check_peers" in fault.stacks[0]
 
 
-def test_nothing_of_earlier_ranks_is_told_as_the_log_of_later_ones(fault_of: Expect) -> None:
+def test_the_log_of_a_fault_has_nothing_of_earlier_ranks(fault_of: Expect) -> None:
     logs = [fault_of(faulty("PEERS_DIFFER")).log for _ in range(2)]
     assert logs == ["", ""]
 
 
-def test_who_leaves_by_himself_raised_and_is_not_quoted_at_length(fault_of: Expect) -> None:
+def test_a_system_exit_is_an_exception_and_its_long_text_is_cut(fault_of: Expect) -> None:
     fault = fault_of(faulty("LEAVES_WITH_A_LONG_WORD"))
     assert (fault.kind, fault.rank) == (Kind.RAISED, 1)
     assert fault.summary.startswith("rank 1 raised SystemExit: so long so long")
@@ -232,14 +238,14 @@ def test_who_leaves_by_himself_raised_and_is_not_quoted_at_length(fault_of: Expe
     assert "in leave_with_a_long_word" in fault.stacks[1]
 
 
-def test_peers_with_different_rows_are_caught_before_the_model_runs(fault_of: Expect) -> None:
+def test_peers_with_different_rows_are_a_fault_before_the_model_runs(fault_of: Expect) -> None:
     fault = fault_of(faulty("PEERS_DIFFER"))
     assert fault.kind is Kind.RAISED
     assert "PeersDiffer: sequence-parallel peers hold different rows" in fault.summary
     assert fault.last_key == "case received"
 
 
-def test_words_that_no_honest_rank_sends_are_named(fault_of: Expect) -> None:
+def test_a_rank_that_sends_garbage_is_named(fault_of: Expect) -> None:
     fault = fault_of(faulty("TALKS_GARBAGE"))
     assert (fault.kind, fault.rank) == (Kind.PROTOCOL, 1)
     assert fault.summary.startswith("rank 1 talks garbage: a frame ")
@@ -256,22 +262,22 @@ def test_a_rank_that_is_stopped_in_the_middle_of_a_case_is_named(fault_of: Expec
 
 
 @pytest.mark.slow
-def test_a_supervisor_killed_under_a_case_is_named(fault_of: Expect) -> None:
+def test_a_supervisor_that_is_killed_during_a_case_is_named(fault_of: Expect) -> None:
     fault = fault_of(faulty("KILLS_ITS_SUPERVISOR"))
     assert (fault.kind, fault.rank) == (Kind.LAUNCHER, None)
     assert fault.summary == "the supervisor of the ranks ended, killed by SIGKILL"
     assert set(fault.stacks) == {0, 1}
 
 
-def test_a_rank_killed_while_idle_is_a_fault_of_the_next_case(
+def test_the_death_of_an_idle_rank_is_a_fault_of_the_next_case(
     fault_of: Expect, pool: RankPool
 ) -> None:
     assert is_right(CASE, pool.run(CASE, locate("native-local")))
     progress = Path(address_of(pool.pids()[0])).parent / "progress.1"
     assert eventually(lambda: b"between cases" in progress.read_bytes())
-    with ended(pool.pids()[2]):
+    with wait_for_end(pool.pids()[2]):
         os.kill(pool.pids()[2], signal.SIGKILL)
-    # Also where that case would not have needed the rank.
+    # The next case would not even need the rank.
     fault = fault_of("native-local", ALONE)
     assert (fault.kind, fault.rank) == (Kind.DIED, 1)
     assert fault.summary == "rank 1 died, killed by SIGKILL"
@@ -282,22 +288,22 @@ def test_a_supervisor_that_cannot_be_watched_is_not_left_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "_IDLE", [])
-    seen: list[int] = []
+    pids: list[int] = []
 
     def refuses(pid: int) -> int:
-        seen.append(pid)
+        pids.append(pid)
         raise OSError(errno.EMFILE, "too many open files")
 
     monkeypatch.setattr(supervisor, "exit_handle", refuses)
     with RankPool(2) as pool, pytest.raises(OSError, match="too many open files"):
         pool.start()
-    (pid,) = seen
+    (pid,) = pids
     assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lacking", ["handles for processes", "forks"])
-def test_a_death_is_told_alike_where_the_kernel_has_no_handles_and_where_nobody_forks(
+def test_a_death_is_reported_the_same_without_process_handles_and_without_forks(
     lacking: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -318,9 +324,11 @@ def test_a_death_is_told_alike_where_the_kernel_has_no_handles_and_where_nobody_
     assert left_behind(address) == []
 
 
-def test_of_what_happens_at_once_nothing_is_missed(fault_of: Expect, pool: RankPool) -> None:
+def test_two_incidents_at_the_same_time_are_both_in_the_fault(
+    fault_of: Expect, pool: RankPool
+) -> None:
     del fault_of
-    with ended(pool.pids()[2]):
+    with wait_for_end(pool.pids()[2]):
         pool.submit(CASE, locate(faulty("RAISES_THEN_DIES")))
     fault = pool.collect()
     assert isinstance(fault, Fault)
@@ -328,10 +336,10 @@ def test_of_what_happens_at_once_nothing_is_missed(fault_of: Expect, pool: RankP
     assert "rank 0: raised ValueError: as planned" in fault.ranks[0]
 
 
-def test_cases_behind_a_faulty_one_come_out_right_and_in_order(
+def test_the_cases_behind_a_faulty_one_come_out_right_and_in_order(
     fault_of: Expect, pool: RankPool
 ) -> None:
-    del fault_of  # for what it asserts afterwards
+    del fault_of  # Its checks after the test are all that is needed.
     cases = [CASE, parse("case/1 rows=5:11111 sp=2"), parse("case/1 rows=2:11,2:11,2:11 sp=2")]
     for case, name in zip(cases, [faulty("DIES"), *["native-local"] * 2], strict=True):
         pool.submit(case, locate(name))
@@ -342,9 +350,11 @@ def test_cases_behind_a_faulty_one_come_out_right_and_in_order(
 
 
 @pytest.mark.slow
-def test_a_case_is_not_blamed_for_what_a_later_one_does(fault_of: Expect, pool: RankPool) -> None:
+def test_a_case_is_not_blamed_for_the_failure_of_a_later_one(
+    fault_of: Expect, pool: RankPool
+) -> None:
     del fault_of
-    # Rank 0 is done with the first case, and fails in the second, before rank 1 is done.
+    # Rank 0 finishes the first case and fails in the second before rank 1 finishes the first.
     pool.submit(CASE, locate(faulty("LATE")))
     pool.submit(ALONE, locate(faulty("RANK_0_RAISES")))
     assert is_right(CASE, pool.collect())
@@ -354,10 +364,10 @@ def test_a_case_is_not_blamed_for_what_a_later_one_does(fault_of: Expect, pool: 
     pool.start()
 
 
-def test_time_in_which_nobody_listened_is_not_held_against_the_ranks(
+def test_time_before_the_caller_waits_does_not_count_towards_the_deadline(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # More than a socket takes at once: the ranks cannot finish before they are heard.
+    # Answers larger than a socket's buffer: ranks cannot finish before the controller reads.
     case = parse("case/1 rows=3:111,4:1011 heads=4/2 dim=64 layers=2 sp=2")
     assert pool.wait_until_ready() is None
     pool.submit(case, locate("native-local"))

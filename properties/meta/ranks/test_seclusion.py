@@ -1,4 +1,4 @@
-"""Ranks of one host need no network and no name, and nobody on a network reaches them."""
+"""Ranks of one host need no network and no host name, and no network can reach them."""
 
 import json
 import os
@@ -16,14 +16,14 @@ NAMESPACES = ("unshare", "--net", "--uts", "--mount")
 
 
 @pytest.mark.slow
-def test_a_host_without_a_network_asks_for_no_name_and_listens_to_nobody() -> None:
+def test_on_a_host_without_a_network_a_pool_looks_up_no_name_and_opens_no_port() -> None:
     allowed = ran(*NAMESPACES, "true")
     if allowed.returncode:
         pytest.skip(f"no namespaces on this machine: {allowed.stderr}")
-    told = ran(*NAMESPACES, sys.executable, SECLUDED)
-    assert json.loads(told.stdout) == {"verdict": "WITHIN", "questions": [], "open": []}
+    run = ran(*NAMESPACES, sys.executable, SECLUDED)
+    assert json.loads(run.stdout) == {"verdict": "WITHIN", "questions": [], "open": []}
 
 
-def test_a_pool_listens_on_loopback_alone(harness_pool: RankPool) -> None:
+def test_a_pool_listens_on_loopback_only(harness_pool: RankPool) -> None:
     assert harness_pool.wait_until_ready() is None
     assert listening(os.getpid(), *harness_pool.pids()) == {"127.0.0.1"}

@@ -1,6 +1,6 @@
-"""Whether ranks share a GPU over NCCL is tried on real ranks, which here share the CPU over gloo.
+"""The trial whether ranks can share a GPU over NCCL, here with ranks on the CPU over gloo.
 
-That NCCL of 2.30 or newer does it has not been tried.
+No test here runs NCCL.
 """
 
 import time
@@ -19,7 +19,7 @@ from properties.helpers.alive import address_of, left_behind
 from properties.helpers.places import PLANTED
 
 FAULTY = PLANTED / "faulty.py"
-# Ranks stop dead before they connect, but their supervisor does not.
+# Stops ranks before they connect, but not their supervisor.
 STUCK = "import os, signal\nif 'RANK' in os.environ:\n    signal.pause()\n"
 MARGIN = 10.0
 
@@ -28,7 +28,7 @@ MARGIN = 10.0
 def launched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[list[str]]:
-    """The addresses of all launches, of which nothing may be left afterwards."""
+    """The addresses of all launches; nothing may be left of them after the test."""
     addresses = []
 
     class Watched(RankPool):
@@ -39,7 +39,7 @@ def launched(
                 addresses.append(address_of(self.pids()[0]))
 
     monkeypatch.setattr(shared_gpu, "RankPool", Watched)
-    monkeypatch.setattr(shared_gpu, "loaded_nccl", lambda: (2, 30, 7))
+    monkeypatch.setattr(shared_gpu, "nccl_version", lambda: (2, 30, 7))
     yield addresses
     assert [left for address in addresses for left in left_behind(address)] == []
 
@@ -53,23 +53,23 @@ def launched(
         (None, "and this torch has loaded no NCCL"),
     ],
 )
-def test_an_nccl_that_is_too_old_or_missing_is_not_even_tried(
+def test_an_nccl_that_is_too_old_or_missing_is_not_tried(
     launched: list[str],
     monkeypatch: pytest.MonkeyPatch,
     version: tuple[int, ...] | None,
     why: str,
 ) -> None:
-    monkeypatch.setattr(shared_gpu, "loaded_nccl", lambda: version)
+    monkeypatch.setattr(shared_gpu, "nccl_version", lambda: version)
     assert why_not(Placement(), 2) == why
     assert launched == []
 
 
-def test_ranks_that_get_through_a_step_can_share(launched: list[str]) -> None:
+def test_ranks_that_finish_a_step_can_share_a_gpu(launched: list[str]) -> None:
     assert why_not(Placement(), 3) == ""
     assert len(launched) == 1
 
 
-def test_what_a_transport_says_against_it_is_told(launched: list[str]) -> None:
+def test_the_reason_of_a_failing_transport_is_quoted(launched: list[str]) -> None:
     why = why_not(Placement(transport="unheard-of"), 2)
     assert why.startswith("and a first step ended so: rank ")
     assert "died while starting, exit status 1 (ValueError: " in why
@@ -78,7 +78,7 @@ def test_what_a_transport_says_against_it_is_told(launched: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_processes")
-def test_ranks_that_never_come_up_are_given_up(
+def test_ranks_that_never_start_are_given_up(
     launched: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(STUCK)
@@ -92,7 +92,7 @@ def test_ranks_that_never_come_up_are_given_up(
 
 
 @pytest.mark.slow
-def test_ranks_that_wait_for_ever_are_given_up(
+def test_ranks_that_hang_are_given_up(
     launched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_gpu, "CANDIDATE", f"{FAULTY}:SLEEPS")

@@ -1,4 +1,4 @@
-"""A supervisor serves one launch after the other, and each as if it were the first."""
+"""A supervisor serves one launch after the other, each as if it were the first."""
 
 import os
 import shutil
@@ -24,117 +24,116 @@ from properties.helpers.alive import address_of, left_behind
 from properties.helpers.places import PLANTED
 
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
-# Of ranks that find nobody to connect to.
+# Variables of ranks whose controller does not listen.
 NOT_CONNECTED = {LAUNCH: "none", PLACEMENT: "cpu gloo 1"}
 SLEEPS = f"{PLANTED / 'faulty.py'}:SLEEPS"
 
-Ready = Callable[[], RankPool]
+StartPool = Callable[[], RankPool]
 
 
 @pytest.fixture(autouse=True)
-def none_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_idle_supervisors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(supervisor, "_IDLE", [])
     yield
     supervisor._end_all()
 
 
 @pytest.fixture
-def ready() -> Iterator[Ready]:
-    """Ranks of a pool of its own that have run a case."""
+def start_pool() -> Iterator[StartPool]:
+    """Start a new pool and run a case on it."""
     pools = []
 
-    def of_a_pool() -> RankPool:
+    def start() -> RankPool:
         pools.append(RankPool(2))
         assert isinstance(pools[-1].run(CASE, locate("native-gather")), Assembly)
         return pools[-1]
 
-    yield of_a_pool
+    yield start
     for pool in pools:
         pool.close()
 
 
 @pytest.mark.slow
-def test_who_has_nothing_to_do_serves_the_next_launch_and_nothing_is_left_of_the_one_before(
-    ready: Ready,
+def test_an_idle_supervisor_serves_the_next_launch_and_keeps_nothing_of_the_last(
+    start_pool: StartPool,
 ) -> None:
-    pool = ready()
-    number, *ranks = pool.pids()
-    address = address_of(number)
-    # Its own session, and an environment that says whose it is.
-    assert os.getsid(number) == number
+    pool = start_pool()
+    first, *ranks = pool.pids()
+    address = address_of(first)
+    # It has a session of its own, and its address is in the environment of its ranks.
+    assert os.getsid(first) == first
     assert {address_of(rank) for rank in ranks} == {address}
     pool.close()
     assert left_behind(address) == []
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
-    again = ready()
-    assert again.pids()[0] == number
-    # Two at a time have one each.
-    assert ready().pids()[0] != number
+    assert start_pool().pids()[0] == first
+    # A second launch at the same time has another supervisor.
+    assert start_pool().pids()[0] != first
 
 
 @pytest.mark.slow
-def test_a_rank_holds_nothing_of_its_supervisor(ready: Ready) -> None:
-    number, *ranks = ready().pids()
-    orders = {f.readlink() for f in Path(f"/proc/{number}/fd").iterdir() if _is_socket(f)}
-    assert orders
-    for rank in ranks:
-        held = {f.readlink() for f in Path(f"/proc/{rank}/fd").iterdir() if _is_socket(f)}
-        assert held & orders == set()
+def test_a_rank_inherits_no_socket_of_its_supervisor(start_pool: StartPool) -> None:
+    first, *ranks = start_pool().pids()
+    assert _sockets(first)
+    assert all(_sockets(rank).isdisjoint(_sockets(first)) for rank in ranks)
 
 
-def _is_socket(handle: Path) -> bool:
-    return str(handle.readlink()).startswith("socket:")
+def _sockets(pid: int) -> set[str]:
+    targets = {str(handle.readlink()) for handle in Path(f"/proc/{pid}/fd").iterdir()}
+    return {target for target in targets if target.startswith("socket:")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_one_that_does_not_end_its_ranks_is_ended_with_them(
-    number: signal.Signals, ready: Ready
+def test_a_supervisor_that_does_not_end_its_ranks_is_ended_with_them(
+    number: signal.Signals, start_pool: StartPool
 ) -> None:
-    pool = ready()
+    pool = start_pool()
     pids = pool.pids()
     address = address_of(pids[0])
     os.kill(pids[0], number)
     pool.close()
     assert left_behind(address) == []
-    assert ready().pids()[0] != pids[0]
+    assert start_pool().pids()[0] != pids[0]
 
 
 @pytest.mark.slow
-def test_how_one_ended_is_told_in_its_first_launch_and_in_a_later_one(ready: Ready) -> None:
-    told = []
-    ready().close()
+def test_the_end_of_a_supervisor_is_reported_in_its_first_launch_and_in_later_ones(
+    start_pool: StartPool,
+) -> None:
+    faults = []
+    start_pool().close()
     for _ in range(2):
-        pool = ready()
+        pool = start_pool()
         pool.submit(CASE, locate(SLEEPS))
         os.kill(pool.pids()[0], signal.SIGKILL)
         outcome = pool.collect()
         assert isinstance(outcome, Fault)
-        told.append((outcome.kind, outcome.summary))
-    how = "the supervisor of the ranks ended, killed by SIGKILL"
-    assert told == [(Kind.LAUNCHER, how)] * 2
+        faults.append((outcome.kind, outcome.summary))
+    summary = "the supervisor of the ranks ended, killed by SIGKILL"
+    assert faults == [(Kind.LAUNCHER, summary)] * 2
 
 
 @pytest.mark.slow
-def test_what_was_read_of_one_environment_is_not_kept_for_another(
-    ready: Ready, monkeypatch: pytest.MonkeyPatch
+def test_an_idle_supervisor_does_not_serve_a_launch_with_another_environment(
+    start_pool: StartPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = ready()
-    number = pool.pids()[0]
+    pool = start_pool()
+    first = pool.pids()[0]
     pool.close()
     monkeypatch.setenv("SOMETHING", "else")
-    assert ready().pids()[0] != number
+    assert start_pool().pids()[0] != first
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("forks", [True, False])
-def test_ranks_begin_where_their_controller_is(
-    ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, forks: bool
+def test_ranks_start_in_the_current_folder_of_their_controller(
+    start_pool: StartPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, forks: bool
 ) -> None:
     monkeypatch.setattr(host, "forks", lambda _: forks)
-    ready().close()
+    start_pool().close()
     monkeypatch.chdir(tmp_path)
-    ranks = ready().pids()[1:]
+    ranks = start_pool().pids()[1:]
     assert {Path(f"/proc/{rank}/cwd").readlink() for rank in ranks} == {tmp_path}
 
 
@@ -142,35 +141,35 @@ def test_ranks_begin_where_their_controller_is(
     ("devices", "forks"),
     [("cpu", True), ("pretend:0", True), ("cuda:0,cuda:1", True), ("xpu:0", False)],
 )
-def test_ranks_are_forked_where_a_fork_can_start_their_device(
-    devices: str, *, forks: bool
-) -> None:
+def test_ranks_are_forked_if_a_fork_can_start_their_device(devices: str, *, forks: bool) -> None:
     environment = Placement(tuple(devices.split(","))).environment()
     assert host.forks(Order(ranks=2, environment=environment, launch="")) is forks
 
 
 @pytest.mark.slow
-def test_one_whose_folder_was_removed_or_that_is_gone_serves_nobody(ready: Ready) -> None:
-    seen = set()
-    for end in (
+def test_a_supervisor_that_ended_or_lost_its_folder_serves_no_other_launch(
+    start_pool: StartPool,
+) -> None:
+    pids = set()
+    for spoil in (
         lambda each: shutil.rmtree(each.folder),
         lambda each: (each.process.kill(), each.process.wait()),
     ):
-        pool = ready()
-        seen.add(pool.pids()[0])
+        pool = start_pool()
+        pids.add(pool.pids()[0])
         pool.close()
-        ((_, waits),) = supervisor._IDLE
-        end(waits)
-    assert ready().pids()[0] not in seen
-    assert len(seen) == 2
+        (idle,) = supervisor._IDLE
+        spoil(idle)
+    assert start_pool().pids()[0] not in pids
+    assert len(pids) == 2
 
 
 @pytest.mark.slow
-def test_no_more_wait_than_are_worth_their_memory(
-    ready: Ready, monkeypatch: pytest.MonkeyPatch
+def test_only_so_many_supervisors_stay_idle(
+    start_pool: StartPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "MOST_IDLE", 1)
-    pools = [ready(), ready()]
+    pools = [start_pool(), start_pool()]
     first, second = (pool.pids()[0] for pool in pools)
     for pool in pools:
         pool.close()
@@ -179,49 +178,49 @@ def test_no_more_wait_than_are_worth_their_memory(
 
 
 @pytest.mark.slow
-def test_ranks_that_are_wanted_no_more_before_they_are_there_cost_no_patience(
-    ready: Ready,
+def test_a_start_that_is_stopped_at_once_ends_without_waiting_for_the_ranks(
+    start_pool: StartPool,
 ) -> None:
-    ready().close()
-    ((_, waits),) = supervisor._IDLE
+    start_pool().close()
+    (idle,) = supervisor._IDLE
     supervisor._IDLE.clear()
-    (waits.folder / "tmp").mkdir()
-    told = host.environments(Order(ranks=2, environment={}, launch=""), waits.folder)
-    # Both are read at once.
-    waits.process.send_signal(signal.SIGSTOP)
-    ranks = [each | NOT_CONNECTED for each in told]
-    waits.start(Start(ranks, str(Path.cwd()), forks=True))
-    waits.pipe.send(Stop())
-    waits.process.send_signal(signal.SIGCONT)
-    said = waits.receive()
-    assert next(each for each in said if not isinstance(each, Ended)) == Stopped()
-    waits.end()
+    (idle.folder / "tmp").mkdir()
+    variables = host.environments(Order(ranks=2, environment={}, launch=""), idle.folder)
+    # Stopped, it reads both messages at once.
+    idle.process.send_signal(signal.SIGSTOP)
+    ranks = [each | NOT_CONNECTED for each in variables]
+    idle.start(Start(ranks, str(Path.cwd()), should_fork=True))
+    idle.pipe.send(Stop())
+    idle.process.send_signal(signal.SIGCONT)
+    messages = idle.receive()
+    assert next(each for each in messages if not isinstance(each, Ended)) == Stopped()
+    idle.end()
 
 
-def test_an_order_for_many_ranks_is_taken_whole_in_however_many_pieces_it_comes(
+def test_a_start_of_many_ranks_may_arrive_in_any_number_of_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    taken = []
+    served = []
 
-    class Noted:
-        def __init__(self, order: Start, _pipe: object) -> None:
-            taken.append(order)
+    class IdleAgent:
+        def __init__(self, start: Start, _pipe: object) -> None:
+            served.append(start)
 
         def run(self) -> None:
-            """Nothing to start."""
+            """Start nothing."""
 
-    monkeypatch.setattr("harness.ranks.agent.Agent", Noted)
+    monkeypatch.setattr("harness.ranks.agent.Agent", IdleAgent)
     monkeypatch.setattr(supervisor_process, "bury_all_below", lambda: None)
-    order = Start([{"RANK": "0", "long": "x" * CHUNK}] * 4, "/", forks=True)
-    ours, theirs = socket.socketpair()
+    start = Start([{"RANK": "0", "long": "x" * CHUNK}] * 4, "/", should_fork=True)
+    controller_end, supervisor_end = socket.socketpair()
 
     def send() -> None:
-        ours.sendall(encode(order))
-        ours.shutdown(socket.SHUT_WR)
+        controller_end.sendall(encode(start))
+        controller_end.shutdown(socket.SHUT_WR)
 
-    with ours, theirs:
+    with controller_end, supervisor_end:
         sender = threading.Thread(target=send)
         sender.start()
-        supervisor_process._serve(Pipe(theirs, ToSupervisor))
+        supervisor_process._serve(Pipe(supervisor_end, ToSupervisor))
         sender.join()
-        assert taken == [order]
+        assert served == [start]

@@ -1,4 +1,4 @@
-"""Ranks that a launcher started on several hosts are judged, named and ended like any others."""
+"""Ranks on several hosts of a launcher are judged, named in faults and ended like any others."""
 
 import json
 import os
@@ -24,8 +24,8 @@ from harness.commands.options import fit_to_launcher
 from harness.ranks import channel
 from harness.ranks.frames import Reader
 from harness.ranks.host_keeper import HostKeeper
-from harness.ranks.messages import From, Left
-from harness.ranks.world import NotTogether, World
+from harness.ranks.messages import BytesFromRank, HostReport
+from harness.ranks.world import IncompleteWorld, World
 from harness.trace import Fault, Kind
 from harness.verdict import Verdict
 from properties.helpers.alive import address_of, left_behind
@@ -41,11 +41,11 @@ CASE = parse("case/1 rows=5:11111,4:1011 sp=2")
 SLEEPS = f"{PLANTED / 'faulty.py'}:SLEEPS"
 
 
-def sleeping(other: subprocess.Popen[str], *, launched: bool = False) -> str:
-    """Where the other host's ranks belong to, as soon as rank 1 is in the middle of a case."""
+def wait_for_rank_1(other: subprocess.Popen[str], *, launched: bool = False) -> str:
+    """Wait until rank 1 is in the middle of a case; return the address of its supervisor."""
     pid = other.pid
     if launched:
-        # Between them is the launcher.
+        # `other` is the launcher, and the host keeper its child.
         assert eventually(lambda: bool(children(other.pid)))
         (pid,) = children(other.pid)
     assert eventually(lambda: bool(children(pid)))
@@ -57,11 +57,11 @@ def sleeping(other: subprocess.Popen[str], *, launched: bool = False) -> str:
 
 
 @pytest.mark.slow
-def test_a_death_on_another_host_is_named_and_the_host_serves_the_next_launch() -> None:
+def test_a_rank_that_dies_on_another_host_is_named_and_the_host_serves_on() -> None:
     with pool_with_another_host() as (pool, other, nodes):
         assert pool.wait_until_ready() is None
         pool.submit(CASE, locate(SLEEPS))
-        address = sleeping(other)
+        address = wait_for_rank_1(other)
         os.kill(pool.pids()[2], signal.SIGKILL)
         fault = pool.collect()
         assert isinstance(fault, Fault)
@@ -75,45 +75,51 @@ def test_a_death_on_another_host_is_named_and_the_host_serves_the_next_launch() 
 
 
 @pytest.mark.slow
-def test_who_ends_on_another_host_is_named_though_its_children_hold_its_socket() -> None:
+def test_the_end_of_a_rank_on_another_host_is_noticed_though_its_children_live_on() -> None:
     with pool_with_another_host() as (pool, *_):
         fault = pool.run(CASE, locate(f"{PLANTED / 'faulty.py'}:LEAVES_CHILDREN"))
         assert isinstance(fault, Fault)
         assert (fault.kind, fault.summary) == (Kind.DIED, "rank 1 died, exit status 7")
 
 
-def test_what_a_rank_said_before_its_end_is_passed_on_before_its_end() -> None:
-    said: list[From | Left] = []
-    channel = SimpleNamespace(socket=socket.socket(), send=lambda frame: said.extend(heard(frame)))
+def test_the_last_bytes_of_a_rank_are_passed_on_before_the_news_of_its_end() -> None:
+    sent: list[BytesFromRank | HostReport] = []
+    reader = Reader[BytesFromRank | HostReport](BytesFromRank | HostReport)
+    channel = SimpleNamespace(
+        socket=socket.socket(), send=lambda frame: sent.extend(reader.feed(frame))
+    )
     supervisor = SimpleNamespace(pipe=object(), process=SimpleNamespace(returncode=None))
     host = SimpleNamespace(
-        supervisor=supervisor, hear=lambda: [1], left=dict, ended={1: "exit status 7"}
+        supervisor=supervisor,
+        listener=None,
+        read_ends=lambda: [1],
+        read_all=dict,
+        ended={1: "exit status 7"},
     )
-    ours, theirs = socket.socketpair()
-    with channel.socket, ours, theirs:
+    rank_end, keeper_end = socket.socketpair()
+    with channel.socket, rank_end, keeper_end:
         keeper = HostKeeper(cast("Any", channel))
-        keeper._host, keeper._connections = cast("Any", host), {0: theirs}
-        keeper._selector.register(theirs, selectors.EVENT_READ, 0)
-        ours.sendall(b"the last word")
-        keeper._hear(cast("Any", host), supervisor.pipe, None)
+        keeper._host, keeper._connections = cast("Any", host), {0: keeper_end}
+        keeper._selector.register(keeper_end, selectors.EVENT_READ, 0)
+        rank_end.sendall(b"the last word")
+        keeper._read(cast("Any", host), supervisor.pipe, None)
         keeper._selector.close()
-    assert said == [From("", 0, b"the last word"), Left("", "", {}, {"1": "exit status 7"})]
-
-
-def heard(frame: bytes) -> Iterator[From | Left]:
-    return Reader[From | Left](From | Left).feed(frame)
+    assert sent == [
+        BytesFromRank("", 0, b"the last word"),
+        HostReport("", "", {}, {"1": "exit status 7"}),
+    ]
 
 
 @pytest.mark.slow
-def test_a_host_that_is_gone_is_named_at_once_from_then_on(
+def test_a_lost_host_is_named_and_every_later_case_has_that_fault_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Twice as long as the other says something.
+    # Longer than the other host is silent while it is alive.
     monkeypatch.setattr(channel, "SILENCE", 2 * channel.BEAT)
     with pool_with_another_host() as (pool, other, _):
         assert pool.wait_until_ready() is None
         pool.submit(CASE, locate(SLEEPS))
-        sleeping(other)
+        wait_for_rank_1(other)
         other.kill()
         fault = pool.collect()
         assert isinstance(fault, Fault)
@@ -131,14 +137,14 @@ def test_nothing_on_another_host_outlives_the_controller() -> None:
         running(*command, **told(0, 2, port)) as controller,
         running(*command, **told(1, 2, port)) as other,
     ):
-        address = sleeping(other)
+        address = wait_for_rank_1(other)
         controller.kill()
         assert other.wait(PATIENCE) == 3
         assert left_behind(address) == []
 
 
 @pytest.mark.slow
-def test_who_has_nothing_to_do_ends_at_once_and_bad_input_ends_all() -> None:
+def test_further_processes_of_one_host_end_at_once_and_bad_input_ends_the_first() -> None:
     port, words = free_port(), ("golden", "verify", "--store", "nowhere")
     with (
         running(*HARNESS, *words, **told(0, 3, port, 0)) as first,
@@ -150,25 +156,25 @@ def test_who_has_nothing_to_do_ends_at_once_and_bad_input_ends_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"RANK": "first"}, "RANK=first WORLD_SIZE=2 MASTER_PORT="),
         ({"MASTER_PORT": "x"}, "RANK=1 WORLD_SIZE=2 MASTER_PORT=x: use whole numbers, or unset"),
     ],
 )
-def test_what_a_launcher_cannot_mean_is_refused(
+def test_impossible_variables_of_a_launcher_are_refused(
     change: dict[str, str],
-    said: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name, value in {**told(1, 2, free_port()), **change}.items():
         monkeypatch.setenv(name, value)
     assert main(["check"]) == 2
-    assert capsys.readouterr().err.startswith(f"harness: {said}")
+    assert capsys.readouterr().err.startswith(f"harness: {message}")
 
 
-def test_who_is_alone_or_in_a_rank_was_started_by_no_launcher(
+def test_a_single_process_and_a_rank_have_no_world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in told(0, 1, 1).items():
@@ -180,27 +186,28 @@ def test_who_is_alone_or_in_a_rank_was_started_by_no_launcher(
     assert World.here() is None
 
 
-def test_hosts_that_do_not_come_or_have_too_many_processes_are_told(
+def test_missing_and_uneven_processes_of_a_launcher_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("harness.ranks.world.PATIENCE", timedelta(seconds=1))
-    launched = World(0, 3, "127.0.0.1", free_port())
-    with pytest.raises(NotTogether, match="nothing answers there"):
-        launched.connect()
-    served = launched.serve_store()
+    world = World(0, 3, "127.0.0.1", free_port())
+    with pytest.raises(IncompleteWorld, match="nothing answers there"):
+        world.connect()
+    served = world.serve_store()
     assert served
-    with pytest.raises(NotTogether, match="WORLD_SIZE=3: process 1 did not come within 1 s"):
-        launched.hosts(launched.connect())
-    store = launched.connect()
+    with pytest.raises(IncompleteWorld, match="WORLD_SIZE=3: process 1 did not come within 1 s"):
+        world.hosts(world.connect())
+    store = world.connect()
     for rank in (1, 2):
         store.set(f"host/{rank}", "another")
-    with pytest.raises(NotTogether, match=r"hosts have \[1, 2\] processes; start as many on each"):
-        launched.hosts(store)
+    uneven = r"hosts have \[1, 2\] processes; start as many on each"
+    with pytest.raises(IncompleteWorld, match=uneven):
+        world.hosts(store)
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """What a command begins with to run on each, and where they meet."""
+    """Two hosts: the address of the first, and the words that run a command inside each."""
 
     address: str = "127.0.0.1"
     inside: tuple[tuple[str, ...], ...] = ((), ())
@@ -220,8 +227,8 @@ link add cable netns {a} type veth peer name cable netns {b}
 
 @contextmanager
 def two_hosts() -> Iterator[Hosts]:
-    """Two network namespaces and the one cable between them; each names its end of it to gloo."""
-    names = [f"harness-{os.getpid()}-{which}" for which in "ab"]
+    """Make two network namespaces with one cable between them, which gloo has to use."""
+    names = [f"harness-{os.getpid()}-{letter}" for letter in "ab"]
     with ExitStack() as stack:
         try:
             for name in names:
@@ -245,10 +252,10 @@ def ip(line: str) -> None:
 def under_torchrun(
     hosts: Hosts, ranks: int, *words: str
 ) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str]]]:
-    """A command on two hosts, and what becomes of it on each."""
+    """Run a command under torchrun on two hosts; yield the process on each."""
     port = free_port() if hosts.address == "127.0.0.1" else 29400
-    there = f"--nnodes 2 --master-addr {hosts.address} --master-port {port}".split()
-    torchrun = (sys.executable, "-m", "torch.distributed.run", *there, f"--nproc-per-node={ranks}")
+    store = f"--nnodes 2 --master-addr {hosts.address} --master-port {port}".split()
+    torchrun = (sys.executable, "-m", "torch.distributed.run", *store, f"--nproc-per-node={ranks}")
     with ExitStack() as stack:
         second, first = (
             stack.enter_context(
@@ -267,14 +274,14 @@ CHECK = [
 
 
 @pytest.mark.slow
-def test_two_hosts_under_torchrun_come_to_what_one_comes_to(tmp_path: Path) -> None:
+def test_two_hosts_under_torchrun_report_the_same_as_one_host(tmp_path: Path) -> None:
     alone = ran(*HARNESS, *CHECK, cwd=tmp_path)
     with two_hosts() as hosts, under_torchrun(hosts, 2, "-m", "harness", *CHECK) as (first, _):
-        said, log = first.communicate(timeout=PATIENCE)
-    together = campaign_of(said)
+        output, log = first.communicate(timeout=PATIENCE)
+    together = campaign_of(output)
     for each in (together, one := campaign_of(alone.stdout)):
         for failure in each["candidates"]["mutants.B14"]["failures"]:
-            # Where it shows again, and on how many ranks, is another matter.
+            # The number of ranks may differ, and how to show the failure again.
             for name in ("bundle", "replay", "explanation", "ranks", "printed"):
                 failure.pop(name)
     assert together == one
@@ -283,26 +290,26 @@ def test_two_hosts_under_torchrun_come_to_what_one_comes_to(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_rank_that_crashes_and_one_that_hangs_are_booked_and_the_campaign_goes_on() -> None:
+def test_under_torchrun_a_crash_and_a_hang_are_faults_and_the_campaign_goes_on() -> None:
     faulty = PLANTED / "faulty.py"
     words = (
         f"check --candidate {faulty}:DIES --candidate {faulty}:SPINS --candidate "
         "native-local --sp 2 --dp 1 --cases 4 --json --no-diagnose --deadline 3"
     )
     with under_torchrun(Hosts(), 1, "-m", "harness", *words.split()) as (first, _):
-        said, _ = first.communicate(timeout=PATIENCE)
-    candidates = json.loads(said)["candidates"].values()
+        output, _ = first.communicate(timeout=PATIENCE)
+    candidates = json.loads(output)["candidates"].values()
     assert [each["verdict"] for each in candidates] == ["FAULT", "FAULT", "WITHIN"]
 
 
 @pytest.mark.long
-def test_a_host_that_is_cut_off_in_the_middle_of_a_case_is_named_and_all_ends() -> None:
+def test_a_host_that_loses_its_network_is_named_and_everything_ends() -> None:
     words = f"-m harness check --candidate {SLEEPS} --sp 2 --dp 1 --cases 4 --deadline 600 --json"
     with two_hosts() as hosts, under_torchrun(hosts, 1, *words.split()) as (first, second):
-        address = sleeping(second, launched=True)
+        address = wait_for_rank_1(second, launched=True)
         ip(f"-n {hosts.namespaces[1]} link set cable down")
-        said, _ = first.communicate(timeout=4 * channel.SILENCE)
-        (tally,) = json.loads(said)["candidates"].values()
+        output, _ = first.communicate(timeout=4 * channel.SILENCE)
+        (tally,) = json.loads(output)["candidates"].values()
         assert tally["failures"][0]["fault"]["summary"] == "node 1 is gone"
         assert second.wait(4 * channel.SILENCE) != 0
         assert left_behind(address) == []
@@ -321,17 +328,17 @@ def test_step(harness_cases, harness_prove, harness_pool, data):
 
 
 @pytest.mark.slow
-def test_pytest_has_the_ranks_of_a_launcher(tmp_path: Path) -> None:
+def test_a_pytest_session_uses_the_ranks_of_a_launcher(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=dev"]
     with under_torchrun(Hosts(), 1, *words, str(tmp_path / "test_it.py")) as (first, _):
-        said, _ = first.communicate(timeout=PATIENCE)
-    assert "1 passed" in said
+        output, _ = first.communicate(timeout=PATIENCE)
+    assert "1 passed" in output
     assert first.returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("check --ranks 4", "--ranks=4: a launcher started 2; leave it out"),
         ("check --pools 2", "--pools, --on: a launcher started the ranks of one pool; leave them"),
@@ -339,35 +346,35 @@ def test_pytest_has_the_ranks_of_a_launcher(tmp_path: Path) -> None:
         ("mutants --pools 2", "--pools, --on: a launcher started the ranks of one pool; leave"),
     ],
 )
-def test_other_ranks_than_those_of_the_launcher_are_refused(
-    words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_options_that_contradict_the_launcher_are_refused(
+    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("harness.ranks.other_hosts.dismiss", lambda: None)
     for name, value in told(0, 2, free_port()).items():
         monkeypatch.setenv(name, value)
     assert main(words.split()) == 2
-    assert capsys.readouterr().err.startswith(f"harness: {said}")
+    assert capsys.readouterr().err.startswith(f"harness: {message}")
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ("--harness-ranks=4", "--harness-ranks=4: a launcher started 2; leave it out"),
         ("-n2", "-n 2: a launcher started the ranks of one pool, which several workers cannot "),
     ],
 )
-def test_pytest_refuses_other_ranks_than_those_of_the_launcher(
-    option: str, said: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+def test_pytest_refuses_options_that_contradict_the_launcher(
+    option: str, message: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.ranks.other_hosts.dismiss", lambda: None)
     for name, value in told(0, 2, free_port()).items():
         monkeypatch.setenv(name, value)
     result = pytester.runpytest_inprocess(option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert said in result.stderr.str()
+    assert message in result.stderr.str()
 
 
-def test_what_has_a_usual_number_of_ranks_takes_those_of_the_launcher() -> None:
+def test_a_default_number_of_ranks_gives_way_to_that_of_the_launcher() -> None:
     options = options_of("mutants")
     assert options.ranks == 4
     assert fit_to_launcher(options, 8).ranks == 8

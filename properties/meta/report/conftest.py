@@ -1,4 +1,4 @@
-"""A browser, where there is one. Who needs it says so: `--browser` fails instead of skipping."""
+"""A browser for tests; without one they are skipped, or fail if pytest has `--browser`."""
 
 import shutil
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-HOW = "apt-get install chromium; .venv/bin/pip install '.[browser]'"
+INSTALL = "apt-get install chromium; .venv/bin/pip install '.[browser]'"
 
 
 @pytest.fixture(scope="session")
 def browser(pytestconfig: pytest.Config) -> Iterator[Any]:
-    """Debian's chromium, driven by playwright."""
+    """Start Debian's chromium with playwright."""
     program = shutil.which("chromium")
     try:
         from playwright.sync_api import sync_playwright
@@ -19,8 +19,8 @@ def browser(pytestconfig: pytest.Config) -> Iterator[Any]:
         program = None
     if program is None:
         refuse = pytest.fail if pytestconfig.getoption("--browser") else pytest.skip
-        refuse(f"for want of a browser: {HOW}")
+        refuse(f"for want of a browser: {INSTALL}")
     with sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+        chromium = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

@@ -1,4 +1,4 @@
-"""The pages in a real browser: what they show, who can reach it, and that nothing leaves them."""
+"""Pages in a real browser: what they show, how they are used, and that they load nothing."""
 
 import time
 from collections.abc import Iterator
@@ -37,31 +37,33 @@ GRID = "details.map[open] svg.tokens"
 
 @contextmanager
 def opened(browser: Any, folder: Path, text: str, **options: Any) -> Iterator[Any]:
-    """A page in a window of its own; whatever it asks for is refused, and fails the test."""
+    """Open a page in a new window; fail if it requests anything, or if its script fails."""
     file = folder / "page.html"
     file.write_text(text)
     context = browser.new_context(**options)
-    asked: list[str] = []
-    context.on("request", lambda request: asked.append(request.url))
+    requests: list[str] = []
+    context.on("request", lambda request: requests.append(request.url))
     page = context.new_page()
-    wrong: list[str] = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: wrong.append(dialog.message))
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("dialog", lambda dialog: errors.append(dialog.message))
     page.goto(file.as_uri())
     yield page
-    assert set(asked) == {file.as_uri()}
-    assert wrong == []
+    assert set(requests) == {file.as_uri()}
+    assert errors == []
     context.close()
 
 
-def test_the_map_says_of_each_token_what_the_record_says(browser: Any, tmp_path: Path) -> None:
+def test_a_map_colours_tokens_by_sign_and_describes_the_one_under_the_pointer(
+    browser: Any, tmp_path: Path
+) -> None:
     with opened(browser, tmp_path, FAILURE) as page:
         cells = page.locator(f"{GRID} >> nth=0").locator("[data-token]")
         assert cells.count() == CASE.tokens == len(SIGNS)
         colours = cells.evaluate_all(
             "all => all.map(cell => getComputedStyle(cell.querySelector('rect')).fill)"
         )
-        # Tokens of one sign have one colour, and those of another have another.
+        # Tokens have the same colour exactly if they have the same sign.
         assert len(set(zip(SIGNS, colours, strict=True))) == len(set(SIGNS)) == len(set(colours))
         cells.nth(4).hover()
         assert "label 5, expected 4" in page.locator("#says").inner_text()
@@ -84,7 +86,9 @@ def test_every_cell_is_reached_with_the_keyboard_alone(browser: Any, tmp_path: P
 
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser: Any, tmp_path: Path, name: str, scheme: str) -> None:
+def test_axe_finds_no_serious_accessibility_problem(
+    browser: Any, tmp_path: Path, name: str, scheme: str
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     text = PAGES[name].replace(
@@ -103,14 +107,14 @@ def test_axe_finds_nothing_serious(browser: Any, tmp_path: Path, name: str, sche
 
 @pytest.mark.parametrize("width", [360, 800, 2560])
 @pytest.mark.parametrize("name", PAGES)
-def test_nothing_runs_out_of_the_window(
+def test_no_page_is_wider_than_the_window(
     browser: Any, tmp_path: Path, name: str, width: int
 ) -> None:
     with opened(browser, tmp_path, PAGES[name], viewport={"width": width, "height": 800}) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_it_can_be_read_without_scripts(browser: Any, tmp_path: Path) -> None:
+def test_a_page_can_be_read_without_scripts(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path, FAILURE, java_script_enabled=False) as page:
         assert page.locator("svg.tokens").first.is_visible()
         assert "label-rolled-locally" in page.locator("body").inner_text()
@@ -118,7 +122,7 @@ def test_it_can_be_read_without_scripts(browser: Any, tmp_path: Path) -> None:
         assert not page.locator("button").is_visible()
 
 
-def test_the_command_is_copied(browser: Any, tmp_path: Path) -> None:
+def test_a_button_copies_the_replay_command(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path, FAILURE) as page:
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page.get_by_role("button", name="Copy").click()
@@ -128,7 +132,7 @@ def test_the_command_is_copied(browser: Any, tmp_path: Path) -> None:
         )
 
 
-def test_sixteen_thousand_tokens_are_there_within_two_seconds(
+def test_a_map_of_sixteen_thousand_tokens_shows_within_two_seconds(
     browser: Any, tmp_path: Path
 ) -> None:
     case = replace(CASE, rows=tuple(Row("1" * 4096) for _ in range(4)))
@@ -139,14 +143,14 @@ def test_sixteen_thousand_tokens_are_there_within_two_seconds(
         page.locator(f"{GRID} [data-token='16383']").scroll_into_view_if_needed()
         assert page.locator(f"{GRID} [data-token='16383']").is_visible()
         assert time.monotonic() - started < 2
-        # The second tensor is drawn only now.
+        # The second map is drawn when it is opened.
         assert page.locator("details.map").nth(1).locator("[data-token]").count() == 0
         page.locator("details.map").nth(1).locator("summary").first.click()
         cells = page.locator("details.map").nth(1).locator("[data-token]")
         assert cells.count() == case.tokens
 
 
-def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
+def test_hostile_text_is_shown_and_not_run(browser: Any, tmp_path: Path) -> None:
     looks = (Look("crashed", HOSTILE),)
     logs = {0: HOSTILE * 200_000}
     comparison = replace(pictured(), candidate=HOSTILE, reason=HOSTILE, seen=looks, logs=logs)

@@ -1,3 +1,5 @@
+"""`explain` names the case, the place, the values, what follows, and the command."""
+
 from dataclasses import replace
 
 from harness.case import parse
@@ -7,7 +9,7 @@ from harness.trace import Fault, Kind, Misfit, MisfitKind
 
 CASE = parse("case/1 rows=5:11111,2:11 heads=2 dim=2 sp=2")
 LINE = "case/1 rows=5:11111,2:11 heads=2/2 layers=1 vocab=32 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
-AGAIN = f'python -m harness repro "{LINE}" --candidate'
+REPLAY = f'python -m harness repro "{LINE}" --candidate'
 NLL = "nll differs at 1 of 5 supervised tokens"
 
 
@@ -18,6 +20,7 @@ def diverged(
     misfits: tuple[Misfit, ...] = (),
     silent: bool = False,
 ) -> list[str]:
+    """Return the lines that explain a divergence."""
     comparison = Comparison(
         case=CASE,
         candidate="planted",
@@ -48,7 +51,7 @@ def test_a_divergence_is_explained_by_place_value_and_consequence() -> None:
     ]
 
 
-def test_whole_numbers_and_whole_tensors_are_named_plainly() -> None:
+def test_labels_are_shown_as_whole_numbers_and_elements_of_weights_by_index() -> None:
     label = Divergence("labels", (1,), 17.0, 5.0, 12.0, 0.0, 0, 1, 0)
     assert diverged(label)[2:4] == [
         "  first   labels, row 0 position 1, held by rank 0",
@@ -58,7 +61,7 @@ def test_whole_numbers_and_whole_tensors_are_named_plainly() -> None:
     assert diverged(weight)[2] == "  first   grad.a element [1, 0]"
 
 
-def test_a_factor_a_misfit_and_a_missing_exchange_are_said() -> None:
+def test_misfits_a_factor_of_all_gradients_and_a_missing_exchange_are_explained() -> None:
     misfits = (
         Misfit(MisfitKind.LOST, "nll", (4, 5)),
         Misfit(MisfitKind.TWICE, "q", (0, 1, 2, 3), (0, 1)),
@@ -96,11 +99,11 @@ def test_a_fault_is_explained_by_rank_key_and_stack() -> None:
         "          line one",
         "          line two",
         "  log     W a warning",
-        f"""  replay  {AGAIN} 'my file.py:STEP' --device cpu""",
+        f"""  replay  {REPLAY} 'my file.py:STEP' --device cpu""",
     ]
 
 
-def test_what_cuda_found_late_is_shown_again_where_it_happens() -> None:
+def test_the_replay_of_a_cuda_error_waits_for_each_launch() -> None:
     summary = "rank 1 raised AcceleratorError: CUDA error: device-side assert triggered"
     found = faulted(CASE, "mine.py:STEP", Fault(kind=Kind.RAISED, summary=summary, rank=1))
     assert "  replay  CUDA_LAUNCH_BLOCKING=1 python -m harness repro" in explain(found)

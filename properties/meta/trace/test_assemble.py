@@ -1,3 +1,5 @@
+"""Fragments of all ranks become one trace; misfits and malformed fragments are found."""
+
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ def assembled(*ranks: list[Fragment]) -> Assembly:
     return assembly
 
 
-def test_rows_come_together_in_token_order_with_their_owners() -> None:
+def test_rows_are_joined_in_token_order_with_their_owners() -> None:
     assembly = assembled(
         [piece("nll", [30.0, 0.0], [3, 0])],
         [Fragment("nll", np.array([20.0]), np.array([2]), pads=1), piece("nll", [10.0], [1])],
@@ -49,38 +51,39 @@ def test_a_token_that_two_ranks_report_is_owned_twice() -> None:
 
 
 @pytest.mark.parametrize(("other", "misfits"), [(1.0, 0), (5.0, 1)])
-def test_a_metric_that_was_gathered_may_be_emitted_by_all_that_have_the_same(
+def test_several_ranks_may_emit_the_same_rows_of_a_metric_if_they_are_equal(
     other: float, misfits: int
 ) -> None:
-    whole, again = ([0.0, x, 2.0, 3.0] for x in (1.0, other))
-    assembly = assembled(*([piece("metric.kl", x, [0, 1, 2, 3])] for x in (whole, again)))
+    first, second = ([0.0, x, 2.0, 3.0] for x in (1.0, other))
+    assembly = assembled(*([piece("metric.kl", x, [0, 1, 2, 3])] for x in (first, second)))
     assert len(assembly.misfits) == misfits
-    assert assembly.trace["metric.kl"].values.tolist() == whole
+    assert assembly.trace["metric.kl"].values.tolist() == first
 
 
-def replicas(*ranks: list[Any]) -> list[Misfit]:
+def misfits_of(*ranks: list[Any]) -> list[Misfit]:
+    """Return the misfits of replicas, given the copies that each rank emits."""
     return assembled(*([piece("x", copy) for copy in copies] for copies in ranks)).misfits
 
 
-def test_replicas_agree_to_the_last_bit_but_for_the_sign_of_a_zero() -> None:
-    assert replicas([np.nan], [np.nan]) == []
-    assert replicas([[[1.0, 0.0]]], [[[1.0, -0.0]]]) == []
-    (misfit,) = replicas([[[1.0, 0.0, 2.0]]], [[[1.0, -0.0, np.nextafter(2.0, 3.0)]]])
+def test_replicas_must_be_equal_in_every_bit_but_the_sign_of_zeros() -> None:
+    assert misfits_of([np.nan], [np.nan]) == []
+    assert misfits_of([[[1.0, 0.0]]], [[[1.0, -0.0]]]) == []
+    (misfit,) = misfits_of([[[1.0, 0.0, 2.0]]], [[[1.0, -0.0, np.nextafter(2.0, 3.0)]]])
     assert (misfit.kind, misfit.key, misfit.ranks) == (MisfitKind.SPLIT, "x", (1,))
     assert misfit.detail == "at [0, 2] rank 0 holds 2.0, rank 1 2.0000000000000004"
-    (misfit,) = replicas([2.5], [3.0])
+    (misfit,) = misfits_of([2.5], [3.0])
     assert misfit.detail == "rank 0 holds 2.5, rank 1 3.0"
 
 
-def test_replicas_of_another_shape_or_type_differ() -> None:
+def test_replicas_of_different_shapes_or_types_differ() -> None:
     for other in (np.ones(1), np.ones(2, np.float32), np.ones(2, int)):
-        (misfit,) = replicas([np.ones(2)], [other])
+        (misfit,) = misfits_of([np.ones(2)], [other])
         assert (misfit.kind, misfit.ranks) == (MisfitKind.SPLIT, (1,))
 
 
-def test_a_replica_sent_for_every_micro_batch_is_compared_one_by_one() -> None:
-    assert replicas([1.0, 2.0], [1.0, 2.0]) == []
-    assert [misfit.ranks for misfit in replicas([1.0, 2.0], [1.0, 1.0])] == [(1,)]
+def test_replicas_that_are_emitted_for_every_micro_batch_are_compared_one_by_one() -> None:
+    assert misfits_of([1.0, 2.0], [1.0, 2.0]) == []
+    assert [misfit.ranks for misfit in misfits_of([1.0, 2.0], [1.0, 1.0])] == [(1,)]
 
 
 @pytest.mark.parametrize(

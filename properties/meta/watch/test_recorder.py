@@ -1,4 +1,4 @@
-"""What cannot be judged is refused where it arises, with a word on what would be right."""
+"""A tensor that cannot be judged is refused when it is emitted, with the remedy."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from harness.watch.recorder import BadFragment, Recorder
         ("loss", torch.ones(1), None),
         ("loss", 1.0, None),
         (b"loss", torch.ones(()), None),
-        # It goes over a socket, and is printed.
+        # A key is sent and printed.
         ("loss\udcff", torch.ones(()), None),
         ("loss\x1b[2J", torch.ones(()), None),
         ("loss", torch.ones((), dtype=torch.complex64), None),
@@ -34,7 +34,7 @@ from harness.watch.recorder import BadFragment, Recorder
         ("sent", torch.tensor([1]), None),
     ],
 )
-def test_a_malformed_fragment_is_not_even_sent(
+def test_a_malformed_fragment_is_refused_and_not_kept(
     tmp_path: Path, key: Any, tensor: Any, tokens: Any
 ) -> None:
     with (tmp_path / "progress").open("wb") as progress:
@@ -44,7 +44,7 @@ def test_a_malformed_fragment_is_not_even_sent(
     assert recorder.fragments() == []
 
 
-def test_what_becomes_of_a_tensor_later_is_not_recorded(tmp_path: Path) -> None:
+def test_later_changes_of_an_emitted_tensor_are_not_recorded(tmp_path: Path) -> None:
     nll, tokens = torch.ones(2), torch.arange(2)
     with (tmp_path / "progress").open("wb") as progress:
         recorder = Recorder(0, 2, traced=False, progress=progress.fileno())
@@ -58,13 +58,13 @@ def test_what_becomes_of_a_tensor_later_is_not_recorded(tmp_path: Path) -> None:
 
 
 class OnDevice(torch.Tensor):
-    """A tensor that says it is on a GPU."""
+    """A tensor that reports a GPU as its device."""
 
     device = torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(("kind", "waits"), [(torch.Tensor, 0), (OnDevice, 1)])
-def test_tensors_of_a_device_are_waited_for_once_a_case(
+def test_the_recorder_waits_once_in_a_case_for_all_tensors_of_a_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[torch.Tensor], waits: int
 ) -> None:
     keys, waited = ["grad.a", "grad.b", "grad.c"], []
@@ -78,7 +78,7 @@ def test_tensors_of_a_device_are_waited_for_once_a_case(
     assert len(waited) == waits
 
 
-def test_a_case_that_needs_more_ranks_is_refused_before_any_starts() -> None:
+def test_a_case_that_needs_too_many_ranks_is_refused_before_any_rank_starts() -> None:
     with RankPool(1) as pool:
         with pytest.raises(TooFewRanks, match=r"sp\*dp=2\*1: needs 2 ranks and the pool has 1"):
             pool.run(parse("case/1 rows=3:111 sp=2"), locate("native-local"))

@@ -1,4 +1,4 @@
-"""Collectives are noted whoever starts them, and what gloo cannot send from a GPU is refused."""
+"""The witness notes every collective, and refuses what gloo cannot send from a GPU."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -11,12 +11,12 @@ from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 from harness.pretend.over_gloo import NotOverGloo
-from harness.watch.witness import ADDRESS, GIVEN, Witness
+from harness.watch.witness import GIVEN, TARGETS, Witness
 from properties.helpers.groups import group_of_one
 
 
 class OnGpu(Tensor):
-    """Says so, and is not."""
+    """A tensor on the CPU that reports a GPU."""
 
     is_cuda = True
 
@@ -29,22 +29,22 @@ def group() -> Iterator[None]:
 
 @pytest.fixture
 def witness() -> Witness:
-    # That of the test before may hang on the frames of what it caught.
+    # Exceptions of the previous test may still keep its witness alive.
     gc.collect()
     return Witness()
 
 
-def test_it_notes_for_as_long_as_somebody_keeps_it() -> None:
+def test_a_witness_notes_calls_for_as_long_as_it_exists() -> None:
     witness = Witness()
-    passed = witness.passed
+    calls = witness.calls
     dist.barrier()
     del witness
     dist.barrier()
-    assert [each.kind for each in passed] == ["barrier"]
+    assert [call.kind for call in calls] == ["barrier"]
 
 
 def everything(x: Tensor) -> None:
-    """Whatever gloo can do, one after the other."""
+    """Enter every collective that gloo has, one after the other."""
     rows = [torch.zeros(2)]
     dist.all_reduce(x)
     dist.all_gather(rows, x)
@@ -59,13 +59,13 @@ def everything(x: Tensor) -> None:
 ALL = ["all_reduce", "all_gather", "broadcast", "barrier", "reduce", "gather", "scatter"]
 
 
-def test_everything_in_which_ranks_meet_is_known_with_what_it_is_given() -> None:
+def test_the_tables_have_every_operation_of_torch_in_which_ranks_meet() -> None:
     schemas = {
         name.removeprefix("c10d::"): getattr(torch.ops.c10d, name.removeprefix("c10d::"))
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("c10d::") and "." not in name
     }
-    found, addressed = {}, {}
+    found, targets = {}, {}
     for name, packet in schemas.items():
         arguments = [argument.name for argument in packet.default._schema.arguments]
         if "process_group" not in arguments:
@@ -76,23 +76,25 @@ def test_everything_in_which_ranks_meet_is_known_with_what_it_is_given() -> None
             if argument.startswith(("input", "tensors")) and "split" not in argument
         ]
         found[name] = given[0] if given and not name.startswith("recv") else None
-        # Where it is looked for.
+        # The witness expects the group at this position.
         assert arguments.index("process_group") == (2 if found[name] == 1 else 1)
         for argument in {"dst", "input_split_sizes"} & {*arguments}:
-            addressed[name] = arguments.index(argument)
-    assert (found, addressed) == (GIVEN, ADDRESS)
+            targets[name] = arguments.index(argument)
+    assert (found, targets) == (GIVEN, TARGETS)
 
 
-def test_what_is_started_in_python_is_noted_in_its_order(witness: Witness) -> None:
+def test_collectives_of_python_are_noted_in_order_with_what_they_were_given(
+    witness: Witness,
+) -> None:
     everything(torch.ones(2))
-    assert [each.kind for each in witness.passed] == [*ALL, "reduce_scatter"]
+    assert [call.kind for call in witness.calls] == [*ALL, "reduce_scatter"]
     of_vectors = [((2,), torch.float32)]
-    assert [each.given for each in witness.passed if each.kind != "barrier"] == [of_vectors] * 7
-    (group,) = {each.group for each in witness.passed}
+    assert [call.given for call in witness.calls if call.kind != "barrier"] == [of_vectors] * 7
+    (group,) = {call.group for call in witness.calls}
     assert dist.get_process_group_ranks(group) == [0]
 
 
-def test_the_same_several_times_in_a_row_is_one_line_and_messages_are_none(
+def test_an_order_joins_equal_collectives_in_a_row_and_omits_messages(
     witness: Witness,
 ) -> None:
     for _ in range(3):
@@ -113,7 +115,7 @@ def test_the_same_several_times_in_a_row_is_one_line_and_messages_are_none(
         ("", "", 1),
         ("[2, 3]", "float32", 1),
     ]
-    assert [each.to for each in witness.passed[3:]] == [None, [2], 0]
+    assert [call.target for call in witness.calls[3:]] == [None, [2], 0]
 
 
 def in_functions(x: Tensor) -> None:
@@ -132,14 +134,14 @@ def in_inference(x: Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("start", "kind"),
-    # One rank has no gradients to add up.
+    # With one rank, DDP has no gradients to reduce.
     [(in_functions, "all_reduce"), (in_ddp, "broadcast"), (in_inference, "all_reduce")],
 )
-def test_it_does_not_matter_who_starts_a_collective(
+def test_collectives_are_noted_whatever_code_starts_them(
     start: Callable[[Tensor], None], kind: str, witness: Witness
 ) -> None:
     start(torch.ones(2))
-    assert kind in [each.kind for each in witness.passed]
+    assert kind in [call.kind for call in witness.calls]
 
 
 SENDS: dict[str, Callable[[Tensor], object]] = {
@@ -153,20 +155,20 @@ SENDS: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.usefixtures("witness")
 @pytest.mark.parametrize("name", SENDS)
-def test_a_message_from_a_gpu_is_refused_in_one_sentence(name: str) -> None:
+def test_a_message_from_a_gpu_over_gloo_is_refused_in_one_sentence(name: str) -> None:
     with pytest.raises(NotOverGloo, match="gloo sends tensors of the host only") as refused:
         SENDS[name](torch.ones(2).as_subclass(OnGpu))
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.usefixtures("witness")
-def test_what_gloo_can_send_is_sent() -> None:
+def test_everything_that_gloo_can_send_is_sent() -> None:
     received = torch.zeros(2)
     dist.all_to_all_single(received, torch.ones(2))
     assert received.tolist() == [1, 1]
     on_gpu = torch.ones(2).as_subclass(OnGpu)
     dist.all_reduce(on_gpu)
-    # A copy on the host may go anywhere.
+    # This one is refused by gloo itself, for its shape: a tensor of the host may be sent.
     with pytest.raises(RuntimeError) as other:
         dist.all_to_all([received], [torch.ones(3)])
     assert not isinstance(other.value, NotOverGloo)

@@ -1,4 +1,4 @@
-"""Sessions that are green and did not judge what they were to judge."""
+"""Sessions whose tests all pass, but which did not judge what they asked for."""
 
 import pytest
 
@@ -10,7 +10,8 @@ pytest_plugins = ["pytester"]
 OPTIONS = ("--harness-ranks", "2", "-p", "no:cacheprovider")
 
 
-def right_unless_in_bf16(_: Session, job: Job) -> Comparison:
+def refuse_bf16(_: Session, job: Job) -> Comparison:
+    """Judge without ranks: bf16 is unsupported, wrong.py diverges, and the rest passes."""
     assert job.against == "plain"
     if job.case.dtype == "bf16":
         return unsupported(job.case, job.candidate.name, "fp64 only")
@@ -22,8 +23,8 @@ def right_unless_in_bf16(_: Session, job: Job) -> Comparison:
 
 
 @pytest.fixture(autouse=True)
-def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "judge_one", right_unless_in_bf16)
+def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "judge_one", refuse_bf16)
     monkeypatch.setattr("harness.ranks.pool.RankPool.limits", lambda *_: "loss=token-mean dp=1")
 
 
@@ -39,7 +40,7 @@ DRAWS = """
 @settings(max_examples=30, database=None, derandomize=True)
 @given(data=st.data())
 def test_it(harness_cases, harness_prove, data):
-    harness_prove(data.draw(harness_cases("mine.py:MINE", sps=(2,), {asks})), "{whose}:MINE")
+    harness_prove(data.draw(harness_cases("mine.py:MINE", sps=(2,), {options})), "{file}:MINE")
 """
 SHARED = """
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_it(harness_prove, seed): harness_prove(CASE)
 
 
 @pytest.mark.parametrize(
-    ("suite", "options", "told"),
+    ("suite", "options", "message"),
     [
         (
             PROVES,
@@ -65,24 +66,24 @@ def test_it(harness_prove, seed): harness_prove(CASE)
             "--harness-candidate=other.py:MINE was never judged, and others were",
         ),
         (
-            DRAWS.format(asks="dtypes=('fp64', 'bf16')", whose="mine.py"),
+            DRAWS.format(options="dtypes=('fp64', 'bf16')", file="mine.py"),
             (),
             "mine.py:MINE was judged on none of * cases with dtype=bf16",
         ),
         *(
             (
-                DRAWS.format(asks=asks, whose="mine.py"),
+                DRAWS.format(options=options, file="mine.py"),
                 (),
-                f"mine.py:MINE was judged on none of 1 cases with {left_out}",
+                f"mine.py:MINE was judged on none of 1 cases with {value}",
             )
-            for asks, left_out in (
+            for options, value in (
                 ("dps=(1, 4)", "dp=4"),
                 ("losses=('token-mean', 'row-mean')", "loss=row-mean"),
                 ("stated=('loss=token-mean,micro-mean',)", "loss=micro-mean"),
             )
         ),
         (
-            DRAWS.format(asks="", whose="other.py"),
+            DRAWS.format(options="", file="other.py"),
             (),
             "a test drew cases for a candidate and judged only another: *test_it of mine.py:MINE",
         ),
@@ -90,19 +91,19 @@ def test_it(harness_prove, seed): harness_prove(CASE)
         (SHARED, (), "*test_that_looks_elsewhere did not fail and saw a failure, DIVERGED *"),
     ],
 )
-def test_a_session_that_looked_away_is_no_pass(
-    pytester: pytest.Pytester, suite: str, options: tuple[str, ...], told: str
+def test_a_session_that_did_not_judge_what_it_asked_for_fails(
+    pytester: pytest.Pytester, suite: str, options: tuple[str, ...], message: str
 ) -> None:
     pytester.makepyfile(mine="", other="", wrong="")
     pytester.makepyfile(HEAD + suite)
     result = pytester.runpytest_inprocess(*OPTIONS, *options)
     assert "failed" not in result.parseoutcomes()
-    result.stdout.fnmatch_lines([told])
+    result.stdout.fnmatch_lines([message])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_a_session_that_looks_at_what_it_asked_for_passes(pytester: pytest.Pytester) -> None:
-    draws = DRAWS.format(asks="dtypes=('fp64', 'fp32'), dps=(1,)", whose="mine.py")
+def test_a_session_that_judged_what_it_asked_for_passes(pytester: pytest.Pytester) -> None:
+    draws = DRAWS.format(options="dtypes=('fp64', 'fp32'), dps=(1,)", file="mine.py")
     pytester.makepyfile(mine="")
     pytester.makepyfile(HEAD + draws)
     result = pytester.runpytest_inprocess(*OPTIONS, "--harness-candidate", "./mine.py:MINE")

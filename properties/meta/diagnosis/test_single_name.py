@@ -1,4 +1,4 @@
-"""One field says what a failure is called, and every place shows that name."""
+"""A failure has one name, and every output shows it."""
 
 import json
 from dataclasses import replace
@@ -15,35 +15,35 @@ from harness.report.html.campaign import campaign_page
 from harness.report.html.failure import failure_page
 from properties.helpers.drawn import campaign, pictured
 
-FOUND, SEEN = "window-ignored", "low-precision"
+DIAGNOSED, SEEN = "window-ignored", "low-precision"
 FAILURE = replace(
     pictured(),
     seen=(Look(SEEN, "nll is off by little"),),
-    diagnosis=(Look(FOUND, "there is no window"),),
+    diagnosis=(Look(DIAGNOSED, "there is no window"),),
 )
 
 
-def test_what_experiments_found_is_the_name_everywhere_and_what_was_seen_is_evidence(
+def test_the_name_from_experiments_is_shown_everywhere_and_the_one_from_tensors_is_not(
     tmp_path: Path,
 ) -> None:
     record = comparison_record(FAILURE)
-    assert FAILURE.called == record["looks"][0]["name"] == FOUND
+    assert FAILURE.called == record["looks"][0]["name"] == DIAGNOSED
     assert record["seen"][0]["name"] == FAILURE.seen_as == SEEN
     assert "window" in record["cause"]
-    kept = write_bundle(FAILURE, tmp_path)
+    bundle = write_bundle(FAILURE, tmp_path)
     texts = {
         "terminal": explain(FAILURE),
         "page": failure_page(record, {}),
         "card": campaign_page(campaign(), [(record, "failure.html")]),
-        "bundle": (kept / "explanation.txt").read_text(),
+        "bundle": (bundle / "explanation.txt").read_text(),
     }
-    for place, text in texts.items():
-        assert FOUND in text, place
-        assert SEEN not in text, place
-    assert json.loads((kept / "failure.json").read_text())["looks"][0]["name"] == FOUND
+    for output, text in texts.items():
+        assert DIAGNOSED in text, output
+        assert SEEN not in text, output
+    assert json.loads((bundle / "failure.json").read_text())["looks"][0]["name"] == DIAGNOSED
 
 
-def test_without_experiments_what_was_seen_is_the_name() -> None:
+def test_without_experiments_the_name_comes_from_tensors() -> None:
     plain = replace(FAILURE, diagnosis=())
     assert plain.called == comparison_record(plain)["looks"][0]["name"] == SEEN
 
@@ -52,7 +52,7 @@ def test_a_replay_without_experiments_is_the_same_failure() -> None:
     assert mark_of(FAILURE) == mark_of(replace(FAILURE, diagnosis=()))
 
 
-def test_what_is_listed_is_recognised_by_what_is_seen_whatever_experiments_find() -> None:
+def test_a_listed_bug_is_recognised_by_its_tensors_whatever_experiments_find() -> None:
     bug = next(bug for bug in bugs(libraries()["ms_swift"]) if SEEN in bug.looks)
     failure = Comparison(
         case=bug.case,
@@ -60,7 +60,7 @@ def test_what_is_listed_is_recognised_by_what_is_seen_whatever_experiments_find(
         verdict=Verdict.DIVERGED,
         keys=(KeyResult("loss", 1, 1, 9.0),),
         seen=(Look(SEEN, ""),),
-        diagnosis=(Look(FOUND, ""),),
+        diagnosis=(Look(DIAGNOSED, ""),),
     )
     found = listed(failure)
     assert found is not None

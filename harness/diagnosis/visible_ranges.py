@@ -1,10 +1,11 @@
-"""What each token must have seen, where no hypothesis says it of all tokens at once.
+"""Find the range of tokens that each token must have seen, if no hypothesis explains all tokens.
 
-In a model of one layer a token's loss depends on nothing but itself and the tokens that it sees.
-So each range of the stream can be tried for each token, alone, until one gives the loss that was
-seen: sixteen digits leave no room for chance.
+In a model of one layer the loss of a token depends on itself and on the tokens that it sees. So
+every range of the stream is tried for each token, until one gives the loss that the candidate
+reported: with sixteen digits a wrong range cannot fit by chance.
 
-Legend: T tokens of a stream with its padding, S ranges that are tried, N heads, H head dim.
+Legend: T tokens of a stream with its padding, S ranges that are tried, N heads, K kv heads, H head
+dim, D hidden, V vocabulary.
 """
 
 from dataclasses import replace
@@ -18,8 +19,7 @@ from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.forward import Forward, Pass
 from harness.reference.decoder import Decoder, Layer, linear, rms_norm, rope_rotation
 
-# Sets of tokens that may be seen beside or instead of the right ones; the first found gives the
-# name.
+# Tokens that may be seen beside or instead of the right ones; the first kind found is the name.
 KINDS = {
     "future-leak": "later tokens",
     "pad-leak": "padding",
@@ -30,40 +30,42 @@ KINDS = {
 MOST_CHOICES = 256
 
 
-def kinds_of_sight(evidence: Evidence, plain: Forward) -> set[str] | None:
-    """By which kinds of ranges all losses are explained; nothing if some are not."""
+def kinds_of_wrong_ranges(evidence: Evidence, plain: Forward) -> set[str] | None:
+    """Return the kinds of wrong ranges that explain all losses; None if some stay unexplained."""
     if evidence.case.layers > 1:
         return None
     kinds: set[str] = set()
-    for each in plain.passes:
-        ranges_ST = _ranges(len(each.ids_T))
-        layer = _OneLayer(plain.model, each)
-        for t in np.flatnonzero(np.isin(each.numbers_T.numpy(), evidence.targets)):
-            n = int(each.numbers_T[t])
+    for stream in plain.passes:
+        ranges_ST = _ranges(len(stream.ids_T))
+        layer = _OneLayer(plain.model, stream)
+        for t in np.flatnonzero(np.isin(stream.numbers_T.numpy(), evidence.targets)):
+            n = int(stream.numbers_T[t])
             loss_S = layer.losses(int(t), ranges_ST, int(evidence.labels_n[n]))
             fits_S = evidence.alike(loss_S, np.full_like(loss_S, evidence.losses_n[n]))
             if not fits_S.any():
                 return None
-            kinds |= _kinds(each, int(t), ranges_ST[torch.from_numpy(fits_S)])
+            kinds |= _kinds(stream, int(t), ranges_ST[torch.from_numpy(fits_S)])
     return kinds
 
 
-def explained_by_kv_heads(evidence: Evidence, plain: Forward) -> bool:
-    """Whether any choice of a kv head for each head explains all losses."""
+def is_explained_by_kv_heads(evidence: Evidence, plain: Forward) -> bool:
+    """Return whether any choice of a kv head for each head explains all losses."""
     case = evidence.case
     if case.kv_heads == 1 or case.kv_heads**case.heads > MOST_CHOICES:
         return False
-    wanted = evidence.targets
+    at = evidence.targets
     for kv_of_N in product(range(case.kv_heads), repeat=case.heads):
-        tried = plain.changed([replace(p, kv_of_N=torch.tensor(kv_of_N)) for p in plain.passes])
-        expected_n = tried.surprise[np.arange(case.tokens), evidence.labels_n]
-        if evidence.alike(expected_n[wanted], evidence.losses_n[wanted]).all():
+        tried = plain.with_passes(
+            [replace(stream, kv_of_N=torch.tensor(kv_of_N)) for stream in plain.passes]
+        )
+        expected_n = tried.nll_by_label[np.arange(case.tokens), evidence.labels_n]
+        if evidence.alike(expected_n[at], evidence.losses_n[at]).all():
             return True
     return False
 
 
 def _ranges(length: int) -> Tensor:
-    """Every range of a stream, and none."""
+    """Return every range of a stream as a mask, and the empty one."""
     at_T = torch.arange(length)
     pairs = [(s, e) for s in range(length) for e in range(s, length)]
     first_S, last_S = torch.tensor(pairs).T
@@ -72,7 +74,7 @@ def _ranges(length: int) -> Tensor:
 
 
 class _OneLayer:
-    """The one layer of a stream's pass, for one token at a time."""
+    """The one layer of a stream's pass, evaluated one token at a time."""
 
     def __init__(self, model: Decoder, plain: Pass) -> None:
         self._model = model
@@ -88,7 +90,7 @@ class _OneLayer:
 
     @torch.no_grad()
     def losses(self, t: int, seen_ST: Tensor, label: int) -> np.ndarray:
-        """Compute the output of token t for each set that it may see, with itself or without."""
+        """Compute the loss of token t for each set of tokens that it may see."""
         scores_NST = self._scores_NTT[:, t, None, :].masked_fill(~seen_ST, float("-inf"))
         weights_NST = scores_NST.softmax(-1).nan_to_num()
         out_SNH = torch.einsum("nst,tnh->snh", weights_NST, self._v_TNH)
@@ -100,17 +102,17 @@ class _OneLayer:
 
 
 def _kinds(plain: Pass, t: int, fitting_ST: Tensor) -> set[str]:
-    """What the set nearest to the right one has too much or too little."""
+    """Return how the fitting set that is nearest to the right one differs from it."""
     right_T = plain.seen_TT[t]
     seen_T = fitting_ST[(fitting_ST ^ right_T).sum(-1).argmin()]
     extra_T = seen_T & ~right_T
     at_T = torch.arange(len(right_T))
     same_T = plain.row_T == plain.row_T[t]
-    found = {
+    differences = {
         "future-leak": extra_T & (at_T > t) & ~plain.is_padding,
         "pad-leak": extra_T & plain.is_padding,
         "segment-leak": extra_T & ~same_T & (at_T <= t) & ~plain.is_padding,
         "window-ignored": extra_T & same_T & (at_T <= t),
         "attention-cut": right_T & ~seen_T,
     }
-    return {kind for kind, which_T in found.items() if which_T.any()}
+    return {kind for kind, which_T in differences.items() if which_T.any()}

@@ -1,4 +1,4 @@
-"""Of a candidate that shows only what it must, gradients tell which tokens went wrong, and how."""
+"""A picture shows labels and weights that the candidate does not emit, read off its gradients."""
 
 import pytest
 
@@ -14,7 +14,7 @@ LAST = 8
 
 
 @pytest.mark.slow
-def test_the_token_that_does_not_count_is_drawn_though_nobody_shows_weights(
+def test_a_token_that_does_not_count_is_drawn_although_no_weights_are_emitted(
     harness_pool: RankPool,
 ) -> None:
     failure = evaluate(CASE, only_required("mutants.B21"), harness_pool)
@@ -25,20 +25,20 @@ def test_the_token_that_does_not_count_is_drawn_though_nobody_shows_weights(
     (drawn,) = picture.maps
     assert drawn.key == "weight"
     assert [n for n, sign in enumerate(drawn.signs) if sign != "0"] == [LAST]
-    numbers = {each.key: each for each in picture.numbers}
-    assert numbers["weight"].inferred
-    assert numbers["weight"].got[LAST] == 0
-    assert numbers["labels"].got == numbers["labels"].expected
+    by_key = {numbers.key: numbers for numbers in picture.numbers}
+    assert by_key["weight"].inferred
+    assert by_key["weight"].got[LAST] == 0
+    assert by_key["labels"].got == by_key["labels"].expected
 
 
 @pytest.mark.slow
-def test_who_shows_them_is_believed(harness_pool: RankPool) -> None:
+def test_emitted_weights_are_drawn_as_they_are(harness_pool: RankPool) -> None:
     failure = evaluate(CASE, "mutants.B21", harness_pool)
     assert diagnosed(failure, Session(harness_pool)).picture == failure.picture
 
 
 @pytest.mark.slow
-def test_the_picture_tells_how_often_each_share_of_a_gradient_counts(
+def test_the_picture_counts_the_shares_of_ranks_in_each_gradient(
     harness_pool: RankPool,
 ) -> None:
     failure = diagnosed(evaluate(CASE, "mutants.B105", harness_pool), Session(harness_pool))

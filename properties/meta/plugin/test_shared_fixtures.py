@@ -1,4 +1,4 @@
-"""What a fixture of several tests judges belongs to each test that takes it."""
+"""A comparison in a shared fixture counts for each test that takes the fixture."""
 
 import pytest
 
@@ -39,11 +39,11 @@ def test_that_asks_for_one_that_asks(request):
 """
 
 
-def failed(_: Session, job: Job) -> Comparison:
+def fail(_: Session, job: Job) -> Comparison:
     return faulted(job.case, job.candidate.name, Fault(kind=Kind.RAISED, summary="rank 1 raised"))
 
 
-def right(_: Session, job: Job) -> Comparison:
+def succeed(_: Session, job: Job) -> Comparison:
     keys = (KeyResult("grad.head", 4, 0, 0.5, 0.1),)
     return Comparison(
         case=job.case, candidate=job.candidate.name, verdict=Verdict.WITHIN, keys=keys
@@ -51,7 +51,7 @@ def right(_: Session, job: Job) -> Comparison:
 
 
 @pytest.mark.parametrize(
-    ("tests", "told"),
+    ("tests", "reporting_test"),
     [
         ("wrong", None),
         ("wrong or looks", "looks_at_no_verdict"),
@@ -60,26 +60,33 @@ def right(_: Session, job: Job) -> Comparison:
         ("asks", "asks_for_one_that_asks"),
     ],
 )
-def test_a_failure_in_a_shared_fixture_is_told_by_the_first_test_that_is_not_wrong_on_purpose(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tests: str, told: str | None
+def test_a_failure_of_a_shared_fixture_is_reported_for_the_first_test_that_should_have_failed(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    tests: str,
+    reporting_test: str | None,
 ) -> None:
-    monkeypatch.setattr(Session, "judge_one", failed)
+    monkeypatch.setattr(Session, "judge_one", fail)
     pytester.makepyfile(test_suite=SUITE.format(on_purpose=ON_PURPOSE))
     result = pytester.runpytest_inprocess("--harness-ranks", "2", "-k", tests)
     assert "failed" not in result.parseoutcomes()
-    assert result.ret == (pytest.ExitCode.OK if told is None else pytest.ExitCode.TESTS_FAILED)
-    if told is None:
+    if reporting_test is None:
+        assert result.ret == pytest.ExitCode.OK
         result.stdout.no_fnmatch_line("*did not fail*")
     else:
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
         result.stdout.fnmatch_lines(
-            ["*= 1 test did not fail where a case failed =*", f"*{told} did not fail and saw a *"]
+            [
+                "*= 1 test did not fail where a case failed =*",
+                f"*{reporting_test} did not fail and saw a *",
+            ]
         )
 
 
-def test_a_test_that_fails_on_it_explains_it(
+def test_a_test_that_fails_on_a_shared_fixture_explains_the_failure(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Session, "judge_one", failed)
+    monkeypatch.setattr(Session, "judge_one", fail)
     pytester.makepyfile(test_suite=SUITE.format(on_purpose=ON_PURPOSE))
     result = pytester.runpytest_inprocess("--harness-ranks", "2", "-k", "wrong or fails")
     result.assert_outcomes(passed=1, failed=1)
@@ -87,10 +94,10 @@ def test_a_test_that_fails_on_it_explains_it(
     result.stdout.no_fnmatch_line("*did not fail*")
 
 
-def test_a_fixture_of_another_folder_is_not_taken_for_one_of_the_same_name(
+def test_a_fixture_is_not_confused_with_one_of_the_same_name_in_another_folder(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Session, "judge_one", failed)
+    monkeypatch.setattr(Session, "judge_one", fail)
     own = "import pytest\n@pytest.fixture\ndef seen(): pass\ndef test_of_its_own(seen): pass\n"
     for folder, text in (("a", SUITE.format(on_purpose=ON_PURPOSE)), ("ab", own)):
         pytester.mkdir(folder)
@@ -101,10 +108,10 @@ def test_a_fixture_of_another_folder_is_not_taken_for_one_of_the_same_name(
     result.stdout.no_fnmatch_line("*did not fail*")
 
 
-def test_every_test_that_takes_it_has_judged_something(
+def test_no_test_that_takes_a_shared_fixture_counts_as_idle(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Session, "judge_one", right)
+    monkeypatch.setattr(Session, "judge_one", succeed)
     pytester.makepyfile(test_suite=SUITE.format(on_purpose=ON_PURPOSE))
     result = pytester.runpytest_inprocess("--harness-ranks", "2", "-k", "looks or either")
     result.stdout.no_fnmatch_line("*judged no case and passed*")

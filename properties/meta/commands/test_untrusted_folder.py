@@ -1,4 +1,4 @@
-"""In a folder that somebody sent, what is named is read, and no file of it is run."""
+"""In a folder from another person, commands read the files that are named, and run none."""
 
 import re
 from dataclasses import replace
@@ -15,13 +15,13 @@ from properties.helpers.bundles import made_by_hand
 from properties.helpers.commands import HARNESS, ran
 
 LINE = "case/1 rows=3:111 sp=1"
-# What controller, supervisor or ranks import; `queue` and `pickle` are first imported by a part.
+# Modules that the controller, the supervisor or the ranks import; some are imported late.
 NAMES = ("torch", "numpy", "json", "queue", "pickle", "multiprocessing", "rich", "msgspec")
 
 
 @pytest.fixture
 def strange(tmp_path: Path) -> Path:
-    """A bundle with modules of well-known names beside it; each leaves a trace if it is run."""
+    """Make a bundle with modules of well-known names, each of which writes a file if it runs."""
     folder = write_bundle(replace(made_by_hand("labels"), candidate="native-local"), tmp_path)
     for name in NAMES:
         (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'a').write({name!r})")
@@ -30,28 +30,28 @@ def strange(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
-        # What is in the bundle was made up.
+        # The failure in the bundle is made up, so the case passes.
         ("repro .", "(EQUAL|WITHIN) +candidate native-local"),
         ("check --cases 2 --ranks 1 --sp 1 --dp 1 --pools 2", "2 cases in"),
     ],
 )
 def test_no_module_is_imported_from_the_current_folder(
-    words: str, said: str, strange: Path
+    words: str, output: str, strange: Path
 ) -> None:
     done = ran(*HARNESS, *words.split(), cwd=strange)
-    assert re.search(said, done.stdout), done
+    assert re.search(output, done.stdout), done
     assert not (strange.parent / "run").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_processes")
-def test_nor_by_ranks_that_are_processes_of_their_own(
+def test_ranks_that_start_as_separate_programs_import_nothing_from_the_current_folder(
     strange: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(strange)
-    # An empty entry is the current folder as well.
+    # An empty entry also means the current folder.
     monkeypatch.setenv("PYTHONPATH", ":/nowhere")
     with RankPool(1) as pool:
         assert isinstance(pool.run(parse(LINE), locate("native-local")), Assembly)

@@ -1,4 +1,4 @@
-"""What a candidate does not show of its tokens, for a reader: read off its gradients."""
+"""Add to a picture the labels and weights that a candidate does not emit."""
 
 from dataclasses import replace
 
@@ -13,9 +13,12 @@ DIGITS = 6
 
 
 def with_what_gradients_tell(picture: Picture, evidence: Evidence, reading: Reading) -> Picture:
-    """Add the label and the weight that each token was trained on."""
-    shown = {each.key for each in picture.numbers if each.got}
-    if {"labels", "weight"} & shown:
+    """Add the label and the weight of each token, as a reading of the gradients has them.
+
+    A picture that has either from the candidate itself is returned as it is.
+    """
+    emitted = {numbers.key for numbers in picture.numbers if numbers.got}
+    if {"labels", "weight"} & emitted:
         return picture
     expected_n = evidence.oracle["weight"].values.astype(np.float64)
     counts_n = (expected_n != 0) & (reading.weight_n != 0)
@@ -25,11 +28,13 @@ def with_what_gradients_tell(picture: Picture, evidence: Evidence, reading: Read
     }
     inferred = {
         "labels": Numbers(
-            "labels", _told(evidence.labels_n), _told(reading.label_n), inferred=True
+            "labels", _rounded(evidence.labels_n), _rounded(reading.label_n), inferred=True
         ),
-        "weight": Numbers("weight", _told(expected_n), _told(reading.weight_n), inferred=True),
+        "weight": Numbers(
+            "weight", _rounded(expected_n), _rounded(reading.weight_n), inferred=True
+        ),
     }
-    kept = [each for each in picture.numbers if each.key not in inferred]
+    kept = [numbers for numbers in picture.numbers if numbers.key not in inferred]
     maps = [TokenMap(key, _signs(wrong_n)) for key, wrong_n in wrong.items() if wrong_n.any()]
     return replace(picture, maps=(*maps, *picture.maps), numbers=(*kept, *inferred.values()))
 
@@ -38,7 +43,7 @@ def _signs(wrong_n: Mask) -> str:
     return "".join(str(FARTHEST) if wrong else WITHIN for wrong in wrong_n)
 
 
-def _told(values_n: Values) -> tuple[float | int, ...]:
+def _rounded(values_n: Values) -> tuple[float | int, ...]:
     return tuple(
         value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
         for value in values_n.tolist()
