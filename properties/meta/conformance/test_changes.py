@@ -134,9 +134,9 @@ def test_a_bug_of_two_candidates_keeps_the_finding_of_the_last_in_order(
     for name, stands_in in {
         "open_engine": opened,
         "run_all": run_all,
-        "wanted": lambda *_, **__: ["a.one", "a.two"],
+        "_choose_candidates": lambda *_, **__: ["a.one", "a.two"],
         "pages": lambda *_: {},
-        "_status": lambda *_, **__: 0,
+        "_status_of": lambda *_, **__: 0,
     }.items():
         monkeypatch.setattr(conformance, name, stands_in)
     monkeypatch.setattr("harness.conformance.finding_record", lambda _, record: record)
