@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import shorten
 
+from harness.ranks.host import KILLED
 from harness.ranks.launch import Launch
 from harness.ranks.link import Event
 from harness.ranks.messages import Activity, Probe
@@ -52,11 +53,6 @@ class Incident:
     is_late: bool = False
     stack: str = ""
 
-    @property
-    def blame_order(self) -> tuple[int, int]:
-        """The sort key that puts causes before their consequences."""
-        return BLAME.index(self.kind), self.moment
-
 
 class FaultReport:
     """One fault, from its first incidents to the finished `Fault`."""
@@ -77,7 +73,16 @@ class FaultReport:
         started = time.monotonic()
         while (passed := time.monotonic() - started) < self._grace():
             self._incidents += more(max(GRACE - passed, POLL))
-        self._incidents.sort(key=lambda incident: incident.blame_order)
+        self._incidents.sort(key=self._blame_order)
+
+    def _blame_order(self, incident: Incident) -> tuple[int, bool, int]:
+        """Return the sort key that puts causes before their consequences.
+
+        A rank that was killed comes before one that exited. The second may have exited because it
+        lost the first, and a process whose memory is dumped takes longer to end.
+        """
+        end = "" if incident.rank is None else self._launch.ended.get(incident.rank, "")
+        return BLAME.index(incident.kind), not end.startswith(KILLED), incident.moment
 
     def _grace(self) -> float:
         # An exiting process may close the sockets of its peers long before the controller's.

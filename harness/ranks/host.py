@@ -141,7 +141,11 @@ def _text(end: bytes) -> str:
     return printable(end.decode(errors="replace").replace("\0", ""))
 
 
+# How `describe_exit` begins for a signal.
+KILLED = "killed by"
+
+
 def describe_exit(code: int) -> str:
     """Return an exit status in words."""
     names = {number.value: number.name for number in signal.Signals}
-    return f"killed by {names.get(-code, -code)}" if code < 0 else f"exit status {code}"
+    return f"{KILLED} {names.get(-code, -code)}" if code < 0 else f"exit status {code}"

@@ -36,8 +36,8 @@ class Launch:
         self.meshes: set[tuple[int, int]] = set()
         # Ranks whose host was lost, and how.
         self.lost: dict[int, str] = {}
-        # Connections on another host, by their number there.
-        self._relayed: dict[int, Link] = {}
+        # Connections on other hosts, by node and by their number there.
+        self._relayed: dict[tuple[int | None, int], Link] = {}
         count, name = nodes.count if nodes else 1, secrets.token_hex(8)
         self.order = Order(
             ranks=size // count,
@@ -112,10 +112,10 @@ class Launch:
             # It belongs to an earlier launch.
             return []
         if isinstance(message, Connected):
-            self._relayed[message.connection] = self.nodes.open_link(link, message)
+            self._relayed[link.node, message.connection] = self.nodes.open_link(link, message)
             return []
         if isinstance(message, BytesFromRank):
-            relayed = self._relayed.get(message.connection)
+            relayed = self._relayed.get((link.node, message.connection))
             return self._take_in(relayed, message.data) if relayed and relayed.is_heard else []
         known = {*self.nodes.ended}
         problem = self.nodes.add_report(link, message)

@@ -1,8 +1,12 @@
 """Which rank a fault blames at a deadline, and which stack it shows after a crash."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from harness.ranks.fault_report import Incident, blame_awaited_rank, crash_stack
+from harness.ranks.fault_report import FaultReport, Incident, blame_awaited_rank, crash_stack
+from harness.ranks.host import describe_exit
 from harness.trace import Kind
 from harness.watch.collectives import Collective
 
@@ -54,3 +58,14 @@ def test_the_stack_of_a_crash_begins_with_the_main_thread_and_ends_with_the_cras
     assert stack.startswith('  File "step.py", line 9 in step\n')
     assert stack.endswith(innermost)
     assert crash_stack("") == ""
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_ranks_that_died_while_starting_the_killed_one_is_the_cause(first: int) -> None:
+    # Rank 0 exits because it lost rank 1, whose process may take longer to end.
+    ended = {0: describe_exit(1), 1: describe_exit(-6)}
+    launch: Any = SimpleNamespace(size=2, ended=ended, links={}, progress=lambda _: "")
+    died = [Incident(Kind.START, "died while starting", rank) for rank in (first, 1 - first)]
+    report = FaultReport(launch, died)
+    report.gather(lambda _: [])
+    assert report.root.rank == 1

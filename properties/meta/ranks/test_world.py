@@ -22,9 +22,18 @@ from harness.case import parse
 from harness.cli import main
 from harness.commands.options import fit_to_launcher
 from harness.ranks import channel
-from harness.ranks.frames import Reader
+from harness.ranks.frames import Reader, encode
 from harness.ranks.host_keeper import HostKeeper
-from harness.ranks.messages import BytesFromRank, HostReport
+from harness.ranks.launch import Launch
+from harness.ranks.link import Link
+from harness.ranks.messages import (
+    BytesFromRank,
+    Connected,
+    Hello,
+    HostReport,
+    OfRank,
+    Order,
+)
 from harness.ranks.world import IncompleteWorld, World
 from harness.trace import Fault, Kind
 from harness.verdict import Verdict
@@ -72,6 +81,24 @@ def test_a_rank_that_dies_on_another_host_is_named_and_the_host_serves_on() -> N
         assert evaluate(CASE, "native-local", pool).verdict is Verdict.WITHIN
         nodes.close()
         assert other.wait(PATIENCE) == 0
+
+
+def test_connections_with_the_same_number_on_two_other_hosts_are_kept_apart() -> None:
+    first, second = (Link(None, host=f"host {node}", node=node) for node in (1, 2))
+    opened = {node: Link(None, host=f"host {node}", reader=Reader(OfRank)) for node in (1, 2)}
+    launch = object.__new__(Launch)
+    launch.order, launch.size, launch.links = (
+        Order(ranks=1, environment={}, launch="", nodes=3),
+        3,
+        {},
+    )
+    launch.nodes = cast("Any", SimpleNamespace(open_link=lambda link, _: opened[link.node]))
+    launch._relayed = {}
+    for link in (first, second):
+        launch._take_in_from_node(link, Connected("", 0))
+    for rank, link in ((1, first), (2, second)):
+        launch._take_in_from_node(link, BytesFromRank("", 0, encode(Hello("", rank, 7))))
+    assert launch.links == {1: opened[1], 2: opened[2]}
 
 
 @pytest.mark.slow
