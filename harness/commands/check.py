@@ -18,7 +18,7 @@ from harness.commands.options import (
     Report,
     Step,
     answer,
-    ready_to_report,
+    require_writable_report,
     status_of,
 )
 from harness.commands.values import Candidates, Failures, Folder, Seconds, Shard, UsageError
@@ -71,7 +71,7 @@ def run(*, options: Check = Check()) -> int:
         of=f"--cases={request.count}",
     )
     request = replace(request, keep_going=options.keep_going)
-    ready_to_report(options)
+    require_writable_report(options)
 
     from rich.console import Console
 

@@ -17,7 +17,7 @@ from harness.commands.options import (
     Pools,
     Report,
     answer,
-    ready_to_report,
+    require_writable_report,
 )
 from harness.commands.values import (
     WORD,
@@ -81,7 +81,7 @@ def run(names: Names = (), /, *, options: Conformance = Conformance()) -> int:
     versions = options.versions
     if versions and len({name.partition(".")[0] for name in names}) != 1:
         raise UsageError(f"--versions={as_text(versions)}: name one library")
-    ready_to_report(options)
+    require_writable_report(options)
     chosen = _choose_candidates(names, newest=options.newest, installed=not versions)
     if not chosen:
         raise UsageError("NAME: nothing is installed; see `candidates list`")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from harness.commands.options import Report, answer, ready_to_report, status_of
+from harness.commands.options import Report, answer, require_writable_report, status_of
 
 Documents = Annotated[
     tuple[str, ...], Parameter(name="DOCUMENT", help="files with what `check --json` printed")
@@ -12,7 +12,7 @@ Documents = Annotated[
 
 
 def run(documents: Documents, /, *, options: Report = Report()) -> int:
-    ready_to_report(options)
+    require_writable_report(options)
 
     from rich.console import Console
 

@@ -16,7 +16,7 @@ from harness.commands.options import (
     Pools,
     Report,
     answer,
-    ready_to_report,
+    require_writable_report,
 )
 from harness.commands.ranks import open_pool
 from harness.commands.values import Count, Deadline, Default, Ranks
@@ -49,7 +49,7 @@ def run(*, options: Mutants = Mutants()) -> int:
     # Kernels and wrappers are not drawn: some mutants change masks, which the other kernels do not
     # take, or the reduction, which a wrapper does itself.
     request, ranks = read_request(options)
-    ready_to_report(options)
+    require_writable_report(options)
 
     from rich.console import Console
 

@@ -158,7 +158,7 @@ def fit_to_launcher(options: Options, ranks: int | None) -> Options:
     return replace(options, ranks=ranks) if isinstance(options, Pool) else options
 
 
-def ready_to_report(options: Report) -> None:
+def require_writable_report(options: Report) -> None:
     """Raise `BadInput`, before any rank starts, if pages cannot be written into their folder."""
     if options.report is not None:
         from harness.report.html import may_write

@@ -18,7 +18,7 @@ from harness.commands.options import (
     Step,
     answer,
     print_message,
-    ready_to_report,
+    require_writable_report,
     status_of,
 )
 from harness.commands.ranks import open_pool
@@ -68,7 +68,7 @@ Lines = Annotated[
 
 
 def run(lines: Lines = (), /, *, options: Repro = Repro()) -> int:
-    ready_to_report(options)
+    require_writable_report(options)
     if options.seed is not None:
         return _run_campaign(lines, options)
     if not lines:

@@ -21,7 +21,7 @@ from harness.commands.options import (
     PASSED,
     answer,
     print_json,
-    ready_to_report,
+    require_writable_report,
     status_of,
 )
 from harness.commands.ranks import open_pool
@@ -62,7 +62,7 @@ def verify(*, options: Verify = Verify()) -> int:
     from harness.golden.table import show_verified
     from harness.golden.verify import Verified, jobs
 
-    ready_to_report(options)
+    require_writable_report(options)
     started = time.monotonic()
     sps, dtypes = options.sp or usual_sps(options.ranks), options.dtype or ("fp64",)
     if max(sps) > options.ranks:
