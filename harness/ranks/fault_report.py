@@ -87,7 +87,21 @@ class FaultReport:
     def _grace(self) -> float:
         # An exiting process may close the sockets of its peers long before the controller's.
         is_any_ending = any(link.is_ending() for link in self._launch.links.values())
-        return LONGEST_GRACE if is_any_ending else GRACE
+        return LONGEST_GRACE if is_any_ending or self._awaits_a_cause() else GRACE
+
+    def _awaits_a_cause(self) -> bool:
+        """Return whether a rank exited while starting, perhaps because another is being killed.
+
+        A rank that has not connected yet cannot be seen to be ending.
+        """
+        root, ended = self.root, self._launch.ended
+        if (
+            root.kind is not Kind.START
+            or root.rank not in ended
+            or len(ended) == self._launch.size
+        ):
+            return False
+        return not any(end.startswith(KILLED) for end in ended.values())
 
     def fault(self, needed: int, finished: Sequence[int]) -> Fault:
         """Build the fault of a case on `needed` ranks, of which some have finished it."""

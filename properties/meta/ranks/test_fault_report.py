@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from harness.ranks.fault_report import FaultReport, Incident, blame_awaited_rank, crash_stack
+from harness.ranks.fault_report import (
+    GRACE,
+    LONGEST_GRACE,
+    FaultReport,
+    Incident,
+    blame_awaited_rank,
+    crash_stack,
+)
 from harness.ranks.host import describe_exit
 from harness.trace import Kind
 from harness.watch.collectives import Collective
@@ -69,3 +76,12 @@ def test_of_two_ranks_that_died_while_starting_the_killed_one_is_the_cause(first
     report = FaultReport(launch, died)
     report.gather(lambda _: [])
     assert report.root.rank == 1
+
+
+def test_a_rank_that_exited_while_starting_is_blamed_only_if_no_killed_one_ends_soon() -> None:
+    ended = {1: describe_exit(1)}
+    launch: Any = SimpleNamespace(size=3, ended=ended, links={}, progress=lambda _: "")
+    report = FaultReport(launch, [Incident(Kind.START, "died while starting", 1)])
+    assert report._grace() == LONGEST_GRACE
+    ended[0] = describe_exit(-4)
+    assert report._grace() == GRACE
