@@ -11,11 +11,19 @@ from typing import Final, Literal
 
 from harness.case import Case
 
-Against = Literal["plain", "self"]
+# What a user can ask for, and what a comparison is made with.
+Requested = Literal["plain", "self"]
+Against = Literal["plain", "self", "recipe"]
 PLAIN: Final = "plain"
 ITSELF: Final = "self"
+# Plain training of the model and the loss that a candidate brings itself.
+RECIPE: Final = "recipe"
 # What messages call the reference, in the middle of a sentence.
-NAMES: Final = {PLAIN: "plain training", ITSELF: "its own step at sp 1, dp 1 and one micro-batch"}
+NAMES: Final = {
+    PLAIN: "plain training",
+    ITSELF: "its own step at sp 1, dp 1 and one micro-batch",
+    RECIPE: "plain training of its recipe",
+}
 AGAINST_ITSELF = f"compared with {NAMES[ITSELF]}: what is wrong there as well does not show here"
 IS_KEPT = (
     "cases of micro-mean over several steps are compared with it at sp 1 and as many replicas and "
@@ -48,7 +56,9 @@ def describe_self_sizes(case: Case) -> str:
 
 def reference_name(case: Case, against: Against) -> str:
     """Return the name of the reference of a case, for the middle of a sentence."""
-    return NAMES[PLAIN] if against == PLAIN else f"its own step {describe_self_sizes(case)}"
+    if against != ITSELF:
+        return NAMES[against]
+    return f"its own step {describe_self_sizes(case)}"
 
 
 def asked_for_an_oracle() -> bool:

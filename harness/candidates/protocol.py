@@ -62,3 +62,12 @@ class Candidate(Protocol):
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         """Take one step on one rank."""
+
+
+class HasRecipe(Candidate, Protocol):
+    """A candidate that brings its own plain training, and needs no model of the harness."""
+
+    def run_plain(
+        self, case: Case, rank: Rank, emit: Emit, variant: str, *, exactly: bool
+    ) -> None:
+        """Train on all rows on one rank; in fp64 throughout if `exactly`."""

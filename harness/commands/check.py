@@ -3,7 +3,9 @@
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from harness.campaign.request import Request
 from harness.campaign.uninterrupted import undisturbed
@@ -56,8 +58,17 @@ class Check(Report, Judging, Step, Pools, Campaign):
     killed or moved ends as if it had run through"""
 
 
-def run(*, options: Check = Check()) -> int:
-    request, ranks = read_request(options, options.candidate, options)
+Steps = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="CANDIDATE",
+        help="path/to/file.py:NAME, or whatever --candidate takes; you may name several",
+    ),
+]
+
+
+def run(steps: Steps = (), /, *, options: Check = Check()) -> int:
+    request, ranks = read_request(options, (*steps, *options.candidate), options)
     part = options.shard
     if part.of > request.count:
         raise UsageError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from harness.against import PLAIN
+from harness.against import PLAIN, Against
 from harness.case import Case, InvalidCase, parse
 from harness.commands.campaign_request import read_request
 from harness.commands.options import (
@@ -84,7 +84,8 @@ def _run_case(lines: Sequence[str], options: Repro) -> int:
     """Run the last of several cases, or that of a bundle, after the others on the same ranks."""
     cases, candidate, bundle = _read(lines, options.candidate)
     needed, mesh = max((case.ranks, f"sp*dp={case.sp}*{case.dp}") for case in cases)
-    against, default = options.against, needed
+    against: Against | None = options.against
+    default = needed
     if bundle is not None:
         against, default = against or bundle.origin.against, max(needed, bundle.ranks)
     ranks = default if options.ranks is None else options.ranks

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NoReturn, get_args
 
 from cyclopts import Parameter, Token
 
-from harness.against import Against
+from harness.against import Requested
 from harness.case import Dtype
 from harness.engine.lot import Part
 from harness.untrusted import BadInput
@@ -131,4 +131,4 @@ Shard = Annotated[
 Folder = Annotated[Path, Parameter(metavar="DIR")]
 Candidates = Annotated[tuple[str, ...], Parameter(metavar="C")]
 Dtypes = Annotated[tuple[Dtype, ...], LIST]
-Compared = Annotated[Against, WORD]
+Compared = Annotated[Requested, WORD]

@@ -94,7 +94,7 @@ def compare(
         if key.startswith(GRADIENT):
             gradients[key] = expected, values
         if judged.wrong.size and first is None:
-            first = _locate(case, key, expected, values, judged, got, got_rows, trace["nll"])
+            first = _locate(case, key, expected, values, judged, got, got_rows, trace.losses)
         tokens = _tokens_of_rows(oracle[key], rows)
         kept.add(key, expected, values, judged.wrong, tokens)
         tensors.append(JudgedTensor(key, expected, values, judged, tokens))
@@ -122,7 +122,7 @@ def compare(
         scale=fit_scale(case, gradients) if gradients_differ else None,
         uncompared=_uncompared(oracle, assembly, of_our_model=of_our_model),
         fault=fault if verdict is Verdict.FAULT else None,
-        at_edge=count_edge_targets(case, oracle["nll"], trace["nll"]),
+        at_edge=count_edge_targets(case, oracle.losses, trace.losses),
         silent=case.sp > 1 and assembly.silent,
         stood_in=assembly.stood_in,
         loss=(float(oracle["loss"].values), float(trace["loss"].values)),

@@ -85,7 +85,7 @@ def draw_picture(
     gradients = [tensor for tensor in tensors if tensor.key.startswith(GRADIENT)]
     largest = max((_largest(tensor.expected) for tensor in gradients), default=0.0)
     return Picture(
-        owners=_owned_runs(case, assembly.trace["nll"]),
+        owners=_owned_runs(case, assembly.trace.losses),
         computed=assembly.local_rows,
         maps=tuple(_maps(case, tensors)),
         numbers=tuple(_numbers(case, oracle, {tensor.key: tensor for tensor in tensors})),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.case import Case
+from harness.case import Case, Row
 from harness.compare.budget import MOST_WEAK, SLACK_THAT_SEES_HALF
 from harness.compare.comparison import KeyResult
 from harness.compare.least_traffic import holder_of_all, least_sent
@@ -31,7 +31,7 @@ def vacuity(
         or assembly.unemitted
         or _computed_elsewhere(assembly)
         or _not_parallel(case, assembly, of_our_model=of_our_model)
-        or _edges_unjudged(case, oracle["nll"], assembly.trace["nll"])
+        or _edges_unjudged(case, oracle.losses, assembly.trace.losses)
         or ("" if of_our_model else _emitted_at_sp_1_only(case, oracle, assembly))
     )
 
@@ -77,6 +77,8 @@ def _computed_elsewhere(assembly: Assembly) -> str:
 def _not_parallel(case: Case, assembly: Assembly, *, of_our_model: bool) -> str:
     if case.sp == 1:
         return ""
+    if "nll" not in assembly.trace:
+        return _all_embedded(case, assembly)
     nll = assembly.trace["nll"]
     for replica in range(case.dp):
         peers = slice(replica * case.sp, (replica + 1) * case.sp)
@@ -98,6 +100,29 @@ def _not_parallel(case: Case, assembly: Assembly, *, of_our_model: bool) -> str:
                 "torch.distributed does not know carried it; then emit 'sent'"
             )
     return ""
+
+
+def _all_embedded(case: Case, assembly: Assembly) -> str:
+    """Return a reason if each rank embedded its replica's whole batch and sent its peers nothing.
+
+    This is all that can be asked of a step that does not show the losses of tokens.
+    """
+    for replica in range(case.dp):
+        peers = slice(replica * case.sp, (replica + 1) * case.sp)
+        table = _largest_table(case, case.rows[replica :: case.dp])
+        fewest = min(assembly.embedded[peers], default=0)
+        if fewest >= table and not any(assembly.sent[peers]):
+            return (
+                f"every rank of replica {replica} embedded all {fewest} tokens of its batch, and "
+                "sent its peers nothing"
+            )
+    return ""
+
+
+def _largest_table(case: Case, rows: Sequence[Row]) -> int:
+    """Return how many tokens the largest micro-batch of these rows has, padding included."""
+    parts = np.array_split(np.arange(len(rows)), case.micro_batches)
+    return max(len(part) * max(len(rows[number]) for number in part) for part in parts)
 
 
 def _edges_unjudged(case: Case, oracle_nll: Entry, nll: Entry) -> str:

@@ -107,7 +107,7 @@ class Evidence:
     def owner_n(self) -> Tokens:
         """The rank that computed each token; -1 if no rank did."""
         owner_n = np.full(self.case.tokens, -1)
-        nll = self.got["nll"]
+        nll = self.got.losses
         if nll.tokens is not None and nll.owners is not None:
             owner_n[nll.tokens] = nll.owners
         return owner_n
@@ -115,7 +115,7 @@ class Evidence:
     @cached_property
     def targets(self) -> Tokens:
         """The tokens that predict a target."""
-        tokens = self.oracle["nll"].tokens
+        tokens = self.oracle.losses.tokens
         if tokens is None:
             raise ValueError("losses are of tokens")
         return tokens
@@ -131,7 +131,7 @@ class Evidence:
     @cached_property
     def losses_n(self) -> Values:
         """The loss of each token as the candidate emitted it; NaN where it emitted none."""
-        nll = self.got["nll"]
+        nll = self.got.losses
         return self.scatter(nll.values.astype(np.float64), nll.tokens, np.nan)
 
     @cached_property

@@ -18,9 +18,12 @@ def name_loss(evidence: Evidence) -> Look:
     all_keys = [key for key in evidence.oracle if key.startswith(GRADIENT)]
     got, expected = evidence.got["loss"].values, evidence.oracle["loss"].values
     summary = (
-        f"losses of tokens are right; the loss is {float(got):.6g} instead of "
-        f"{float(expected):.6g}, and {len(wrong)} of {len(all_keys)} gradients are wrong"
+        f"the loss is {float(got):.6g} instead of {float(expected):.6g}, and {len(wrong)} of "
+        f"{len(all_keys)} gradients are wrong"
     )
+    if "nll" not in evidence.oracle:
+        return Look("unclassified", summary)
+    summary = f"losses of tokens are right; {summary}"
     fitting = {
         name: how
         for name, how, value in _other_means(evidence)

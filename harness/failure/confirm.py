@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from harness.against import ITSELF
+from harness.against import PLAIN
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.signature import mark_of
@@ -55,7 +55,7 @@ def confirmed(
     again = judge_on_fresh_ranks(Job.again(failure, small), session, before, failure.ranks)
     if not mark_of(again).same_kind(mark_of(failure)):
         return None
-    if again.seen_as == failure.seen_as or failure.against == ITSELF:
+    if again.seen_as == failure.seen_as or failure.against != PLAIN:
         # Against itself there are no experiments, so the name must be the one a replay gives.
         return again
     # A small case may fit several names; the larger case that it came from decides.

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import harness
-from harness.against import ITSELF, PLAIN
+from harness.against import ITSELF, PLAIN, RECIPE
 from harness.candidates import locate
 from harness.candidates.beside import held
 from harness.candidates.published.environment import Environment
@@ -71,6 +71,8 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
     """Return the text of the script; raise `NoScript` if it could show nothing."""
     if comparison is None or not comparison.verdict.failed:
         raise NoScript("there is nothing to show: no case failed")
+    if comparison.against == RECIPE:
+        raise NoScript("a step with a recipe needs the harness; `harness repro` shows it")
     fault = comparison.fault
     if fault and (fault.kind not in VISIBLE_FAULTS or fault.last_key == ASKING):
         raise NoScript(f"only `harness repro` shows this fault ({fault.kind})")

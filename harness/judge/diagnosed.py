@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from harness.against import ITSELF
+from harness.against import PLAIN
 from harness.anomalies import OF_RUNS
 from harness.candidates import Named, locate
 from harness.case import Case
@@ -52,7 +52,7 @@ def diagnosed(
     if failure.before or failure.ranks or failure.seen_as in OF_RUNS:
         # It depends on what else the ranks run, and experiments run one case at a time.
         return failure
-    if failure.against == ITSELF:
+    if failure.against != PLAIN:
         # The hypotheses that experiments test are about the harness's own model.
         return failure
     asked = Asked(locate(failure.candidate), session, clock() + seconds, clock)

@@ -49,6 +49,9 @@ class Session:
         try:
             while True:
                 for job in islice(remaining, AHEAD - len(under_way)):
+                    if not self.pool.knows(job.candidate):
+                        # Only idle ranks can be asked what they are about to run.
+                        _await(under_way)
                     under_way.append(ask_ranks(job, self.pool))
                 if not under_way:
                     return

@@ -3,7 +3,7 @@
 1. `ask_ranks`       give the ranks the case, and all further runs that judging it needs
 2. `ask_references`  compute or collect the oracle and the baselines
 3. `measure`         compare, and name the failure by the tensors of this one case
-4. `ask_again`       before a candidate is blamed, find out how far its own step at sp 1 strays
+4. `ask_again`       before a candidate is blamed, find out how far its own reference strays
 5. `look_closer`     run a divergence again, fully traced, to find the first wrong tensor
 6. `excuse_fp32`     refuse a case in fp64 that the candidate computes in fp32 at sp 1 too
 7. `hold_to_listed`  run the candidate without its listed bugs, to see if anything else is wrong
@@ -12,13 +12,13 @@ From stage 4 on, each takes a comparison and returns one. `Session` runs the sta
 may come after them, to name a failure by experiments.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 
-from harness.against import ITSELF, PLAIN, is_kept
+from harness.against import ITSELF, PLAIN, RECIPE, is_kept
 from harness.case import Case
 from harness.case.stated import spans_all_ranks
 from harness.compare import Comparison, Look, Verdict, compare, doubt, faulted, unsupported
@@ -26,6 +26,7 @@ from harness.diagnosis import name_divergence, name_fault
 from harness.judge import second_opinion, self_reference
 from harness.judge.job import Job
 from harness.judge.known import mended_candidate
+from harness.judge.recipe_reference import PlainRun, plain_runs, recipe_references
 from harness.judge.self_reference import SelfRun
 from harness.ranks.device import options_for
 from harness.ranks.pool import RankPool
@@ -35,6 +36,10 @@ from harness.trace import Assembly, Fault, Kind, Outcome, Trace, Unsupported, is
 ONLY_FP32 = "at sp 1 too it is only as exact as fp32 is: ask for --dtype fp32"
 
 
+# Of its step at sp 1, or of plain training of its recipe.
+OwnRuns = Sequence[SelfRun] | Sequence[PlainRun]
+
+
 @dataclass(slots=True)
 class Run:
     """A job that was given to the ranks, with its outcome once that is collected."""
@@ -42,30 +47,37 @@ class Run:
     job: Job
     pool: RankPool
     traced: bool = False
-    # The runs at sp 1 that make the reference, if that is the candidate's own step.
-    self_runs: tuple[SelfRun, ...] = ()
+    # The runs that make the reference, if that is the candidate's own step or its recipe.
+    own_runs: OwnRuns = ()
     # None until it is collected.
     _outcome: Outcome | None = None
-    _self_outcomes: tuple[Outcome, ...] = ()
+    _own_outcomes: tuple[Outcome, ...] = ()
 
     def outcome(self) -> Outcome:
         """Return the outcome; wait for it if needed. Call this on the oldest run first."""
         if self._outcome is None:
-            self._self_outcomes = tuple(self.pool.collect() for _ in self.self_runs)
+            self._own_outcomes = tuple(self.pool.collect() for _ in self.own_runs)
             self._outcome = self.pool.collect()
         return self._outcome
 
-    def self_references(self) -> list[Trace] | Fault | Unsupported:
-        """Return the oracle and baselines of the self runs, or why they give none."""
-        outcomes = tuple(map(self._without_idle_ranks, self.self_runs, self._self_outcomes))
-        return self_reference.references(self.job.case, self.self_runs, outcomes)
+    def own_references(self) -> list[Trace] | Fault | Unsupported:
+        """Return the oracle and baselines of the own runs, or why they give none."""
+        case, outcomes = self.job.case, self._own_outcomes
+        if self.job.against == RECIPE:
+            return recipe_references(self._plain_runs, outcomes)
+        runs = [run for run in self.own_runs if isinstance(run, SelfRun)]
+        outcomes = tuple(map(self._without_idle_ranks, runs, outcomes))
+        return self_reference.references(case, runs, outcomes)
 
-    def with_self_runs(self, self_runs: Iterable[SelfRun], *, traced: bool) -> "Run":
-        """Do these self runs now, and return a copy with them in place of the earlier ones."""
-        self_runs = tuple(self_runs)
-        _submit_self_runs(self_runs, self.job, self.pool, traced=traced)
-        outcomes = tuple(self.pool.collect() for _ in self_runs)
-        return replace(self, self_runs=self_runs, _self_outcomes=outcomes)
+    @property
+    def _plain_runs(self) -> list[PlainRun]:
+        return [run for run in self.own_runs if isinstance(run, PlainRun)]
+
+    def with_own_runs(self, own_runs: OwnRuns, *, traced: bool) -> "Run":
+        """Do these own runs now, and return a copy with them in place of the earlier ones."""
+        _submit_own_runs(own_runs, self.job, self.pool, traced=traced)
+        outcomes = tuple(self.pool.collect() for _ in own_runs)
+        return replace(self, own_runs=own_runs, _own_outcomes=outcomes)
 
     def _without_idle_ranks(self, run: SelfRun, outcome: Outcome) -> Outcome:
         """Run a step that refuses idle ranks again, on a pool of as many ranks as it needs."""
@@ -78,23 +90,35 @@ class Run:
 
 def ask_ranks(job: Job, pool: RankPool, *, traced: bool = False) -> Run:
     """Give a job to the ranks; outcomes must be collected in the order of these calls."""
+    if job.against == PLAIN and pool.has_recipe(job.candidate):
+        job = replace(job, against=RECIPE)
     reason = pool.placement.refuses(job.case)
     if job.against == ITSELF and job.case.sp == 1:
         reason = "sp 1 is what it is compared with"
     if reason is not None:
         return Run(job, pool, traced, _outcome=Unsupported(reason))
-    needs_self_runs = job.against == ITSELF and job.stored is None
-    runs = tuple(self_reference.self_runs(job.case, again=False)) if needs_self_runs else ()
-    _submit_self_runs(runs, job, pool, traced=traced)
+    runs = _own_runs(job, again=False) if job.stored is None else ()
+    _submit_own_runs(runs, job, pool, traced=traced)
     pool.submit(job.case, job.candidate, traced=traced, learns=job.against == ITSELF)
     return Run(job, pool, traced, runs)
 
 
-def _submit_self_runs(
-    self_runs: Iterable[SelfRun], job: Job, pool: RankPool, *, traced: bool
-) -> None:
-    for run in self_runs:
-        pool.submit(run.case, job.candidate, traced=traced, oracle=run.is_exact, learns=True)
+def _own_runs(job: Job, *, again: bool) -> OwnRuns:
+    """Return the runs that make the reference of a job; none if the controller computes it."""
+    if job.against == RECIPE:
+        return tuple(plain_runs(job.case, again=again))
+    if job.against == ITSELF:
+        return tuple(self_reference.self_runs(job.case, again=again))
+    return ()
+
+
+def _submit_own_runs(own_runs: OwnRuns, job: Job, pool: RankPool, *, traced: bool) -> None:
+    for run in own_runs:
+        exact = run.is_exact
+        if isinstance(run, PlainRun):
+            pool.submit(run.case, job.candidate, traced=traced, oracle=exact, plain=run.variant)
+        else:
+            pool.submit(run.case, job.candidate, traced=traced, oracle=exact, learns=True)
 
 
 # Cached because many candidates may be judged on the same cases.
@@ -117,14 +141,19 @@ def ask_references(run: Run) -> Sequence[Trace] | Fault | Unsupported:
     if job.against == PLAIN:
         # This does not wait for the outcome, so the ranks work meanwhile.
         return reference_traces(job.case, traced=run.traced)
-    return run.self_references() if isinstance(run.outcome(), Assembly) else ()
+    outcome = run.outcome()
+    if job.against == RECIPE and isinstance(outcome, Fault):
+        # If the recipe fails as well, it is to blame: the step calls the same model.
+        references = run.own_references()
+        return references if isinstance(references, Fault) else ()
+    return run.own_references() if isinstance(outcome, Assembly) else ()
 
 
 def measure(run: Run) -> Comparison:
     """Compare the outcome with its references, and name a failure by its own tensors."""
     pool, job = run.pool, run.job
     options = options_for(pool.placement, pool.size, pool.deadlines.case)
-    if job.against != PLAIN:
+    if job.against == ITSELF:
         options = (*options, "--against", job.against)
     return replace(_compared(run), against=job.against, options=options)
 
@@ -141,10 +170,10 @@ def _compared(run: Run) -> Comparison:
         return replace(_with_fault_name(faulted(case, candidate, outcome)), logs=outcome.logs)
     assert not isinstance(references, Fault | Unsupported)
     oracle, *baselines = references
-    if run.job.against == ITSELF:
+    if run.job.against != PLAIN:
         baselines = baselines or [oracle]
         comparison = compare(case, candidate, oracle, baselines, outcome, of_our_model=False)
-        comparison = replace(comparison, against=ITSELF)
+        comparison = replace(comparison, against=run.job.against)
     else:
         device = run.pool.computes_on
         source = "what is stored" if run.job.stored is not None else "the padded reference"
@@ -177,21 +206,21 @@ def _with_fault_name(comparison: Comparison) -> Comparison:
 
 
 def ask_again(run: Run, comparison: Comparison) -> Comparison:
-    """Before a candidate is blamed against itself, find out how far its step at sp 1 strays."""
-    if comparison.against != ITSELF or comparison.verdict is not Verdict.DIVERGED:
+    """Before a candidate is blamed, find out how far its own step at sp 1, or recipe, strays."""
+    if comparison.against == PLAIN or comparison.verdict is not Verdict.DIVERGED:
         return comparison
-    if comparison.case.dtype == "fp64":
+    if comparison.against == ITSELF and comparison.case.dtype == "fp64":
         return _excuse_own_fp32(run, comparison)
     # The first outcome is compared again, and not a second one: a step that is wrong now and then
     # may be right the second time.
-    more_runs = self_reference.self_runs(run.job.case, again=True)
-    return replace(measure(run.with_self_runs(more_runs, traced=run.traced)), asked_again=True)
+    more_runs = _own_runs(run.job, again=True)
+    return replace(measure(run.with_own_runs(more_runs, traced=run.traced)), asked_again=True)
 
 
 def _excuse_own_fp32(run: Run, failure: Comparison) -> Comparison:
     """Refuse a case in fp64 if the step strays as fp32 does, and does so at sp 1 too."""
     case, stored = run.job.case, run.job.stored
-    references = run.self_references() if stored is None else [stored]
+    references = run.own_references() if stored is None else [stored]
     outcome = run.outcome()
     if not isinstance(references, list) or not isinstance(outcome, Assembly) or is_kept(case):
         return failure
@@ -201,7 +230,7 @@ def _excuse_own_fp32(run: Run, failure: Comparison) -> Comparison:
     if doubt(oracle, candidate, "fp32"):
         return failure
     tripled = self_reference.tripled_self_runs(case)
-    references = run.with_self_runs(tripled, traced=False).self_references()
+    references = run.with_own_runs(tripled, traced=False).own_references()
     if not isinstance(references, list):
         return failure
     other_oracle = references[0].only(required)
@@ -282,7 +311,7 @@ def reference_at_sp_1(job: Job, pool: RankPool) -> Trace | Fault | Unsupported:
     exact = replace(job.case, dtype="fp64", mixed=False)
     run = Run(replace(job, against=ITSELF), pool)
     self_runs = self_reference.self_runs(exact, again=False)
-    references = run.with_self_runs(self_runs, traced=False).self_references()
+    references = run.with_own_runs(self_runs, traced=False).own_references()
     if not isinstance(references, list):
         return references
     return references[0].only(list(filter(is_required, references[0])))

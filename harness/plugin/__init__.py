@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from harness.against import PLAIN, Against
+from harness.against import PLAIN, Against, Requested
 from harness.plugin import current_test, failures, needs, profiles
 from harness.plugin.current_test import RUNNING
 from harness.plugin.failures import NotProven
@@ -60,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--harness-against",
         default=PLAIN,
-        choices=get_args(Against),
+        choices=get_args(Requested),
         help="plain: compare with plain training; self: with the candidate's own step at sp 1; "
         "default: plain",
     )
@@ -185,8 +185,8 @@ def harness_evaluate(
     def judge(
         case: "Case", candidate: str = harness_candidate, *, against: Against = harness_against
     ) -> "Comparison":
-        if against not in get_args(Against):
-            raise ValueError(f"against={against!r}: use one of {', '.join(get_args(Against))}")
+        if against not in get_args(Requested):
+            raise ValueError(f"against={against!r}: use one of {', '.join(get_args(Requested))}")
         if candidate != harness_candidate:
             candidate = stash[RUNNING].find_beside(candidate)
         comparison = session.judge_one(Job(case, locate(candidate), against))

@@ -3,7 +3,7 @@
 import os
 import time
 import traceback
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from torch import distributed as dist
 
@@ -15,7 +15,7 @@ from harness.ranks.mesh import Meshes
 from harness.ranks.messages import Finished, Mesh, Raised, Ready, Run
 from harness.ranks.payload import pack
 from harness.ranks.placement import settle
-from harness.ranks.support_query import load
+from harness.ranks.support_query import has_recipe, load
 from harness.ranks.warm_up import warm_up
 from harness.watch.activations import bytes_to_peers
 from harness.watch.flight_recorder import log
@@ -23,6 +23,7 @@ from harness.watch.recorder import Recorder
 from harness.watch.witness import Witness
 
 if TYPE_CHECKING:
+    from harness.candidates.protocol import HasRecipe
     from harness.ranks.controller_link import Controller
 
 # The most characters of an exception's text, and of each piece of its traceback.
@@ -75,10 +76,15 @@ class CaseLoop:
         )
         allocations = count_allocations(self._device)
         candidate, refusal, limits = load(request, case, recorder)
-        seat = self._meshes.seat(case.dp, case.sp)
+        dp, sp = (1, 1) if request.plain else (case.dp, case.sp)
+        seat = self._meshes.seat(dp, sp)
         self._gate.wait()
         if candidate:
-            candidate.run(case, seat.rank, recorder)
+            if request.plain:
+                run_plain = cast("HasRecipe", candidate).run_plain
+                run_plain(case, seat.rank, recorder, request.plain, exactly=request.oracle)
+            else:
+                candidate.run(case, seat.rank, recorder)
             # The step may have imported more modules.
             require_own(request.folder)
         fragments = recorder.fragments()
@@ -88,7 +94,7 @@ class CaseLoop:
         self._gate = dist.barrier(group=seat.gate, async_op=True)
         pieces, tensors = pack(fragments)
         peers = set(dist.get_process_group_ranks(seat.rank.sp))
-        ways, calls = (case.dp, case.sp, case.ranks), self._witness.calls
+        ways, calls = (dp, sp, dp * sp), self._witness.calls
         exchanged = bytes_to_peers(calls, self._index, peers, ways, recorder.parameters)
         order = self._witness.order(shapes=recorder.traced)
         calls.clear()
@@ -102,6 +108,8 @@ class CaseLoop:
             limits=limits,
             idle=idle,
             sent=exchanged + recorder.sent,
+            embedded=recorder.embedded,
+            has_recipe=request.is_load_only and not refusal and has_recipe(request),
             order=order,
             stood_in=sorted(STOOD_IN),
             unemitted=recorder.unemitted,

@@ -33,6 +33,8 @@ class CaseRun:
     is_load_only: bool = False
     # Whether no other case may be under way meanwhile.
     is_exclusive: bool = False
+    # The variant of plain training of the recipe that one rank runs; "" for the step itself.
+    plain: str = ""
     # The number under which the ranks know it; 0 until they have it.
     run: int = 0
     # By rank.
@@ -41,7 +43,23 @@ class CaseRun:
 
     @property
     def is_complete(self) -> bool:
-        return len(self.fragments) == self.case.ranks
+        return len(self.fragments) == self.ranks
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks run it."""
+        replicas, ranks_of_each = self.mesh
+        return replicas * ranks_of_each
+
+    @property
+    def mesh(self) -> tuple[int, int]:
+        """The (dp, sp) of the ranks that run it."""
+        return (1, 1) if self.plain else (self.case.dp, self.case.sp)
+
+    @property
+    def has_recipe(self) -> bool:
+        """Whether the candidate has a recipe, if it was only loaded."""
+        return any(answer.has_recipe for answer in self.finished.values())
 
     def take_back(self) -> None:
         """Forget that ranks ever had it."""
@@ -62,7 +80,7 @@ class CaseRun:
 
     def outcome(self) -> Outcome:
         """Return the outcome of a complete run."""
-        ranks, refusals = range(self.case.ranks), self.refusals
+        ranks, refusals = range(self.ranks), self.refusals
         if len(refusals) == len(ranks):
             return Unsupported(refusals[0], self.limits)
         if refusals:
@@ -73,6 +91,7 @@ class CaseRun:
         if isinstance(assembly, Assembly):
             answers = [self.finished[rank] for rank in ranks]
             assembly.sent = tuple(answer.sent for answer in answers)
+            assembly.embedded = tuple(answer.embedded for answer in answers)
             assembly.idle = tuple(rank for rank in ranks if answers[rank].idle)
             assembly.stood_in = tuple(answers[0].stood_in)
             assembly.skipped += tuple(dict.fromkeys(key for a in answers for key in a.skipped))
@@ -125,7 +144,7 @@ def _take_in_answer(
 ) -> Incident | None:
     rank, run = event.rank or 0, message.run
     case_run = next((each for each in waiting if each.run == run), None)
-    if case_run is None or rank >= case_run.case.ranks:
+    if case_run is None or rank >= case_run.ranks:
         runs = ", ".join(str(each.run) for each in waiting if each.run) or "none"
         return Incident(Kind.STALE, f"answered for run {run}; under way: {runs}", rank)
     if rank in case_run.fragments:

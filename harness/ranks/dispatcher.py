@@ -96,7 +96,7 @@ class Dispatcher:
             return False
         oldest = self._waiting[0]
         return (
-            root.rank >= oldest.case.ranks
+            root.rank >= oldest.ranks
             or root.rank in oldest.fragments
             or root.run not in (None, oldest.run)
         )
@@ -106,11 +106,11 @@ class Dispatcher:
         if not self._waiting:
             return report.fault(0, [])
         case_run = self._waiting[0]
-        return report.fault(case_run.case.ranks, sorted(case_run.fragments))
+        return report.fault(case_run.ranks, sorted(case_run.fragments))
 
     def _dispatch(self, case_run: CaseRun) -> None:
         case_run.run = next(self._runs)
-        mesh = (case_run.case.dp, case_run.case.sp)
+        mesh = case_run.mesh
         if mesh not in self.launch.meshes:
             self.launch.meshes.add(mesh)
             self._send(range(self.launch.size), Mesh(*mesh))
@@ -123,8 +123,9 @@ class Dispatcher:
             oracle=case_run.oracle,
             learns=case_run.learns,
             is_load_only=case_run.is_load_only,
+            plain=case_run.plain,
         )
-        self._send(range(case_run.case.ranks), run)
+        self._send(range(case_run.ranks), run)
 
     def _send(self, ranks: range, message: Message) -> None:
         # Sending fails only if the rank is exiting, and its end is noticed elsewhere.
@@ -139,7 +140,7 @@ class Dispatcher:
             return incidents
         importing = {
             rank: activities[rank].importing
-            for rank in range(case_run.case.ranks)
+            for rank in range(case_run.ranks)
             if rank in activities and activities[rank].importing
         }
         if case_run.refusals:
@@ -157,7 +158,7 @@ class Dispatcher:
     def _check_hanging_ranks(self, case_run: CaseRun) -> list[Incident]:
         """Return that ranks hang, unless a busy machine has given them too little time so far."""
         links = self.launch.links
-        silent = [links[r] for r in range(case_run.case.ranks) if r not in case_run.fragments]
+        silent = [links[r] for r in range(case_run.ranks) if r not in case_run.fragments]
         share = share_waited(link.pid for link in silent if not link.host)
         passed, allowed = time.monotonic() - self._since, self._deadlines.case
         if passed * (1 - share) < allowed and passed < MOST_TIMES * allowed:

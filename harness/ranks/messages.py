@@ -67,6 +67,8 @@ class Run(Message, frozen=True):
     oracle: bool
     learns: bool
     is_load_only: bool
+    # The variant of plain training of the candidate's recipe to run instead of its step, or "".
+    plain: str
 
 
 class Probe(Message, frozen=True):
@@ -124,6 +126,10 @@ class Finished(Message, frozen=True):
     idle: bool
     # Bytes that went to peers.
     sent: Whole
+    # The most tokens that one call of an embedding was given, if the candidate reports it.
+    embedded: Whole
+    # Whether the candidate has a recipe, if it was only loaded.
+    has_recipe: bool
     # The collectives that the candidate entered; with shapes and dtypes if the run is traced.
     order: list[tuple[str, str, str, str, Whole]]
     # Packages that were replaced by plain torch.

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from harness.candidates import Named
 from harness.candidates.registry import UnknownCandidate
@@ -74,6 +74,8 @@ class RankPool:
         self._pools_beside: dict[int, RankPool] = {}
         self._runs = itertools.count(1)
         # The first also serves candidates without a folder.
+        # By foreign candidate: its limits, and whether it has a recipe.
+        self._known: dict[str, tuple[str, bool]] = {}
         self._folder_pools = [self._new_folder_pool()]
         # Submitted runs in order, each with the ranks that serve it.
         self._order: deque[tuple[FolderPool, CaseRun]] = deque()
@@ -129,8 +131,12 @@ class RankPool:
         traced: bool = False,
         oracle: bool = False,
         learns: bool = False,
+        plain: str = "",
     ) -> None:
-        """Queue a case; ranks begin it as soon as they are free."""
+        """Queue a case; ranks begin it as soon as they are free.
+
+        With `plain`, one rank runs that variant of plain training of the candidate's recipe.
+        """
         if case.ranks > self.size:
             raise TooFewRanks(
                 f"sp*dp={case.sp}*{case.dp}: needs {case.ranks} ranks and the pool has "
@@ -142,7 +148,9 @@ class RankPool:
                 f"candidate={candidate.full}: needs ranks that run in {needed}, and these run in "
                 f"{self.home or 'the environment of the harness'}; use a pool of its own"
             )
-        self._queue(CaseRun(case, candidate.full, candidate.folder, traced, oracle, learns))
+        run = CaseRun(case, candidate.full, candidate.folder, traced, oracle, learns)
+        run.plain = plain
+        self._queue(run)
 
     def load(self, candidate: Named) -> None:
         """Load a candidate's code before its first case, so that its mistakes show early.
@@ -158,13 +166,26 @@ class RankPool:
         self._queue(run)
 
     def limits(self, candidate: Named) -> str:
-        """Return the limits that a candidate states; no case may be under way."""
+        """Return the limits that a candidate states; see `knows`."""
         if not candidate.is_foreign:
             return getattr(candidate.load(), "limits", "")
-        self.load(candidate)
-        while self._order:
-            case_run, _ = self._collect_run()
-        return case_run.limits
+        return self._ask(candidate)[0]
+
+    def has_recipe(self, candidate: Named) -> bool:
+        """Return whether a candidate brings its own plain training; see `knows`."""
+        return candidate.is_foreign and self._ask(candidate)[1]
+
+    def knows(self, candidate: Named) -> bool:
+        """Return whether these two can be asked while cases are under way."""
+        return not candidate.is_foreign or candidate.full in self._known
+
+    def _ask(self, candidate: Named) -> tuple[str, bool]:
+        """Have ranks load a candidate, once, and return its limits and whether it has a recipe."""
+        if candidate.full not in self._known:
+            self.load(candidate)
+            while self._order:
+                self._collect_run()
+        return self._known[candidate.full]
 
     def _collect_run(self) -> tuple[CaseRun, Fault | None]:
         """Wait for the oldest run; return it and its fault, or raise if code does not load."""
@@ -180,6 +201,7 @@ class RankPool:
             if case_run.refusals:
                 folder = f"{Path.cwd()}/"
                 raise UnknownCandidate(case_run.refusals[0].replace(folder, ""))
+            self._known[case_run.candidate] = case_run.limits, case_run.has_recipe
         return case_run, fault
 
     def collect(self) -> Outcome:
@@ -189,7 +211,7 @@ class RankPool:
             return self.collect()
         return fault or case_run.outcome()
 
-    def run(self, case: Case, candidate: Named, **asked: bool) -> Outcome:
+    def run(self, case: Case, candidate: Named, **asked: Any) -> Outcome:
         """Submit one case and wait for it; no other case may be under way."""
         if any(not case_run.is_load_only for _, case_run in self._order):
             raise RuntimeError("other cases are under way; use submit and collect")
@@ -223,7 +245,7 @@ class RankPool:
             deadline=self.deadlines.case,
             start_deadline=self.deadlines.start,
         )
-        pool.computes_on = self.computes_on
+        pool.computes_on, pool._known = self.computes_on, self._known
         return pool
 
     def close(self) -> None:

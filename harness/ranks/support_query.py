@@ -25,6 +25,9 @@ def load(request: Run, case: Case, recorder: Recorder) -> tuple[Candidate | None
     """
     if request.is_load_only:
         return None, *_try_to_load(request)
+    if request.plain:
+        # The limits are those of the step.
+        return _load(request), "", ""
     recorder.note_progress(ASKING)
     candidate = _load(request)
     limits = getattr(candidate, "limits", "")
@@ -50,6 +53,11 @@ def _try_to_load(request: Run) -> tuple[str, str]:
     except BadField as error:
         return f"candidate={request.candidate}: {error}", ""
     return "", limits
+
+
+def has_recipe(request: Run) -> bool:
+    """Return whether the candidate, which must be loaded, brings its own plain training."""
+    return hasattr(locate(request.candidate).load(), "run_plain")
 
 
 def _load(request: Run) -> Candidate:

@@ -39,6 +39,8 @@ class Assembly:
     misfits: list[Misfit] = field(default_factory=list)
     # By rank, the number of rows of `nll` that it computed, padding included.
     local_rows: tuple[int, ...] = ()
+    # By rank, the most tokens that one call of its embedding was given; 0 if unknown.
+    embedded: tuple[int, ...] = ()
     # By rank, the number of bytes of activations that it sent to other ranks.
     sent: tuple[int, ...] = ()
     # Keys that ranks emitted and for which they sent no values.

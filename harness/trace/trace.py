@@ -74,6 +74,9 @@ class Entry:
         return Entry(self.values[rows], numbers[present], owners)
 
 
+NO_TOKENS = Entry(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 class Trace:
     """The tensors of one run: entries by key, in the order of execution."""
 
@@ -106,6 +109,11 @@ class Trace:
         for key in self:
             renumbered.put(key, self[key].renumbered(numbers, tokens))
         return renumbered
+
+    @property
+    def losses(self) -> Entry:
+        """The losses of tokens; an empty entry if the step does not show them."""
+        return self.get("nll") or NO_TOKENS
 
     def __getitem__(self, key: str) -> Entry:
         return self._entries[key]

@@ -23,6 +23,8 @@ from harness.watch.learning import Learning
 PROGRESS_BYTES = 128
 # Under this key a step reports how many bytes it sent in ways that torch does not see.
 SENT = "sent"
+# The key under which a step without losses of tokens reports how many tokens it embedded at once.
+EMBEDDED = "embedded"
 # The progress of a rank before its candidate has emitted anything.
 RECEIVED = "case received"
 
@@ -50,6 +52,8 @@ class Recorder:
         self.skipped: dict[str, None] = {}
         # Bytes that the step reported under `SENT`.
         self.sent = 0
+        # Tokens that the step reported under `EMBEDDED`.
+        self.embedded = 0
         self.note_progress(RECEIVED)
 
     def note_progress(self, key: str) -> None:
@@ -64,7 +68,10 @@ class Recorder:
             raise BadFragment(f"emit({key!r}, ...): needs a key that can be printed, and a tensor")
         self.note_progress(key)
         if key == SENT:
-            self.sent += _bytes_in(tensor)
+            self.sent += _count(key, tensor)
+            return
+        if key == EMBEDDED:
+            self.embedded = _count(key, tensor)
             return
         if tokens is not None and not self._should_send(key, tensor):
             self.skipped[key] = None
@@ -143,7 +150,8 @@ def _learning() -> Learning:
     return Learning()
 
 
-def _bytes_in(tensor: torch.Tensor) -> int:
+def _count(key: str, tensor: torch.Tensor) -> int:
     if tensor.shape or tensor.dtype not in (torch.int32, torch.int64) or tensor < 0:
-        raise BadFragment(f"key {SENT!r}: emit how many bytes this rank sent, as a whole number")
+        what = "bytes this rank sent" if key == SENT else "tokens this rank embedded"
+        raise BadFragment(f"key {key!r}: emit how many {what}, as a whole number")
     return int(tensor)

@@ -47,6 +47,8 @@ def finished(run: int, kept: slice) -> Finished:
         limits="sp=2",
         idle=False,
         sent=8,
+        embedded=5,
+        has_recipe=False,
         order=[("sp of 1x2, ranks 0,1", "all_to_all", "[3]", "float64", 4)],
         stood_in=[],
         unemitted="",

@@ -6,6 +6,7 @@ No test here runs NCCL.
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def launched(
     addresses = []
 
     class Watched(RankPool):
-        def submit(self, case: Case, candidate: Named, **asked: bool) -> None:
+        def submit(self, case: Case, candidate: Named, **asked: Any) -> None:
             launches = self.launches
             super().submit(case, candidate, **asked)
             if self.launches > launches:

@@ -1,0 +1,82 @@
+"""Plain training of a candidate's own recipe, as the reference of its step.
+
+A rank runs it, because a recipe is code of a stranger, as the step is. Before a step is blamed,
+the recipe runs again, with rows padded further and in another order. If its loss depends on
+either, or on earlier runs, the recipe is no reference. In a dtype that rounds, the same runs show
+how much of an error is rounding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from harness.against import NAMES, RECIPE
+from harness.case import Case
+from harness.compare import ROUNDING_NUDGE, doubt
+from harness.trace import GRADIENT, Assembly, Fault, Kind, Outcome, Trace, Unsupported
+
+USUAL = "plain"
+# Changes that must not affect the loss of a recipe, in words.
+CHANGES = {
+    USUAL: "it is run once more",
+    "wider": "rows are padded further",
+    "reversed": "rows stand in another order",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRun:
+    """One run of the recipe on one rank."""
+
+    case: Case
+    variant: str = USUAL
+    # Whether it computes in fp64 throughout.
+    is_exact: bool = False
+
+
+def plain_runs(case: Case, *, again: bool) -> list[PlainRun]:
+    """Return the runs of the oracle and of the baselines; with `again`, more of both."""
+    variants = tuple(CHANGES) if again else (USUAL,)
+    runs = [PlainRun(case, variant, is_exact=True) for variant in variants]
+    if again:
+        runs.append(PlainRun(case, is_exact=True))
+    if case.dtype != "fp64":
+        runs += [PlainRun(case, variant) for variant in variants]
+        if again and case.dtype == "fp32":
+            runs += [
+                PlainRun(replace(case, nudge=case.nudge + way * ROUNDING_NUDGE)) for way in (1, -1)
+            ]
+    return runs
+
+
+def recipe_references(
+    runs: Sequence[PlainRun], outcomes: Sequence[Outcome]
+) -> list[Trace] | Fault | Unsupported:
+    """Return the oracle and all baselines, or why there are none."""
+    traces: list[Trace] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Fault):
+            return replace(outcome, summary=f"{NAMES[RECIPE]}: {outcome.summary}")
+        assert isinstance(outcome, Assembly), "plain training has no limits"
+        traces.append(_in_order(outcome.trace))
+    oracle, *others = traces
+    baselines = []
+    for run, trace in zip(runs[1:], others, strict=True):
+        if not run.is_exact:
+            baselines.append(trace)
+            continue
+        why = doubt(oracle, trace)
+        if why:
+            summary = f"{NAMES[RECIPE]} comes out otherwise when {CHANGES[run.variant]}: {why}"
+            return Fault(kind=Kind.REFERENCE, summary=summary)
+    return [oracle, *baselines]
+
+
+def _in_order(trace: Trace) -> Trace:
+    """Return the trace in order: modules, loss, gradients as backward reaches them, metrics."""
+    gradients = [key for key in trace if key.startswith(GRADIENT)]
+    inside = [key for key in trace if trace[key].tokens is not None]
+    others = [key for key in trace if key not in {*gradients, *inside, "loss"}]
+    ordered = Trace()
+    for key in (*inside, "loss", *reversed(gradients), *others):
+        ordered.put(key, trace[key])
+    return ordered

@@ -1,0 +1,101 @@
+"""Models by family, as transformers has them, at the size that a case gives."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from harness.case import Case
+from harness.recipes.recipe import Build
+
+Options = dict[str, Any]
+
+
+def _usual(case: Case) -> Options:
+    return {
+        "vocab_size": case.vocab,
+        "hidden_size": case.heads * case.head_dim,
+        "intermediate_size": 2 * case.heads * case.head_dim,
+        "num_hidden_layers": case.layers,
+        "num_attention_heads": case.heads,
+        "num_key_value_heads": case.kv_heads,
+        "head_dim": case.head_dim,
+        "tie_word_embeddings": case.tied,
+        "attn_implementation": "sdpa" if case.kernel == "sdpa" else "eager",
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "use_cache": False,
+    }
+
+
+def _windowed(case: Case) -> Options:
+    """A window in every layer, if the case has one."""
+    if case.window is None:
+        return {"sliding_window": None}
+    return {"sliding_window": case.window, "use_sliding_window": True, "max_window_layers": 0}
+
+
+def _routed(case: Case) -> Options:
+    """A few experts, of which each token meets two."""
+    return {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": case.heads * case.head_dim,
+        "decoder_sparse_step": 1,
+        "norm_topk_prob": True,
+        "output_router_logits": True,
+        "router_aux_loss_coef": 0.01,
+        "experts_implementation": "eager",
+    }
+
+
+def _gpt_oss(case: Case) -> Options:
+    return {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": case.window or 4,
+        "layer_types": _alternating(case, "sliding_attention", "full_attention"),
+        "experts_implementation": "eager",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        # It has no other.
+        "attn_implementation": "eager",
+    }
+
+
+def _gemma_3(case: Case) -> Options:
+    return {
+        "sliding_window": case.window or 4,
+        "layer_types": _alternating(case, "sliding_attention", "full_attention"),
+        "query_pre_attn_scalar": case.head_dim,
+    }
+
+
+def _alternating(case: Case, *types: str) -> list[str]:
+    return [types[layer % len(types)] for layer in range(case.layers)]
+
+
+# By name: the class of transformers without its ending, and options beside the usual ones.
+FAMILIES: dict[str, tuple[str, Callable[[Case], Options]]] = {
+    "llama": ("Llama", lambda _: {}),
+    "mistral": ("Mistral", _windowed),
+    "qwen3": ("Qwen3", _windowed),
+    "qwen3-moe": ("Qwen3Moe", _routed),
+    "gpt-oss": ("GptOss", _gpt_oss),
+    "gemma-3": ("Gemma3", _gemma_3),
+}
+
+
+def family(name: str) -> Build:
+    """Build models of a family: `Recipe(family("gpt-oss"), loss)`."""
+    prefix, options = FAMILIES[name]
+
+    def build(case: Case) -> nn.Module:
+        import transformers
+
+        text = "Text" if prefix == "Gemma3" else ""
+        config = getattr(transformers, f"{prefix}{text}Config")(**_usual(case) | options(case))
+        model: nn.Module = getattr(transformers, f"{prefix}ForCausalLM")(config)
+        return model
+
+    return build

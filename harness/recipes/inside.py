@@ -1,0 +1,90 @@
+"""Which tokens a rank holds, and the output of each module for them.
+
+A step does not say which tokens a rank holds. A batch in which all ids differ shows it, whatever
+the layout: the ids that reach the embedding are the tokens of the rank, in the rank's order.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.case import Case
+
+PADDING = -1
+# emit(key, tensor, tokens).
+EmitTokens = Callable[[str, Tensor, Tensor], None]
+
+
+def with_distinct_ids(case: Case) -> Case:
+    """Return the case with an id for each token that no other has: its number plus one.
+
+    The padding id comes after them. Zero stays free for a step that pads with zeros itself.
+    """
+    ids = tuple(tuple(range(a + 1, b + 1)) for a, b in pairwise(case.offsets))
+    return replace(case, ids=ids, vocab=max(case.vocab, case.tokens + 2), pad_id=case.tokens + 1)
+
+
+@contextmanager
+def embedded(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect the ids that each call of an embedding is given."""
+    calls: list[Tensor] = []
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                hook = module.register_forward_pre_hook(
+                    lambda _, given: calls.append(given[0].detach().clone())
+                )
+                hooks.callback(hook.remove)
+        yield calls
+
+
+def numbers(case: Case, calls: Sequence[Tensor]) -> list[Tensor]:
+    """Return the token numbers of each call, given ids of a batch in which all differ."""
+    return [torch.where(ids <= case.tokens, ids - 1, PADDING) for ids in calls]
+
+
+@contextmanager
+def emitted(model: nn.Module, layout: Sequence[Tensor], emit: EmitTokens) -> Iterator[None]:
+    """Emit the output of each module for the tokens of each call, once.
+
+    Outputs that backward computes again, or whose first dims are not those of the ids, are left
+    out.
+    """
+    call, done = -1, set[tuple[str, int]]()
+
+    def begin(*_: Any) -> None:
+        nonlocal call
+        call += 1
+
+    def after(name: str, out: Any) -> None:
+        tensor = _first_tensor(out)
+        if tensor is None or not 0 <= call < len(layout) or (name, call) in done:
+            return
+        tokens = layout[call]
+        if tensor.shape[: tokens.ndim] == tokens.shape and tensor.ndim > tokens.ndim:
+            done.add((name, call))
+            emit(name, tensor.flatten(0, tokens.ndim - 1), tokens.flatten())
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Embedding):
+                hooks.callback(module.register_forward_pre_hook(begin).remove)
+            if name:
+                hook = module.register_forward_hook(
+                    lambda _module, _given, out, name=name: after(name, out)
+                )
+                hooks.callback(hook.remove)
+        yield
+
+
+def _first_tensor(out: Any) -> Tensor | None:
+    if isinstance(out, torch.Tensor):
+        return out if out.is_floating_point() else None
+    if isinstance(out, tuple | list) and out:
+        return _first_tensor(out[0])
+    return None

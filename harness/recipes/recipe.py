@@ -1,0 +1,116 @@
+"""Plain training as its author would write it for one device and a padded batch."""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.case import Case
+from harness.recipes.batch import Batch, as_data, table
+from harness.recipes.columns import Column, Computed
+from harness.recipes.exact import exact
+from harness.recipes.weights import fill
+
+Build = Callable[[Case], nn.Module]
+Metrics = dict[str, Tensor]
+# loss(model, batch), with metrics beside it if there are any.
+Loss = Callable[[Any, Batch], "Tensor | tuple[Tensor, Metrics]"]
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """A model, its loss on all rows of the global batch, and the columns that the loss reads.
+
+    The loss on the global batch is the contract: a step on any number of ranks, replicas and
+    micro-batches must have the same loss and the same gradients.
+    """
+
+    model: Build
+    loss: Loss
+    columns: Mapping[str, Column] = field(default_factory=dict)
+
+    def build(
+        self, case: Case, device: torch.device, dtype: torch.dtype, *, nudge: float = 0.0
+    ) -> nn.Module:
+        """Build the model with the case's weights, held in `dtype`."""
+        drawn = self._construct(case, torch.float32)
+        # In fp64 a constructor computes tables exactly, but draws other numbers for vectors.
+        model = self._construct(case, dtype) if dtype == torch.float64 else drawn
+        constructed = {name: parameter.data for name, parameter in drawn.named_parameters()}
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        fill(model, case, constructed, nudge=nudge)
+        return model.to(device).train()
+
+    def _construct(self, case: Case, dtype: torch.dtype) -> nn.Module:
+        with torch.random.fork_rng(devices=[]), computing_in(dtype):
+            torch.manual_seed(case.seed)
+            return self.model(case)
+
+    def batch(
+        self,
+        case: Case,
+        rows: list[int],
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        wider: int = 0,
+    ) -> Batch:
+        """Make a padded batch of these rows, with all columns."""
+        batch = table(case, rows, self.columns, dtype, wider=wider)
+        width = batch["input_ids"].shape[1]
+        for name, column in self.columns.items():
+            if isinstance(column, Computed):
+                parts = [
+                    _moved(part, case, row, width) for row, part in self._made(case, name, rows)
+                ]
+                batch[name] = as_data(torch.stack(parts), dtype)
+        return {name: tensor.to(device) for name, tensor in batch.items()}
+
+    def _made(self, case: Case, name: str, rows: list[int]) -> list[tuple[int, Tensor]]:
+        made = _computed(self, case)[name]
+        return [(row, made[row]) for row in rows]
+
+
+@lru_cache(maxsize=16)
+def _computed(recipe: Recipe, case: Case) -> dict[str, list[Tensor]]:
+    """Return each computed column as one tensor per row, without padding, in fp64."""
+    rows, cpu = list(range(len(case.rows))), torch.device("cpu")
+    batch = table(case, rows, recipe.columns, torch.float64)
+    made: dict[str, list[Tensor]] = {}
+    for name, column in recipe.columns.items():
+        if isinstance(column, Computed):
+            model = recipe.build(case, cpu, torch.float64, nudge=column.nudge)
+            with torch.no_grad(), exact():
+                values = column.compute(model, batch)
+            made[name] = [_of_row(values, batch, row) for row in rows]
+    return made
+
+
+def _of_row(values: Tensor, batch: Batch, row: int) -> Tensor:
+    return values[row][batch["attention_mask"][row].bool()] if values.ndim > 1 else values[row]
+
+
+def _moved(values: Tensor, case: Case, row: int, width: int) -> Tensor:
+    """Return a row of a computed column with the padding of another batch."""
+    if not values.ndim:
+        return values
+    padded = values.new_zeros(width, *values.shape[1:])
+    start = width - len(values) if case.rows[row].side == "left" else 0
+    padded[start : start + len(values)] = values
+    return padded
+
+
+def computing_in(dtype: torch.dtype) -> Any:
+    """Compute exactly if the dtype is fp64; change nothing otherwise."""
+    return exact() if dtype == torch.float64 else nullcontext()
+
+
+def parted(result: Any) -> tuple[Tensor, Metrics]:
+    """Split what a loss or a step returned -> the loss, its metrics."""
+    loss, metrics = result if isinstance(result, tuple) else (result, {})
+    return loss, metrics

@@ -1,0 +1,141 @@
+"""A user's function `(model, batch, mesh) -> loss` as a candidate."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, update_wrapper
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from harness.case import Case
+from harness.recipes.batch import rows_of
+from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
+from harness.recipes.recipe import Recipe, computing_in, parted
+from harness.reference.weights import TORCH_DTYPES
+
+if TYPE_CHECKING:
+    from harness.candidates.protocol import Emit, Rank
+
+# FSDP, torch.compile and activation checkpointing put these into names of parameters.
+WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
+# A function may make groups of its own, and then every rank of the pool has to take part. The loss
+# is that of the recipe, so the case's own field for it stays at its default.
+LIMITS = "ranks=all steps=1 loss=token-mean checkpoint=0"
+
+
+def silent(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+    """Emit nothing."""
+
+
+class Step:
+    """A function that takes a model, a batch and a mesh, as a candidate.
+
+    It can still be called like the function that it decorates.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        recipe: Recipe,
+        *,
+        micro_batches: bool,
+        limits: str,
+        supports: Callable[[Case], str | None] | None,
+    ) -> None:
+        update_wrapper(self, function)
+        self.function, self.recipe = function, recipe
+        self.name, self.limits = function.__name__, limits
+        self._micro_batches, self._supports = micro_batches, supports
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self.function(*given, **named)
+
+    def supports(self, case: Case) -> str | None:
+        return self._supports(case) if self._supports else None
+
+    def run(self, case: Case, rank: "Rank", emit: "Emit") -> None:
+        """Take the step on this rank; emit the loss, its metrics, and the gradients."""
+        layout: list[Tensor] = []
+        if is_traced(emit):
+            other = with_distinct_ids(case)
+            layout = numbers(case, self._take(other, rank)[2])
+        model, result, calls = self._take(case, rank, layout, emit)
+        emit("embedded", torch.tensor(max((ids.numel() for ids in calls), default=0)))
+        _emit(model, result, emit)
+
+    def _take(
+        self, case: Case, rank: "Rank", layout: Sequence[Tensor] = (), emit: "Emit" = silent
+    ) -> tuple[nn.Module, Any, list[Tensor]]:
+        dtype = TORCH_DTYPES[case.dtype]
+        model = self.recipe.build(case, rank.device, dtype)
+        parts = [
+            self.recipe.batch(case, rows, rank.device, dtype)
+            for rows in rows_of(case, rank.dp_index)
+        ]
+        mesh = mesh_of(rank, case.dp, case.sp)
+        with computing_in(dtype), embedded(model) as calls, emitted(model, layout, emit):
+            result = self.function(model, parts if self._micro_batches else parts[0], mesh)
+        return model, result, calls
+
+    def run_plain(
+        self, case: Case, rank: "Rank", emit: "Emit", variant: str, *, exactly: bool
+    ) -> None:
+        """Train as the recipe says, with all rows on this rank."""
+        dtype = torch.float64 if exactly else TORCH_DTYPES[case.dtype]
+        rows = list(range(len(case.rows)))
+        if variant == "reversed":
+            rows.reverse()
+        model = self.recipe.build(case, rank.device, dtype)
+        batch = self.recipe.batch(
+            case, rows, rank.device, dtype, wider=3 if variant == "wider" else 0
+        )
+        starts_B1 = torch.tensor(case.offsets, device=rank.device)[batch["row"]][:, None]
+        tokens_BS = torch.where(
+            batch["attention_mask"].bool(), starts_B1 + batch["position_ids"], PADDING
+        )
+        layout = [tokens_BS] if is_traced(emit) else []
+        with computing_in(dtype), emitted(model, layout, emit):
+            result = self.recipe.loss(model, batch)
+            parted(result)[0].backward()
+        _emit(model, result, emit)
+
+
+def is_traced(emit: "Emit") -> bool:
+    """Return whether the outputs of modules are wanted."""
+    return bool(getattr(emit, "traced", False))
+
+
+def _emit(model: nn.Module, result: Any, emit: "Emit") -> None:
+    loss, metrics = parted(result)
+    emit("loss", loss.detach().reshape(()))
+    for name, value in metrics.items():
+        emit(f"metric.{name}", value.detach().reshape(()))
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad or parameter.grad is not None:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            emit(f"grad.{plain_name(name)}", whole(gradient))
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a parameter without the parts that wrappers add."""
+    for part in WRAPPERS:
+        name = name.replace(part, "")
+    return name
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return all of a tensor that may be sharded."""
+    full: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
+    return full.detach()
+
+
+@lru_cache(maxsize=32)
+def mesh_of(rank: "Rank", dp: int, sp: int) -> DeviceMesh:
+    """Return torch's mesh of a case, with the axes dp and sp, made of the groups of a rank."""
+    return DeviceMesh.from_group(
+        [rank.dp, rank.sp],
+        rank.device.type,
+        torch.arange(dp * sp).view(dp, sp),
+        mesh_dim_names=("dp", "sp"),
+    )

@@ -1,0 +1,95 @@
+"""In fp64 a model of any family is exact to the last digits, however rows are laid out."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.case import Case, Row
+from harness.recipes import Recipe, Step, losses
+from harness.recipes.exact import exact
+from harness.recipes.families import FAMILIES, family
+from properties.planted.any_model import LOSSES
+
+pytest.importorskip("transformers")
+CASE = Case(rows=(Row("01101"), Row("011"), Row("0111011", side="left"), Row("01")), layers=2)
+# Sums in another order differ in the last bits.
+RELATIVE, ABSOLUTE = 1e-12, 1e-14
+
+
+class Here:
+    device = torch.device("cpu")
+
+
+def plain(recipe: Recipe, variant: str, case: Case = CASE) -> dict[str, Tensor]:
+    taken: dict[str, Tensor] = {}
+
+    def emit(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+        del tokens
+        taken[key] = tensor.clone()
+
+    step = Step(lambda: None, recipe, micro_batches=False, limits="", supports=None)
+    step.run_plain(case, Here(), emit, variant, exactly=True)  # type: ignore[arg-type]
+    return taken
+
+
+def agree(recipe: Recipe) -> None:
+    once = plain(recipe, "plain")
+    assert all(tensor.dtype == torch.float64 for tensor in once.values())
+    assert all(tensor.any() for tensor in once.values())
+    for variant in ("wider", "reversed"):
+        for key, tensor in plain(recipe, variant).items():
+            torch.testing.assert_close(tensor, once[key], rtol=RELATIVE, atol=ABSOLUTE)
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_padding_and_the_order_of_rows_change_no_digit_that_counts(name: str) -> None:
+    agree(Recipe(family(name), losses.supervised))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOSSES)
+def test_each_loss_is_a_function_of_its_rows(name: str) -> None:
+    agree(Recipe(family("llama"), getattr(losses, name), LOSSES[name][1]))
+
+
+class Casts(nn.Module):
+    """Asks for fp32 in each of the ways in which models do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        table = torch.arange(4, dtype=torch.float32) / 3
+        softmax = x.softmax(-1, dtype=torch.float32)
+        return x.float() + x.to(torch.float32) + x.type(torch.float32) + softmax + table
+
+
+def test_what_asks_for_fp32_gets_fp64_inside_and_fp32_outside() -> None:
+    x = torch.rand(4, dtype=torch.float64)
+    with exact():
+        inside = Casts()(x)
+        assert torch.tensor(0.5).dtype == torch.float64
+    torch.testing.assert_close(
+        inside,
+        3 * x + x.softmax(-1) + torch.arange(4, dtype=torch.float64) / 3,
+        rtol=RELATIVE,
+        atol=ABSOLUTE,
+    )
+    assert Casts()(x).dtype == torch.float32
+    assert torch.tensor(0.5).dtype == torch.float32
+
+
+def test_a_parameter_has_its_weights_by_name_whatever_else_there_is() -> None:
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.layer = nn.Linear(3, 3), nn.Linear(4, 4)
+
+    class Alone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+    one, other = (
+        Recipe(build, losses.supervised).build(CASE, torch.device("cpu"), torch.float64)
+        for build in (lambda _: Other(), lambda _: Alone())
+    )
+    assert torch.equal(one.layer.weight, other.layer.weight)  # type: ignore[union-attr, arg-type]

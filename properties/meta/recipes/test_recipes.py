@@ -1,0 +1,125 @@
+"""A step with a recipe is held to its own model and loss, and what is wrong is found."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.against import RECIPE
+from harness.case import Case, Dtype
+from harness.compare import Comparison, Verdict
+from harness.generation import cases, generate
+from harness.ranks.pool import RankPool
+from harness.report import explain
+from harness.trace import Kind
+from properties.helpers.judging import evaluate, evaluate_all
+from properties.helpers.places import PLANTED
+
+STATED = ("steps=1", "checkpoint=0", "micro=1")
+RIGHT = (
+    "gpt_oss__grpo",
+    "llama__supervised",
+    "llama__dpo",
+    "qwen3__distilled",
+    "qwen3_moe__gspo",
+    "gemma_3__grpo_sequences",
+    "mistral__supervised",
+)
+# Each fault, and the first tensor that is wrong.
+FAULTS = {
+    "gpt_oss__supervised__sinks_uncut": "model.layers.0.self_attn.o_proj",
+    "mistral__grpo__window_ignored": "model.layers.0.self_attn.o_proj",
+    "qwen3__supervised__positions_restarted": "model.rotary_emb",
+    "llama__supervised__labels_rolled_locally": "loss",
+    "llama__supervised__tokens_counted_locally": "loss",
+    "llama__supervised__gradients_halved": "grad.",
+    "llama__supervised__loss_not_summed": "loss",
+    "llama__grpo__advantage_of_another_row": "loss",
+    "qwen3__grpo__old_unshifted": "loss",
+    "llama__grpo_sequences__rows_counted_locally": "loss",
+    "llama__gspo__ratio_of_a_shard": "loss",
+    "llama__dpo__ratio_of_a_shard": "loss",
+    "llama__distilled__teacher_uncut": "loss",
+}
+BAD = PLANTED / "bad_recipes.py"
+
+
+def named(name: str) -> str:
+    return f"{PLANTED / 'any_model.py'}:{name}"
+
+
+def drawn(
+    name: str, count: int, dtype: Dtype = "fp64", *, one_replica: bool = False
+) -> list[Case]:
+    """Cases that use all ranks; preferences need rows in pairs on one replica."""
+    strategy = cases(
+        sps=(2, 4), max_ranks=4, dtypes=(dtype,), losses=("token-mean",), stated=STATED
+    )
+    pairs = "dpo" in name
+    fitting = (
+        case
+        for case in generate(strategy, 8 * count, 0)
+        if case.ranks == 4
+        and (case.dp == 1 or not (pairs or one_replica))
+        and (len(case.rows) % 2 == 0 or not pairs)
+    )
+    return [case for case, _ in zip(fitting, range(count), strict=False)]
+
+
+def judged(name: str, count: int, pool: RankPool, dtype: Dtype = "fp64") -> Iterator[Comparison]:
+    yield from evaluate_all(((case, named(name)) for case in drawn(name, count, dtype)), pool)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("dtype", ["fp64", "bf16"])
+def test_a_right_step_of_any_family_and_loss_passes(
+    dtype: Dtype, name: str, pool: RankPool
+) -> None:
+    comparisons = list(judged(name, 6, pool, dtype))
+    for comparison in comparisons:
+        assert not comparison.verdict.failed, explain(comparison)
+        assert comparison.against == RECIPE
+    assert sum(comparison.verdict.passed for comparison in comparisons) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_and_the_first_wrong_tensor_is_named(name: str, pool: RankPool) -> None:
+    failures = (seen for seen in judged(name, 20, pool) if seen.verdict.failed)
+    failure = next(failures)
+    assert failure.verdict is Verdict.DIVERGED
+    assert failure.first is not None
+    assert failure.first.key.startswith(FAULTS[name]), explain(failure)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("DRAWS_ANEW", "plain training of its recipe comes out otherwise when"),
+        ("SEES_PADDING", "comes out otherwise when rows are padded further"),
+        ("SEES_ORDER", "comes out otherwise when rows stand in another order"),
+        ("RAISES", "plain training of its recipe: rank 0 raised ZeroDivisionError"),
+    ],
+)
+def test_a_recipe_that_is_no_reference_is_blamed_before_the_step(
+    name: str, said: str, pool: RankPool
+) -> None:
+    (case,) = drawn(name, 1)
+    comparison = evaluate(case, f"{BAD}:{name}", pool)
+    assert comparison.fault is not None
+    assert said in comparison.fault.summary
+    assert comparison.fault.kind in (Kind.REFERENCE, Kind.RAISED)
+
+
+def test_a_step_that_computes_all_on_each_rank_is_vacuous(pool: RankPool) -> None:
+    comparison = evaluate(drawn("", 1, one_replica=True)[0], f"{BAD}:ALONE", pool)
+    assert comparison.fault is not None
+    assert comparison.fault.kind is Kind.VACUOUS
+    assert "sent its peers nothing" in comparison.fault.summary
+
+
+def test_a_metric_that_is_wrong_is_found(pool: RankPool) -> None:
+    comparison = evaluate(drawn("", 1, one_replica=True)[0], f"{BAD}:WRONG_METRIC", pool)
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.first is not None
+    assert comparison.first.key == "metric.entropy"
