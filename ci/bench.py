@@ -28,9 +28,9 @@ from rich.table import Table
 
 from harness.candidates import locate
 from harness.case import Case
-from harness.generation.drawing import generate
+from harness.generation.drawing import draw_list
 from harness.generation.strategies import cases
-from harness.ranks.device import choose
+from harness.ranks.device import choose_placement
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly
 from properties.helpers.judging import evaluate_all
@@ -71,7 +71,7 @@ def main() -> None:
         }
     else:
         results = {f"sp {sp}": measure(sp, options.cases, options.rounds) for sp in SIZES}
-        draw = partial(generate, cases(), DRAWS, 0)
+        draw = partial(draw_list, cases(), DRAWS, 0)
         results["without ranks"] = {
             "--help, seconds": median(seconds_of(show_help) for _ in range(5)),
             "drawing a case, ms": 1e3 * seconds_of(draw) / DRAWS,
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def batch_for(sp: int, count: int) -> list[Case]:
-    return generate(cases(sps=(sp,), dps=(1,), dtypes=("fp64",)), count, 0)
+    return draw_list(cases(sps=(sp,), dps=(1,), dtypes=("fp64",)), count, 0)
 
 
 def measure(sp: int, count: int, rounds: int) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def measure_rates(batch: list[Case], rounds: int, device: str) -> dict[str, Any]
     harness_rates, bare_rates = [], []
     with (
         tempfile.NamedTemporaryFile("w") as lines,
-        RankPool(size, choose(device, "auto", size), deadline=DEADLINE) as pool,
+        RankPool(size, choose_placement(device, "auto", size), deadline=DEADLINE) as pool,
     ):
         lines.write("\n".join(map(str, batch)))
         lines.flush()

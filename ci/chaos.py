@@ -25,7 +25,7 @@ from subprocess import Popen
 
 from project import ROOT
 
-from harness.campaign.markdown import marked, table
+from harness.campaign.markdown import replace_marked, table
 from harness.candidates import locate
 from harness.case import parse
 from harness.ranks.pool import START_DEADLINE, RankPool
@@ -168,7 +168,7 @@ def main() -> None:
     ) + table(("fault", *MOMENTS), rows)
     print(text)
     if "--keep" in sys.argv:
-        PAGE.write_text(marked(PAGE.read_text(), "chaos", text))
+        PAGE.write_text(replace_marked(PAGE.read_text(), "chaos", text))
 
 
 def cause(

@@ -12,7 +12,7 @@ from project import ROOT
 from tier.steps import PLANS, STEPS
 
 from harness.anomalies import ANOMALIES
-from harness.campaign.markdown import marked, table
+from harness.campaign.markdown import replace_marked, table
 from harness.candidates.own.benign import BANK as BENIGN
 from harness.candidates.own.mutants import BANK as MUTANTS
 from harness.candidates.own.mutants import LEFT_OUT
@@ -59,7 +59,7 @@ def pages() -> dict[Path, str]:
     texts: dict[str, str] = {}
     for name, mark, heads, rows in tables():
         page = texts.get(name) or (ROOT / name).read_text()
-        texts[name] = marked(page, mark, table(heads, rows))
+        texts[name] = replace_marked(page, mark, table(heads, rows))
     generated = conformance.pages(read(ROOT / "docs"), ROOT / "docs")
     texts |= {f"docs/{name}": page for name, page in generated.items()}
     return {ROOT / name: page for name, page in texts.items()}

@@ -25,7 +25,7 @@ from harness.candidates import Emit, Rank, locate
 from harness.candidates.own.native import LocalDialect
 from harness.case import Case, parse
 from harness.compare import compare
-from harness.ranks.device import choose
+from harness.ranks.device import choose_placement
 from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference
 from harness.trace import Assembly
@@ -68,7 +68,9 @@ def measure(tokens: int, device: str) -> dict[str, Any]:
     case = long_case(tokens)
     with (
         tempfile.TemporaryDirectory() as peaks,
-        RankPool(case.ranks, choose(device, "auto", case.ranks), deadline=DEADLINE) as pool,
+        RankPool(
+            case.ranks, choose_placement(device, "auto", case.ranks), deadline=DEADLINE
+        ) as pool,
     ):
         os.environ[PEAKS] = peaks  # ranks inherit it
         moments = {"": time.perf_counter()}

@@ -19,10 +19,10 @@ from harness.candidates import locate
 from harness.case import parse
 from harness.commands.report import read_document
 from harness.failure.bundle import write_bundle
-from harness.failure.confirm import unless_they_ran
-from harness.failure.replay import look
+from harness.failure.confirm import describe_history
+from harness.failure.replay import replay
 from harness.judge import Job, Session
-from harness.ranks.device import choose
+from harness.ranks.device import choose_placement
 from harness.ranks.pool import RankPool
 from harness.report.html import pages_of
 
@@ -68,15 +68,15 @@ def keep() -> None:
     """Make each failure again, and store it as a bundle."""
     for name, (candidate, lines) in SHOWN.items():
         cases = [parse(line) for line in lines]
-        with RankPool(4, choose("cpu", "gloo", 4), deadline=5.0) as pool:
+        with RankPool(4, choose_placement("cpu", "gloo", 4), deadline=5.0) as pool:
             *before, case = cases
             session, job = Session(pool), Job(case, locate(candidate))
-            shown = look(job, session, before)
+            shown = replay(job, session, before)
             shown.diagnose(session)
             if before:
                 with session.fresh(4) as others:
-                    assert not look(job, others).failed
-                why = unless_they_ran(before)
+                    assert not replay(job, others).failed
+                why = describe_history(before)
                 shown.comparison = shown.comparison.rooted("stale-state", why)
         with tempfile.TemporaryDirectory() as folder:
             bundle = write_bundle(shown.comparison, Path(folder))

@@ -14,13 +14,13 @@ from typing import get_args
 
 from project import ROOT
 
-from harness.campaign.coverage import of_any_layer
-from harness.campaign.markdown import marked, table
+from harness.campaign.coverage import without_layer_number
+from harness.campaign.markdown import replace_marked, table
 from harness.campaign.tally import Tally
 from harness.candidates import locate
 from harness.case import Case, Dtype
 from harness.compare import Comparison
-from harness.generation.drawing import generate
+from harness.generation.drawing import draw_list
 from harness.generation.strategies import cases
 from harness.judge import second_opinion
 from harness.judge.stages import reference_traces
@@ -48,7 +48,9 @@ class Run:
         trace = Trace()
         for key in self.answer.trace:
             entry = self.answer.trace[key]
-            is_meant = key.startswith(GRADIENT) if name == EVERY else of_any_layer(key) == name
+            is_meant = (
+                key.startswith(GRADIENT) if name == EVERY else without_layer_number(key) == name
+            )
             if is_meant:
                 larger = (entry.values * (1 + error)).astype(entry.values.dtype)
                 entry = replace(entry, values=larger)
@@ -66,13 +68,15 @@ def main() -> None:
         columns = {dtype: column(run(dtype, count, pool)) for dtype in get_args(Dtype)}
     names = dict.fromkeys(name for column in columns.values() for name in column)
     rows = [(name, *(column.get(name, "") for column in columns.values())) for name in names]
-    PAGE.write_text(marked(PAGE.read_text(), "systematic", table(("times 1 + …", *columns), rows)))
+    PAGE.write_text(
+        replace_marked(PAGE.read_text(), "systematic", table(("times 1 + …", *columns), rows))
+    )
 
 
 def run(dtype: Dtype, count: int, pool: RankPool) -> list[Run]:
     """Draw cases, and run each once on ranks."""
     runs = []
-    for case in generate(cases(max_ranks=4, dtypes=(dtype,)), count, 2):
+    for case in draw_list(cases(max_ranks=4, dtypes=(dtype,)), count, 2):
         answer = pool.run(case, locate("native-gather"))
         assert isinstance(answer, Assembly)
         runs.append(Run(case, *reference_traces(case), answer))
@@ -81,7 +85,9 @@ def run(dtype: Dtype, count: int, pool: RankPool) -> list[Run]:
 
 def column(runs: Sequence[Run]) -> dict[str, str]:
     """Return for each tensor the largest error that passes in each case, and over all of them."""
-    names = {of_any_layer(key) for each in runs for key in each.answer.trace if key != "nll"}
+    names = {
+        without_layer_number(key) for each in runs for key in each.answer.trace if key != "nll"
+    }
 
     def passes_alone(name: str, error: float) -> bool:
         return all(each.judge(name, error).verdict.passed for each in runs)

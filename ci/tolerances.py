@@ -13,10 +13,10 @@ from typing import get_args
 import numpy as np
 from project import ROOT
 
-from harness.campaign.markdown import marked, table
+from harness.campaign.markdown import replace_marked, table
 from harness.case import Dtype
 from harness.compare.budget import ROUNDING, TIMES, TIMES_ON_THE_WHOLE, UNITS
-from harness.generation.drawing import generate
+from harness.generation.drawing import draw_list
 from harness.generation.strategies import cases
 from harness.ranks.pool import RankPool
 from harness.report import explain
@@ -32,7 +32,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000, help="of each dtype, default: 1000")
     results = measure(parser.parse_args().cases)
-    PAGE.write_text(marked(marked(PAGE.read_text(), "factors", factors()), "measured", results))
+    PAGE.write_text(
+        replace_marked(replace_marked(PAGE.read_text(), "factors", factors()), "measured", results)
+    )
 
 
 def factors() -> str:
@@ -53,7 +55,7 @@ def measure(count: int) -> str:
 
 
 def section(dtype: Dtype, count: int, pool: RankPool) -> str:
-    batch = generate(cases(max_ranks=4, dtypes=(dtype,)), count, 1)
+    batch = draw_list(cases(max_ranks=4, dtypes=(dtype,)), count, 1)
     comparisons = list(evaluate_all(zip(batch, cycle(DIALECTS), strict=False), pool))
     for comparison in comparisons:
         assert comparison.verdict.passed, explain(comparison)

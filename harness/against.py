@@ -32,7 +32,7 @@ IS_KEPT = (
 _is_oracle_run = ContextVar("oracle", default=False)
 
 
-def is_kept(case: Case) -> bool:
+def needs_own_mesh(case: Case) -> bool:
     """Return whether the reference at sp 1 keeps the replicas and micro-batches of the case.
 
     A micro-mean of one step is the mean of runs of one micro-batch each. Over several steps it
@@ -43,7 +43,7 @@ def is_kept(case: Case) -> bool:
 
 def describe_self_sizes(case: Case) -> str:
     """Return in words the sizes at which the candidate's own step is the reference of a case."""
-    if is_kept(case):
+    if needs_own_mesh(case):
         return (
             f"at sp 1 with dp={case.dp} and micro={case.micro_batches} as here, because a "
             f"micro-mean over {case.steps} steps cannot be taken apart"

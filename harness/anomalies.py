@@ -262,5 +262,5 @@ _ALL = (
     ),
 )
 # Names for a failure that changes from run to run; they come before those of its tensors.
-OF_RUNS = ("stale-state", "not-repeatable", "ranks-beside")
+RUN_DEPENDENT = ("stale-state", "not-repeatable", "ranks-beside")
 ANOMALIES = {anomaly.name: anomaly for anomaly in _ALL}

@@ -35,7 +35,7 @@ from harness.commands.options import (
 from harness.commands.values import UsageError, as_text
 from harness.engine.no_ranks import NoRanks
 from harness.ranks.world import World
-from harness.unexpected import told_in_full
+from harness.unexpected import describe_unexpected
 from harness.untrusted import BadInput, printable
 
 Command = Callable[..., int | None]
@@ -157,15 +157,15 @@ def _run_in_world(command: Command, bound: BoundArguments) -> int:
     if not world or isinstance(getattr(command, "__self__", None), App):
         return _run(command, bound)
     if not world.is_first:
-        from harness.ranks.host_keeper import follow
+        from harness.ranks.host_keeper import serve_ranks
 
-        return PASSED if follow(world) else FAULT
+        return PASSED if serve_ranks(world) else FAULT
     try:
         return _run(command, bound, world.size)
     finally:
-        from harness.ranks.other_hosts import dismiss
+        from harness.ranks.other_hosts import release_hosts
 
-        dismiss()
+        release_hosts()
 
 
 def _run(command: Command, bound: BoundArguments, launched_ranks: int | None = None) -> int:
@@ -191,7 +191,7 @@ def _run(command: Command, bound: BoundArguments, launched_ranks: int | None = N
         print_message("interrupted; every rank is stopped")
         return STOPPED
     except Exception as error:  # noqa: BLE001 - a bug of ours is no verdict on the candidate
-        print_message(told_in_full(error))
+        print_message(describe_unexpected(error))
         if options.json:
             print_json({"verdict": "FAULT", "fault": f"{type(error).__name__}: {error}"})
         return FAULT

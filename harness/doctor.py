@@ -13,16 +13,16 @@ from torch import distributed as dist
 import harness
 from harness.candidates.own.native.kernels import KERNELS
 from harness.candidates.own.native.usable import REQUIRED, lacking
-from harness.ranks.device import TRANSPORTS, at_hand
+from harness.ranks.device import TRANSPORTS, find_accelerator
 from harness.ranks.placement import Placement
-from harness.ranks.shared_gpu import why_not
+from harness.ranks.shared_gpu import why_ranks_cannot_share
 
 PACKAGES = ("numpy", "safetensors", "hypothesis", "rich", "pytest", "pytest-xdist", "flash-attn")
 
 
 def examine() -> dict[str, Any]:
     """Return versions, and for each device, transport and kernel if it is usable, or why not."""
-    kind, count = at_hand()
+    kind, count = find_accelerator()
     return {
         "versions": {
             "harness": harness.__version__,
@@ -80,7 +80,7 @@ def _transport(device: str, kind: str, count: int) -> dict[str, Any]:
 def _shared_gpu(kind: str) -> dict[str, Any]:
     if kind != "cuda" or not dist.is_nccl_available():
         return _no("needs a CUDA device and nccl")
-    why = why_not(Placement(("cuda:0",), "nccl", sharing=2), 2)
+    why = why_ranks_cannot_share(Placement(("cuda:0",), "nccl", sharing=2), 2)
     return _no(f"2 ranks share a GPU, {why}") if why else _yes("tried with 2 ranks")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 MOST_KEYS = 8
 
 
-def told_of(keys: Sequence[str], *, itself: bool) -> str:
+def describe_uncompared(keys: Sequence[str], *, itself: bool) -> str:
     """Return the names of these keys, and what is checked of them nevertheless.
 
     `itself` says whether the reference is the candidate's own step at sp 1.

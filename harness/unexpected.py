@@ -7,7 +7,7 @@ import traceback
 from harness.untrusted import printable
 
 
-def told_in_full(error: Exception) -> str:
+def describe_unexpected(error: Exception) -> str:
     """Write the traceback to a new file; return one sentence with the error and that file."""
     summary = printable(" ".join(f"{type(error).__name__}: {error}".split()))
     try:

@@ -6,7 +6,7 @@ from harness.candidates import Rank
 from harness.candidates.own.native import LocalDialect
 from harness.case import Model, parse
 from harness.compare import Verdict
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.ranks.pool import RankPool
 from harness.reference.decoder import Decoder
 from properties.helpers.judging import evaluate, evaluate_all
@@ -40,7 +40,7 @@ LEAVES_OUT = LeavesOut()
 def test_every_architecture_holds_in_generated_cases(
     model: Model, count: int, harness_pool: RankPool
 ) -> None:
-    batch = generate(cases(architectures=(model,), max_ranks=4), count, 0)
+    batch = draw_list(cases(architectures=(model,), max_ranks=4), count, 0)
     jobs = ((case, name) for case in batch for name in ("native-gather", "native-local"))
     for comparison in evaluate_all(jobs, harness_pool):
         assert comparison.verdict.passed, comparison

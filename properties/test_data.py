@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.candidates import locate
 from harness.candidates.own.native.rows import sampler
 from harness.case import parse
-from harness.ranks.mesh import groups, place
+from harness.ranks.mesh import groups, mesh_position
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly
 from properties.helpers.places import PLANTED
@@ -44,7 +44,7 @@ Draw = Callable[[Plan, int, int], list[int]]
 
 def draw_rows(plan: Plan, index: int, epoch: int) -> list[int]:
     """Draw the rows of a rank as the native step does."""
-    dp_index, _ = place(index, plan.sp)
+    dp_index, _ = mesh_position(index, plan.sp)
     return list(
         sampler(
             plan.rows,

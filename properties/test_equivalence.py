@@ -8,7 +8,7 @@ from hypothesis import given
 from harness.candidates import locate
 from harness.case import Case, Dtype, parse
 from harness.compare import Verdict
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.generation.situations import SITUATIONS, situations_of
 from harness.generation.strategies import steer
 from harness.plugin import Evaluate
@@ -48,7 +48,7 @@ def test_fp64_holds_to_1e12_of_every_tensor(
 def test_lower_precisions_hold_inside_derived_budgets_in_all_situations(
     harness_pool: RankPool, dtype: Dtype, count: int
 ) -> None:
-    batch = generate(cases(max_ranks=4, dtypes=(dtype,)), count, 0)
+    batch = draw_list(cases(max_ranks=4, dtypes=(dtype,)), count, 0)
     met = {name for case in batch for name in situations_of(case)}
     # The missing situation needs six ranks; `metamorphic/test_more_ranks.py` has it.
     assert count < 120 or met == set(SITUATIONS) - {"dp and sp above 1, and different"}

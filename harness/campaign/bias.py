@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from harness.campaign.counts import Count, together
-from harness.campaign.coverage import of_any_layer
+from harness.campaign.counts import Count, add_by_name
+from harness.campaign.coverage import without_layer_number
 from harness.case import Dtype
 from harness.untrusted import fitted
 
@@ -72,13 +72,13 @@ class Leanings(msgspec.Struct, forbid_unknown_fields=True):
         for result in comparison.keys:
             if result.lean is not None:
                 by_name = self.by_dtype.setdefault(comparison.case.dtype, {})
-                by_name.setdefault(of_any_layer(result.key), Leaning()).add(result.lean)
+                by_name.setdefault(without_layer_number(result.key), Leaning()).add(result.lean)
 
     def __add__(self, other: "Leanings") -> "Leanings":
         dtypes = {**self.by_dtype, **other.by_dtype}
         return Leanings(
             {
-                dtype: together(self.by_dtype.get(dtype, {}), other.by_dtype.get(dtype, {}))
+                dtype: add_by_name(self.by_dtype.get(dtype, {}), other.by_dtype.get(dtype, {}))
                 for dtype in dtypes
             }
         )

@@ -19,7 +19,7 @@ from harness.candidates import locate
 from harness.case import Case, InvalidCase, Row
 from harness.case.stated import ALL_RANKS, ASKED, read_stated, spans_all_ranks
 from harness.engine.lot import SIZE, WHOLE, Lot
-from harness.generation import beyond, cases, drawn
+from harness.generation import cases, draw_beyond, draw_cases
 from harness.untrusted import BadInput
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class CaseSource:
     def _draw_replacements(self, limits: str) -> Iterator[Case]:
         """Yield cases within these limits, of no lot of the campaign and no other part of this."""
         try:
-            request = within(self._request, limits)
+            request = narrow(self._request, limits)
         except NothingToDraw:
             return
         least = self._ranks if spans_all_ranks(limits) else 1
@@ -132,12 +132,12 @@ def require_cases(request: Request, pool: "RankPool") -> None:
     """Raise `NothingToDraw` if the limits of a candidate leave no case."""
     for candidate in request.candidates:
         try:
-            within(request, pool.limits(locate(candidate)))
+            narrow(request, pool.limits(locate(candidate)))
         except NothingToDraw as error:
             raise NothingToDraw(f"candidate={candidate}: {error}") from None
 
 
-def within(request: Request, limits: str) -> Request:
+def narrow(request: Request, limits: str) -> Request:
     """Narrow a request to the limits of a candidate; raise `NothingToDraw` if nothing is left."""
     stated = {name: listed.split(",") for name, listed in _fields(request.stated)}
     for name, listed in _fields(limit for limit in limits.split() if limit != ALL_RANKS):
@@ -214,14 +214,14 @@ def _mixed_sizes(request: Request, ranks: int, number: int, least: int) -> Itera
 
 
 def _large(request: Request, ranks: int, number: int, least: int) -> Iterator[Case]:
-    return beyond(
+    return draw_beyond(
         request.seed,
         number * (SIZE // BEYOND_EVERY),
         rare_sps=[sp for sp in request.rare_sps if sp <= ranks],
         rare_dps=[dp for dp in request.rare_dps if dp <= ranks],
         min_ranks=least,
         max_ranks=ranks,
-        **bounds(request),
+        **drawing_arguments(request),
     )
 
 
@@ -229,10 +229,12 @@ def _usual(request: Request, ranks: int, number: int, least: int) -> Iterator[Ca
     """Yield cases of usual sizes; the campaign begins with the notebook's batch."""
     first = notebooks_batch(request, ranks) if number == 0 else []
     yield from (case for case in first if least <= case.ranks)
-    yield from drawn(cases(**bounds(request), min_ranks=least, max_ranks=ranks), request.seed)
+    yield from draw_cases(
+        cases(**drawing_arguments(request), min_ranks=least, max_ranks=ranks), request.seed
+    )
 
 
-def bounds(request: Request) -> dict[str, Any]:
+def drawing_arguments(request: Request) -> dict[str, Any]:
     """Return what a request says about cases, as arguments of `generation.cases`."""
     return {name: getattr(request, name) for name in (*ASKED.values(), "stated")}
 

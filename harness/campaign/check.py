@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from harness.campaign.case_source import CaseSource, notebooks_batch
-from harness.campaign.conduct import Campaign, Share
+from harness.campaign.conduct import Campaign, LotJob
 from harness.campaign.examine import Examiner
 from harness.campaign.journal import Journal
 from harness.campaign.live import Live
 from harness.campaign.pending import PendingCandidates
 from harness.campaign.request import Request
 from harness.campaign.summary import Summary
-from harness.campaign.table import say, show, show_bundles
+from harness.campaign.table import print_plain, show, show_bundles
 from harness.case import Case
 from harness.engine.engine import Engine, ThisProcess
 from harness.engine.lot import Lot
@@ -34,7 +34,7 @@ def check(examiner: Examiner, console: Console, journal: Journal | None = None) 
     # Draw the first lot now: a request that cannot be drawn is refused before anything is shown.
     CaseSource(request, pool.size, lots[0])
 
-    def open_engine(live: Live) -> Engine[Share, Summary]:
+    def open_engine(live: Live) -> Engine[LotJob, Summary]:
         return ThisProcess(lambda share: examiner.examine(*share, live))
 
     return conduct(request, pool.size, lots, console, open_engine, journal)
@@ -45,14 +45,14 @@ def conduct(
     ranks: int,
     lots: Sequence[Lot],
     console: Console,
-    open_engine: Callable[[Live], Engine[Share, Summary]],
+    open_engine: Callable[[Live], Engine[LotJob, Summary]],
     journal: Journal | None = None,
 ) -> Summary:
     """Have an engine judge the lots, show their progress and results, and return the summary."""
     journal = journal or Journal()
     if lots[0].begins and any(name.startswith(OWN_CANDIDATES) for name in request.candidates):
         for case in notebooks_batch(request, ranks):
-            say(console, notebook_text(case))
+            print_plain(console, notebook_text(case))
     with Live(console, sum(map(len, lots)), len(SITUATIONS)) as live:
 
         def on_counted(lot: Lot, pending: PendingCandidates, summary: Summary) -> None:

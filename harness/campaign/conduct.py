@@ -14,12 +14,12 @@ from harness.campaign.pending import PendingCandidate, PendingCandidates
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, Summary
 from harness.campaign.tally import distinct_failures
-from harness.campaign.uninterrupted import undisturbed
+from harness.campaign.uninterrupted import hold_back_signals
 from harness.engine.engine import Engine, Losses
 from harness.engine.lot import Lot
 
 # One job of an engine: a lot, and the candidates to judge on it.
-Share = tuple[Lot, PendingCandidates]
+LotJob = tuple[Lot, PendingCandidates]
 # Called with each lot that is counted, in the order of lots.
 OnCounted = Callable[[Lot, PendingCandidates, Summary], None]
 
@@ -44,7 +44,7 @@ class Campaign:
 
     def run(
         self,
-        engine: Engine[Share, Summary],
+        engine: Engine[LotJob, Summary],
         known: dict[Lot, tuple[PendingCandidates, Summary]],
     ) -> Summary:
         """Judge all lots but those that are `known`; return the summary of all of them.
@@ -65,9 +65,9 @@ class Campaign:
                 self._is_ending = self._is_stopped = True
                 engine.stop()
 
-    def _advance(self, engine: Engine[Share, Summary]) -> bool:
+    def _advance(self, engine: Engine[LotJob, Summary]) -> bool:
         """Count, begin and await lots; return whether there is more to do."""
-        with undisturbed():
+        with hold_back_signals():
             self._count_in_order()
         if not self._uncounted or not self._pending:
             return False
@@ -79,7 +79,7 @@ class Campaign:
         if finished is None:
             return True
         (lot, pending), summary = finished
-        with undisturbed():
+        with hold_back_signals():
             if summary is None:
                 self._requeue(lot)
             else:

@@ -20,7 +20,7 @@ class Addable(Protocol):
 Value = TypeVar("Value", bound=Addable)
 
 
-def together(one: Mapping[str, Value], other: Mapping[str, Value]) -> dict[str, Value]:
+def add_by_name(one: Mapping[str, Value], other: Mapping[str, Value]) -> dict[str, Value]:
     """Return the names of both mappings; add the values of a name that both have."""
     shared = one.keys() & other.keys()
     return {**one, **other, **{name: one[name] + other[name] for name in shared}}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from harness.campaign.counts import Count, together
+from harness.campaign.counts import Count, add_by_name
 from harness.case import Case
 from harness.plan import plan
 from harness.untrusted import fitted
@@ -35,12 +35,12 @@ LAYER = re.compile(r"layers\.\d+")
 GRADIENT = "grad."
 
 
-def of_any_layer(key: str) -> str:
+def without_layer_number(key: str) -> str:
     """Return `grad.layers.1.attn.q` as `grad.layers.*.attn.q`: few cases have many layers."""
     return LAYER.sub("layers.*", key)
 
 
-def sharing(sp: int) -> str:
+def sharing_requirement(sp: int) -> str:
     """Name the requirement that a case shares a sequence over so many ranks."""
     return f"a sequence over sp {sp}"
 
@@ -80,7 +80,7 @@ class Coverage(msgspec.Struct, forbid_unknown_fields=True):
         """Count a case that the candidate is to be judged on."""
         self.asked.update(_field_value(case, field) for field in named)
         if case.sp > 1:
-            self.asked[sharing(case.sp)] += 1
+            self.asked[sharing_requirement(case.sp)] += 1
             self.asked[AT_AN_EDGE] += plan(case).live_boundary_labels(case) > 0
 
     def add(self, comparison: "Comparison") -> None:
@@ -93,7 +93,7 @@ class Coverage(msgspec.Struct, forbid_unknown_fields=True):
         )
         self.judged.update(_field_value(case, field) for field in named)
         if case.sp > 1:
-            self.judged[sharing(case.sp)] += 1
+            self.judged[sharing_requirement(case.sp)] += 1
             if at_edge is None:
                 # The candidate does not show which rank holds a label: assume that it cuts the
                 # stream as our own step does.
@@ -102,7 +102,7 @@ class Coverage(msgspec.Struct, forbid_unknown_fields=True):
         alive = dict[str, bool]()
         for result in comparison.keys:
             if result.key.startswith(GRADIENT):
-                name = of_any_layer(result.key)
+                name = without_layer_number(result.key)
                 alive[name] = alive.get(name, False) or not result.zero
         for name, is_alive in alive.items():
             gradient = self.gradients.setdefault(name, Gradient())
@@ -110,7 +110,7 @@ class Coverage(msgspec.Struct, forbid_unknown_fields=True):
             gradient.alive += is_alive
 
     def __add__(self, other: "Coverage") -> "Coverage":
-        gradients = together(self.gradients, other.gradients)
+        gradients = add_by_name(self.gradients, other.gradients)
         return Coverage(self.asked + other.asked, self.judged + other.judged, gradients)
 
     def lacks(self, *, shared: bool = False) -> Iterator[str]:

@@ -11,22 +11,22 @@ from typing import Protocol
 from harness.campaign.case_source import CaseSource
 from harness.campaign.digest import BegunCases
 from harness.campaign.pending import PendingCandidates
-from harness.campaign.request import Request, origin
+from harness.campaign.request import Request, campaign_record
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary, versions
 from harness.campaign.tally import Tally
-from harness.campaign.uninterrupted import undisturbed
+from harness.campaign.uninterrupted import hold_back_signals
 from harness.candidates import locate
 from harness.case import Case
 from harness.compare import Comparison, Verdict
 from harness.engine.lot import WHOLE, Lot, Part
-from harness.failure.bundle.keep import keep
-from harness.failure.shrink import SHRINK_SECONDS, worth_shrinking
+from harness.failure.bundle.keep import keep_bundle
+from harness.failure.shrink import SHRINK_SECONDS, can_shrink
 from harness.failure.signature import mark_of
-from harness.failure.smallest import smallest
+from harness.failure.smallest import shrink_and_confirm
 from harness.generation.situations import SITUATIONS, situations_of
-from harness.judge import Job, Session, diagnosed
+from harness.judge import Job, Session, add_diagnosis
 from harness.judge.diagnosed import DIAGNOSE_SECONDS
-from harness.judge.known import recognised
+from harness.judge.known import mark_known
 from harness.report.record import comparison_record
 
 # A failure may need state that earlier cases left on the ranks; so many of them are remembered.
@@ -41,7 +41,7 @@ class ProgressView(Protocol):
     def found(self, failure: Comparison) -> None: ...
 
 
-def nothing(request: Request, ranks: int, part: Part, size: int) -> Summary:
+def empty_summary(request: Request, ranks: int, part: Part, size: int) -> Summary:
     """Return the summary of a campaign of which no case is judged yet."""
     return Summary(
         request=request,
@@ -91,7 +91,7 @@ class Examiner:
 
     def _empty_summary(self, source: CaseSource, pending: PendingCandidates) -> Summary:
         pool = self.session.pool
-        summary = nothing(self.request, pool.size, self.part, len(source.share))
+        summary = empty_summary(self.request, pool.size, self.part, len(source.share))
         summary.unseen = pool.placement.unseen
         summary.begun[source.lot_number] = BegunCases(source.lot_digest)
         coverage = source.requested_coverage()
@@ -117,11 +117,11 @@ class Examiner:
         known = {entry.candidate: entry.marks for entry in pending}
         rounds = self._job_rounds(source, summary, pending)
         seen = map(self.session.judge, rounds)
-        for comparison in map(recognised, chain.from_iterable(seen)):
+        for comparison in map(mark_known, chain.from_iterable(seen)):
             tally = summary.tallies[comparison.candidate]
             if tally.is_done:
                 continue
-            with undisturbed():
+            with hold_back_signals():
                 now = time.monotonic()
                 seconds, last = now - last, now
                 # Candidates that follow on the same case have the same object: count it once.
@@ -177,7 +177,7 @@ class Examiner:
         """Shrink each failure of a candidate, and name it by experiments."""
         found = summary.tallies[name].found
         for mark, failure in found.items():
-            if worth_shrinking(failure):
+            if can_shrink(failure):
                 found[mark] = self._shrink_and_diagnose(failure, summary, source, view)
 
     def _shrink_and_diagnose(
@@ -186,22 +186,24 @@ class Examiner:
         view.tell(summary, f"shrinking {failure.candidate}")
         before = source.handed_out[: source.handed_out.index(failure.case)]
         seconds = min(SHRINK_SECONDS, self.until - time.monotonic())
-        smaller = smallest(failure, self.session, [*self.history, *before], seconds).smallest
+        smaller = shrink_and_confirm(
+            failure, self.session, [*self.history, *before], seconds
+        ).smallest
         if not self.diagnoses:
             return smaller
         view.tell(summary, f"diagnosing {failure.candidate}")
         seconds = min(DIAGNOSE_SECONDS, self.until - time.monotonic())
-        return diagnosed(smaller, self.session, seconds)
+        return add_diagnosis(smaller, self.session, seconds)
 
     def _write_bundles(self, summary: Summary) -> None:
         """Write a bundle of each failure, and its record into the tally.
 
         If the ranks could not start, all candidates share one fault, and one bundle.
         """
-        bundles, campaign = dict[int, str](), origin(self.request, self.part)
+        bundles, campaign = dict[int, str](), campaign_record(self.request, self.part)
         failures = [(tally, f) for tally in summary.tallies.values() for f in tally.found.values()]
         for tally, failure in failures:
             shared = id(failure.fault or failure)
             if shared not in bundles:
-                bundles[shared] = keep(failure, self.session.pool, campaign=campaign)
+                bundles[shared] = keep_bundle(failure, self.session.pool, campaign=campaign)
             tally.failures.append({**comparison_record(failure), "bundle": bundles[shared]})

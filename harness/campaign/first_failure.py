@@ -11,9 +11,9 @@ from harness.case import Case
 from harness.compare import Comparison
 from harness.engine.lot import WHOLE
 from harness.failure.replay import Shown
-from harness.failure.smallest import smallest
+from harness.failure.smallest import shrink_and_confirm
 from harness.judge import Job, Session
-from harness.judge.known import recognised
+from harness.judge.known import mark_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Passed:
         return asdict(self)
 
 
-def look_for(request: Request, session: Session, *, shrink: bool) -> Shown | Passed:
+def find_first_failure(request: Request, session: Session, *, shrink: bool) -> Shown | Passed:
     """Judge a campaign as `check` does until a case fails.
 
     Return that failure, shrunk if `shrink` is set, or `Passed` if no case fails.
@@ -52,7 +52,7 @@ def look_for(request: Request, session: Session, *, shrink: bool) -> Shown | Pas
         lot_tallies = {name: Tally(coverage=source.requested_coverage()) for name in named}
         for jobs in source.rounds(lot_tallies):
             asked = (Job(case, named[name], request.against) for case, name in jobs)
-            for comparison in map(recognised, session.judge(asked)):
+            for comparison in map(mark_known, session.judge(asked)):
                 lot_tallies[comparison.candidate].add(comparison)
                 if comparison.verdict.failed:
                     earlier += source.handed_out[: source.handed_out.index(comparison.case)]
@@ -69,5 +69,5 @@ def look_for(request: Request, session: Session, *, shrink: bool) -> Shown | Pas
 def _shown(failure: Comparison, session: Session, earlier: list[Case], *, shrink: bool) -> Shown:
     shown = Shown(failure)
     if shrink and shown.failed:
-        return Shown(smallest(failure, session, earlier).smallest)
+        return Shown(shrink_and_confirm(failure, session, earlier).smallest)
     return shown

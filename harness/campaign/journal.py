@@ -16,7 +16,7 @@ import msgspec
 from harness.campaign.code import digest_of_code
 from harness.campaign.counts import Amount, Count
 from harness.campaign.pending import PendingCandidates
-from harness.campaign.request import Request, origin
+from harness.campaign.request import Request, campaign_record
 from harness.campaign.summary import Summary, versions
 from harness.engine.lot import Lot, Part
 from harness.storage import write_file
@@ -68,7 +68,7 @@ class Journal:
         Raise `BadJournal` if the folder is damaged, in use, or has another campaign.
         """
         journal = cls()
-        asked = {**origin(request, part), "ranks": ranks, "versions": versions()}
+        asked = {**campaign_record(request, part), "ranks": ranks, "versions": versions()}
         campaign = json.loads(json.dumps({**asked, "code": digest_of_code(request.candidates)}))
         try:
             folder.mkdir(parents=True, exist_ok=True)

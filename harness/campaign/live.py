@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from harness.campaign.summary import Summary
-from harness.campaign.table import say
+from harness.campaign.table import print_plain
 from harness.compare import Comparison
 
 # Seconds between two lines of a log.
@@ -35,7 +35,7 @@ class Live(Progress):
 
     def found(self, failure: Comparison) -> None:
         """Show a failure at once; shrinking and explaining it can take minutes."""
-        say(self.console, f"{failure.verdict.name}  {failure.candidate}  {failure.case}")
+        print_plain(self.console, f"{failure.verdict.name}  {failure.candidate}  {failure.case}")
 
     def tell(self, summary: Summary, doing: str = "checking") -> None:
         """Show how far the lot is that is being judged."""
@@ -53,7 +53,7 @@ class Live(Progress):
         elapsed = max(now - self._started, 1e-6)
         if not self.console.is_terminal and now - self._last_logged > LOG_INTERVAL:
             self._last_logged = now
-            say(self.console, f"{doing}: {done} of {self._total} cases in {elapsed:.0f} s")
+            print_plain(self.console, f"{doing}: {done} of {self._total} cases in {elapsed:.0f} s")
         self.update(
             self._checking,
             completed=done,

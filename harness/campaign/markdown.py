@@ -10,7 +10,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in escaped)
 
 
-def marked(page: str, mark: str, text: str) -> str:
+def replace_marked(page: str, mark: str, text: str) -> str:
     """Replace what a page has between `<!-- mark -->` and the next `<!-- end -->`."""
     before, start, rest = page.partition(f"<!-- {mark} -->\n")
     _, end, after = rest.partition("<!-- end -->")

@@ -37,6 +37,6 @@ class Request:
     keep_going: int = 1
 
 
-def origin(request: Request, part: Part = WHOLE) -> dict[str, Any]:
+def campaign_record(request: Request, part: Part = WHOLE) -> dict[str, Any]:
     """Return the campaign that found a failure, for the failure's bundle."""
     return {**asdict(request), "shard": str(part)}

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 import harness
-from harness.campaign.counts import Amount, Count, together
+from harness.campaign.counts import Amount, Count, add_by_name
 from harness.campaign.digest import BegunCases
 from harness.campaign.request import Request
 from harness.campaign.tally import BUCKETS, Tally, worst
@@ -68,7 +68,7 @@ class Summary(msgspec.Struct, kw_only=True):
         return msgspec.structs.replace(
             self,
             size=self.size + other.size,
-            begun=together(self.begun, other.begun),
+            begun=add_by_name(self.begun, other.begun),
             shards=tuple(sorted({*self.shards, *other.shards})),
             tallies={name: tally + other.tallies[name] for name, tally in self.tallies.items()},
             situations=situations,

@@ -14,7 +14,7 @@ from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, LIMIT, PLACEMENT_KEYS, Summary
 from harness.campaign.tally import BUCKETS, OUTCOMES, PASSING, Tally, worst
 from harness.names import short_names
-from harness.uncompared import told_of
+from harness.uncompared import describe_uncompared
 
 ENDINGS = {
     INTERRUPTED: "interrupted before all cases were judged; this is no pass",
@@ -37,27 +37,27 @@ UNLIMITED_WIDTH = 10_000
 
 def show(summary: Summary, console: Console) -> None:
     """Show the closing tables, and a note for each finding beside them."""
-    put(console, _verdict_table(summary))
-    put(console, _error_table(summary))
+    print_table(console, _verdict_table(summary))
+    print_table(console, _error_table(summary))
     for candidate, tally in summary.tallies.items():
-        say(console, "".join(_candidate_notes(candidate, tally, summary.request)), end="")
+        print_plain(console, "".join(_candidate_notes(candidate, tally, summary.request)), end="")
     _show_situations(summary, console)
     _show_bounds(summary, console)
     if summary.placement:
-        say(console, f"\n{_describe_placement(dict(summary.placement))}")
+        print_plain(console, f"\n{_describe_placement(dict(summary.placement))}")
     if summary.ended:
         judged = (
             "1 case was judged" if summary.cases == 1 else f"{summary.cases} cases were judged"
         )
         console.print(Text(f"\n{ENDINGS[summary.ended]}; {judged}", "bold"))
     if summary.unseen:
-        say(console, f"\n{summary.unseen}")
+        print_plain(console, f"\n{summary.unseen}")
     if summary.request.against == ITSELF:
         compared = [
             f"{name}: {_describe_compared(tally)}" for name, tally in summary.tallies.items()
         ]
         kept = [IS_KEPT] * any(tally.kept for tally in summary.tallies.values())
-        say(console, "\n".join(["", AGAINST_ITSELF, *kept, *compared]))
+        print_plain(console, "\n".join(["", AGAINST_ITSELF, *kept, *compared]))
     if summary.missing:
         missing = f"{_name_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))
@@ -72,7 +72,7 @@ def _candidate_notes(candidate: str, tally: Tally, request: Request) -> Iterator
     yield from _precision_notes(candidate, tally)
     if tally.uncompared:
         itself = request.against == ITSELF
-        yield f"\n{candidate}: {told_of(tally.uncompared, itself=itself)}\n"
+        yield f"\n{candidate}: {describe_uncompared(tally.uncompared, itself=itself)}\n"
     if tally.known:
         yield _list_reasons(f"{candidate} fails as is listed of it", tally.known)
     if tally.marks and request.keep_going > 1:
@@ -106,9 +106,9 @@ def show_failures(summary: Summary, console: Console) -> None:
     """Show the smallest failure of each candidate in full, and the commands for the others."""
     for tally in summary.tallies.values():
         for failure in tally.failures[:1]:
-            say(console, f"\n{failure['explanation']}")
+            print_plain(console, f"\n{failure['explanation']}")
         for failure in tally.failures[1:]:
-            say(console, f"  also    {failure['verdict']}  {failure['replay']}")
+            print_plain(console, f"  also    {failure['verdict']}  {failure['replay']}")
 
 
 def show_bundles(summary: Summary, console: Console) -> None:
@@ -118,7 +118,7 @@ def show_bundles(summary: Summary, console: Console) -> None:
     """
     failures = [failure for tally in summary.tallies.values() for failure in tally.failures]
     for failure in {failure["bundle"]: failure for failure in reversed(failures)}.values():
-        say(console, f"\n{failure['explanation']}\n  bundle  {failure['bundle']}")
+        print_plain(console, f"\n{failure['explanation']}\n  bundle  {failure['bundle']}")
 
 
 def closing(summary: Summary, status: int) -> str:
@@ -225,27 +225,27 @@ def _hidden_warning(candidate: str, tally: Tally) -> str:
     )
 
 
-def put(console: Console, table: Table) -> None:
+def print_table(console: Console, table: Table) -> None:
     """Print a table if all of it fits the width; else a line for each row, so that none is cut."""
     unlimited = console.options.update(width=UNLIMITED_WIDTH)
     if console.measure(table, options=unlimited).maximum <= console.width:
         console.print(table)
         return
     heads = [str(column.header) for column in table.columns]
-    say(console, f"\n{table.title}")
+    print_plain(console, f"\n{table.title}")
     for row in zip(*(column.cells for column in table.columns), strict=True):
         first, *others = map(str, row)
         fields = (f"{head} {cell}" for head, cell in zip(heads[1:], others, strict=True))
         filled = [field for field in fields if not field.endswith("·")]
-        say(console, f"  {first}: {', '.join(filled)}")
+        print_plain(console, f"  {first}: {', '.join(filled)}")
 
 
-def say(console: Console, text: str, end: str = "\n") -> None:
+def print_plain(console: Console, text: str, end: str = "\n") -> None:
     """Print text that a user may copy: neither wrapped nor coloured, whatever it contains."""
     console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True, end=end)
 
 
-def titled(title: str) -> Table:
+def empty_table(title: str) -> Table:
     """Return an empty table with a title, and a rule under its heads only."""
     return Table(
         title=title,
@@ -270,7 +270,7 @@ def _verdict_table(summary: Summary) -> Table:
     title = f"{summary.cases} {noun} in {summary.seconds:.1f} s"
     if summary.of > 1:
         title += f", {_name_shards(summary.shards)} of {summary.of}"
-    table = titled(title)
+    table = empty_table(title)
     seen = {name for tally in summary.tallies.values() for name in tally.verdicts}
     columns = [name for name in OUTCOMES if name != "KNOWN" or name in seen]
     table.add_column("candidate", min_width=13, no_wrap=True)
@@ -293,7 +293,7 @@ def _list_reasons(title: str, counts: Counter[str]) -> str:
 
 def _error_table(summary: Summary) -> Table:
     """Return a histogram of errors, with a line for each candidate and dtype."""
-    table = titled("cases that passed, by their largest error as a share of what was allowed")
+    table = empty_table("cases that passed, by their largest error as a share of what was allowed")
     table.add_column("candidate", min_width=13, no_wrap=True)
     table.add_column("dtype", no_wrap=True)
     for bound in BUCKETS:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from harness.against import is_kept
+from harness.against import needs_own_mesh
 from harness.campaign.bias import Leanings
 from harness.campaign.bounds import Bounds
-from harness.campaign.counts import Amount, Count, together
+from harness.campaign.counts import Amount, Count, add_by_name
 from harness.campaign.coverage import Coverage
 from harness.case import Case, parse
 from harness.untrusted import fitted
@@ -177,7 +177,7 @@ class Tally(msgspec.Struct, dict=True):
         self.silent += comparison.silent
         self.gradients += len(comparison.gradients)
         has_parts = case.dp * case.micro_batches > 1
-        self.kept += has_parts and is_kept(case)
+        self.kept += has_parts and needs_own_mesh(case)
         self.zeros += sum(gradient.zero for gradient in comparison.gradients)
         # A trace that is bitwise equal to plain training has no error beyond plain training's own.
         used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
@@ -208,14 +208,14 @@ class Tally(msgspec.Struct, dict=True):
             asked_again=self.asked_again + other.asked_again,
             shared=self.shared + other.shared,
             silent=self.silent + other.silent,
-            used=together(self.used, other.used),
-            situations=together(self.situations, other.situations),
-            pace=together(self.pace, other.pace),
+            used=add_by_name(self.used, other.used),
+            situations=add_by_name(self.situations, other.situations),
+            pace=add_by_name(self.pace, other.pace),
             coverage=self.coverage + other.coverage,
             bounds=self.bounds + other.bounds,
             leanings=self.leanings + other.leanings,
             failures=sorted([*self.failures, *other.failures], key=_failure_size),
-            unjudgeable=together(self.unjudgeable, other.unjudgeable),
+            unjudgeable=add_by_name(self.unjudgeable, other.unjudgeable),
             gradients=self.gradients + other.gradients,
             zeros=self.zeros + other.zeros,
             kept=self.kept + other.kept,

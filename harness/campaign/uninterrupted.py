@@ -8,7 +8,7 @@ from typing import Any
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def hold_back_signals() -> Iterator[None]:
     """Hold back SIGINT and SIGTERM; raise the first one again when the block has ended."""
     held_back: list[int] = []
     handlers: dict[int, Callable[..., Any]] = {}

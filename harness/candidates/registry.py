@@ -133,7 +133,7 @@ def locate(name: str) -> Named:
     return Named(name, "file", place, attribute)
 
 
-def vouched_for(name: str, source: str, typed: Collection[str] = ()) -> str:
+def require_trusted(name: str, source: str, typed: Collection[str] = ()) -> str:
     """Return a name that was read from a document, if its code may run.
 
     Code that comes with the harness or with an installed library may. A file or a module may have

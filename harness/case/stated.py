@@ -35,7 +35,7 @@ NEVER_STATED = ("rows", "ids", "heads", "seed")
 SAMPLE_LINES = ("case/1 rows=2:11,2:11", "case/1 rows=2:11,2:11 dtype=bf16")
 
 
-class BadField(BadInput):
+class InvalidField(BadInput):
     """A field that cannot be stated, or a value that it cannot have."""
 
 
@@ -47,7 +47,7 @@ def read_stated(text: str) -> tuple[str, tuple[Any, ...]]:
     return _read(text, {name: field for name, field in FIELDS.items() if name not in ASKED})
 
 
-def divided(stated: Iterable[str]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
+def split_by_option(stated: Iterable[str]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
     """Return the values of stated fields that have an option, by option, and the other texts."""
     by_option, others = dict[str, tuple[Any, ...]](), list[str]()
     for text in stated:
@@ -59,7 +59,7 @@ def divided(stated: Iterable[str]) -> tuple[dict[str, tuple[Any, ...]], tuple[st
     return by_option, tuple(others)
 
 
-def outside(case: Case, limits: str, ranks: int, without: Container[str] = ()) -> str:
+def violated_limit(case: Case, limits: str, ranks: int, without: Container[str] = ()) -> str:
     """Return the first limit that a case violates on a pool of so many ranks, or "".
 
     Limits on the fields in `without` do not apply.
@@ -75,17 +75,19 @@ def outside(case: Case, limits: str, ranks: int, without: Container[str] = ()) -
     return ""
 
 
-def require_readable(limits: str) -> None:
+def require_valid_limits(limits: str) -> None:
     """Raise `BadField` if a candidate's limits are malformed or state a field twice."""
     stated = [_read(limit, FIELDS)[0] for limit in _split(limits) if limit != ALL_RANKS]
     for attribute in stated:
         if stated.count(attribute) > 1:
-            raise BadField(f"limits={limits}: {attribute} is stated twice; put all values in one")
+            raise InvalidField(
+                f"limits={limits}: {attribute} is stated twice; put all values in one"
+            )
 
 
 def _split(limits: str) -> list[str]:
     if not isinstance(limits, str):
-        raise BadField(f"limits={limits!r}: must be a text, such as 'loss=token-mean steps=1'")
+        raise InvalidField(f"limits={limits!r}: must be a text, such as 'loss=token-mean steps=1'")
     return limits.split()
 
 
@@ -97,16 +99,16 @@ def spans_all_ranks(limits: str) -> bool:
 def _read(text: str, fields: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
     name, _, values = text.partition("=")
     if name == "ranks":
-        raise BadField(f"{text}: of ranks, limits can say {ALL_RANKS} and nothing else")
+        raise InvalidField(f"{text}: of ranks, limits can say {ALL_RANKS} and nothing else")
     if name in NEVER_STATED:
-        raise BadField(f"{text}: {name} cannot be stated; a step refuses cases in supports()")
+        raise InvalidField(f"{text}: {name} cannot be stated; a step refuses cases in supports()")
     if values.endswith(","):
-        raise BadField(f"{text}: ends with a comma; write a list without blanks, {name}=1,2")
+        raise InvalidField(f"{text}: ends with a comma; write a list without blanks, {name}=1,2")
     if name in FIELDS and name not in fields:
-        raise BadField(f"{text}: {name} has an option of its own; use that")
+        raise InvalidField(f"{text}: {name} has an option of its own; use that")
     if name not in fields:
         near = ", ".join(get_close_matches(name, fields, 3, 0.0))
-        raise BadField(f"{text}: a case has no such field to be stated; near: {near}")
+        raise InvalidField(f"{text}: a case has no such field to be stated; near: {near}")
     attribute = fields[name]
     return attribute, tuple(_read_value(name, attribute, value) for value in values.split(","))
 
@@ -126,4 +128,4 @@ def _read_value(name: str, attribute: str, text: str) -> object:
         except InvalidCase as error:
             reason = reason or str(error)
     also = "; or none" if name == "window" else ""
-    raise BadField(f"{name}={text}: {reason}{also}")
+    raise InvalidField(f"{name}={text}: {reason}{also}")

@@ -26,7 +26,7 @@ def show(*, options: Output = Output()) -> int:
     """List the wired packages, and which releases are installed."""
     from rich.console import Console
 
-    from harness.campaign.table import put, titled
+    from harness.campaign.table import empty_table, print_table
     from harness.candidates.published.environment import Environment, others_of
     from harness.candidates.published.library import libraries
 
@@ -46,7 +46,7 @@ def show(*, options: Output = Output()) -> int:
     if options.json:
         print_json({"candidates": wired})
         return PASSED
-    table = titled("published candidates")
+    table = empty_table("published candidates")
     for name in ("candidate", "release", "installed"):
         table.add_column(name, no_wrap=True)
     for package in wired:
@@ -54,7 +54,7 @@ def show(*, options: Output = Output()) -> int:
         release = f"{package['distribution']} {package['version']}"
         for candidate in package["candidates"]:
             table.add_row(candidate, release, ", ".join(installed_releases))
-    put(Console(), table)
+    print_table(Console(), table)
     return PASSED
 
 

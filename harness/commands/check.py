@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from harness.campaign.request import Request
-from harness.campaign.uninterrupted import undisturbed
+from harness.campaign.uninterrupted import hold_back_signals
 from harness.commands.campaign_request import read_request
 from harness.commands.engines import open_cluster, pools_for
 from harness.commands.examiner import open_elsewhere, open_examiner, open_work, read_work
@@ -31,7 +31,7 @@ from harness.engine.processes import Processes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.campaign.conduct import Share
+    from harness.campaign.conduct import LotJob
     from harness.campaign.summary import Summary
     from harness.engine.ray_cluster import RayCluster
 
@@ -87,21 +87,21 @@ def run(steps: Steps = (), /, *, options: Check = Check()) -> int:
     from rich.console import Console
 
     from harness.campaign.summary import INTERRUPTED
-    from harness.campaign.table import closing, say
+    from harness.campaign.table import closing, print_plain
 
     console = Console(stderr=options.json)
     try:
         summary = _judge(options, request, ranks, part, pools, console)
     except KeyboardInterrupt:
         # No case was judged before the interrupt.
-        from harness.campaign.examine import nothing
+        from harness.campaign.examine import empty_summary
 
-        summary = nothing(request, ranks, part, sum(map(len, part.lots(request.count))))
+        summary = empty_summary(request, ranks, part, sum(map(len, part.lots(request.count))))
         summary.ended = INTERRUPTED
     # --known pass excuses known bugs only if each candidate also passed a case.
     known = options.known if all(tally.passed for tally in summary.tallies.values()) else "fail"
     status = STOPPED if summary.ended == INTERRUPTED else status_of(summary.verdict, known)
-    say(console, f"\n{closing(summary, status)}")
+    print_plain(console, f"\n{closing(summary, status)}")
     return answer(options, summary.record(), status)
 
 
@@ -115,17 +115,17 @@ def _judge(
 ) -> "Summary":
     """Judge a part of a campaign, on this process's pool or on an engine; return its summary."""
     # An import that an interrupt aborts would leave a module half initialized.
-    with undisturbed():
+    with hold_back_signals():
         from harness.campaign.check import check, conduct
         from harness.campaign.journal import Journal
-        from harness.campaign.table import say
+        from harness.campaign.table import print_plain
         from harness.engine.engine import Lost
 
     until = time.monotonic() + (options.limit or math.inf)
     journal = Journal()
     if options.resume:
         journal = Journal.of(options.resume, request, ranks, part)
-        say(console, journal.told())
+        print_plain(console, journal.told())
     summary: Summary | None = None
     try:
         with journal:
@@ -153,7 +153,7 @@ def _open_engine(
     part: Part,
     pools: int,
     until: float,
-) -> "Processes[Share, Summary] | RayCluster[Share, Summary]":
+) -> "Processes[LotJob, Summary] | RayCluster[LotJob, Summary]":
     """Return an engine of several pools, on this host or on a Ray cluster."""
     asked = options, request, ranks, part
     if options.on == "here":

@@ -237,24 +237,24 @@ def open_judging(
 
 def _make_request(options: Conformance, worker: Part) -> "Request":
     from harness.conformance import Request
-    from harness.ranks.device import NoPlace, choose
+    from harness.ranks.device import ImpossiblePlacement, choose_placement
 
     try:
-        placement = choose(
+        placement = choose_placement(
             options.device,
             options.transport,
             RANKS,
             worker=worker.number - 1,
             workers=worker.of,
         )
-    except NoPlace as error:
+    except ImpossiblePlacement as error:
         raise UsageError(f"--{error}") from None
     return Request(options.cases, options.seed, placement, options.deadline)
 
 
 def _describe(examined: "Examined") -> str:
     """Describe the verdicts, faults and failures of one candidate, for the terminal."""
-    from harness.conformance.stage import name_of
+    from harness.conformance.stage import failure_name
 
     counts = ", ".join(f"{count} {verdict}" for verdict, count in examined.verdicts.items())
     reasons = examined.wiring, *examined.unexamined, *examined.leans
@@ -262,7 +262,10 @@ def _describe(examined: "Examined") -> str:
     return "".join(
         [
             f"{examined.candidate}: {counts}{why}, {examined.seconds:.0f} s\n",
-            *(f"  {n} x {name_of(failure)}: {failure.case}\n" for failure, n in examined.failures),
+            *(
+                f"  {n} x {failure_name(failure)}: {failure.case}\n"
+                for failure, n in examined.failures
+            ),
         ]
     )
 

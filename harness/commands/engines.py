@@ -29,10 +29,10 @@ def pools_for(options: Pools, ranks: int, *, most: int, worth: int, of: str) -> 
         return int(options.pools)
     if options.on != "here":
         return 0
-    from harness.ranks.device import at_hand
+    from harness.ranks.device import find_accelerator
     from harness.ranks.placement import PRETEND
 
-    kind, devices = at_hand()
+    kind, devices = find_accelerator()
     uses_cores = "cpu" in (kind, options.device) or options.device == PRETEND
     available = len(os.sched_getaffinity(0)) if uses_cores else devices
     return max(1, min(available // ranks, worth))

@@ -13,7 +13,7 @@ from harness.importing import without_a_search_for_garbage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.campaign.conduct import Share
+    from harness.campaign.conduct import LotJob
     from harness.campaign.examine import Examiner
     from harness.campaign.summary import Summary
 
@@ -48,14 +48,14 @@ def open_examiner(
 
 
 @contextmanager
-def open_work(*asked: Any) -> "Iterator[Callable[[Share], dict[str, Any]]]":
+def open_work(*asked: Any) -> "Iterator[Callable[[LotJob], dict[str, Any]]]":
     """Open ranks in a worker and yield a function that judges a share and returns its record."""
     with open_examiner(*asked) as examiner:
         yield lambda share: examiner.examine(*share, Silent()).record()
 
 
 @contextmanager
-def open_elsewhere(*asked: Any) -> "Iterator[Callable[[Share], dict[str, Any]]]":
+def open_elsewhere(*asked: Any) -> "Iterator[Callable[[LotJob], dict[str, Any]]]":
     """Do what `open_work` does, on another host, where the clock is another one.
 
     The last argument is the seconds that are left, instead of the time at which they end.

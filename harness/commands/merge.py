@@ -17,12 +17,12 @@ def run(documents: Documents, /, *, options: Report = Report()) -> int:
     from rich.console import Console
 
     from harness.campaign.merge import merge, read_document
-    from harness.campaign.table import closing, say, show, show_failures
+    from harness.campaign.table import closing, print_plain, show, show_failures
 
     summary = merge([(name, read_document(name)) for name in documents])
     console = Console(stderr=options.json)
     show(summary, console)
     show_failures(summary, console)
     status = status_of(summary.verdict)
-    say(console, f"\n{closing(summary, status)}")
+    print_plain(console, f"\n{closing(summary, status)}")
     return answer(options, summary.record(), status)

@@ -55,7 +55,7 @@ def run(*, options: Mutants = Mutants()) -> int:
 
     from harness.candidates.bank import STAGES
     from harness.candidates.own import benign, mutants
-    from harness.detection import Watch, score, show
+    from harness.detection import TrialProgress, score, show
 
     stages = {
         stage: [key for key, mutant in mutants.BANK.items() if mutant.stage == stage]
@@ -70,7 +70,7 @@ def run(*, options: Mutants = Mutants()) -> int:
     asked = options, request, ranks
     with (
         open_engine(open_trials, asked, options, ranks, reader.read, len(keys)) as engine,
-        Watch(console, len(chosen) + len(variants)) as watch,
+        TrialProgress(console, len(chosen) + len(variants)) as watch,
     ):
         power = score(chosen, variants, engine, watch, against=request.against)
     show(power, console)

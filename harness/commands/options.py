@@ -161,9 +161,9 @@ def fit_to_launcher(options: Options, ranks: int | None) -> Options:
 def require_writable_report(options: Report) -> None:
     """Raise `BadInput`, before any rank starts, if pages cannot be written into their folder."""
     if options.report is not None:
-        from harness.report.html import may_write
+        from harness.report.html import require_writable_folder
 
-        may_write(options.report)
+        require_writable_folder(options.report)
 
 
 def answer(

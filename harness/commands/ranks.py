@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 def _refuse_pretence(options: Device) -> None:
     """Raise `UsageError` if a pretended GPU is to run what only a real one can."""
-    from harness.ranks.placement import PRETEND, REAL, no_pretence
+    from harness.ranks.placement import NEEDS_REAL_GPU, PRETEND, needs_real_gpu
 
     if options.device != PRETEND or not isinstance(options, Step):
         return
     for option, words in (("wrapper", options.wrapper), ("kernel", options.kernel)):
         for word in words:
-            if word in REAL[option]:
-                raise UsageError(f"--{no_pretence(option, word)}")
+            if word in NEEDS_REAL_GPU[option]:
+                raise UsageError(f"--{needs_real_gpu(option, word)}")
 
 
 @contextmanager
@@ -38,8 +38,8 @@ def open_pool(
     Raise `NoRanks` if the ranks cannot start.
     """
     from harness.candidates import interpreter, locate
-    from harness.ranks.device import NoPlace, choose
-    from harness.ranks.other_hosts import other_hosts_here
+    from harness.ranks.device import ImpossiblePlacement, choose_placement
+    from harness.ranks.other_hosts import connect_other_hosts
     from harness.ranks.pool import CannotStart, RankPool
     from harness.report import explain_no_start
 
@@ -53,16 +53,16 @@ def open_pool(
         )
     home = homes.pop() if homes else ""
     interpreter(home)
-    nodes = other_hosts_here()
+    nodes = connect_other_hosts()
     try:
-        placement = choose(
+        placement = choose_placement(
             options.device,
             options.transport,
             ranks // (nodes.count if nodes else 1),
             worker=worker.number - 1,
             workers=worker.of,
         )
-    except NoPlace as error:
+    except ImpossiblePlacement as error:
         raise UsageError(f"--{error}") from None
     try:
         with RankPool(

@@ -24,9 +24,9 @@ Out = Annotated[Path, Parameter(metavar="DIR", help="where to write them")]
 
 
 def run(names: Names, /, *, out: Out = Path("report")) -> int:
-    from harness.report.html import may_write, pages_of, save
+    from harness.report.html import pages_of, require_writable_folder, save
 
-    may_write(out)
+    require_writable_folder(out)
     # Read every document before a page is written: a user easily overlooks a missing page.
     found = [pages_of(name, read_document(name)) for name in names]
     written = [save(out, pages) for pages in found]

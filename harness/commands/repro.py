@@ -93,7 +93,7 @@ def _run_case(lines: Sequence[str], options: Repro) -> int:
         raise UsageError(f"--ranks={ranks}: {mesh} needs {needed} ranks")
 
     from harness.candidates import locate
-    from harness.failure.replay import look
+    from harness.failure.replay import replay
     from harness.judge import Job, Session
 
     _require_writable(options.script, [candidate])
@@ -102,7 +102,7 @@ def _run_case(lines: Sequence[str], options: Repro) -> int:
         *before, case = cases
         session = Session(pool)
         job = Job(case, locate(candidate), against or PLAIN)
-        shown = look(job, session, before, more_than_needed)
+        shown = replay(job, session, before, more_than_needed)
         if bundle is not None:
             shown.beside(bundle, pool.device)
         if shown.failed:
@@ -119,20 +119,20 @@ def _run_campaign(lines: Sequence[str], options: Repro) -> int:
     candidates = () if options.candidate is None else (options.candidate,)
     request, ranks = read_request(options, candidates, options)
 
-    from harness.campaign.first_failure import look_for
-    from harness.campaign.request import origin
+    from harness.campaign.first_failure import find_first_failure
+    from harness.campaign.request import campaign_record
     from harness.failure.replay import Shown
     from harness.judge import Session
 
     _require_writable(options.script, request.candidates)
     with open_pool(options, ranks, request.candidates) as pool:
         session = Session(pool)
-        shown = look_for(request, session, shrink=options.shrink)
+        shown = find_first_failure(request, session, shrink=options.shrink)
         if isinstance(shown, Shown):
             if shown.failed:
                 # `look_for` has shrunk it already.
                 _explain(shown, options, session, shrink=False)
-            shown.keep(session, origin(request))
+            shown.keep(session, campaign_record(request))
     return _answer(shown, options, pool)
 
 
@@ -167,12 +167,12 @@ def _read(texts: Sequence[str], candidate: str | None) -> tuple[list[Case], str,
     if "=" in text and not os.path.lexists(text):
         raise InvalidCase.because("case", text, "a case line starts with case/1")
 
-    from harness.candidates.registry import vouched_for
+    from harness.candidates.registry import require_trusted
     from harness.failure.bundle.read import find_bundle, read_bundle
 
     bundle = read_bundle(find_bundle(text))
     if candidate is None:
-        candidate = vouched_for(bundle.candidate, f"bundle={text}")
+        candidate = require_trusted(bundle.candidate, f"bundle={text}")
     return [*bundle.before, bundle.case], candidate, bundle
 
 

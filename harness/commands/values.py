@@ -97,11 +97,11 @@ def _read_part(_: object, tokens: Tokens) -> Part:
 
 
 def _read_stated(_: object, tokens: Tokens) -> tuple[str, ...]:
-    from harness.case.stated import BadField, read_stated
+    from harness.case.stated import InvalidField, read_stated
 
     try:
         return tuple(token.value for token in tokens if read_stated(token.value))
-    except BadField as error:
+    except InvalidField as error:
         raise UsageError(f"--set={error}") from None
 
 

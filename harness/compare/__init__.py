@@ -20,14 +20,14 @@
 from harness.compare.agreement import agree, doubt, identical, total
 from harness.compare.budget import MOST_BUDGETS_OF_DEVICE, ROUNDING_NUDGE
 from harness.compare.budget_use import worst_budget_use
-from harness.compare.compare import compare, faulted, unsupported
+from harness.compare.compare import compare, fault_comparison, unsupported_comparison
 from harness.compare.comparison import Comparison, Divergence, KeyResult, Look
 from harness.compare.differing import Differing
 from harness.compare.drift import Change, Drift, drift
 from harness.compare.elementwise import alike
 from harness.compare.finite_difference import NUDGES, slope_misfit
 from harness.compare.scale import Scale
-from harness.compare.vacuity import predicting
+from harness.compare.vacuity import predicting_tokens
 from harness.verdict import Verdict
 
 __all__ = [
@@ -48,11 +48,11 @@ __all__ = [
     "compare",
     "doubt",
     "drift",
-    "faulted",
+    "fault_comparison",
     "identical",
-    "predicting",
+    "predicting_tokens",
     "slope_misfit",
     "total",
-    "unsupported",
+    "unsupported_comparison",
     "worst_budget_use",
 ]

@@ -67,7 +67,7 @@ def compare(
     bitwise = True
     missing = missing_key_fault(oracle, trace, of_our_model=of_our_model)
     if missing:
-        return faulted(case, candidate, missing)
+        return fault_comparison(case, candidate, missing)
     noise = measure_noise(
         {
             key: (oracle[key].values, [b[key].values for b in baselines if key in b])
@@ -86,7 +86,7 @@ def compare(
                 f"has shape {values.shape} of {values.dtype}, expected {expected.shape} "
                 f"of {expected.dtype}"
             )
-            return faulted(case, candidate, key_fault(key, problem))
+            return fault_comparison(case, candidate, key_fault(key, problem))
         plain = [b[key].values[rows] for b in baselines if key in b]
         judged = judge(key, case.dtype, expected, plain, values, noise)
         results.append(_key_result(key, judged, expected, plain[0], values, noise))
@@ -184,12 +184,14 @@ def _run_fault(vacuous: str, out_of_step: str) -> Fault | None:
     return None
 
 
-def faulted(case: Case, candidate: str, fault: Fault) -> Comparison:
+def fault_comparison(case: Case, candidate: str, fault: Fault) -> Comparison:
     """Return the comparison of a case that ended in a fault."""
     return Comparison(case=case, candidate=candidate, verdict=Verdict.FAULT, fault=fault)
 
 
-def unsupported(case: Case, candidate: str, reason: str, limits: str = "") -> Comparison:
+def unsupported_comparison(
+    case: Case, candidate: str, reason: str, limits: str = ""
+) -> Comparison:
     """Return the comparison of a case that was refused, or that cannot be judged."""
     return Comparison(
         case=case, candidate=candidate, verdict=Verdict.UNSUPPORTED, reason=reason, limits=limits

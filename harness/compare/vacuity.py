@@ -147,12 +147,12 @@ def _edge_tokens(case: Case, nll: Entry) -> Tokens:
     """Return the tokens that predict a target and whose label is on another rank."""
     if nll.owners is None or nll.tokens is None or len(nll.tokens) < case.tokens:
         return np.empty(0, np.int64)
-    tokens = predicting(case)
+    tokens = predicting_tokens(case)
     edges: Tokens = tokens[nll.owners[tokens] != nll.owners[tokens + 1]]
     return edges
 
 
-def predicting(case: Case) -> Tokens:
+def predicting_tokens(case: Case) -> Tokens:
     """Return the numbers of the tokens that predict a target: the next token is supervised."""
     bits = np.frombuffer("".join(row.mask for row in case.rows).encode(), np.uint8) == ord("1")
     bits[list(case.offsets[:-1])] = False

@@ -12,7 +12,7 @@ from typing import Any
 from harness.compare import Comparison
 from harness.conformance.examined import Examined
 from harness.conformance.releases import Release
-from harness.conformance.stage import Stage, name_of
+from harness.conformance.stage import Stage, failure_name
 from harness.report.record import comparison_record
 from harness.storage import write_file
 from harness.untrusted import BadInput, Misfit, NotReadable, fitted, read_file, read_json
@@ -155,7 +155,7 @@ def _failure_record(comparison: Comparison) -> dict[str, Any]:
         comparison = replace(comparison, fault=bare)
     record = comparison_record(comparison)
     kept = {name: record[name] for name in KEPT}
-    return {"looks": name_of(comparison), **kept, "record": record}
+    return {"looks": failure_name(comparison), **kept, "record": record}
 
 
 def _stage_record(stage: Stage) -> dict[str, Any]:

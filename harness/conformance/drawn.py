@@ -9,7 +9,7 @@ from harness.candidates.published.library import Published
 from harness.case import Case, Dtype, InvalidCase, Kernel, LossContract, Model
 from harness.case.stated import ASKED
 from harness.conformance.request import Request
-from harness.generation import cases, drawn, generate
+from harness.generation import cases, draw_cases, draw_list
 
 DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "bf16")
 SPS = (2, 4)
@@ -38,7 +38,7 @@ def drawing_arguments(candidate: Published) -> dict[str, Any]:
     return arguments
 
 
-def what_it_takes(candidate: Published, seed: int) -> dict[str, list[str]]:
+def supported_values(candidate: Published, seed: int) -> dict[str, list[str]]:
     """Return the finest dtype that a candidate takes, and all losses, models and kernels."""
     fields: dict[str, Sequence[Any]] = {
         "dtype": DTYPES,
@@ -53,7 +53,7 @@ def what_it_takes(candidate: Published, seed: int) -> dict[str, list[str]]:
         max_steps=1,
         **(every_value | drawing_arguments(candidate)),
     )
-    taken = [c for c in generate(probe, PROBED, seed) if candidate.supports(c) is None]
+    taken = [c for c in draw_list(probe, PROBED, seed) if candidate.supports(c) is None]
     takes = {
         name: [value for value in values if any(getattr(c, name) == value for c in taken)]
         for name, values in fields.items()
@@ -62,7 +62,7 @@ def what_it_takes(candidate: Published, seed: int) -> dict[str, list[str]]:
     return takes
 
 
-def runnable(
+def draw_supported(
     candidate: Published, takes: dict[str, list[Any]], sp: int, count: int, request: Request
 ) -> Iterator[Case]:
     """Draw cases until the candidate supports `count` of them; yield those of few ranks first.
@@ -79,7 +79,7 @@ def runnable(
         **(drawing_arguments(candidate) | taken),
     )
     chosen, left = list[Case](), count
-    for case in islice(drawn(strategy, request.seed), DRAWN_AT_MOST * count):
+    for case in islice(draw_cases(strategy, request.seed), DRAWN_AT_MOST * count):
         chosen.append(case)
         left -= candidate.supports(case) is None
         if not left:
@@ -92,19 +92,19 @@ def generated_by_sp(
 ) -> Iterator[tuple[int, Iterator[Case]]]:
     """Yield each sp, and the generated cases for it."""
     for sp in SPS:
-        yield sp, runnable(candidate, takes, sp, request.count, request)
+        yield sp, draw_supported(candidate, takes, sp, request.count, request)
 
 
 def goldens_by_sp(
     goldens: Iterable[Case], candidate: Published, takes: dict[str, list[Any]]
 ) -> Iterator[Case]:
     """Yield each golden at every sp, changed as little as the candidate needs."""
-    variants = (nearest(golden, sp, candidate, takes) for golden in goldens for sp in SPS)
+    variants = (nearest_variant(golden, sp, candidate, takes) for golden in goldens for sp in SPS)
     found = dict.fromkeys(c for c in variants if c is not None and c.ranks <= MOST_RANKS)
     yield from sorted(found, key=lambda case: case.ranks)
 
 
-def nearest(
+def nearest_variant(
     golden: Case, sp: int, candidate: Published, takes: dict[str, list[Any]]
 ) -> Case | None:
     """Return a golden at this sp, with as many of its own fields as the candidate supports.

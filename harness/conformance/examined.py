@@ -16,13 +16,18 @@ from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Published
 from harness.case import Case
 from harness.compare import Comparison, Verdict
-from harness.conformance.drawn import generated_by_sp, goldens_by_sp, runnable, what_it_takes
+from harness.conformance.drawn import (
+    draw_supported,
+    generated_by_sp,
+    goldens_by_sp,
+    supported_values,
+)
 from harness.conformance.failures import smallest
 from harness.conformance.pools import Pools
 from harness.conformance.request import Request
-from harness.conformance.stage import Stage, stage_of
+from harness.conformance.stage import Stage, judge_stage
 from harness.judge import Job
-from harness.judge.known import recognised
+from harness.judge.known import mark_known
 
 # How many cases are judged at sp 1.
 SMOKE = 25
@@ -77,11 +82,11 @@ def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examine
     candidate = named.load()
     assert isinstance(candidate, Published)
     assert named.environment
-    takes = what_it_takes(candidate, request.seed)
+    takes = supported_values(candidate, request.seed)
     examined = Examined(name, named.home, takes)
     examined.packages, examined.version = named.environment.installed, named.environment.release
     with Pools(examined.home, request) as pools:
-        smoke = stage_of(runnable(candidate, takes, 1, SMOKE, request), candidate, pools)
+        smoke = judge_stage(draw_supported(candidate, takes, 1, SMOKE, request), candidate, pools)
         examined.stages["sp 1"] = smoke
         if smoke.first:
             examined.failures = smallest(smoke, pools)
@@ -104,9 +109,9 @@ def _examine_further(
 ) -> None:
     takes = examined.takes
     batches = goldens_by_sp(goldens.values(), candidate, takes)
-    examined.stages["goldens"] = stage_of(batches, candidate, pools)
+    examined.stages["goldens"] = judge_stage(batches, candidate, pools)
     for sp, asked in generated_by_sp(candidate, takes, request):
-        examined.stages[f"sp {sp}"] = stage_of(asked, candidate, pools)
+        examined.stages[f"sp {sp}"] = judge_stage(asked, candidate, pools)
     for stage in examined.stages.values():
         examined.failures += smallest(stage, pools)
     for bug in bugs(candidate.library):
@@ -114,7 +119,7 @@ def _examine_further(
             comparison = judge_listed_bug(bug, locate(candidate.name), pools)
             examined.listed[bug.key] = comparison
             # If the case fails as another listed bug does, this bug may hide behind that one.
-            if recognised(comparison).verdict is not Verdict.KNOWN:
+            if mark_known(comparison).verdict is not Verdict.KNOWN:
                 examined.stale.append(bug.key)
 
 

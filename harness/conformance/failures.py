@@ -4,10 +4,10 @@ from harness.case import Case
 from harness.compare import Comparison, Verdict
 from harness.conformance.pools import Pools
 from harness.conformance.stage import Stage
-from harness.failure.confirm import confirmed
+from harness.failure.confirm import confirm
 from harness.failure.shrink import shrink
 from harness.judge import Job
-from harness.judge.known import recognised
+from harness.judge.known import mark_known
 
 SHRINK_SECONDS = 20.0
 
@@ -29,10 +29,10 @@ def _shrunk(first: Comparison, pools: Pools) -> Comparison:
 
     shrunk = shrink(first, judge, seconds=SHRINK_SECONDS)
     case = shrunk.smallest.case
-    small = confirmed(case, first, pools.of(case.ranks))
+    small = confirm(case, first, pools.of(case.ranks))
     if small is None:
         return first
     # Shrinking may have slipped into a listed bug. `recognised` must look at this case alone, and
     # not at the names that the larger case had.
     alone = small.named(*(look for look in small.seen if not look.larger))
-    return first if recognised(alone).verdict is Verdict.KNOWN else small
+    return first if mark_known(alone).verdict is Verdict.KNOWN else small

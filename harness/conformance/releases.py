@@ -7,11 +7,11 @@ from harness.candidates import locate
 from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import Published
 from harness.compare import Comparison
-from harness.conformance.drawn import generated_by_sp, what_it_takes
+from harness.conformance.drawn import generated_by_sp, supported_values
 from harness.conformance.examined import can_show, judge_listed_bug
 from harness.conformance.pools import Pools
 from harness.conformance.request import Request
-from harness.conformance.stage import Stage, stage_of
+from harness.conformance.stage import Stage, judge_stage
 
 
 @dataclass(slots=True)
@@ -34,11 +34,11 @@ def sweep(name: str, versions: Sequence[str], request: Request) -> list[Release]
         candidate = named.load()
         assert isinstance(candidate, Published)
         with Pools(named.home, request) as pools:
-            takes = what_it_takes(candidate, request.seed)
+            takes = supported_values(candidate, request.seed)
             asked = (
                 case for _, cases in generated_by_sp(candidate, takes, request) for case in cases
             )
-            release = Release(name, version, stage_of(asked, candidate, pools))
+            release = Release(name, version, judge_stage(asked, candidate, pools))
             for bug in bugs(candidate.library):
                 if can_show(candidate, bug):
                     release.listed[bug.key] = judge_listed_bug(bug, named, pools)

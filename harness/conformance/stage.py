@@ -10,12 +10,12 @@ from harness.candidates import locate
 from harness.candidates.published.bugs import Bug
 from harness.candidates.published.library import Published
 from harness.case import Case
-from harness.compare import Comparison, Verdict, unsupported
+from harness.compare import Comparison, Verdict, unsupported_comparison
 from harness.conformance.pools import Pools
 from harness.generation.situations import situations_of
 from harness.generation.situations.needs import lacking
 from harness.judge import Job
-from harness.judge.known import listed, recognised
+from harness.judge.known import listed_bug, mark_known
 from harness.trace import GRADIENT, Kind
 
 # Each fault costs a launch of ranks; more than so many of one kind would show nothing new.
@@ -77,7 +77,7 @@ class Stage:
         if comparison.verdict is Verdict.KNOWN:
             self.known[comparison.reason.partition(" ")[0]] += 1
             return
-        kind = comparison.verdict.name, name_of(comparison)
+        kind = comparison.verdict.name, failure_name(comparison)
         first, count = self.first.get(kind, (comparison, 0))
         smaller = min(first, comparison, key=lambda failure: _case_size(failure.case))
         self.first[kind] = smaller, count + 1
@@ -87,7 +87,7 @@ class Stage:
         return self.verdicts.total() - self.verdicts[Verdict.UNSUPPORTED.name]
 
 
-def stage_of(asked: Iterable[Case], candidate: Published, pools: Pools) -> Stage:
+def judge_stage(asked: Iterable[Case], candidate: Published, pools: Pools) -> Stage:
     """Judge every case on as many ranks as it needs.
 
     Cases that can show a listed fault are left out after it was seen often enough. A fault that is
@@ -116,14 +116,18 @@ def _judge_on_ranks(
             if bug is None or candidate.supports(case) is not None:
                 yield Job(case, named)
             else:
-                stage.add(unsupported(case, named.name, f"{bug.key}, listed: seen often enough"))
+                stage.add(
+                    unsupported_comparison(
+                        case, named.name, f"{bug.key}, listed: seen often enough"
+                    )
+                )
 
     for comparison in pools.of(ranks).judge(jobs()):
-        judged = excuse_rounding(recognised(comparison), pools)
+        judged = excuse_rounding(mark_known(comparison), pools)
         stage.add(judged)
         if judged.fault is None:
             continue
-        bug = listed(judged)
+        bug = listed_bug(judged)
         faults[bug] += 1
         if faults[bug] < (MOST_HANGS if judged.fault.kind is Kind.HUNG else MOST_FAULTS):
             continue
@@ -143,11 +147,11 @@ def excuse_rounding(comparison: Comparison, pools: Pools) -> Comparison:
     alone = Job.again(comparison, replace(comparison.case, sp=1))
     at_sp_1 = pools.of(alone.case.ranks).judge_one(alone)
     if at_sp_1.called == "low-precision":
-        return unsupported(comparison.case, comparison.candidate, WRONG_ALONE)
+        return unsupported_comparison(comparison.case, comparison.candidate, WRONG_ALONE)
     return comparison
 
 
-def name_of(comparison: Comparison) -> str:
+def failure_name(comparison: Comparison) -> str:
     """Return the name of a failure, or its verdict if it has no name."""
     return comparison.called or comparison.verdict.name
 

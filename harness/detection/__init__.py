@@ -14,9 +14,9 @@
 4. Trials do not depend on each other, so an engine can run them on several pools of ranks.
 """
 
-from harness.detection.score import Score, Trier, measure, score
+from harness.detection.score import Score, Trier, score, score_here
 from harness.detection.table import show
 from harness.detection.trial import Trial
-from harness.detection.watch import Watch
+from harness.detection.watch import TrialProgress
 
-__all__ = ["Score", "Trial", "Trier", "Watch", "measure", "score", "show"]
+__all__ = ["Score", "Trial", "TrialProgress", "Trier", "score", "score_here", "show"]

@@ -12,7 +12,7 @@ from harness.case import Case
 from harness.compare import Comparison
 from harness.detection.trial import Trial, try_benign, try_mutant
 from harness.engine.engine import Engine, ThisProcess, run_all
-from harness.failure.smallest import smallest
+from harness.failure.smallest import shrink_and_confirm
 from harness.judge import Session
 
 # At least this share of the killed mutants must be named right.
@@ -113,10 +113,10 @@ class Trier:
 
     def _shrink(self, failure: Comparison) -> Comparison:
         before = self.cases[: self.cases.index(failure.case)]
-        return smallest(failure, self.session, before).smallest
+        return shrink_and_confirm(failure, self.session, before).smallest
 
 
-def measure(
+def score_here(
     mutants: Sequence[Mutant],
     variants: Sequence[Benign],
     trier: Trier,

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.campaign.table import say, titled
+from harness.campaign.table import empty_table, print_plain
 from harness.detection.score import Score
 from harness.detection.trial import Trial
 
@@ -15,14 +15,16 @@ def show(score: Score, console: Console) -> None:
         console.print(_mutant_table(score.mutants))
     if score.benign:
         console.print(_benign_table(score.benign))
-    say(console, _score_line(score))
+    print_plain(console, _score_line(score))
     for trial in score.survivors:
-        say(console, f"mutants.{trial.key} survives {trial.cases} cases: {trial.sentence}")
+        print_plain(console, f"mutants.{trial.key} survives {trial.cases} cases: {trial.sentence}")
     if score.hidden:
         keys = ", ".join(trial.key for trial in score.hidden)
-        say(console, f"wrong at sp 1 too: {keys}")
+        print_plain(console, f"wrong at sp 1 too: {keys}")
     for trial in score.flagged:
-        say(console, f"\nbenign.{trial.key} was flagged: {trial.sentence}\n{trial.explanation}")
+        print_plain(
+            console, f"\nbenign.{trial.key} was flagged: {trial.sentence}\n{trial.explanation}"
+        )
 
 
 def _score_line(score: Score) -> str:
@@ -42,7 +44,7 @@ def _score_line(score: Score) -> str:
 
 
 def _mutant_table(trials: list[Trial]) -> Table:
-    table = titled("mutants")
+    table = empty_table("mutants")
     table.add_column("mutant", no_wrap=True)
     for name in ("case", "s"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -63,7 +65,7 @@ def _mutant_table(trials: list[Trial]) -> Table:
 
 
 def _benign_table(trials: list[Trial]) -> Table:
-    table = titled("benign variants")
+    table = empty_table("benign variants")
     table.add_column("variant", no_wrap=True)
     for name in ("case", "s"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -12,9 +12,9 @@ from harness.candidates.bank import Benign, Mutant
 from harness.candidates.required import only_required
 from harness.case import Case
 from harness.compare import Comparison
-from harness.failure.shrink import worth_shrinking
+from harness.failure.shrink import can_shrink
 from harness.generation.situations.needs import lacking
-from harness.judge import Job, Session, diagnosed
+from harness.judge import Job, Session, add_diagnosis
 from harness.report import explain
 
 # The step that mutants and benign variants are made of.
@@ -88,7 +88,7 @@ def try_mutant(
             **trial,
         )
     seconds = _seconds_since(started)
-    small = diagnosed(shrink(first) if shrink else first, session)
+    small = add_diagnosis(shrink(first) if shrink else first, session)
     return Trial(
         cases=verdicts.total(),
         seconds=seconds,
@@ -114,7 +114,7 @@ def _first_own_failure(
         left.pop(0)
         verdicts[comparison.verdict.name] += 1
         # Ranks that cannot start fail with every candidate, and so find no bug.
-        if worth_shrinking(comparison):
+        if can_shrink(comparison):
             break
     else:
         return None

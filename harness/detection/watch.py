@@ -3,11 +3,11 @@
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from harness.campaign.table import say
+from harness.campaign.table import print_plain
 from harness.detection.trial import Trial
 
 
-class Watch(Progress):
+class TrialProgress(Progress):
     """A progress line; call it with each trial that is done."""
 
     def __init__(self, console: Console, total: int) -> None:
@@ -24,5 +24,5 @@ class Watch(Progress):
     def __call__(self, trial: Trial) -> None:
         outcome = f"{trial.verdict} at case {trial.cases}, {trial.named}" if trial.failed else "-"
         if not self.console.is_terminal:
-            say(self.console, f"{trial.key}: {outcome}, {trial.seconds:.1f} s")
+            print_plain(self.console, f"{trial.key}: {outcome}, {trial.seconds:.1f} s")
         self.update(self._trying, advance=1, description=trial.key)

@@ -35,19 +35,19 @@ Reasons:
 5. No module here knows a candidate. Experiments run through a function that the caller passes.
 """
 
-from harness.diagnosis.diagnose import OF_SHARES, diagnose, read
+from harness.diagnosis.diagnose import EXPLAINED_BY_SHARES, diagnose, read_weights
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.naming import name_divergence, name_fault
-from harness.diagnosis.picture import with_what_gradients_tell
+from harness.diagnosis.picture import with_reading
 from harness.diagnosis.shares import with_shares
 
 __all__ = [
-    "OF_SHARES",
+    "EXPLAINED_BY_SHARES",
     "Evidence",
     "diagnose",
     "name_divergence",
     "name_fault",
-    "read",
+    "read_weights",
+    "with_reading",
     "with_shares",
-    "with_what_gradients_tell",
 ]

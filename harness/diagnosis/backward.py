@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from harness.case import Case
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.forward import QKV, Forward, Pass, plain_passes
-from harness.diagnosis.readout import unlike
+from harness.diagnosis.readout import differing_gradients
 from harness.trace.trace import Values
 
 # Which of queries, keys and values a change applies to, by how the text calls them.
@@ -73,7 +73,7 @@ def _predicts(
     plain: Forward, evidence: Evidence, which: tuple[bool, ...], factor_N1: Tensor
 ) -> bool:
     predicted = _gradients(plain, evidence, which, factor_N1)
-    return not unlike(predicted, evidence.got, evidence.case.dtype)
+    return not differing_gradients(predicted, evidence.got, evidence.case.dtype)
 
 
 def _gradients(

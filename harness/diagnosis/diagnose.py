@@ -39,7 +39,7 @@ CASES_PER_HEADS = 4
 # Names that give no cause.
 WITHOUT_CAUSE = ("unclassified", "low-precision")
 # Names that the ranks' shares of gradients may explain.
-OF_SHARES = ("gradient-partial", "gradient-missing")
+EXPLAINED_BY_SHARES = ("gradient-partial", "gradient-missing")
 # Names that fit many other bugs as well: a more specific name is preferred.
 GENERAL = (
     *WITHOUT_CAUSE,
@@ -173,9 +173,9 @@ def conclude(
         looks = name_forward(unexplained, right, len(wrong), run_decisive_case)
         excluded = "" if looks else describe_excluded(unexplained)
     looks = looks or _choose_common(looks_by_case, right)
-    if looks and looks[0].name in OF_SHARES:
+    if looks and looks[0].name in EXPLAINED_BY_SHARES:
         # If all gradients follow from some weights, the looks describe these already.
-        stray = [e for e in required if not e.comparison.misfits and not read(e)]
+        stray = [e for e in required if not e.comparison.misfits and not read_weights(e)]
         description = describe_backward(stray) or describe_shares(stray)
         if description:
             looks = (replace(looks[0], why=f"{description}; {looks[0].why}"),)
@@ -219,11 +219,11 @@ def _looks_of_case(evidence: Evidence) -> list[Look]:
     misfits, wrong = evidence.comparison.misfits, evidence.wrong_keys
     if misfits or "nll" in wrong or not wrong:
         return roots(evidence) or [Look("unclassified", "nothing that must be shown is wrong")]
-    reading = read(evidence)
+    reading = read_weights(evidence)
     return (reading and looks_of_loss(evidence, reading)) or roots(evidence)
 
 
-def read(evidence: Evidence) -> Reading | None:
+def read_weights(evidence: Evidence) -> Reading | None:
     """Return the weights and labels from which all gradients follow; None if there are none."""
     forward = Forward(evidence.case, plain_passes(evidence.case, evidence.owner_n))
     reading = read_loss(forward, evidence.got, evidence.labels_n)

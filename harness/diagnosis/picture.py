@@ -12,7 +12,7 @@ from harness.trace.trace import Values
 DIGITS = 6
 
 
-def with_what_gradients_tell(picture: Picture, evidence: Evidence, reading: Reading) -> Picture:
+def with_reading(picture: Picture, evidence: Evidence, reading: Reading) -> Picture:
     """Add the label and the weight of each token, as a reading of the gradients has them.
 
     A picture that has either from the candidate itself is returned as it is.

@@ -47,7 +47,9 @@ def least_size(dtype: Dtype) -> float:
     return float(CLEAN[dtype] ** 0.5)
 
 
-def unlike(predicted: Mapping[str, Values], got: Trace, dtype: Dtype) -> tuple[str, ...]:
+def differing_gradients(
+    predicted: Mapping[str, Values], got: Trace, dtype: Dtype
+) -> tuple[str, ...]:
     """Return the keys whose gradients differ from the predicted ones."""
     least = least_size(dtype) * max(float(np.abs(x).max()) for x in predicted.values())
     return tuple(
@@ -70,7 +72,7 @@ def read_loss(forward: Forward, got: Trace, label_n: Tokens) -> Reading | None:
     of_head_VD = torch.from_numpy(head.values.astype(np.float64))
     of_logits_nV = torch.linalg.lstsq(x_nD.mT, of_head_VD.mT).solution
     weight_n, found_n, has_labels = _weights_and_labels(forward, of_logits_nV, label_n)
-    unexplained = unlike(forward.gradients(of_logits_nV), got, forward.case.dtype)
+    unexplained = differing_gradients(forward.gradients(of_logits_nV), got, forward.case.dtype)
     return Reading(weight_n, found_n, has_labels, unexplained)
 
 

@@ -17,7 +17,7 @@ from harness.engine.lot import Part
 from harness.engine.no_ranks import NoRanks
 from harness.importing import SAFE_PATH
 from harness.ranks.descendants import signal_when_orphaned
-from harness.unexpected import told_in_full
+from harness.unexpected import describe_unexpected
 from harness.untrusted import BadInput
 
 # A worker may send (REFUSED or NO_RANKS, text, summary) instead of a record.
@@ -34,7 +34,7 @@ def failure_reply(error: Exception) -> tuple[str, str, str]:
         return REFUSED, str(error), ""
     if isinstance(error, NoRanks):
         return NO_RANKS, str(error), error.summary
-    return NO_RANKS, f"harness: {told_in_full(error)}", f"{type(error).__name__}: {error}"
+    return NO_RANKS, f"harness: {describe_unexpected(error)}", f"{type(error).__name__}: {error}"
 
 
 def raise_failure(kind: str, text: str, summary: str) -> NoReturn:

@@ -45,10 +45,10 @@ def name_stale_state(
     alone = judge_on_fresh_ranks(Job.again(comparison), session, ranks=comparison.ranks)
     if mark_of(alone).same_kind(mark_of(comparison)):
         return comparison
-    return comparison.rooted("stale-state", unless_they_ran(history))
+    return comparison.rooted("stale-state", describe_history(history))
 
 
-def confirmed(
+def confirm(
     small: Case, failure: Comparison, session: Session, before: Sequence[Case] = ()
 ) -> Comparison | None:
     """Judge a smaller case on fresh ranks; return None unless it fails in the same way."""
@@ -86,12 +86,12 @@ def find_outside_cause(
     for history in _suspected_histories(earlier):
         again = judge_on_fresh_ranks(job, session, history)
         if mark_of(again).same_kind(mark_of(failure)):
-            return again.rooted("stale-state", unless_they_ran(again.before))
+            return again.rooted("stale-state", describe_history(again.before))
     why = "on fresh ranks it passes, also after what ran before it"
     return failure.rooted("not-repeatable", why)
 
 
-def unless_they_ran(before: Sequence[Case]) -> str:
+def describe_history(before: Sequence[Case]) -> str:
     """Return the sentence that a failure needs these cases before it."""
     cases = "another case" if len(before) == 1 else f"{len(before)} others"
     return f"it passes unless its ranks ran {cases} before it"

@@ -9,14 +9,14 @@ from msgspec import to_builtins
 from harness.case import Case
 from harness.compare import Comparison
 from harness.failure.bundle import Bundle
-from harness.failure.bundle.keep import keep
+from harness.failure.bundle.keep import keep_bundle
 from harness.failure.confirm import name_stale_state, run_history
 from harness.failure.same_numbers import find_same_numbers
-from harness.failure.shrink import worth_shrinking
+from harness.failure.shrink import can_shrink
 from harness.failure.signature import Mark, mark_of
-from harness.failure.smallest import fewest_layers, smallest
-from harness.judge import Job, Session, diagnosed
-from harness.judge.known import recognised
+from harness.failure.smallest import fewest_layers, shrink_and_confirm
+from harness.judge import Job, Session, add_diagnosis
+from harness.judge.known import mark_known
 from harness.report import comparison_record, explain
 
 
@@ -41,12 +41,12 @@ class Shown:
 
     @property
     def verdict(self) -> str:
-        return recognised(self.comparison).verdict.name
+        return mark_known(self.comparison).verdict.name
 
     @property
     def failed(self) -> bool:
         """Whether its case failed, so that it can be shrunk and diagnosed."""
-        return worth_shrinking(self.comparison)
+        return can_shrink(self.comparison)
 
     def beside(self, bundle: Bundle, device: str) -> None:
         """Add whether it is the failure in a bundle."""
@@ -67,7 +67,7 @@ class Shown:
 
     def diagnose(self, session: Session) -> None:
         """Name the failure by experiments on other cases."""
-        self.comparison = diagnosed(self.comparison, session)
+        self.comparison = add_diagnosis(self.comparison, session)
 
     def compare_with_known(self, session: Session) -> None:
         """Add the mutants that give the same wrong numbers, and how many were compared."""
@@ -85,7 +85,7 @@ class Shown:
 
     def shrink(self, session: Session) -> None:
         """Replace the comparison with that of its smallest case."""
-        was, shrunk = self.comparison.case, smallest(self.comparison, session)
+        was, shrunk = self.comparison.case, shrink_and_confirm(self.comparison, session)
         self.comparison = shrunk.smallest
         end = "" if shrunk.finished else "; time ran out before everything was tried"
         self._add(
@@ -97,7 +97,7 @@ class Shown:
 
     def keep(self, session: Session, campaign: dict[str, Any] | None = None) -> None:
         """Write its bundle, and add the path."""
-        place = keep(self.comparison, session.pool, campaign=campaign)
+        place = keep_bundle(self.comparison, session.pool, campaign=campaign)
         self._add("bundle", "bundle", place, place)
 
     def _add(self, name: str, head: str, line: str, value: object) -> None:
@@ -105,13 +105,13 @@ class Shown:
         self.fields[name] = value
 
     def text(self) -> str:
-        return "\n".join([explain(recognised(self.comparison)), *self.lines])
+        return "\n".join([explain(mark_known(self.comparison)), *self.lines])
 
     def record(self) -> dict[str, Any]:
-        return {**comparison_record(recognised(self.comparison)), **self.fields}
+        return {**comparison_record(mark_known(self.comparison)), **self.fields}
 
 
-def look(job: Job, session: Session, before: Sequence[Case] = (), ranks: int = 0) -> Shown:
+def replay(job: Job, session: Session, before: Sequence[Case] = (), ranks: int = 0) -> Shown:
     """Run the cases before it, then trace the job on everything that its candidate emits.
 
     `ranks` is how many ranks were asked for, or 0 if that is as many as the cases need.

@@ -12,7 +12,7 @@ from harness.candidates.required import only_required
 from harness.compare import Comparison, Verdict
 from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.experiments import neighbours
-from harness.diagnosis.readout import unlike
+from harness.diagnosis.readout import differing_gradients
 from harness.judge import Session
 from harness.judge.diagnosed import Asked
 
@@ -80,4 +80,4 @@ def _is_same(one: Evidence, other: Evidence | None) -> bool:
     if not one.alike(one.losses_n[targets], other.losses_n[targets]).all():
         return False
     kept_values = {key: kept[key].values for key in keys}
-    return not unlike(kept_values, given, one.case.dtype)
+    return not differing_gradients(kept_values, given, one.case.dtype)

@@ -21,7 +21,7 @@ from harness.candidates.published.library import Step
 from harness.case import Case, parse
 from harness.importing import without_a_search_for_garbage
 from harness.ranks.descendants import bury_all_below
-from harness.ranks.host import environments
+from harness.ranks.host import rank_environments
 from harness.ranks.messages import Order
 from harness.ranks.placement import PLACEMENT, Placement
 from harness.trace import Fault, Fragment, Trace, assemble
@@ -94,12 +94,12 @@ class Scripted:
         from torch import distributed as dist
 
         from harness.ranks.mesh import Meshes
-        from harness.ranks.placement import settle
+        from harness.ranks.placement import join_ranks
 
         with (folder / f"hung.{index}").open("w") as stack:
             # This ends the rank even if it waits in a collective.
             faulthandler.dump_traceback_later(self.deadline, exit=True, file=stack)
-            device = settle(int(os.environ["LOCAL_RANK"]))
+            device = join_ranks(int(os.environ["LOCAL_RANK"]))
             meshes = Meshes(index, device)
             for case in map(parse, self.cases):
                 meshes.build(case.dp, case.sp)
@@ -149,7 +149,7 @@ def _run_ranks(order: Order, script: str, folder: Path) -> None:
             SignalException,
             start_processes,
         )
-    by_rank = dict(enumerate(environments(order, folder)))
+    by_rank = dict(enumerate(rank_environments(order, folder)))
     # A fork cannot start a device's driver again, and this process may have started it.
     on_cpu = Placement.read(order.environment[PLACEMENT]).on_cpu
     # Python drops an exception that a signal handler raises in a callback of `os.fork`.

@@ -35,7 +35,7 @@ class Shrunk:
     finished: bool
 
 
-def worth_shrinking(comparison: Comparison) -> bool:
+def can_shrink(comparison: Comparison) -> bool:
     """Return whether the case can be why it failed; it cannot if the ranks did not even start."""
     fault = comparison.fault
     starts = fault is None or fault.kind not in (Kind.START, Kind.LAUNCHER)

@@ -15,7 +15,7 @@ from itertools import product
 
 from harness.case import Case, InvalidCase, Row
 from harness.compare import Comparison
-from harness.failure.confirm import judge_on_fresh_ranks, unless_they_ran
+from harness.failure.confirm import describe_history, judge_on_fresh_ranks
 from harness.failure.shrink import Shrunk
 from harness.failure.shrink_passes import PLAIN_OPTIONS, Change
 from harness.failure.signature import mark_of
@@ -50,7 +50,7 @@ def shrink_with_history(failure: Comparison, session: Session, seconds: float) -
     if len(small.before) == 1:
         small = _simplify(_smallest_pair(small, judge), judge)
     finished = time.monotonic() <= until
-    why = unless_they_ran(small.before)
+    why = describe_history(small.before)
     if not finished and len(small.before) > 1:
         why += "; fewer may do, but there was no time to try all of them"
     named = small.named(replace(failure.seen[0], why=why), *failure.seen[1:])

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from harness.anomalies import OF_RUNS
+from harness.anomalies import RUN_DEPENDENT
 from harness.compare import Comparison
 
 
@@ -44,5 +44,5 @@ def mark_of(comparison: Comparison) -> Mark:
     elif comparison.misfits:
         where = f"{comparison.misfits[0].key}, {comparison.misfits[0].kind}"
     names = [look.name for look in comparison.seen if not look.larger]
-    of_tensors = [name for name in names if name not in OF_RUNS]
+    of_tensors = [name for name in names if name not in RUN_DEPENDENT]
     return Mark(comparison.verdict.name, where, next(iter(of_tensors or names), ""))

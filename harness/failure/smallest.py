@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from harness.case import Case
 from harness.compare import Comparison
-from harness.failure.confirm import confirmed, find_outside_cause, judge_on_fresh_ranks
+from harness.failure.confirm import confirm, find_outside_cause, judge_on_fresh_ranks
 from harness.failure.shrink import SHRINK_SECONDS, Shrunk, shrink
 from harness.failure.shrink_history import shrink_with_history
 from harness.failure.signature import mark_of
 from harness.judge import Job, Session
 
 
-def smallest(
+def shrink_and_confirm(
     failure: Comparison,
     session: Session,
     earlier: Sequence[Case] | None = None,
@@ -33,7 +33,7 @@ def smallest(
     else:
         left = until - time.monotonic()
         shrunk = shrink(failure, _judge_like(failure, session), seconds=left)
-        small = confirmed(shrunk.smallest.case, failure, session, failure.before)
+        small = confirm(shrunk.smallest.case, failure, session, failure.before)
         shrunk = replace(shrunk, smallest=failure if small is None else small)
     if shrunk.smallest.case == failure.case:
         return shrunk
@@ -46,7 +46,7 @@ def fewest_layers(failure: Comparison, session: Session) -> Comparison:
     for layers in range(1, failure.case.layers):
         case = replace(failure.case, layers=layers)
         if mark_of(judge(case)).same_kind(mark):
-            small = confirmed(case, failure, session, failure.before)
+            small = confirm(case, failure, session, failure.before)
             if small is not None:
                 return small
     return failure

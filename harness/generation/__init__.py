@@ -13,8 +13,8 @@ Reasons:
 3. Large cases are slow. So a case beyond the usual sizes has only one or two large things.
 """
 
-from harness.generation.beyond import beyond
-from harness.generation.drawing import drawn, generate
+from harness.generation.beyond import draw_beyond
+from harness.generation.drawing import draw_cases, draw_list
 from harness.generation.strategies import cases, steer
 
-__all__ = ["beyond", "cases", "drawn", "generate", "steer"]
+__all__ = ["cases", "draw_beyond", "draw_cases", "draw_list", "steer"]

@@ -13,7 +13,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from harness.case import Case, InvalidCase
-from harness.generation.drawing import drawn
+from harness.generation.drawing import draw_cases
 from harness.generation.strategies import cases, rows, with_stated
 from harness.plan import plan
 
@@ -137,7 +137,7 @@ def _steps(case: Case, steps: int) -> Fields:
 _COMBINABLE = (long_rows, many_rows, in_between, wide_heads(64), many_layers, several_steps)
 
 
-def beyond(
+def draw_beyond(
     seed: int,
     first: int,
     *,
@@ -173,7 +173,7 @@ def beyond(
         (two_at_once, sps, dps),
     ]
     streams = [
-        drawn(
+        draw_cases(
             _large_cases(enlarge, tuple(stated), sps=kind_sps, dps=kind_dps, **ranks, **usual),
             seed + number,
         )

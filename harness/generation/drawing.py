@@ -19,7 +19,7 @@ BYTES = 1 << 12
 PATIENCE = 200
 
 
-def drawn(strategy: SearchStrategy[Case], seed: int) -> Iterator[Case]:
+def draw_cases(strategy: SearchStrategy[Case], seed: int) -> Iterator[Case]:
     """Yield the distinct cases of a seed, as many as there are.
 
     Drawing needs no rank. Hypothesis reads each case from random bytes, and from nothing else:
@@ -39,9 +39,9 @@ def drawn(strategy: SearchStrategy[Case], seed: int) -> Iterator[Case]:
             yield rarest
 
 
-def generate(strategy: SearchStrategy[Case], count: int, seed: int) -> list[Case]:
+def draw_list(strategy: SearchStrategy[Case], count: int, seed: int) -> list[Case]:
     """Return the first `count` cases of a seed; fewer only if the strategy has no more."""
-    return list(islice(drawn(strategy, seed), count))
+    return list(islice(draw_cases(strategy, seed), count))
 
 
 def _rarity(case: Case, met: Counter[str]) -> float:

@@ -22,7 +22,7 @@ Terms:
    training in fp64 (`recorded.py`).
 """
 
-from harness.golden.contents import Golden, as_files, examine, only_vectors
+from harness.golden.contents import Golden, examine, read_vectors, store_files
 from harness.golden.damage import BadGolden
 from harness.golden.store import Store
 from harness.golden.vector import Vector
@@ -32,7 +32,7 @@ __all__ = [
     "Golden",
     "Store",
     "Vector",
-    "as_files",
     "examine",
-    "only_vectors",
+    "read_vectors",
+    "store_files",
 ]

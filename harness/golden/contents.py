@@ -54,7 +54,7 @@ def examine(files: Files) -> tuple[dict[str, Golden], list[Damage]]:
     return goldens, damages
 
 
-def only_vectors(files: Files) -> dict[str, Vector]:
+def read_vectors(files: Files) -> dict[str, Vector]:
     """Return the vectors of a store that has no manifest yet; raise `BadGolden` if it has more."""
     vectors = {}
     for file, text in files.items():
@@ -70,7 +70,7 @@ def only_vectors(files: Files) -> dict[str, Vector]:
     return vectors
 
 
-def as_files(goldens: dict[str, Golden]) -> dict[str, bytes]:
+def store_files(goldens: dict[str, Golden]) -> dict[str, bytes]:
     """Return all files of a store with these goldens."""
     files: dict[str, bytes] = {}
     listed = {}
@@ -82,7 +82,7 @@ def as_files(goldens: dict[str, Golden]) -> dict[str, bytes]:
     return {**files, FILE: manifest_text(listed)}
 
 
-def unless_changed(before: Files, goldens: dict[str, Golden]) -> Callable[[Files], Files]:
+def require_unchanged(before: Files, goldens: dict[str, Golden]) -> Callable[[Files], Files]:
     """Return a function for `Store.change` that writes these goldens.
 
     It raises `BadGolden` if the files of the store are no longer the ones they were made from.
@@ -91,7 +91,7 @@ def unless_changed(before: Files, goldens: dict[str, Golden]) -> Callable[[Files
     def replace_files(now: Files) -> Files:
         if now != before:
             raise BadGolden("somebody else has changed the store meanwhile; run it again")
-        return as_files(goldens)
+        return store_files(goldens)
 
     return replace_files
 

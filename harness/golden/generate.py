@@ -60,7 +60,7 @@ def remake(
     """
     remade = Remade()
     for name, golden in goldens.items():
-        moved = remade.drifts[name] = drifted(golden, own.get(name))
+        moved = remade.drifts[name] = measure_drift(golden, own.get(name))
         may_change = moved.change is Change.DRIFT or bool(reason)
         remade.goldens[name] = golden
         if accept and may_change and moved.change is not Change.NONE:
@@ -69,7 +69,7 @@ def remake(
     return remade
 
 
-def drifted(golden: Golden, anew: Golden | None = None) -> Drift:
+def measure_drift(golden: Golden, anew: Golden | None = None) -> Drift:
     """Return how far a golden is from one made again, or from plain training computed now."""
     now = anew.stored.trace if anew else compute(golden.vector.case)
     return drift(golden.stored.trace, now)
@@ -80,10 +80,10 @@ def compute(case: Case) -> Trace:
     return reference(case, torch.float64)
 
 
-def unconfirmed(goldens: Mapping[str, Golden]) -> Iterator[tuple[str, str]]:
+def find_unconfirmed(goldens: Mapping[str, Golden]) -> Iterator[tuple[str, str]]:
     """Yield the name of each golden that a reference does not confirm, and how they differ."""
     for name, golden in goldens.items():
-        moved = drifted(golden)
+        moved = measure_drift(golden)
         if moved.change is Change.SEMANTIC:
             yield name, f"the padded reference differs: {moved}"
             continue

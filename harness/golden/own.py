@@ -39,7 +39,7 @@ def is_own(golden: Golden) -> bool:
     return bool(candidate_of(golden)) and against_of(golden) == ITSELF and is_exact
 
 
-def adopted(goldens: Mapping[str, Golden], candidate: str) -> dict[str, Golden]:
+def with_candidate(goldens: Mapping[str, Golden], candidate: str) -> dict[str, Golden]:
     """Return the goldens as goldens of another candidate, with their numbers unchanged."""
     return {
         name: replace(
@@ -64,7 +64,7 @@ def make(
     return Golden(vector, stored, Listed("", "", commit, reason))
 
 
-def unconfirmed(goldens: Mapping[str, Golden], session: Session) -> Iterator[tuple[str, str]]:
+def find_unconfirmed(goldens: Mapping[str, Golden], session: Session) -> Iterator[tuple[str, str]]:
     """Yield the name of each golden that its candidate's step at sp 1 does not confirm, and why.
 
     A step that gives no numbers at sp 1 does not confirm it either.

@@ -69,7 +69,7 @@ def record(
     return recorded, left_out
 
 
-def compared(
+def compare_recorded(
     goldens: Mapping[str, Golden], made: Mapping[str, str], session: Session
 ) -> Iterator[tuple[str, Change, str, Comparison]]:
     """Run the candidate on each golden again; yield its name, the change, why, and the comparison.

@@ -8,13 +8,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from harness.against import AGAINST_ITSELF, ITSELF
-from harness.campaign.table import say
+from harness.campaign.table import print_plain
 from harness.compare import Change, Comparison, Drift
 from harness.golden.contents import Golden
 from harness.golden.own import candidate_of
-from harness.golden.verify import Verified
+from harness.golden.verify import GoldenResults
 from harness.report import explain
-from harness.uncompared import told_of
+from harness.uncompared import describe_uncompared
 
 
 def show_goldens(goldens: Mapping[str, Golden], console: Console) -> None:
@@ -34,14 +34,14 @@ def show_drifts(
     """Print the goldens that moved, and how many were written or must be accepted first."""
     for name, moved in drifts.items():
         if moved.change is not Change.NONE:
-            say(console, f"{name}: {moved}")
+            print_plain(console, f"{name}: {moved}")
     same = sum(1 for moved in drifts.values() if moved.change is Change.NONE)
     if drifts:
-        say(console, f"{same} of {len(drifts)} goldens come out the same in every bit")
+        print_plain(console, f"{same} of {len(drifts)} goldens come out the same in every bit")
     if written:
-        say(console, f"{len(written)} goldens written")
+        print_plain(console, f"{len(written)} goldens written")
     if refused:
-        say(
+        print_plain(
             console,
             f"{len(refused)} goldens would change their meaning; nothing is written. If that is "
             "meant, run `golden generate --accept --reason TEXT`",
@@ -52,48 +52,56 @@ def show_compared(seen: Sequence[tuple[str, Change, str, Comparison]], console: 
     """Print what changed in recorded goldens."""
     for name, change, why, comparison in seen:
         if change is Change.SEMANTIC:
-            say(console, f"{name}: {change}\n{explain(comparison)}\n")
+            print_plain(console, f"{name}: {change}\n{explain(comparison)}\n")
         elif change is not Change.NONE:
-            say(console, f"{name}: {change}: {why}")
+            print_plain(console, f"{name}: {change}: {why}")
     counts = Counter(change for _, change, _, _ in seen)
-    say(console, "; ".join(f"{change}: {counts[change]} of {len(seen)}" for change in Change))
+    print_plain(
+        console, "; ".join(f"{change}: {counts[change]} of {len(seen)}" for change in Change)
+    )
     if counts[Change.CHANGED]:
-        say(
+        print_plain(
             console,
             "The candidate changed, or a library that it uses; if that is meant, record it "
             "again with `golden generate --out DIR`",
         )
 
 
-def show_verified(verified: Verified, doubted: Mapping[str, str], console: Console) -> None:
+def show_verified(verified: GoldenResults, doubted: Mapping[str, str], console: Console) -> None:
     """Print the failures of candidates, and the totals of all runs."""
     for name, why in doubted.items():
-        say(console, f"{name}: {why}; see `golden diff`")
+        print_plain(console, f"{name}: {why}; see `golden diff`")
     for name, failure in verified.failures.items():
-        say(console, f"golden {name}\n{failure['explanation']}\n")
+        print_plain(console, f"golden {name}\n{failure['explanation']}\n")
     for verdict, reasons in (("KNOWN", verified.listed), ("UNSUPPORTED", verified.refused)):
         for reason, count in sorted(reasons.items()):
-            say(console, f"{verdict}: {count} x {reason}")
+            print_plain(console, f"{verdict}: {count} x {reason}")
     if verified.against[ITSELF]:
-        say(console, f"{verified.against[ITSELF]} runs are {AGAINST_ITSELF}")
+        print_plain(console, f"{verified.against[ITSELF]} runs are {AGAINST_ITSELF}")
     for name, keys in verified.uncompared.items():
-        say(console, f"{name}: {told_of([*keys], itself=verified.against[ITSELF] > 0)}")
+        print_plain(
+            console, f"{name}: {describe_uncompared([*keys], itself=verified.against[ITSELF] > 0)}"
+        )
     counts = ", ".join(
         f"{count} {verdict}" for verdict, count in sorted(verified.verdicts.items())
     )
-    say(
+    print_plain(
         console,
         f"{verified.goldens} goldens, {sum(verified.verdicts.values())} runs: {counts or 'none'}; "
         f"{verified.elements:,} elements examined; {verified.seconds:.0f} s",
     )
     if doubted:
-        say(console, f"DIVERGED: {len(doubted)} of {verified.goldens} goldens, as is said above")
+        print_plain(
+            console, f"DIVERGED: {len(doubted)} of {verified.goldens} goldens, as is said above"
+        )
     show_together(verified, console)
 
 
-def show_together(verified: Verified, console: Console) -> None:
+def show_together(verified: GoldenResults, console: Console) -> None:
     """Print what only all runs together show: tensors that lean, and what was not examined."""
     for lean in verified.leans:
-        say(console, f"DIVERGED: off by the same in every run, and too little for one: {lean}")
+        print_plain(
+            console, f"DIVERGED: off by the same in every run, and too little for one: {lean}"
+        )
     if verified.unexamined:
-        say(console, f"FAULT: {'; '.join(verified.unexamined)}")
+        print_plain(console, f"FAULT: {'; '.join(verified.unexamined)}")

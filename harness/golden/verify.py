@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from harness.against import ITSELF, PLAIN, Against
 from harness.campaign.bias import Leanings
-from harness.campaign.counts import together
+from harness.campaign.counts import add_by_name
 from harness.campaign.coverage import Coverage
 from harness.candidates import Named, locate
 from harness.case import Case, Dtype
@@ -16,7 +16,7 @@ from harness.compare import Comparison, Verdict
 from harness.golden.contents import Golden
 from harness.golden.own import candidate_of, is_own
 from harness.judge import Job, Session
-from harness.judge.known import recognised
+from harness.judge.known import mark_known
 from harness.report.record import comparison_record
 
 
@@ -27,7 +27,7 @@ class GoldenJob(NamedTuple):
     job: Job
 
 
-def jobs(
+def golden_jobs(
     goldens: Mapping[str, Golden],
     candidates: Sequence[Named],
     sps: Sequence[int],
@@ -58,12 +58,12 @@ def jobs(
                 yield GoldenJob(name, job)
 
 
-def verify(asked: Sequence[GoldenJob], goldens: int, session: Session) -> "Verified":
+def verify(asked: Sequence[GoldenJob], goldens: int, session: Session) -> "GoldenResults":
     """Judge all jobs; then run the failures again, fully traced, to name what is wrong.
 
     Once a golden has a failure that is not listed, only candidates with listed bugs are traced.
     """
-    verified = Verified(goldens=goldens)
+    verified = GoldenResults(goldens=goldens)
     failing = []
     for _, job in asked:
         verified.ask(job.candidate.name, job.case)
@@ -77,7 +77,7 @@ def verify(asked: Sequence[GoldenJob], goldens: int, session: Session) -> "Verif
     for name, failure in failing:
         may_be_listed = locate(failure.candidate).environment is not None
         if may_be_listed or name not in verified.failures:
-            verified.add(name, recognised(_look_closer(failure, session)))
+            verified.add(name, mark_known(_look_closer(failure, session)))
         else:
             verified.add(name, failure)
     return verified
@@ -92,7 +92,7 @@ def _look_closer(failure: Comparison, session: Session) -> Comparison:
 
 
 @dataclass(kw_only=True)
-class Verified:
+class GoldenResults:
     """The results of runs that were compared with goldens; results of several parts add up."""
 
     goldens: int
@@ -118,7 +118,7 @@ class Verified:
     seconds: float = 0.0
 
     @classmethod
-    def of(cls, runs: Mapping[str, Comparison]) -> "Verified":
+    def of(cls, runs: Mapping[str, Comparison]) -> "GoldenResults":
         """Return the result of one run of each recorded golden, by the golden's name."""
         verified = cls(goldens=len(runs), shared=True)
         for name, run in runs.items():
@@ -148,21 +148,21 @@ class Verified:
         if comparison.verdict.failed:
             self.failures.setdefault(name, comparison_record(comparison))
 
-    def __add__(self, other: "Verified") -> "Verified":
+    def __add__(self, other: "GoldenResults") -> "GoldenResults":
         """Return the result of two parts of the goldens together."""
         keys = {
             name: self.uncompared.get(name, {}) | other.uncompared.get(name, {})
             for name in (*self.uncompared, *other.uncompared)
         }
-        return Verified(
+        return GoldenResults(
             goldens=self.goldens + other.goldens,
             verdicts=self.verdicts + other.verdicts,
             against=self.against + other.against,
             failures=self.failures | other.failures,
             listed=self.listed + other.listed,
             refused=self.refused + other.refused,
-            coverage=together(self.coverage, other.coverage),
-            leanings=together(self.leanings, other.leanings),
+            coverage=add_by_name(self.coverage, other.coverage),
+            leanings=add_by_name(self.leanings, other.leanings),
             elements=self.elements + other.elements,
             uncompared=keys,
         )
@@ -226,7 +226,7 @@ class Verified:
         }
 
     @classmethod
-    def from_part(cls, part: dict[str, Any]) -> "Verified":
+    def from_part(cls, part: dict[str, Any]) -> "GoldenResults":
         """Return the result that a part's record was made of."""
         return cls(
             goldens=part["goldens"],

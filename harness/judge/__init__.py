@@ -14,8 +14,8 @@
 4. Runs emit the required keys only, which is fast. Failures are run again with full tracing.
 """
 
-from harness.judge.diagnosed import diagnosed
+from harness.judge.diagnosed import add_diagnosis
 from harness.judge.job import Job
 from harness.judge.session import Session
 
-__all__ = ["Job", "Session", "diagnosed"]
+__all__ = ["Job", "Session", "add_diagnosis"]

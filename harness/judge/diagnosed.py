@@ -5,18 +5,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from harness.against import PLAIN
-from harness.anomalies import OF_RUNS
+from harness.anomalies import RUN_DEPENDENT
 from harness.candidates import Named, locate
 from harness.case import Case
 from harness.compare import Comparison, Verdict, compare
 from harness.compare.picture import Picture
 from harness.diagnosis import (
-    OF_SHARES,
+    EXPLAINED_BY_SHARES,
     Evidence,
     diagnose,
-    read,
+    read_weights,
+    with_reading,
     with_shares,
-    with_what_gradients_tell,
 )
 from harness.judge.job import Job
 from harness.judge.session import Session
@@ -36,7 +36,7 @@ Clock = Callable[[], float]
 
 
 @one_thread
-def diagnosed(
+def add_diagnosis(
     failure: Comparison,
     session: Session,
     seconds: float = DIAGNOSE_SECONDS,
@@ -49,7 +49,7 @@ def diagnosed(
     is_vacuous = failure.fault is not None and failure.fault.kind is Kind.VACUOUS
     if failure.verdict is not Verdict.DIVERGED and not is_vacuous:
         return failure
-    if failure.before or failure.ranks or failure.seen_as in OF_RUNS:
+    if failure.before or failure.ranks or failure.seen_as in RUN_DEPENDENT:
         # It depends on what else the ranks run, and experiments run one case at a time.
         return failure
     if failure.against != PLAIN:
@@ -66,10 +66,10 @@ def _completed_picture(failure: Comparison, asked: "Asked") -> Picture | None:
     evidence = asked(failure.case) if picture else None
     if picture is None or evidence is None:
         return picture
-    reading = read(evidence)
+    reading = read_weights(evidence)
     if reading:
-        picture = with_what_gradients_tell(picture, evidence, reading)
-    is_about_shares = failure.diagnosis and failure.diagnosis[0].name in OF_SHARES
+        picture = with_reading(picture, evidence, reading)
+    is_about_shares = failure.diagnosis and failure.diagnosis[0].name in EXPLAINED_BY_SHARES
     return with_shares(picture, evidence) if is_about_shares else picture
 
 

@@ -16,7 +16,7 @@ from harness.generation.situations.needs import lacking
 from harness.trace import GRADIENT
 
 
-def listed(comparison: Comparison) -> Bug | None:
+def listed_bug(comparison: Comparison) -> Bug | None:
     """Return the listed bug that explains a failure of a published candidate, or None."""
     bugs_of_case = list(_bugs_of_case(comparison))
     if not _can_explain(comparison, bugs_of_case):
@@ -45,7 +45,7 @@ def mended_candidate(comparison: Comparison) -> Named | None:
     Returns None if no listed bug explains the failure, or if that bug has no mend in this
     release: only the pinned release has mends.
     """
-    bug = listed(comparison)
+    bug = listed_bug(comparison)
     mends = [other.key for other in _bugs_of_case(comparison) if _has_mend(comparison, other)]
     if bug is None or bug.key not in mends:
         return None
@@ -53,11 +53,11 @@ def mended_candidate(comparison: Comparison) -> Named | None:
     return locate("+".join((name, *mends)) + at + version)
 
 
-def recognised(comparison: Comparison) -> Comparison:
+def mark_known(comparison: Comparison) -> Comparison:
     """Return the comparison, as KNOWN with the bug as its reason if nothing else is wrong."""
     if not comparison.verdict.failed:
         return comparison
-    bug, mended = listed(comparison), comparison.mended
+    bug, mended = listed_bug(comparison), comparison.mended
     is_right_without = mended is not None and mended.verdict.passed
     # If the mended step did not run, another bug may hide behind the listed one.
     if bug is None or (mended_candidate(comparison) and not is_right_without):

@@ -19,7 +19,7 @@ from harness.compare import (
     Verdict,
     compare,
     doubt,
-    faulted,
+    fault_comparison,
     worst_budget_use,
 )
 from harness.ranks import precision
@@ -55,7 +55,7 @@ def judged(
         contradiction = doubt(oracle.only(witness), witness)
         if contradiction:
             summary = f"{source} and {name} disagree: {contradiction}"
-            return faulted(case, candidate, Fault(kind=Kind.REFERENCE, summary=summary))
+            return fault_comparison(case, candidate, Fault(kind=Kind.REFERENCE, summary=summary))
     further = list(witnesses.values())
     if case.dtype != "fp64":
         further = [cached_rowwise(case, TORCH_DTYPES[case.dtype]), *differently_rounded(case)]
@@ -70,7 +70,7 @@ def judged(
                 summary=f"plain training on {device} is off by {worst:.3g} budgets, more than "
                 f"{MOST_BUDGETS_OF_DEVICE:g}: no candidate can be judged there in {case.dtype}",
             )
-            return faulted(case, candidate, fault)
+            return fault_comparison(case, candidate, fault)
         further += device_traces
     comparison = compare(case, candidate, oracle, [baseline, *further], answer)
     unasked = missing if comparison.verdict is Verdict.DIVERGED else ""
@@ -123,5 +123,5 @@ def traces_on_device(case: Case, device: str) -> tuple[list[Trace], str]:
 
 @lru_cache(maxsize=256)
 def _trace_on_device(case: Case, device: str) -> Trace:
-    with precision.kept():
+    with precision.full_precision():
         return reference(case, TORCH_DTYPES[case.dtype], device=device)

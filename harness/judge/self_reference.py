@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.against import describe_self_sizes, is_kept
+from harness.against import describe_self_sizes, needs_own_mesh
 from harness.case import Case
-from harness.compare import doubt, predicting
+from harness.compare import doubt, predicting_tokens
 from harness.trace import (
     GRADIENT,
     Assembly,
@@ -64,7 +64,7 @@ def self_runs(case: Case, *, again: bool) -> list[SelfRun]:
     if case.dtype == "fp64":
         return runs
     runs += _runs_of_reference(case, 1)
-    if again and not is_kept(case):
+    if again and not needs_own_mesh(case):
         variants = ((case, 1), (case, -1), (exact, -1))
         runs += [
             _run_of_rows(variant, [*rows[::step], *rows], number)
@@ -81,7 +81,7 @@ def tripled_self_runs(case: Case) -> list[SelfRun]:
 
 
 def _runs_of_reference(case: Case, number: int) -> list[SelfRun]:
-    if is_kept(case):
+    if needs_own_mesh(case):
         same = {token: token for token in range(case.tokens)}
         return [SelfRun(replace(case, sp=1), same, number)]
     return [_run_of_rows(case, rows, number) for rows in _row_sets(case)]
@@ -199,7 +199,7 @@ def _joined(parts: Sequence[Trace]) -> Trace:
 
 def as_reference(case: Case, trace: Trace) -> Trace:
     """Return the trace as plain training would give it: without owners and arbitrary values."""
-    compared_tokens = dict.fromkeys(TARGET_KEYS, predicting(case))
+    compared_tokens = dict.fromkeys(TARGET_KEYS, predicting_tokens(case))
     # The last token of a row has no label.
     ends = np.array(case.offsets[1:]) - 1
     compared_tokens["labels"] = np.setdiff1d(np.arange(case.tokens), ends)

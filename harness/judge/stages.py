@@ -18,10 +18,18 @@ from functools import lru_cache
 
 import torch
 
-from harness.against import ITSELF, PLAIN, RECIPE, is_kept
+from harness.against import ITSELF, PLAIN, RECIPE, needs_own_mesh
 from harness.case import Case
 from harness.case.stated import spans_all_ranks
-from harness.compare import Comparison, Look, Verdict, compare, doubt, faulted, unsupported
+from harness.compare import (
+    Comparison,
+    Look,
+    Verdict,
+    compare,
+    doubt,
+    fault_comparison,
+    unsupported_comparison,
+)
 from harness.diagnosis import name_divergence, name_fault
 from harness.judge import second_opinion, self_reference
 from harness.judge.job import Job
@@ -165,9 +173,11 @@ def _compared(run: Run) -> Comparison:
     if isinstance(references, Fault | Unsupported):
         outcome = references
     if isinstance(outcome, Unsupported):
-        return unsupported(case, candidate, outcome.reason, outcome.limits)
+        return unsupported_comparison(case, candidate, outcome.reason, outcome.limits)
     if isinstance(outcome, Fault):
-        return replace(_with_fault_name(faulted(case, candidate, outcome)), logs=outcome.logs)
+        return replace(
+            _with_fault_name(fault_comparison(case, candidate, outcome)), logs=outcome.logs
+        )
     assert not isinstance(references, Fault | Unsupported)
     oracle, *baselines = references
     if run.job.against != PLAIN:
@@ -222,7 +232,11 @@ def _excuse_own_fp32(run: Run, failure: Comparison) -> Comparison:
     case, stored = run.job.case, run.job.stored
     references = run.own_references() if stored is None else [stored]
     outcome = run.outcome()
-    if not isinstance(references, list) or not isinstance(outcome, Assembly) or is_kept(case):
+    if (
+        not isinstance(references, list)
+        or not isinstance(outcome, Assembly)
+        or needs_own_mesh(case)
+    ):
         return failure
     required = list(filter(is_required, references[0]))
     oracle = references[0].only(required)
@@ -236,7 +250,7 @@ def _excuse_own_fp32(run: Run, failure: Comparison) -> Comparison:
     other_oracle = references[0].only(required)
     if not doubt(oracle, other_oracle) or doubt(oracle, other_oracle, "fp32"):
         return failure
-    refused = unsupported(failure.case, failure.candidate, ONLY_FP32)
+    refused = unsupported_comparison(failure.case, failure.candidate, ONLY_FP32)
     return replace(refused, against=failure.against, options=failure.options)
 
 
@@ -288,7 +302,7 @@ def excuse_fp32(failure: Comparison, pool: RankPool) -> Comparison:
             at_sp_1 = trace_job(job, pool.beside(job.case.ranks))
     if not at_sp_1.as_in_fp32:
         return failure
-    return unsupported(failure.case, failure.candidate, ONLY_FP32)
+    return unsupported_comparison(failure.case, failure.candidate, ONLY_FP32)
 
 
 def hold_to_listed(comparison: Comparison, pool: RankPool) -> Comparison:

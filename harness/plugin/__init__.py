@@ -105,9 +105,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if world is None:
         return None
     if not world.is_first:
-        from harness.ranks.host_keeper import follow
+        from harness.ranks.host_keeper import serve_ranks
 
-        return 0 if follow(world) else 3
+        return 0 if serve_ranks(world) else 3
     if getattr(config.option, "numprocesses", None):
         raise pytest.UsageError(
             f"-n {config.option.numprocesses}: a launcher started the ranks of one pool, which "
@@ -126,9 +126,9 @@ def pytest_unconfigure() -> None:
     from harness.ranks.world import World
 
     if World.here():
-        from harness.ranks.other_hosts import dismiss
+        from harness.ranks.other_hosts import release_hosts
 
-        dismiss()
+        release_hosts()
 
 
 @pytest.fixture(scope="session")
@@ -149,16 +149,16 @@ def harness_against(pytestconfig: pytest.Config) -> Against:
 def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
     """Ranks that stay up for the whole session; they start with the first case."""
     from harness.plugin.placement import place
-    from harness.ranks.device import NoPlace
-    from harness.ranks.other_hosts import other_hosts_here
+    from harness.ranks.device import ImpossiblePlacement
+    from harness.ranks.other_hosts import connect_other_hosts
     from harness.ranks.pool import RankPool
 
     ranks: int = pytestconfig.getoption("--harness-ranks")
     deadline: float = pytestconfig.getoption("--harness-deadline")
-    nodes = other_hosts_here()
+    nodes = connect_other_hosts()
     try:
         placement = place(pytestconfig, ranks // (nodes.count if nodes else 1))
-    except NoPlace as error:
+    except ImpossiblePlacement as error:
         pytest.fail(f"--harness-{error}", pytrace=False)
     with RankPool(ranks, placement, nodes=nodes, deadline=deadline) as pool:
         yield pool
@@ -178,7 +178,7 @@ def harness_evaluate(
     """
     from harness.candidates import locate
     from harness.judge import Job, Session
-    from harness.judge.known import recognised
+    from harness.judge.known import mark_known
 
     stash, session = pytestconfig.stash, Session(harness_pool)
 
@@ -190,7 +190,7 @@ def harness_evaluate(
         if candidate != harness_candidate:
             candidate = stash[RUNNING].find_beside(candidate)
         comparison = session.judge_one(Job(case, locate(candidate), against))
-        counted = recognised(comparison)
+        counted = mark_known(comparison)
         stash[SESSION].add(counted)
         stash[RUNNING].add(comparison, counted, harness_pool)
         return counted

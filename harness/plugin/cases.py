@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.against import ITSELF, Against
-from harness.campaign.case_source import NothingToDraw, bounds, within
-from harness.campaign.coverage import sharing
+from harness.campaign.case_source import NothingToDraw, drawing_arguments, narrow
+from harness.campaign.coverage import sharing_requirement
 from harness.campaign.request import Request
-from harness.case.stated import ASKED, divided, read_stated, spans_all_ranks
+from harness.case.stated import ASKED, read_stated, spans_all_ranks, split_by_option
 from harness.generation import cases, strategies
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def strategy_for(
     A stated field that has an option of its own, as in "dtype=bf16", sets that option. Raise
     `NothingToDraw` if the limits of the candidate leave no case.
     """
-    from_stated, others = divided(stated)
+    from_stated, others = split_by_option(stated)
     for text in others:
         read_stated(text)
     further = dict(**options, **from_stated)
@@ -53,12 +53,12 @@ def strategy_for(
     request = Request(candidates=(candidate,), count=0, seed=0, stated=others, **drawn)
     least = max(min_ranks, ranks if spans_all_ranks(limits) else 1)
     fitting = {"min_ranks": least, "max_ranks": ranks}
-    return cases(**{**bounds(within(request, limits)), **fitting, **further})
+    return cases(**{**drawing_arguments(narrow(request, limits)), **fitting, **further})
 
 
 def named_fields(stated: Sequence[str] = (), **options: Any) -> tuple[str, ...]:
     """Return the fields whose values a test names, except sp, which coverage always counts."""
-    from_stated, others = divided(stated)
+    from_stated, others = split_by_option(stated)
     named = {**options, **from_stated}
     with_option = [field for field, option in ASKED.items() if option in named and field != "sp"]
     return (*with_option, *(read_stated(text)[0] for text in others))
@@ -76,7 +76,7 @@ def impossible_values(
 
     They are written as in the counters of `Coverage`.
     """
-    from_stated, others = divided(stated)
+    from_stated, others = split_by_option(stated)
     named = {**options, **from_stated}
     drawn = {**USUAL, **named}
     most = min(ranks, max_ranks or ranks)
@@ -88,7 +88,7 @@ def impossible_values(
         possible = listed[field].split(",") if field in listed else [*map(str, values)]
         for value in values:
             if str(value) not in possible or value > largest.get(field, value):
-                found += [sharing(value)] if field == "sp" else [f"{field}={value}"]
+                found += [sharing_requirement(value)] if field == "sp" else [f"{field}={value}"]
     for text in others:
         name, (attribute, values) = text.partition("=")[0], read_stated(text)
         words = text.partition("=")[2].split(",")
@@ -98,4 +98,4 @@ def impossible_values(
             for word, value in zip(words, values, strict=True)
             if word not in possible
         ]
-    return [value for value in found if value != sharing(1)]
+    return [value for value in found if value != sharing_requirement(1)]

@@ -93,8 +93,8 @@ def _explain(
 ) -> tuple[str, str]:
     """Return a headline, and the block that explains a failure and names its bundle."""
     from harness.failure.bundle import DEFAULT_FOLDER
-    from harness.failure.bundle.keep import keep
-    from harness.judge import Session, diagnosed
+    from harness.failure.bundle.keep import keep_bundle
+    from harness.judge import Session, add_diagnosis
     from harness.plugin.examples import blob_of
     from harness.report import brief, headline
     from harness.report.brief import MOST_LINES
@@ -104,9 +104,9 @@ def _explain(
         return headline(failure), headline(failure) + hint * bool(failure.limits)
     if not item.config.stash.get(DIAGNOSED, False):
         item.config.stash[DIAGNOSED] = True
-        failure = diagnosed(failure, Session(pool))
+        failure = add_diagnosis(failure, Session(pool))
     folder = item.config.invocation_params.dir / DEFAULT_FOLDER
-    bundle = keep(failure, pool, test=item.nodeid, blob=blob_of(error), folder=folder)
+    bundle = keep_bundle(failure, pool, test=item.nodeid, blob=blob_of(error), folder=folder)
     last_lines = [f"  bundle  {bundle}"]
     pages = item.config.getoption("--harness-report")
     if pages is not None:

@@ -38,11 +38,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def why_missing(device: str) -> str:
     """Return why ranks cannot run on this device; an empty text if they can."""
-    from harness.ranks.device import NoPlace, choose
+    from harness.ranks.device import ImpossiblePlacement, choose_placement
 
     try:
-        choose(device, "auto", 1)
-    except NoPlace as error:
+        choose_placement(device, "auto", 1)
+    except ImpossiblePlacement as error:
         return str(error)
     return ""
 

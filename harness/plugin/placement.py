@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 def place(config: pytest.Config, ranks: int) -> "Placement":
     """Return the placement of so many ranks of this worker; raise `NoPlace` if there is none."""
-    from harness.ranks.device import choose
+    from harness.ranks.device import choose_placement
 
     # Without pytest-xdist this process is the only worker.
     worker = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
-    return choose(
+    return choose_placement(
         config.getoption("--harness-device"),
         config.getoption("--harness-transport"),
         ranks,

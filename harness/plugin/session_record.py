@@ -16,7 +16,7 @@ from msgspec import to_builtins as asdict
 from harness.against import AGAINST_ITSELF, ITSELF
 from harness.campaign.bias import Leanings
 from harness.campaign.bounds import Bounds
-from harness.campaign.counts import together
+from harness.campaign.counts import add_by_name
 from harness.campaign.coverage import Coverage
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class SessionRecord:
 
     def cover(self, coverage: Mapping[str, Coverage], bounds: Mapping[str, Bounds]) -> None:
         """Add what a test or another session was asked for and judged."""
-        self.coverage = together(self.coverage, coverage)
-        self.bounds = together(self.bounds, bounds)
+        self.coverage = add_by_name(self.coverage, coverage)
+        self.bounds = add_by_name(self.bounds, bounds)
 
     @property
     def unexamined(self) -> list[str]:
@@ -135,7 +135,7 @@ class SessionRecord:
         self.empty += record["empty"]
         self.against.update(record["against"])
         leanings = {n: Leanings.from_record(each) for n, each in record["leanings"].items()}
-        self.leanings = together(self.leanings, leanings)
+        self.leanings = add_by_name(self.leanings, leanings)
         coverage = {n: Coverage.from_record(each) for n, each in record["coverage"].items()}
         self.cover(coverage, {n: Bounds(**each) for n, each in record["bounds"].items()})
 

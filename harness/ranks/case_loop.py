@@ -14,7 +14,7 @@ from harness.ranks.hardware import count_allocations, describe_hardware
 from harness.ranks.mesh import Meshes
 from harness.ranks.messages import Finished, Mesh, Raised, Ready, Run
 from harness.ranks.payload import pack
-from harness.ranks.placement import settle
+from harness.ranks.placement import join_ranks
 from harness.ranks.support_query import has_recipe, load
 from harness.ranks.warm_up import warm_up
 from harness.watch.activations import bytes_to_peers
@@ -35,7 +35,7 @@ class CaseLoop:
 
     def __init__(self, controller: "Controller", index: int, local: int) -> None:
         self._controller, self._index = controller, index
-        self._device = settle(local)
+        self._device = join_ranks(local)
         self._meshes, self._witness = Meshes(index, self._device), Witness()
         file = controller.folder / f"progress.{index}"
         self._progress = os.open(file, os.O_RDWR | os.O_CREAT)

@@ -23,7 +23,7 @@ LOOPBACK, ASYNC_ERRORS = "127.0.0.1", "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
-def environments(order: Order, folder: Path) -> list[dict[str, str]]:
+def rank_environments(order: Order, folder: Path) -> list[dict[str, str]]:
     """Return the variables of each rank of this host, as torchrun would set them."""
     # The harness does not listen at this port; a candidate may.
     with socket.create_server((LOOPBACK, 0)) as free:
@@ -60,7 +60,7 @@ def _meeting(order: Order, folder: Path) -> dict[str, str]:
     return {**interfaces, MEETING: str(folder / "ranks")}
 
 
-def forks(order: Order) -> bool:
+def should_fork(order: Order) -> bool:
     """Whether the supervisor forks ranks, which saves each of them the import of torch.
 
     Forked ranks share the supervisor's hash seed. A candidate that relies on the order of a set,
@@ -87,9 +87,9 @@ class Host:
         self.listener.listen(len(self._ranks))
         # Temporary files of torch and of candidates are removed with the folder.
         (temporary := self._folder / "tmp").mkdir()
-        variables = environments(self._order, self._folder)
+        variables = rank_environments(self._order, self._folder)
         variables = [each | {"TMPDIR": str(temporary)} for each in variables]
-        self.supervisor.start(Start(variables, str(Path.cwd()), forks(self._order)))
+        self.supervisor.start(Start(variables, str(Path.cwd()), should_fork(self._order)))
         for source in (self.listener, self.supervisor.pipe, self.supervisor.handle):
             selector.register(source, selectors.EVENT_READ)
 

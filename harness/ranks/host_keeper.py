@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 
 
-def follow(world: World) -> bool:
+def serve_ranks(world: World) -> bool:
     """Do the work of a process that is not rank 0 of its launcher; false if it was cut short."""
     hosts = world.hosts(world.connect())
     node = next(number for number, ranks in enumerate(hosts) if world.rank in ranks)

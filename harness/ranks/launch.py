@@ -10,9 +10,9 @@ from harness.ranks.messages import (
     BytesFromRank,
     Connected,
     FromNode,
+    FromRank,
     Hello,
     Message,
-    OfRank,
     Order,
 )
 from harness.ranks.other_hosts import OtherHosts
@@ -156,7 +156,7 @@ class Launch:
             events += self._end_of_link(link)
         return events
 
-    def _welcome(self, link: Link, message: OfRank) -> None:
+    def _welcome(self, link: Link, message: FromRank) -> None:
         if not (
             isinstance(message, Hello)
             and message.launch == self.order.launch

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.ranks.descendants import stat_fields
 from harness.ranks.frames import MAX_HELLO, Reader
-from harness.ranks.messages import OfRank
+from harness.ranks.messages import FromRank
 
 C_INT = struct.Struct("i")
 # A process flag of the kernel, and its place in /proc/PID/stat.
@@ -33,7 +33,7 @@ class Link:
     socket: Any
     # Empty for this host. A process on another host is known only by the reports of that host.
     host: str = ""
-    reader: Reader[Any] = field(default_factory=lambda: Reader(OfRank, MAX_HELLO))
+    reader: Reader[Any] = field(default_factory=lambda: Reader(FromRank, MAX_HELLO))
     rank: int | None = None
     node: int | None = None
     pid: int = 0
@@ -64,7 +64,7 @@ class Event:
     """A message from a rank, or a problem with a link, a host or a supervisor."""
 
     link: Link | None
-    message: OfRank | None = None
+    message: FromRank | None = None
     problem: str = ""
     # Whether the process of the rank has ended, and not just sent what cannot be understood.
     has_died: bool = False

@@ -17,7 +17,7 @@ class Seat:
     gate: dist.ProcessGroup
 
 
-def place(index: int, sp: int) -> tuple[int, int]:
+def mesh_position(index: int, sp: int) -> tuple[int, int]:
     """Return (dp_index, sp_index): peers are neighbours, index = dp_index * sp + sp_index."""
     return divmod(index, sp)
 
@@ -48,7 +48,7 @@ class Meshes:
         if not (sp_group and dp_group and world and gate):
             self._seats[dp, sp] = None
             return
-        dp_index, sp_index = place(self._index, sp)
+        dp_index, sp_index = mesh_position(self._index, sp)
         rank = Rank(self._index, dp_index, sp_index, self._device, dp_group, sp_group, world)
         self._seats[dp, sp] = Seat(rank, gate)
 

@@ -244,7 +244,7 @@ class HostReport(Message, frozen=True):
     ranks: dict[str, str]
 
 
-OfRank = Hello | Ready | Activity | Raised | Finished
+FromRank = Hello | Ready | Activity | Raised | Finished
 ToRank = Mesh | Run | Probe
 FromSupervisor = Up | Ended | Stopped
 ToSupervisor = Start | Stop

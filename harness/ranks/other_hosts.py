@@ -13,9 +13,9 @@ from harness.ranks.messages import (
     Dismiss,
     EndLaunch,
     FromNode,
+    FromRank,
     HostReport,
     Message,
-    OfRank,
     Order,
     ReportRequest,
 )
@@ -33,15 +33,15 @@ def _connected() -> "OtherHosts | None":
     return OtherHosts(world) if world else None
 
 
-def other_hosts_here() -> "OtherHosts | None":
+def connect_other_hosts() -> "OtherHosts | None":
     """Return the other hosts, connected; None unless a launcher started us on several hosts."""
     nodes = _connected()
     return nodes if nodes and nodes.count > 1 else None
 
 
-def dismiss() -> None:
+def release_hosts() -> None:
     """Let the other hosts go: no pool of this process will need them again."""
-    nodes = other_hosts_here()
+    nodes = connect_other_hosts()
     if nodes:
         nodes.close()
 
@@ -101,7 +101,7 @@ class OtherHosts:
         """Return the link of a process that has connected on the node of `link`."""
         assert link.node is not None
         relayed = RelayedSocket(self._channels[link.node], message.launch, message.connection)
-        return Link(relayed, link.host, Reader(OfRank))
+        return Link(relayed, link.host, Reader(FromRank))
 
     def add_report(self, link: Link, report: HostReport) -> str:
         """Keep a node's report; return how its supervisor ended, or ""."""

@@ -20,7 +20,7 @@ UNSEEN = (
     "numerics, kernels, streams, memory, autocast, NCCL, inductor or FSDP"
 )
 # Values of a case that mean nothing without a real GPU.
-REAL = {"wrapper": ("fsdp",), "kernel": ("varlen", "flash"), "compiled": (True,)}
+NEEDS_REAL_GPU = {"wrapper": ("fsdp",), "kernel": ("varlen", "flash"), "compiled": (True,)}
 # NCCL takes several ranks on one GPU only with the first of these, and then without NVLS. Each
 # collective must leave room for those of the other ranks, or all of them wait for ever.
 SHARED_GPU = {
@@ -62,8 +62,10 @@ class Placement:
         """Return None, or why these ranks cannot run a case."""
         if self.device != PRETEND:
             return None
-        values = ((field, getattr(case, field)) for field in REAL)
-        return next((no_pretence(*each) for each in values if each[1] in REAL[each[0]]), None)
+        values = ((field, getattr(case, field)) for field in NEEDS_REAL_GPU)
+        return next(
+            (needs_real_gpu(*each) for each in values if each[1] in NEEDS_REAL_GPU[each[0]]), None
+        )
 
     def __str__(self) -> str:
         return f"{','.join(self.devices)} {self.transport} {self.sharing}"
@@ -80,12 +82,12 @@ class Placement:
         return {PLACEMENT: str(self)} | (SHARED_GPU if is_shared else {})
 
 
-def no_pretence(field: str, value: object) -> str:
+def needs_real_gpu(field: str, value: object) -> str:
     """Return why a value of a case cannot run on a pretended GPU."""
     return f"{field}={value}: needs a real GPU; use --device cuda, or leave it out"
 
 
-def settle(local: int) -> "torch.device":
+def join_ranks(local: int) -> "torch.device":
     """Take the device of this rank, join the process group, and return the device."""
     import torch
     from torch import distributed as dist
@@ -96,7 +98,7 @@ def settle(local: int) -> "torch.device":
     is_pretended = placement.device == PRETEND
     name = "cpu" if is_pretended else placement.devices[local % len(placement.devices)]
     device = torch.device(name)
-    precision.keep()
+    precision.use_full_precision()
     if device.type == "cpu":
         torch.set_num_threads(1)
         # For half precisions oneDNN would compile, and keep, a kernel for every shape.

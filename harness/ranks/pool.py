@@ -37,7 +37,7 @@ class TooFewRanks(BadInput):
     """The case needs more ranks than the pool has."""
 
 
-class NotAtHome(BadInput):
+class NeedsOtherRanks(BadInput):
     """The candidate needs ranks of its own: in another environment, or for another folder."""
 
 
@@ -144,7 +144,7 @@ class RankPool:
             )
         needed = candidate.home
         if needed not in ("", self.home):
-            raise NotAtHome(
+            raise NeedsOtherRanks(
                 f"candidate={candidate.full}: needs ranks that run in {needed}, and these run in "
                 f"{self.home or 'the environment of the harness'}; use a pool of its own"
             )
@@ -293,7 +293,7 @@ class RankPool:
                 return folder_pool
         idle = next((each for each in self._folder_pools if not each.waiting), None)
         if self._nodes and not idle:
-            raise NotAtHome(
+            raise NeedsOtherRanks(
                 f"candidate in {folder}: needs ranks of its own, and on several hosts all serve "
                 f"{self._folder_pools[0].folder} at the moment; ask for candidates of one folder"
             )

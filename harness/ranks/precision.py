@@ -19,17 +19,17 @@ SHORTCUTS: tuple[tuple[Any, str], ...] = (
 )
 
 
-def keep() -> None:
+def use_full_precision() -> None:
     """Switch all shortcuts off for this process."""
     for shortcut in SHORTCUTS:
         setattr(*shortcut, False)
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def full_precision() -> Iterator[None]:
     """Switch all shortcuts off in a block, and restore them afterwards."""
     before = [getattr(*shortcut) for shortcut in SHORTCUTS]
-    keep()
+    use_full_precision()
     try:
         yield
     finally:

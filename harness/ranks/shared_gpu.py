@@ -12,7 +12,7 @@ CANDIDATE = "native-gather"
 START_DEADLINE, DEADLINE = 120.0, 30.0
 
 
-def why_not(placement: Placement, ranks: int) -> str:
+def why_ranks_cannot_share(placement: Placement, ranks: int) -> str:
     """Return why ranks cannot share a GPU, or ""; an NCCL that is too old is not tried."""
     version = nccl_version()
     if version is None:

@@ -7,7 +7,7 @@ from harness.candidates import Candidate, locate
 from harness.candidates.beside import put_first, require_own
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case
-from harness.case.stated import BadField, outside, require_readable
+from harness.case.stated import InvalidField, require_valid_limits, violated_limit
 from harness.importing import without_a_search_for_garbage
 from harness.ranks.messages import Run
 from harness.watch.recorder import RECEIVED, Recorder
@@ -32,7 +32,7 @@ def load(request: Run, case: Case, recorder: Recorder) -> tuple[Candidate | None
     candidate = _load(request)
     limits = getattr(candidate, "limits", "")
     ignored = OF_WHAT_IS_JUDGED if request.oracle else ()
-    limit = outside(case, limits, get_world_size(), ignored)
+    limit = violated_limit(case, limits, get_world_size(), ignored)
     with asking(oracle=request.oracle):
         reason = f"its limits are {limit}" if limit else candidate.supports(case)
     recorder.note_progress(RECEIVED)
@@ -47,10 +47,10 @@ def _try_to_load(request: Run) -> tuple[str, str]:
     """Return what is wrong with the code of the candidate, or else its limits."""
     try:
         limits = getattr(_load(request), "limits", "")
-        require_readable(limits)
+        require_valid_limits(limits)
     except UnknownCandidate as error:
         return str(error), ""
-    except BadField as error:
+    except InvalidField as error:
         return f"candidate={request.candidate}: {error}", ""
     return "", limits
 

@@ -20,7 +20,7 @@ from harness.trace import (
     is_of_plain_training,
     is_required,
 )
-from harness.uncompared import told_of
+from harness.uncompared import describe_uncompared
 
 INDENT = "\n          "
 # A line names so many stretches of tokens that two ranks report, or none does.
@@ -75,7 +75,8 @@ def explanation_lines(comparison: Comparison) -> list[str]:
 def _caveat_lines(comparison: Comparison) -> Iterator[str]:
     """Yield what limits any verdict: keys without a comparison, and packages that are missing."""
     if comparison.uncompared:
-        yield f"  extra   {told_of(comparison.uncompared, itself=comparison.against == ITSELF)}"
+        keys = describe_uncompared(comparison.uncompared, itself=comparison.against == ITSELF)
+        yield f"  extra   {keys}"
     if comparison.stood_in:
         yield f"  with    {', '.join(comparison.stood_in)} stood in for by plain torch"
 

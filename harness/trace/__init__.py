@@ -24,10 +24,10 @@ from harness.trace.trace import (
     GRADIENT,
     Entry,
     Trace,
-    is_given,
-    is_light,
+    is_input,
     is_of_plain_training,
     is_required,
+    is_small,
     to_numpy,
 )
 
@@ -49,9 +49,9 @@ __all__ = [
     "Unsupported",
     "assemble",
     "digest",
-    "is_given",
-    "is_light",
+    "is_input",
     "is_of_plain_training",
     "is_required",
+    "is_small",
     "to_numpy",
 ]

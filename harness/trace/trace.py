@@ -35,12 +35,12 @@ def is_of_plain_training(key: str) -> bool:
     return _OPTIONAL.fullmatch(key) is not None
 
 
-def is_given(key: str) -> bool:
+def is_input(key: str) -> bool:
     """Return whether the case alone determines this tensor, without any model."""
     return _GIVEN.fullmatch(key) is not None
 
 
-def is_light(shape: Sequence[int], *, by_token: bool) -> bool:
+def is_small(shape: Sequence[int], *, by_token: bool) -> bool:
     """Return whether a tensor is small enough to be sent in every run, traced or not.
 
     Metrics and one number per token are; the activations of a layer are not.
@@ -62,7 +62,7 @@ class Entry:
 
     @property
     def is_light(self) -> bool:
-        return is_light(self.values.shape, by_token=self.tokens is not None)
+        return is_small(self.values.shape, by_token=self.tokens is not None)
 
     def renumbered(self, numbers: Tokens, origins: Tokens) -> "Entry":
         """Return the entry in which token `origins[i]`, if it has a row, is `numbers[i]`."""

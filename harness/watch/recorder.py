@@ -12,9 +12,9 @@ from harness.trace import (
     PAD_TOKEN,
     Fragment,
     digest,
-    is_given,
-    is_light,
+    is_input,
     is_required,
+    is_small,
     to_numpy,
 )
 from harness.trace.trace import Tokens, Values
@@ -98,11 +98,11 @@ class Recorder:
 
     def _should_send(self, key: str, tensor: torch.Tensor) -> bool:
         """Whether the values of a tensor with tokens may be compared with anything."""
-        if self.traced or is_required(key) or is_given(key):
+        if self.traced or is_required(key) or is_input(key):
             return True
         # Positions may start anywhere, and may differ at sp 1, where rows stand alone.
         may_differ = self._learning is None or key == "positions"
-        return not may_differ and is_light(tensor.shape, by_token=True)
+        return not may_differ and is_small(tensor.shape, by_token=True)
 
     def _numbers(self, key: str, tokens: torch.Tensor, shape: tuple[int, ...]) -> Tokens:
         if tokens.dtype != torch.int64 or tokens.ndim != 1 or shape[:1] != tokens.shape:

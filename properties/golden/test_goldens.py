@@ -13,9 +13,9 @@ from harness.cli import main
 from harness.compare import Change, Verdict, drift
 from harness.generation.situations import SITUATIONS
 from harness.golden import Golden, Store, examine
-from harness.golden.generate import make, unconfirmed
+from harness.golden.generate import find_unconfirmed, make
 from harness.golden.tensors import tensor_bytes
-from harness.golden.verify import jobs, verify
+from harness.golden.verify import golden_jobs, verify
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.report import explain
@@ -46,7 +46,7 @@ def test_the_store_has_many_goldens_and_is_small(goldens: dict[str, Golden]) -> 
 def test_both_dialects_agree_with_every_golden_on_its_own_mesh_and_on_others(
     every_mesh: bool, goldens: dict[str, Golden], harness_pool: RankPool
 ) -> None:
-    all_jobs = jobs(goldens, [*map(locate, DIALECTS)], (1, 2, 4), harness_pool.size)
+    all_jobs = golden_jobs(goldens, [*map(locate, DIALECTS)], (1, 2, 4), harness_pool.size)
     chosen = [
         golden_job
         for golden_job in all_jobs
@@ -139,7 +139,7 @@ def test_a_golden_with_wrong_tensors_is_unconfirmed_and_no_candidate_is_blamed(
     golden = goldens["two-equal-rows"]
     off = scaled(golden.stored.trace, 1 + share)
     changed = replace(golden, stored=replace(golden.stored, trace=off))
-    assert "the padded reference differs" in dict(unconfirmed({"one": changed}))["one"]
+    assert "the padded reference differs" in dict(find_unconfirmed({"one": changed}))["one"]
     job = Job(golden.vector.case, locate("native-local"), stored=off)
     comparison = Session(harness_pool).judge_one(job, closely=False)
     assert comparison.verdict is verdict, explain(comparison)

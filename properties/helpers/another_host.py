@@ -10,7 +10,7 @@ from typing import Any
 from harness.ranks.other_hosts import OtherHosts
 from harness.ranks.pool import RankPool
 from harness.ranks.world import World
-from properties.helpers.commands import HARNESS, running
+from properties.helpers.commands import HARNESS, run_in_background
 
 
 def free_port() -> int:
@@ -40,7 +40,7 @@ def pool_with_another_host(
 ) -> Iterator[tuple[RankPool, subprocess.Popen[str], OtherHosts]]:
     """Open a pool of two ranks; this process starts one, and the other host the second."""
     port = free_port()
-    with running(*HARNESS, "check", **told(1, 2, port)) as other:
+    with run_in_background(*HARNESS, "check", **told(1, 2, port)) as other:
         nodes = OtherHosts(World(0, 2, "127.0.0.1", port))
         with closing(nodes), RankPool(2, nodes=nodes, deadline=deadline) as pool:
             yield pool, other, nodes

@@ -22,7 +22,7 @@ def wrong(key: str, *shape: int, rows: int = 1) -> tuple[Any, ...]:
     return key, expected, got, np.flatnonzero(expected != got), None
 
 
-def made_by_hand(*keys: str, **fields: Any) -> Comparison:
+def make_comparison(*keys: str, **fields: Any) -> Comparison:
     """Make a comparison that diverges in the given keys."""
     kept = Kept()
     for key in keys:

@@ -17,17 +17,17 @@ DEADLINE = 300
 HARNESS = (sys.executable, "-m", "harness")
 
 
-def ran(
+def run_to_end(
     *command: str | Path, cwd: Path = ROOT, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end with these variables; it can import this project."""
-    with running(*command, cwd=cwd, **variables) as process:
+    with run_in_background(*command, cwd=cwd, **variables) as process:
         output, errors = process.communicate(timeout=DEADLINE)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 @contextmanager
-def running(
+def run_in_background(
     *command: str | Path, cwd: Path = ROOT, **variables: str
 ) -> Iterator[subprocess.Popen[str]]:
     """Run a command in the background; it is killed when the context ends."""

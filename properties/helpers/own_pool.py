@@ -18,7 +18,9 @@ from harness.report import explain_no_start
 def own_pool(harness_pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make commands use the ranks of the test session, and run them in a new folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.failure.bundle.read.elsewhere", lambda: tmp_path / "elsewhere")
+    monkeypatch.setattr(
+        "harness.failure.bundle.read.fallback_folder", lambda: tmp_path / "elsewhere"
+    )
 
     @contextmanager
     def opened(

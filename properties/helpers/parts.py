@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.campaign.conduct import Campaign, Share
+from harness.campaign.conduct import Campaign, LotJob
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, Summary
 from harness.campaign.tally import Histogram, Tally
@@ -43,7 +43,7 @@ class FakeExaminer:
     def __init__(self, behaviour: str, worker: Part) -> None:
         self._behaviour, self._worker = behaviour, worker
 
-    def examine(self, share: Share) -> dict[str, Any]:
+    def examine(self, share: LotJob) -> dict[str, Any]:
         lot, requests = share
         assert [ask.candidate for ask in requests] == [*REQUEST.candidates]
         summary = Summary(
@@ -80,7 +80,7 @@ def _was_begun(lot: Lot) -> bool:
 
 
 @contextmanager
-def open_fake(behaviour: str, worker: Part) -> Iterator[Callable[[Share], dict[str, Any]]]:
+def open_fake(behaviour: str, worker: Part) -> Iterator[Callable[[LotJob], dict[str, Any]]]:
     sys.stderr.write(f"part {worker}\n")
     if behaviour == "refuses":
         raise BadInput("no such thing")
@@ -95,7 +95,7 @@ def main(behaviour: str, pools: str) -> Any:
     count = int(pools)
     request, lots = replace(REQUEST, count=count), WHOLE.lots(count, count)
     try:
-        with Processes[Share, Summary](open_fake, (behaviour,), count, read_work) as engine:
+        with Processes[LotJob, Summary](open_fake, (behaviour,), count, read_work) as engine:
             return Campaign(request, lots, lambda *_: None).run(engine, {}).record()
     except KeyboardInterrupt:
         return "KeyboardInterrupt"

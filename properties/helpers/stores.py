@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.case import parse
 from harness.generation.situations import situations_of
-from harness.golden import Store, Vector, as_files, examine
+from harness.golden import Store, Vector, examine, store_files
 from harness.golden.generate import make
 from properties.helpers.places import ROOT
 
@@ -29,7 +29,7 @@ def vector(name: str) -> Vector:
 @cache
 def files() -> Mapping[str, bytes]:
     """Return the files of a store that holds all of these cases."""
-    return as_files({name: make(vector(name), MADE, "0" * 40) for name in CASES})
+    return store_files({name: make(vector(name), MADE, "0" * 40) for name in CASES})
 
 
 def stored_in(folder: Path) -> Store:
@@ -46,7 +46,7 @@ def made_otherwise(folder: Path, **made: str) -> None:
         name: replace(golden, stored=replace(golden.stored, made=golden.stored.made | made))
         for name, golden in goldens.items()
     }
-    Store(folder).write(as_files(changed))
+    Store(folder).write(store_files(changed))
 
 
 def on_disk(folder: Path) -> dict[Path, tuple[bytes, int]]:

@@ -11,7 +11,7 @@ from safetensors.numpy import save
 
 from harness.case import InvalidCase, parse
 from harness.ranks.frames import MAGIC, PREFIX, ProtocolError, Reader, encode
-from harness.ranks.messages import Finished, OfRank, Piece
+from harness.ranks.messages import Finished, FromRank, Piece
 from harness.ranks.payload import pack, unpack
 from harness.trace import Fragment, digest
 from properties.helpers.fuzzing import fuzz, mutate
@@ -87,7 +87,7 @@ def mutant_frames(random: Random) -> Iterator[bytes]:
 
 def receive(data: bytes) -> None:
     """Decode frames that arrive in two pieces, and check the types of what comes out."""
-    reader, cut = Reader[OfRank](OfRank), len(data) // 2
+    reader, cut = Reader[FromRank](FromRank), len(data) // 2
     messages = [message for piece in (data[:cut], data[cut:]) for message in reader.feed(piece)]
     for message in messages:
         assert isinstance(message, Finished)
@@ -164,13 +164,13 @@ def test_a_message_with_one_wrong_field_is_refused(changed: dict[str, Any]) -> N
     fields = msgspec.to_builtins(FINISHED[0], builtin_types=(bytes,)) | changed
     body = msgspec.msgpack.encode(fields)
     with pytest.raises(ProtocolError):
-        list(Reader[OfRank](OfRank).feed(PREFIX.pack(MAGIC, len(body)) + body))
+        list(Reader[FromRank](FromRank).feed(PREFIX.pack(MAGIC, len(body)) + body))
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc0", b"\x03", b"\x80", b"\xff", b"\x91" * 100_000])
 def test_a_frame_without_a_message_is_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
-        list(Reader[OfRank](OfRank).feed(PREFIX.pack(MAGIC, len(body)) + body))
+        list(Reader[FromRank](FromRank).feed(PREFIX.pack(MAGIC, len(body)) + body))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_tensors_that_do_not_fit_their_pieces_are_refused(
 
 
 def test_fragments_are_the_same_after_encoding_and_decoding() -> None:
-    (message,) = Reader[OfRank](OfRank).feed(encode(FINISHED[0]))
+    (message,) = Reader[FromRank](FromRank).feed(encode(FINISHED[0]))
     assert message == FINISHED[0]
     decoded = unpack(FINISHED[0].pieces, FINISHED[0].tensors)
     for sent, got in zip(fragments(), decoded, strict=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import COMMANDS, GROUPS
-from properties.helpers.commands import ran, seconds_of
+from properties.helpers.commands import run_to_end, seconds_of
 from properties.helpers.places import ROOT
 
 LINT = Path(sys.executable).with_name("lint-imports")
@@ -38,7 +38,7 @@ PLANTED = {
 
 
 def linted(folder: Path) -> str:
-    return " ".join(ran(LINT, "--no-cache", cwd=folder).stdout.split())
+    return " ".join(run_to_end(LINT, "--no-cache", cwd=folder).stdout.split())
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_all_contracts_on_imports_hold_and_planted_imports_break_each_one(copy: 
 
 def loaded_by(statement: str) -> set[str]:
     """Return the modules that a new interpreter has loaded after a statement."""
-    done = ran(sys.executable, "-c", f"{statement}\nimport sys; print(*sys.modules)")
+    done = run_to_end(sys.executable, "-c", f"{statement}\nimport sys; print(*sys.modules)")
     return set(done.stdout.split())
 
 
@@ -83,6 +83,6 @@ def test_a_rank_connects_and_finds_its_world_without_any_large_library() -> None
 
 def test_help_answers_within_a_third_of_a_second() -> None:
     def ask() -> None:
-        assert "check" in ran(sys.executable, "-m", "harness", "--help").stdout
+        assert "check" in run_to_end(sys.executable, "-m", "harness", "--help").stdout
 
     assert min(seconds_of(ask) for _ in range(3)) < 0.3

@@ -9,7 +9,7 @@ import tolerances
 import torch
 
 import docs
-from harness.campaign.markdown import marked
+from harness.campaign.markdown import replace_marked
 from harness.candidates import Rank
 from harness.case import LEARNING_RATE, Case, Dtype, Model, Row, parse
 from harness.reference.decoder import NORM_EPSILON, ROPE_BASE, Decoder
@@ -31,7 +31,7 @@ def test_every_page_is_as_the_script_writes_it() -> None:
 
 def test_the_page_of_tolerances_is_up_to_date_and_covers_each_dtype() -> None:
     page = tolerances.PAGE.read_text()
-    assert marked(page, "factors", tolerances.factors()) == page
+    assert replace_marked(page, "factors", tolerances.factors()) == page
     assert re.findall(r"^\*\*(\w+)\*\*: 1000 cases", page, re.MULTILINE) == list(get_args(Dtype))
     assert all(float(used) < 1 for used in re.findall(r"of a\s+budget was (\S+)\.", page))
 

@@ -10,14 +10,14 @@ import pictures
 import pytest
 import website
 
-from properties.helpers.commands import ran
+from properties.helpers.commands import run_to_end
 from properties.helpers.places import ROOT
 
 
 @pytest.mark.slow
 def test_the_site_builds_and_no_link_is_broken(tmp_path: Path) -> None:
     site = tmp_path / "site"
-    done = ran(sys.executable, ROOT / "ci" / "website.py", site)
+    done = run_to_end(sys.executable, ROOT / "ci" / "website.py", site)
     assert done.returncode == 0, done.stderr
     pages = list(site.rglob("*.html"))
     assert len(pages) > 25

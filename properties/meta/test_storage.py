@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.storage import LEFTOVER_SECONDS, require_writable, write_file, write_folder
-from properties.helpers.commands import ran
+from properties.helpers.commands import run_to_end
 
 # Writes 0 and then 1 to one place, again and again, and kills or stops the second writer at its
 # first event, then at its second, and so on. After each, the place must hold one of them whole.
@@ -70,7 +70,9 @@ assert (not drafts) == (number == signal.SIGSTOP), drafts
 def test_a_writer_that_is_killed_or_stopped_at_any_moment_leaves_the_old_or_the_new_content(
     tmp_path: Path, kind: str, signal: str
 ) -> None:
-    done = ran(sys.executable, "-c", KILLED_WRITERS, tmp_path / "new" / "folder", signal, kind)
+    done = run_to_end(
+        sys.executable, "-c", KILLED_WRITERS, tmp_path / "new" / "folder", signal, kind
+    )
     assert done.returncode == 0, done.stderr
     # Each file has an event before which the old content must still be there.
     assert done.stdout.count("0") >= (2 if kind == "file" else 4)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 
 from harness.case import Dtype
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.plugin.needs import WANT
 from harness.plugin.placement import place
-from harness.ranks.device import NoPlace
+from harness.ranks.device import ImpossiblePlacement
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.helpers.judging import evaluate_all
@@ -26,7 +26,7 @@ def pool(pytestconfig: pytest.Config, harness_pool: RankPool) -> Iterator[RankPo
     """A pool on the device of all other tests, if so many ranks can share that device."""
     try:
         placement = place(pytestconfig, RANKS)
-    except NoPlace as error:
+    except ImpossiblePlacement as error:
         pytest.skip(f"{WANT}{harness_pool.device}: {error}")
     with RankPool(RANKS, placement) as pool:
         yield pool
@@ -46,7 +46,7 @@ def test_one_rank_or_eight_compute_the_same(
 def test_lower_precisions_hold_where_dp_and_sp_are_above_one_and_different(
     pool: RankPool, dtype: Dtype
 ) -> None:
-    batch = generate(cases(sps=(3, 4), dps=(2,), dtypes=(dtype,)), 8, 0)
+    batch = draw_list(cases(sps=(3, 4), dps=(2,), dtypes=(dtype,)), 8, 0)
     for comparison in evaluate_all(((case, "native-local") for case in batch), pool):
         assert comparison.verdict.passed, explain(comparison)
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.errors import Unsatisfiable
 
 from harness.candidates import locate
-from harness.generation import generate
+from harness.generation import draw_list
 from harness.ranks.pool import RankPool
 from harness.trace import Unsupported
 from properties.metamorphic.batches import batches
@@ -46,7 +46,7 @@ def unless_all_is_refused(pool: RankPool, subject: str, refused: Counter[str]) -
         if not refused:
             raise
         ((reason, _),) = refused.most_common(1)
-        drawn = generate(batches(), PROBES, 0)
+        drawn = draw_list(batches(), PROBES, 0)
         outcomes = (pool.run(case, locate(locate(subject).full)) for case in drawn)
         if all(isinstance(outcome, Unsupported) for outcome in outcomes):
             pytest.fail(

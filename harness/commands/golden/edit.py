@@ -31,7 +31,7 @@ Line = Annotated[str, Parameter(name="CASE-LINE", help="what it is made of")]
 
 def add(name: Name, line: Line, /, *, options: Add) -> int:
     """Make a golden from a case."""
-    from harness.golden import BadGolden, as_files, examine
+    from harness.golden import BadGolden, examine, store_files
     from harness.golden.generate import make
     from harness.golden.provenance import commit, fingerprint
 
@@ -55,7 +55,7 @@ def add(name: Name, line: Line, /, *, options: Add) -> int:
             golden = make_own(vector, options.candidate, pool, options.store, options.reason)
     else:
         golden = make(vector, fingerprint(), commit(store.folder), options.reason)
-    store.change(lambda files: as_files({**read_others(files), name: golden}))
+    store.change(lambda files: store_files({**read_others(files), name: golden}))
     if options.json:
         print_json(golden_record(golden))
     else:
@@ -100,8 +100,8 @@ def _make_vector(name: str, line: str, options: Add) -> "Vector":
 
 def generate(*, options: Generate = Generate()) -> int:
     """Compute all goldens again; keep stored bits that are within drift."""
-    from harness.golden import only_vectors
-    from harness.golden.contents import unless_changed
+    from harness.golden import read_vectors
+    from harness.golden.contents import require_unchanged
     from harness.golden.generate import make, remake
     from harness.golden.manifest import FILE
     from harness.golden.provenance import commit, fingerprint
@@ -112,9 +112,9 @@ def generate(*, options: Generate = Generate()) -> int:
     files = store.files()
     made, checked_out = fingerprint(), commit(store.folder)
     if FILE not in files:
-        vectors = only_vectors(files)
+        vectors = read_vectors(files)
         goldens = {name: make(vector, made, checked_out) for name, vector in vectors.items()}
-        store.change(unless_changed(files, goldens))
+        store.change(require_unchanged(files, goldens))
         return _answer(options, {}, sorted(goldens), [])
     known = read_oracles(options, files)
     if known is None:
@@ -132,21 +132,21 @@ def generate(*, options: Generate = Generate()) -> int:
     )
     refused = [name for name in remade.changed if name not in remade.written]
     if remade.written and not refused:
-        store.change(unless_changed(files, remade.goldens))
+        store.change(require_unchanged(files, remade.goldens))
     return _answer(options, remade.drifts, [] if refused else remade.written, refused)
 
 
 def diff(*, options: OwnStep = OwnStep()) -> int:
     """Show what `generate` would change."""
     from harness.compare import Change
-    from harness.golden.generate import drifted
+    from harness.golden.generate import measure_drift
 
     goldens = read_oracles(options, open_store(options).files())
     if goldens is None:
         return DAMAGED
     goldens = adopt(options, goldens)
     own = recompute_own(options, goldens)
-    drifts = {name: drifted(golden, own.get(name)) for name, golden in goldens.items()}
+    drifts = {name: measure_drift(golden, own.get(name)) for name, golden in goldens.items()}
     changed = [name for name, drift in drifts.items() if drift.change is Change.SEMANTIC]
     return _answer(options, drifts, [], changed)
 

@@ -32,7 +32,8 @@ from harness.engine.lot import WHOLE, Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sized
 
-    from harness.golden.verify import Verified
+    from harness.golden.verify import GoldenResults
+
 
 # Parts of the goldens that several pools take in turn, so that no pool waits for a slow one.
 PIECES = 32
@@ -60,7 +61,7 @@ def verify(*, options: Verify = Verify()) -> int:
     from harness.golden.own import is_own
     from harness.golden.recorded import is_recorded
     from harness.golden.table import show_verified
-    from harness.golden.verify import Verified, jobs
+    from harness.golden.verify import GoldenResults, golden_jobs
 
     require_writable_report(options)
     started = time.monotonic()
@@ -92,14 +93,14 @@ def verify(*, options: Verify = Verify()) -> int:
         open_verifying, opened_with, options, options.ranks, _read_result, len(parts)
     ) as engine:
         results = dict(run_all(parts, engine))
-    verified = sum((results[part].verified for part in parts), Verified(goldens=0))
+    verified = sum((results[part].verified for part in parts), GoldenResults(goldens=0))
     whys = {name: why for part in parts for name, why in results[part].doubted.items()}
     # In the order of the store, whichever part was done first.
     doubted = {name: whys[name] for name in goldens if name in whys}
     place = results[parts[0]].placement
     shared = [sp for sp in sps if sp > 1]
     named = [locate(name) for name in candidates]
-    planned = jobs(goldens, named, sps, options.ranks, dtypes, against=against)
+    planned = golden_jobs(goldens, named, sps, options.ranks, dtypes, against=against)
     formed = {asked.job.case.sp for asked in planned}
     unformed = [sp for sp in shared if sp not in formed]
     if options.sp or unformed == shared:
@@ -137,16 +138,16 @@ def _against_refused(options: Verify) -> str:
 class Result(NamedTuple):
     """The outcome of one part of the goldens."""
 
-    verified: "Verified"
+    verified: "GoldenResults"
     # By name, why a reference does not confirm a golden.
     doubted: dict[str, str]
     placement: dict[str, str]
 
 
 def _read_result(record: dict[str, Any]) -> Result:
-    from harness.golden.verify import Verified
+    from harness.golden.verify import GoldenResults
 
-    return Result(Verified.from_part(record.pop("verified")), **record)
+    return Result(GoldenResults.from_part(record.pop("verified")), **record)
 
 
 def _has_one_pool(options: Verify) -> bool:
@@ -172,10 +173,10 @@ def open_verifying(
     `asked` has the goldens and what candidates run on them; see `harness.golden.verify.jobs`.
     """
     from harness.candidates import locate
-    from harness.golden.generate import unconfirmed
+    from harness.golden.generate import find_unconfirmed
+    from harness.golden.own import find_unconfirmed as changed_at_sp_1
     from harness.golden.own import is_own
-    from harness.golden.own import unconfirmed as changed_at_sp_1
-    from harness.golden.verify import jobs, verify
+    from harness.golden.verify import golden_jobs, verify
     from harness.judge import Session
 
     goldens, names, *sizes = asked
@@ -190,10 +191,10 @@ def open_verifying(
             own = {name: golden for name, golden in chosen.items() if is_own(golden)}
             plain = {name: golden for name, golden in chosen.items() if name not in own}
             # The references need no ranks, so they run while the ranks are starting.
-            doubted = dict(unconfirmed(plain))
+            doubted = dict(find_unconfirmed(plain))
             pool.require_ready()
             doubted |= changed_at_sp_1(own, session)
-            runs = list(jobs(chosen, named, *sizes, against=against, doubted=doubted))
+            runs = list(golden_jobs(chosen, named, *sizes, against=against, doubted=doubted))
             verified = verify(runs, len(chosen), session)
             return {"verified": verified.part(), "doubted": doubted, "placement": pool.place}
 

@@ -24,11 +24,11 @@ def adopt(options: OwnStep, goldens: "dict[str, Golden]") -> "dict[str, Golden]"
 
     It may be the same step in another file, or its next version.
     """
-    from harness.golden.own import adopted, candidate_of, is_own
+    from harness.golden.own import candidate_of, is_own, with_candidate
 
     owners, typed = {*map(candidate_of, goldens.values())}, options.candidate
     if len(typed) == 1 and typed[0] not in owners and all(map(is_own, goldens.values())):
-        return adopted(goldens, typed[0])
+        return with_candidate(goldens, typed[0])
     return goldens
 
 
@@ -38,13 +38,13 @@ def find_owners(options: OwnStep, goldens: "dict[str, Golden]") -> list[str]:
     Raise `BadInput` if the code of an owner may not run, or if every golden has an owner and the
     options name a candidate that is none of them.
     """
-    from harness.candidates.registry import vouched_for
+    from harness.candidates.registry import require_trusted
     from harness.golden.own import candidate_of
 
     owner_of = {name: candidate_of(golden) for name, golden in goldens.items()}
     typed = options.candidate
     owners = {
-        vouched_for(owner, f"{options.store}: {name}", typed): None
+        require_trusted(owner, f"{options.store}: {name}", typed): None
         for name, owner in owner_of.items()
         if owner
     }
@@ -83,7 +83,7 @@ def make_own(
     Raise `UsageError` if the candidate does not support the case, `NoRanks` if its ranks fail.
     """
     from harness.candidates import locate
-    from harness.compare import faulted
+    from harness.compare import fault_comparison
     from harness.golden.own import make
     from harness.golden.provenance import commit, fingerprint
     from harness.judge import Job
@@ -95,7 +95,7 @@ def make_own(
     if isinstance(outcome, Unsupported):
         raise UsageError(f"case={vector.case}: {candidate} does not support it: {outcome.reason}")
     if isinstance(outcome, Fault):
-        comparison = faulted(vector.case, candidate, outcome)
+        comparison = fault_comparison(vector.case, candidate, outcome)
         comparison = replace(comparison, against=ITSELF, options=REPLAY_OPTIONS)
         raise NoRanks(explain(comparison), outcome.summary)
     made, checked_out = fingerprint(pool.place), commit(store)

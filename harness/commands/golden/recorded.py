@@ -30,9 +30,9 @@ def record(options: Generate, folder: "Path", goldens: Goldens) -> int:
     """Run a candidate on every golden, and store what it computes in a new folder."""
     from rich.console import Console
 
-    from harness.campaign.table import say
+    from harness.campaign.table import print_plain
     from harness.candidates import locate
-    from harness.golden import Store, as_files
+    from harness.golden import Store, store_files
     from harness.golden.provenance import commit, fingerprint
     from harness.golden.recorded import record
     from harness.judge import Session
@@ -56,7 +56,7 @@ def record(options: Generate, folder: "Path", goldens: Goldens) -> int:
             Session(pool),
             against=options.against or PLAIN,
         )
-    Store(folder).write(as_files(recorded))
+    Store(folder).write(store_files(recorded))
     if options.json:
         print_json(
             {"recorded": sorted(recorded), "left_out": left_out, "made": made, "placement": place}
@@ -64,7 +64,7 @@ def record(options: Generate, folder: "Path", goldens: Goldens) -> int:
         return PASSED
     lines = [f"{name}: left out, {why}" for name, why in left_out.items()]
     for line in (*lines, f"{len(recorded)} of {len(goldens)} goldens recorded in {folder}"):
-        say(Console(), line)
+        print_plain(Console(), line)
     return PASSED
 
 
@@ -75,9 +75,9 @@ def verify(options: Verify, goldens: Goldens) -> int:
     from harness.compare import Change
     from harness.golden import BadGolden
     from harness.golden.provenance import fingerprint
-    from harness.golden.recorded import compared, is_recorded
+    from harness.golden.recorded import compare_recorded, is_recorded
     from harness.golden.table import show_compared, show_together
-    from harness.golden.verify import Verified
+    from harness.golden.verify import GoldenResults
     from harness.judge import Session
     from harness.report import comparison_record
 
@@ -89,8 +89,8 @@ def verify(options: Verify, goldens: Goldens) -> int:
     with open_pool(options, options.ranks) as pool:
         pool.require_ready()
         place = pool.place
-        changes = list(compared(goldens, fingerprint(place), Session(pool)))
-    runs = Verified.of({name: comparison for name, _, _, comparison in changes})
+        changes = list(compare_recorded(goldens, fingerprint(place), Session(pool)))
+    runs = GoldenResults.of({name: comparison for name, _, _, comparison in changes})
     if not options.json:
         show_compared(changes, Console())
         show_together(runs, Console())

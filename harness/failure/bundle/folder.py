@@ -11,7 +11,7 @@ from pathlib import Path
 DEFAULT_FOLDER = Path(".harness/failures")
 
 
-def elsewhere() -> Path:
+def fallback_folder() -> Path:
     """Return the folder to write into where `DEFAULT_FOLDER` cannot be written."""
     return Path(tempfile.gettempdir()) / f"harness-failures-{os.getuid()}"
 

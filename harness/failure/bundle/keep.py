@@ -13,7 +13,7 @@ from harness.ranks.pool import RankPool
 NOT_VERSIONS = {"device", "devices", "transport", "ranks"}
 
 
-def keep(
+def keep_bundle(
     comparison: Comparison,
     pool: RankPool,
     *,

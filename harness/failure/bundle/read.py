@@ -19,7 +19,7 @@ import msgspec
 
 from harness.case import Case, parse
 from harness.compare import Differing
-from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, is_private, list_bundles
+from harness.failure.bundle.folder import DEFAULT_FOLDER, fallback_folder, is_private, list_bundles
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.tensors import Described, unpack
 from harness.failure.signature import Mark
@@ -104,7 +104,7 @@ def find_bundle(name: str) -> Path:
     """
     if os.sep in name or os.path.lexists(name):
         return Path(name)
-    bundles = list_bundles((DEFAULT_FOLDER, *filter(is_private, (elsewhere(),))))
+    bundles = list_bundles((DEFAULT_FOLDER, *filter(is_private, (fallback_folder(),))))
     matches = [each for each in bundles if name in (each, each.partition("-")[0])]
     if len(matches) == 1:
         return bundles[matches[0]]

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from harness.compare import Comparison
-from harness.failure.bundle.folder import DEFAULT_FOLDER, elsewhere, make_private
+from harness.failure.bundle.folder import DEFAULT_FOLDER, fallback_folder, make_private
 from harness.failure.bundle.origin import Origin, local_origin
 from harness.failure.bundle.read import EXPLANATION, FORMAT, RANKS, RECORD, TENSORS
 from harness.failure.bundle.tensors import pack
@@ -35,8 +35,8 @@ def write_bundle(
         write_folder(folder / name, files)
         return folder / name
     except OSError:
-        write_folder(make_private(elsewhere()) / name, files)
-        return elsewhere() / name
+        write_folder(make_private(fallback_folder()) / name, files)
+        return fallback_folder() / name
 
 
 def _files(comparison: Comparison, origin: Origin) -> dict[str, bytes]:

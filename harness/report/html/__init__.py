@@ -11,7 +11,7 @@
 `pages.py` finds out which pages a document becomes, and `folder.py` writes them.
 """
 
-from harness.report.html.folder import may_write, save
+from harness.report.html.folder import require_writable_folder, save
 from harness.report.html.pages import NotDrawn, Page, pages_of
 
-__all__ = ["NotDrawn", "Page", "may_write", "pages_of", "save"]
+__all__ = ["NotDrawn", "Page", "pages_of", "require_writable_folder", "save"]

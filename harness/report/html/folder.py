@@ -17,7 +17,7 @@ _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 _VERDICT = re.compile(r'<meta name="verdict" content="([A-Z]*)">')
 
 
-def may_write(folder: Path) -> None:
+def require_writable_folder(folder: Path) -> None:
     """Raise `BadInput` for a folder that cannot be written; called before anything is run."""
     try:
         require_writable(folder)

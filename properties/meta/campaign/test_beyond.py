@@ -10,7 +10,7 @@ from harness.campaign.case_source import BEYOND_FROM, CaseSource, draw
 from harness.campaign.request import Request
 from harness.campaign.tally import Tally
 from harness.case import parse
-from harness.case.stated import outside
+from harness.case.stated import violated_limit
 from harness.compare import Comparison, KeyResult, Verdict
 from harness.engine.lot import Lot, Part
 from properties.planted import false_passes
@@ -99,7 +99,7 @@ def test_a_candidate_with_limits_is_given_large_cases_within_them() -> None:
     tallies, large = {"a": Tally()}, 0
     for jobs in CaseSource(REQUEST, RANKS, Lot(0, REQUEST.count)).rounds(tallies):
         for case, name in jobs:
-            reason = outside(case, limits, RANKS)
+            reason = violated_limit(case, limits, RANKS)
             verdict = Verdict.UNSUPPORTED if reason else Verdict.EQUAL
             comparison = Comparison(case=case, candidate=name, verdict=verdict, reason=reason)
             tallies[name].add(replace(comparison, limits=limits if reason else ""))

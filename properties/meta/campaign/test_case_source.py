@@ -14,14 +14,14 @@ from harness.campaign.case_source import (
     CaseSource,
     NothingToDraw,
     draw,
+    narrow,
     require_cases,
-    within,
 )
 from harness.campaign.request import Request
 from harness.campaign.tally import Tally
 from harness.candidates import Named
 from harness.case import Case, LossContract, parse
-from harness.case.stated import BadField, outside
+from harness.case.stated import InvalidField, violated_limit
 from harness.compare import Comparison, Verdict
 from harness.engine.lot import SIZE, Lot, Part
 
@@ -115,7 +115,7 @@ def test_after_the_first_round_a_candidate_is_given_no_case_outside_its_limits(
     tallies, cases = {"a": Tally()}, []
     for jobs in CaseSource(replace(REQUEST, sps=(1, 2)), RANKS, LOT).rounds(tallies):
         for case, name in jobs:
-            reason = outside(case, limits, RANKS)
+            reason = violated_limit(case, limits, RANKS)
             verdict = Verdict.UNSUPPORTED if reason else Verdict.EQUAL
             comparison = Comparison(case=case, candidate=name, verdict=verdict, reason=reason)
             tallies[name].add(replace(comparison, limits=limits if reason else ""))
@@ -182,10 +182,10 @@ def test_limits_narrow_a_request_or_leave_nothing_of_it(
 ) -> None:
     request = replace(REQUEST, stated=("steps=1,2",))
     if loss:
-        assert within(request, limits) == replace(request, losses=loss, stated=stated)
+        assert narrow(request, limits) == replace(request, losses=loss, stated=stated)
         return
     with pytest.raises(NothingToDraw, match=f"{limits} is nothing that was asked for"):
-        within(request, limits)
+        narrow(request, limits)
 
 
 @pytest.mark.parametrize(
@@ -219,11 +219,13 @@ def test_limits_that_leave_no_case_are_refused_before_any_is_drawn(
 
 
 def test_the_limit_ranks_all_leaves_out_cases_with_fewer_ranks() -> None:
-    assert outside(parse("case/1 rows=2:11,2:11 sp=2 dp=2"), "ranks=all", 4) == ""
-    reason = outside(parse("case/1 rows=2:11 sp=2"), "layers=1 ranks=all", 4)
+    assert violated_limit(parse("case/1 rows=2:11,2:11 sp=2 dp=2"), "ranks=all", 4) == ""
+    reason = violated_limit(parse("case/1 rows=2:11 sp=2"), "layers=1 ranks=all", 4)
     assert reason == "ranks=all, of which there are 4"
-    with pytest.raises(BadField, match="ranks=2: of ranks, limits can say ranks=all and nothing"):
-        outside(parse("case/1 rows=2:11"), "ranks=2", 2)
+    with pytest.raises(
+        InvalidField, match="ranks=2: of ranks, limits can say ranks=all and nothing"
+    ):
+        violated_limit(parse("case/1 rows=2:11"), "ranks=2", 2)
 
 
 def test_a_case_that_is_not_judgeable_is_replaced() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.campaign.conduct import Campaign, Share
+from harness.campaign.conduct import Campaign, LotJob
 from harness.campaign.pending import PendingCandidate, PendingCandidates
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary
@@ -74,9 +74,9 @@ class FakeEngine:
     """An engine with room for several lots, of which `choose` selects the next one to finish."""
 
     def __init__(self, room: int, fate: Fate, choose: Callable[[int], int]) -> None:
-        self.under_way: list[Share] = []
+        self.under_way: list[LotJob] = []
         # Every lot that was begun.
-        self.begun: list[Share] = []
+        self.begun: list[LotJob] = []
         self._room, self._fate, self._choose = room, fate, choose
         self.is_stopped = False
         # Whether a second Ctrl-C follows.
@@ -90,12 +90,12 @@ class FakeEngine:
     def is_busy(self) -> bool:
         return bool(self.under_way)
 
-    def begin(self, share: Share) -> None:
+    def begin(self, share: LotJob) -> None:
         assert share[1]
         self.under_way.append(share)
         self.begun.append(share)
 
-    def finished(self) -> tuple[Share, Summary | None]:
+    def finished(self) -> tuple[LotJob, Summary | None]:
         share = lot, pending = self.under_way.pop(self._choose(len(self.under_way)))
         outcome = self._fate(lot, "")
         if outcome == "ctrl-c" and (not self.is_stopped or self.has_second_ctrl_c):

@@ -25,7 +25,7 @@ from harness.campaign.tally import Histogram, Tally
 from harness.case import parse
 from harness.cli import main
 from harness.compare import Comparison, KeyResult, Verdict
-from properties.helpers.commands import ran, seconds_of
+from properties.helpers.commands import run_to_end, seconds_of
 
 CASE = parse("case/1 rows=2:11")
 
@@ -293,7 +293,7 @@ def test_merging_needs_no_torch_and_less_than_half_a_second(tmp_path: Path) -> N
     code += "sys.exit(9 if {'torch', 'numpy', 'hypothesis'} & {*sys.modules} else status)"
 
     def merge() -> None:
-        run = ran(sys.executable, "-c", code, "merge", *names, cwd=tmp_path)
+        run = run_to_end(sys.executable, "-c", code, "merge", *names, cwd=tmp_path)
         assert run.returncode == 0
         assert "16 cases" in run.stdout
 

@@ -23,7 +23,7 @@ from harness.plugin.failures import NotProven
 from harness.ranks import pool as pools
 from harness.ranks.case_run import CaseRun
 from harness.ranks.dispatcher import Dispatcher
-from harness.ranks.pool import CannotStart, NotAtHome, RankPool
+from harness.ranks.pool import CannotStart, NeedsOtherRanks, RankPool
 from harness.trace import Assembly
 from harness.verdict import Verdict
 from properties.helpers.alive import address_of, left_behind
@@ -124,7 +124,7 @@ def failing_candidates(
     capsys: pytest.CaptureFixture[str],
 ) -> Judge:
     """A function that judges candidates together in one of three ways; returns those that fail."""
-    monkeypatch.setattr("harness.campaign.examine.worth_shrinking", lambda _: False)
+    monkeypatch.setattr("harness.campaign.examine.can_shrink", lambda _: False)
     for command in ("examiner", "golden.look"):
         monkeypatch.setattr(
             f"harness.commands.{command}.open_pool", lambda *_: nullcontext(harness_pool)
@@ -233,7 +233,9 @@ def test_on_several_hosts_a_second_folder_is_refused_while_the_first_is_under_wa
     pool = RankPool(1, nodes=cast("OtherHosts", object()))
     station = pool._serving("/a")
     station.waiting.append(CaseRun(ALONE, "/a/mine.py:STEP", "/a", traced=False))
-    with pytest.raises(NotAtHome, match=r"candidate in /b: needs ranks of its own.* all serve /a"):
+    with pytest.raises(
+        NeedsOtherRanks, match=r"candidate in /b: needs ranks of its own.* all serve /a"
+    ):
         pool._serving("/b")
     station.waiting.clear()
     assert pool._serving("/b") is station

@@ -9,8 +9,8 @@ import pytest
 from harness.candidates.published.library import Published, libraries
 from harness.case import Case, parse
 from harness.conformance import Request
-from harness.conformance.drawn import nearest, runnable, what_it_takes
-from harness.generation import drawn
+from harness.conformance.drawn import draw_supported, nearest_variant, supported_values
+from harness.generation import draw_cases
 
 GOLDEN = "case/1 rows=4:1111,3:111 heads=2/2 layers=1 vocab=16 sp=2 dp=1 model=qwen2 seed=0"
 
@@ -19,7 +19,7 @@ GOLDEN = "case/1 rows=4:1111,3:111 heads=2/2 layers=1 vocab=16 sp=2 dp=1 model=q
 def accepted_values(name: str) -> tuple[Published, dict[str, list[Any]]]:
     library, key = name.split(".")
     candidate = Published(name, libraries()[library], key)
-    return candidate, what_it_takes(candidate, 0)
+    return candidate, supported_values(candidate, 0)
 
 
 @pytest.mark.slow
@@ -30,7 +30,7 @@ def test_only_cases_within_the_stated_limits_are_drawn() -> None:
         ["token-mean"],
         ["sdpa"],
     )
-    cases = list(runnable(candidate, values, 2, 6, Request()))
+    cases = list(draw_supported(candidate, values, 2, 6, Request()))
     seen = {(case.dtype, case.loss, case.kernel, case.sp) for case in cases}
     assert seen == {("fp32", "token-mean", "sdpa", 2)}
 
@@ -40,12 +40,12 @@ def test_drawing_stops_when_enough_cases_can_run(monkeypatch: pytest.MonkeyPatch
     drawn_cases = list[Case]()
 
     def record_drawn(*arguments: Any) -> Iterator[Case]:
-        for case in drawn(*arguments):
+        for case in draw_cases(*arguments):
             drawn_cases.append(case)
             yield case
 
-    monkeypatch.setattr("harness.conformance.drawn.drawn", record_drawn)
-    cases = list(runnable(candidate, values, 2, 3, Request()))
+    monkeypatch.setattr("harness.conformance.drawn.draw_cases", record_drawn)
+    cases = list(draw_supported(candidate, values, 2, 3, Request()))
     assert len(cases) == len(drawn_cases)
     assert sum(candidate.supports(case) is None for case in cases) == 3
 
@@ -66,8 +66,10 @@ def test_a_golden_keeps_every_value_that_is_not_refused(
 ) -> None:
     candidate, values = accepted_values(name)
     golden = parse(f"{GOLDEN} loss={loss} dtype=fp32")
-    assert nearest(golden, 4, candidate, values) is None, "two heads are too few for four ranks"
-    case = nearest(golden, 2, candidate, values)
+    assert nearest_variant(golden, 4, candidate, values) is None, (
+        "two heads are too few for four ranks"
+    )
+    case = nearest_variant(golden, 2, candidate, values)
     assert case is not None
     assert candidate.supports(case) is None
     assert (case.model, case.loss, case.kernel) == expected

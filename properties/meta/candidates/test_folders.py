@@ -16,7 +16,7 @@ from harness.anomalies import ANOMALIES
 from harness.candidates.published.bugs import Bug, about, bugs
 from harness.candidates.published.library import Library, libraries
 from harness.case import Case, Dtype, Kernel, Model
-from harness.case.stated import outside
+from harness.case.stated import violated_limit
 from harness.compare import Comparison, Look, Verdict
 from harness.compare.comparison import Divergence, KeyResult
 from harness.compare.differing import Differing
@@ -30,7 +30,7 @@ from harness.conformance import (
     write,
 )
 from harness.failure.script import script
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.generation.situations.needs import lacking
 from harness.golden.vector import parse_vector
 from properties.helpers.places import ROOT
@@ -58,7 +58,7 @@ def drawn() -> tuple[Case, ...]:
     strategy = cases(
         dtypes=get_args(Dtype), architectures=get_args(Model), kernels=get_args(Kernel)
     )
-    return tuple(generate(strategy, 300, 0))
+    return tuple(draw_list(strategy, 300, 0))
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
@@ -75,7 +75,7 @@ def test_stated_limits_exclude_no_case_that_a_step_supports(library: Library) ->
     assert library.stated.keys() <= library.limits.keys()
     for key, limits in library.stated.items():
         for case in drawn():
-            if outside(case, limits, case.ranks):
+            if violated_limit(case, limits, case.ranks):
                 assert library.limits[key](case) is not None, f"{key}, {limits}: {case}"
 
 

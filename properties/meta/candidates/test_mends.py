@@ -13,7 +13,7 @@ from harness.compare import Comparison, Verdict
 from harness.conformance import Request, script_of
 from harness.conformance.pools import Pools
 from harness.judge import Job
-from harness.judge.known import listed, recognised
+from harness.judge.known import listed_bug, mark_known
 from properties.helpers.places import ROOT
 from properties.planted import behind
 
@@ -59,7 +59,7 @@ def test_a_second_bug_behind_a_listed_one_is_not_called_known(
             with Pools(home, Request(deadline=120.0)) as pools:
                 for bug in mendable:
                     job = Job(bug.case, locate(f"{name}.{bug.candidate[0]}"))
-                    comparisons[bug.key] = recognised(pools.of(bug.case.ranks).judge_one(job))
+                    comparisons[bug.key] = mark_known(pools.of(bug.case.ranks).judge_one(job))
     finally:
         libraries.cache_clear()
         behind.forget()
@@ -69,7 +69,7 @@ def test_a_second_bug_behind_a_listed_one_is_not_called_known(
         assert comparison.verdict.failed, key
         if comparison.mended is None:
             # Its name or its tensors already differ from those of any listed bug.
-            assert listed(comparison) is None, key
+            assert listed_bug(comparison) is None, key
             assert behind.PLANTED in wrong(comparison), key
         else:
             # With the listed bug mended, only the planted tensor is wrong.

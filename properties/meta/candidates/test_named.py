@@ -9,7 +9,7 @@ from harness.candidates.published.library import Library, libraries
 from harness.candidates.required import only_required
 from harness.conformance import Request
 from harness.conformance.pools import Pools
-from harness.judge import Job, diagnosed
+from harness.judge import Job, add_diagnosis
 
 # On a busy machine fewer experiments fit into the usual time, and the name could differ.
 SECONDS = 60.0
@@ -29,5 +29,5 @@ def test_each_listed_bug_gets_the_name_in_known_toml(library: Library) -> None:
             candidate = only_required(f"{library.name}.{bug.candidate[0]}")
             session = pools.of(bug.case.ranks)
             comparison = session.judge_one(Job(bug.case, locate(candidate)))
-            names[bug.key] = diagnosed(comparison, session, SECONDS).called
+            names[bug.key] = add_diagnosis(comparison, session, SECONDS).called
     assert names == {bug.key: bug.named for bug in present}

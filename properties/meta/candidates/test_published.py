@@ -20,14 +20,14 @@ from harness.candidates.published.environment import FOLDER, Environment, NotIns
 from harness.candidates.published.library import BadFolder, Library, Published, libraries
 from harness.case import parse
 from harness.cli import main
-from harness.compare import Comparison, Verdict, faulted
+from harness.compare import Comparison, Verdict, fault_comparison
 from harness.compare.comparison import KeyResult
 from harness.conformance import Request, page, read
 from harness.conformance.pools import Pools
-from harness.conformance.stage import MOST_FAULTS, MOST_HANGS, stage_of
+from harness.conformance.stage import MOST_FAULTS, MOST_HANGS, judge_stage
 from harness.judge import Job
-from harness.judge.known import listed
-from harness.ranks.pool import NotAtHome, RankPool
+from harness.judge.known import listed_bug
+from harness.ranks.pool import NeedsOtherRanks, RankPool
 from harness.trace import Fault, Kind
 from properties.helpers.judging import Answering
 from properties.helpers.places import ROOT
@@ -150,7 +150,7 @@ def test_the_list_shows_what_is_installed(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.usefixtures("two_releases")
 def test_ranks_of_another_environment_refuse_a_library(harness_pool: RankPool) -> None:
-    with pytest.raises(NotAtHome, match="needs ranks that run in toy@1\\.0, and these"):
+    with pytest.raises(NeedsOtherRanks, match="needs ranks that run in toy@1\\.0, and these"):
         harness_pool.submit(parse(SMALL), locate("toy.step"))
 
 
@@ -260,12 +260,12 @@ def test_a_listed_fault_skips_cases_like_it_and_an_unlisted_one_ends_the_stage(
     fussy_step = locate("toy.fussy").load()
     assert isinstance(fussy_step, Published)
     with Pools(locate("toy.fussy").home, Request()) as pools:
-        tally = stage_of([fussy, fussy, refused, fussy, right, right], fussy_step, pools)
+        tally = judge_stage([fussy, fussy, refused, fussy, right, right], fussy_step, pools)
         assert tally.known == {"heads": 1}
         assert tally.refused == {"heads, listed": 2, "loss=row-mean": 1}
         assert tally.verdicts["EQUAL"] + tally.verdicts["WITHIN"] == 2
         two_rows = parse(SMALL.replace("rows=2:11", "rows=2:11,2:11"))
-        ended = stage_of([two_rows, right, right], fussy_step, pools)
+        ended = judge_stage([two_rows, right, right], fussy_step, pools)
         assert ended.verdicts == {"FAULT": 1}
 
 
@@ -276,14 +276,18 @@ def test_a_fault_is_repeated_a_few_times_only_and_a_hang_even_fewer(
     kind: Kind, most: int, monkeypatch: pytest.MonkeyPatch, *, is_listed: bool
 ) -> None:
     def faults(job: Job) -> Comparison:
-        return faulted(job.case, job.candidate.name, Fault(kind=kind, summary="as always"))
+        return fault_comparison(
+            job.case, job.candidate.name, Fault(kind=kind, summary="as always")
+        )
 
     step, pools = locate("toy.fussy").load(), Pools("", Request())
     assert isinstance(step, Published)
     (bug,) = (bug for bug in bugs(step.library) if bug.key == "heads")
-    monkeypatch.setattr("harness.conformance.stage.listed", lambda _: bug if is_listed else None)
+    monkeypatch.setattr(
+        "harness.conformance.stage.listed_bug", lambda _: bug if is_listed else None
+    )
     monkeypatch.setattr(pools, "of", lambda ranks: Answering(RankPool(ranks), faults))
-    tally = stage_of([parse(SMALL.replace("heads=2/2", "heads=2/1"))] * 20, step, pools)
+    tally = judge_stage([parse(SMALL.replace("heads=2/2", "heads=2/1"))] * 20, step, pools)
     others = {"UNSUPPORTED": 20 - most} if is_listed else {}
     assert tally.verdicts == {"FAULT": most, **others}
 
@@ -329,7 +333,7 @@ def test_a_listed_bug_excuses_its_tensors_and_in_later_steps_their_consequences(
             verdict=Verdict.DIVERGED,
             keys=keys,
         )
-        bug = listed(comparison)
+        bug = listed_bug(comparison)
         assert (bug and bug.key) == key
 
 

@@ -21,7 +21,7 @@ from tier.steps import PLANS, STEPS
 from harness.candidates.bank import STAGES
 from harness.candidates.own.mutants import BANK
 from harness.cli import read
-from properties.helpers.commands import options_of, ran
+from properties.helpers.commands import options_of, run_to_end
 from properties.helpers.places import ROOT
 
 CI = ROOT / "ci"
@@ -88,7 +88,7 @@ def tier(tmp_path: Path) -> Tier:
         interpreter.chmod(0o700)
         variables = {"PYTHON": str(interpreter), "GITHUB_ACTIONS": "", **environment}
         variables["GITHUB_STEP_SUMMARY"] = str(tmp_path / "job")
-        done = ran(CI / "gpu", out, *steps, cwd=ROOT, **variables)
+        done = run_to_end(CI / "gpu", out, *steps, cwd=ROOT, **variables)
         lines = notes.read_text().splitlines() if notes.exists() else []
         return Run(done.returncode, done.stdout + done.stderr, out, list(map(json.loads, lines)))
 
@@ -106,7 +106,7 @@ LINTERS: dict[str, tuple[str | Path, ...]] = {
 @pytest.mark.parametrize("tool", LINTERS)
 def test_linters_find_nothing_in_scripts_and_workflows(tool: str) -> None:
     assert len(SCRIPTS) > 6
-    done = ran(shutil.which(tool) or pytest.skip(f"for want of {tool}"), *LINTERS[tool])
+    done = run_to_end(shutil.which(tool) or pytest.skip(f"for want of {tool}"), *LINTERS[tool])
     assert done.returncode == 0, done.stdout
 
 
@@ -233,7 +233,7 @@ def test_a_plan_with_a_limit_runs_fewer_cases_and_writes_its_archive_where_asked
 
 
 def test_every_step_and_plan_is_listed() -> None:
-    listed = ran(CI / "gpu", "--list", PYTHON=sys.executable).stdout
+    listed = run_to_end(CI / "gpu", "--list", PYTHON=sys.executable).stdout
     assert all(re.search(rf"^{name} ", listed, re.MULTILINE) for name in PLANS)
     assert all(re.search(rf"^{step.name} .*{step.shows}", listed, re.MULTILINE) for step in STEPS)
 
@@ -263,7 +263,7 @@ def test_the_slurm_job_starts_ranks_on_all_nodes_with_torchrun(tmp_path: Path) -
     srun.write_text('#!/bin/sh\nmkdir -p gpu-results/7\necho "$@" >>notes\n')
     srun.chmod(0o700)
     (tmp_path / "ci").symlink_to(CI)
-    done = ran(
+    done = run_to_end(
         CI / "slurm", PATH=f"{tmp_path}:{os.environ['PATH']}", PYTHON=sys.executable,
         SLURM_SUBMIT_DIR=str(tmp_path), SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="3",
         SLURMD_NODENAME="one",
@@ -290,6 +290,6 @@ def test_packages_that_are_missing_or_too_old_are_named(
 
 
 def test_a_build_of_flash_attn_without_its_source_is_refused() -> None:
-    done = ran(CI / "flash-attn", "nothing.tar.gz")
+    done = run_to_end(CI / "flash-attn", "nothing.tar.gz")
     assert done.returncode == 2
     assert "nothing.tar.gz is not there; bring the .tar.gz of a release along" in done.stderr

@@ -13,7 +13,7 @@ from harness.candidates import locate
 from harness.case import parse
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly
-from properties.helpers.commands import ran
+from properties.helpers.commands import run_to_end
 from properties.helpers.judging import evaluate
 from properties.helpers.places import ROOT
 
@@ -39,7 +39,7 @@ def test_the_bare_loop_runs_its_cases_on_the_ranks_of_a_pool(
 
 @pytest.mark.slow
 def test_one_case_runs_as_a_program_of_its_own() -> None:
-    done = ran(
+    done = run_to_end(
         *(sys.executable, bare.__file__, "case/1 rows=3:111,4:1011"),
         RANK="0",
         WORLD_SIZE="1",

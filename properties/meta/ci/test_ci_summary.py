@@ -17,7 +17,7 @@ from harness.campaign.summary import Summary
 from harness.campaign.tally import Tally
 from harness.detection import Score
 from harness.doctor import examine
-from harness.golden.verify import Verified
+from harness.golden.verify import GoldenResults
 
 pytest_plugins = ["pytester"]
 
@@ -67,7 +67,7 @@ def test_a_campaign_has_one_line_and_its_failure_is_shown_and_annotated(
 
 
 SCORE = Score().record()["score"] | {"mutants": 14, "killed": 13, "named_right": 12}
-VERIFIED = Verified(goldens=2, verdicts=Counter(WITHIN=9), seconds=3.0).record()
+VERIFIED = GoldenResults(goldens=2, verdicts=Counter(WITHIN=9), seconds=3.0).record()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tier.shares import FEWEST, fitting, share
 from tier.steps import CUDA, PLANS, STEPS, Step, chosen
 from tier.visit import WITHOUT_CUDNN, Visit
 
-from properties.helpers.commands import ran
+from properties.helpers.commands import run_to_end
 from properties.helpers.places import ROOT
 from properties.helpers.wait import eventually
 
@@ -289,11 +289,11 @@ def test_a_library_is_packed_with_the_kernels_of_one_gpu_only(tmp_path: Path) ->
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("nvidia/nccl/lib/libnccl.so.2", library)
     command = (sys.executable, ROOT / "ci" / "nccl.py", wheel)
-    assert ran(*command, "90", packed_in).returncode == 0
+    assert run_to_end(*command, "90", packed_in).returncode == 0
     emptied = library
     for other in (80, 100):
         emptied = emptied.replace(bytes([other]) * 64, bytes(64))
     assert lzma.decompress(packed_in.read_bytes()) == emptied
-    refused = ran(*command, "75", packed_in)
+    refused = run_to_end(*command, "75", packed_in)
     assert refused.returncode == 1
     assert refused.stderr.endswith("nccl.whl: has no kernels for sm_75\n")

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from harness.cli import COMMANDS, GROUPS, app, main
 from harness.commands.campaign_request import read_request
-from properties.helpers.commands import options_of, ran
+from properties.helpers.commands import options_of, run_to_end
 
 pytestmark = pytest.mark.usefixtures("no_rank")
 
@@ -259,7 +259,7 @@ def test_a_command_whose_output_goes_to_a_closed_pipe_is_a_fault() -> None:
 
 
 def test_a_command_without_a_standard_output_is_refused() -> None:
-    done = ran("bash", "-c", f"{sys.executable} -m harness golden list >&-")
+    done = run_to_end("bash", "-c", f"{sys.executable} -m harness golden list >&-")
     assert (done.returncode, done.stderr.count("\n")) == (USAGE, 1)
     assert done.stderr.startswith("harness: stdout is closed")
 
@@ -269,7 +269,9 @@ def test_a_command_without_a_standard_output_is_refused() -> None:
 def test_a_command_whose_output_goes_to_a_full_disk_is_a_fault_with_one_message(
     options: str,
 ) -> None:
-    done = ran("bash", "-c", f"{sys.executable} -m harness golden list{options} > /dev/full")
+    done = run_to_end(
+        "bash", "-c", f"{sys.executable} -m harness golden list{options} > /dev/full"
+    )
     assert done.returncode == FAULT
     assert done.stderr.startswith("harness: nothing can be judged here: OSError: [Errno 28]")
     assert done.stderr.count("\n") == 1

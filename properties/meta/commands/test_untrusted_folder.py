@@ -11,8 +11,8 @@ from harness.case import parse
 from harness.failure.bundle import write_bundle
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly
-from properties.helpers.bundles import made_by_hand
-from properties.helpers.commands import HARNESS, ran
+from properties.helpers.bundles import make_comparison
+from properties.helpers.commands import HARNESS, run_to_end
 
 LINE = "case/1 rows=3:111 sp=1"
 # Modules that the controller, the supervisor or the ranks import; some are imported late.
@@ -22,7 +22,7 @@ NAMES = ("torch", "numpy", "json", "queue", "pickle", "multiprocessing", "rich",
 @pytest.fixture
 def strange(tmp_path: Path) -> Path:
     """Make a bundle with modules of well-known names, each of which writes a file if it runs."""
-    folder = write_bundle(replace(made_by_hand("labels"), candidate="native-local"), tmp_path)
+    folder = write_bundle(replace(make_comparison("labels"), candidate="native-local"), tmp_path)
     for name in NAMES:
         (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'a').write({name!r})")
     return folder
@@ -40,7 +40,7 @@ def strange(tmp_path: Path) -> Path:
 def test_no_module_is_imported_from_the_current_folder(
     words: str, output: str, strange: Path
 ) -> None:
-    done = ran(*HARNESS, *words.split(), cwd=strange)
+    done = run_to_end(*HARNESS, *words.split(), cwd=strange)
     assert re.search(output, done.stdout), done
     assert not (strange.parent / "run").exists()
 

@@ -15,10 +15,10 @@ import torch
 
 from harness.case import Case, parse
 from harness.compare import Verdict
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.judge import second_opinion
 from harness.ranks.pool import RankPool
-from harness.ranks.precision import SHORTCUTS, kept
+from harness.ranks.precision import SHORTCUTS, full_precision
 from harness.reference import padded, reference
 from harness.report import explain
 from harness.trace import Kind, Trace
@@ -69,7 +69,7 @@ def pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> RankPool:
 @pytest.fixture(scope="module")
 def straying_cases(harness_pool: RankPool) -> list[Case]:
     """Three cases in which a correct step strays too far for a CPU; they differ between CPUs."""
-    batch = generate(cases(max_ranks=4, dtypes=("fp32",)), 20, 0)
+    batch = draw_list(cases(max_ranks=4, dtypes=("fp32",)), 20, 0)
     comparisons = [verdict_only(case, STRAYS, harness_pool) for case in batch]
     return [c.case for c in comparisons if c.verdict is Verdict.DIVERGED and c.used < 2][:3]
 
@@ -98,7 +98,7 @@ def test_a_zero_gradient_may_have_what_plain_training_has_in_it_on_the_device(
 @pytest.mark.slow
 @pytest.mark.usefixtures("asked_devices")
 def test_a_correct_step_with_three_passes_of_tf32_passes(pool: RankPool) -> None:
-    batch = generate(cases(max_ranks=4, dtypes=("fp32",)), 25, 0)
+    batch = draw_list(cases(max_ranks=4, dtypes=("fp32",)), 25, 0)
     for comparison in evaluate_all(((case, RIGHT) for case in batch), pool):
         assert comparison.verdict.passed, explain(comparison)
 
@@ -109,7 +109,7 @@ def test_a_correct_step_with_three_passes_of_tf32_passes(pool: RankPool) -> None
 def test_a_step_with_one_pass_of_tf32_diverges_in_every_case_with_targets(
     candidate: str, pool: RankPool
 ) -> None:
-    batch = generate(cases(max_ranks=4, dtypes=("fp32",)), 6, 0)
+    batch = draw_list(cases(max_ranks=4, dtypes=("fp32",)), 6, 0)
     learning = [case for case in batch if any(row.supervised() for row in case.rows)]
     assert len(learning) > 3
     for case in learning:
@@ -186,7 +186,7 @@ def test_plain_training_on_a_device_turns_precision_shortcuts_off_and_then_resto
         return Trace()
 
     monkeypatch.setattr(second_opinion, "reference", record_switches)
-    with kept():
+    with full_precision():
         for shortcut in SHORTCUTS:
             setattr(*shortcut, True)
         _, missing = second_opinion.traces_on_device(CASE, "cuda:97")

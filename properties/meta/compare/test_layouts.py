@@ -5,7 +5,7 @@ import pytest
 from harness.candidates.own.benign import BANK
 from harness.case import parse
 from harness.compare import Verdict
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.helpers.judging import evaluate, evaluate_all
@@ -27,7 +27,7 @@ def test_every_layout_is_in_the_bank_of_benign_variants() -> None:
 @pytest.mark.parametrize("count", [5, pytest.param(500, marks=pytest.mark.long)])
 @pytest.mark.parametrize("candidate", BENIGN)
 def test_a_correct_layout_passes(candidate: str, count: int, harness_pool: RankPool) -> None:
-    drawn = generate(cases(sps=(2, 3, 4), max_ranks=4, dtypes=("fp64", "fp32")), count, seed=19)
+    drawn = draw_list(cases(sps=(2, 3, 4), max_ranks=4, dtypes=("fp64", "fp32")), count, seed=19)
     comparisons = list(evaluate_all(((case, candidate) for case in drawn), harness_pool))
     assert len(comparisons) == count
     for comparison in comparisons:

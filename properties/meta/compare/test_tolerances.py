@@ -4,7 +4,7 @@ import pytest
 
 from harness.case import Dtype
 from harness.compare import Verdict
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.helpers.judging import verdict_only
@@ -21,7 +21,7 @@ WRONG = ("ZERO", "DOUBLED", "NEGATED", "DIVIDED_BY_SP", "A_LAYER_MISSING", "LAST
 def test_an_obviously_wrong_gradient_diverges_in_every_case_with_targets(
     harness_pool: RankPool, wrong: str, dtype: Dtype, count: int
 ) -> None:
-    batch = generate(cases(sps=(2, 4), dps=(1,), dtypes=(dtype,)), count, 0)
+    batch = draw_list(cases(sps=(2, 4), dps=(1,), dtypes=(dtype,)), count, 0)
     # Without a target every gradient is zero, and so is its double.
     learning = [case for case in batch if any(row.supervised() for row in case.rows)]
     assert len(learning) > 0.6 * count

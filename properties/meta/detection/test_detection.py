@@ -18,12 +18,12 @@ from harness.candidates.own.mutants import BANK
 from harness.case import Case, parse
 from harness.cli import main
 from harness.commands.campaign_request import read_keys
-from harness.compare import Comparison, faulted
-from harness.detection import Score, Trial, Trier, measure, show
+from harness.compare import Comparison, fault_comparison
+from harness.detection import Score, Trial, Trier, score_here, show
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
-from properties.helpers.commands import HARNESS, ran
+from properties.helpers.commands import HARNESS, run_to_end
 from properties.helpers.judging import Answering
 
 REQUEST = Request(
@@ -53,7 +53,7 @@ def printed(score: Score) -> str:
 
 
 def test_a_mutant_is_found_named_and_scored(harness_pool: RankPool, batch: list[Case]) -> None:
-    score = measure(
+    score = score_here(
         [BANK["B14"], BANK["B101"]], [], Trier(cases=batch, session=Session(harness_pool))
     )
     assert score.passed
@@ -68,7 +68,7 @@ def test_a_mutant_is_found_named_and_scored(harness_pool: RankPool, batch: list[
 
 def test_a_surviving_mutant_is_shown_and_fails_the_score(harness_pool: RankPool) -> None:
     aligned = [parse("case/1 rows=4:1111 sp=2"), parse("case/1 rows=2:11,2:11 sp=2")]
-    score = measure([BANK["B01"]], [], Trier(cases=aligned, session=Session(harness_pool)))
+    score = score_here([BANK["B01"]], [], Trier(cases=aligned, session=Session(harness_pool)))
     assert not score.passed
     assert "mutants.B01 survives 2 cases: Every rank takes" in printed(score)
 
@@ -82,7 +82,7 @@ def test_ranks_that_cannot_start_kill_no_mutant_and_flag_every_variant(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     cases = [parse("case/1 rows=4:1111 sp=2")] * 3
     with RankPool(2) as pool:
-        score = measure(
+        score = score_here(
             [BANK["B14"]],
             [next(iter(VARIANTS.values()))],
             Trier(cases=cases, session=Session(pool)),
@@ -105,7 +105,7 @@ def test_a_fault_that_the_unchanged_step_has_too_kills_no_mutant(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     cases = [parse("case/1 rows=4:1111 sp=2")]
     with RankPool(2) as pool:
-        score = measure(
+        score = score_here(
             [BANK["B14"]], [], Trier(cases=cases, session=Session(pool), against=against)
         )
     assert score.killed == []
@@ -124,11 +124,11 @@ def test_after_a_fault_that_kills_no_mutant_the_trial_goes_on(
         """Return a fault for every candidate on the first case."""
         if job.case == first:
             fault = Fault(kind=Kind.RAISED, summary="as always")
-            return faulted(job.case, job.candidate.name, fault)
+            return fault_comparison(job.case, job.candidate.name, fault)
         return session.judge_one(job)
 
     trier = Trier(cases=[first, *others], session=Answering(harness_pool, faults_first))
-    score = measure([BANK["B14"]], [], trier)
+    score = score_here([BANK["B14"]], [], trier)
     (trial,) = score.mutants
     assert (trial.verdict, trial.verdicts["FAULT"]) == ("DIVERGED", 1)
     assert trial.cases > 1
@@ -139,7 +139,7 @@ def test_a_wrong_name_is_shown_and_fails_the_score_and_an_unmet_need_is_kept(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
     misnamed = replace(BANK["B14"], anomaly="kv-repeat", needs=("dp>7", "sp>1"))
-    score = measure([misnamed], [], Trier(cases=batch, session=Session(harness_pool)))
+    score = score_here([misnamed], [], Trier(cases=batch, session=Session(harness_pool)))
     assert len(score.killed) == 1
     assert not score.passed
     assert "label-rolled-locally, not kv-repeat" in printed(score)
@@ -150,7 +150,7 @@ def test_a_flagged_variant_is_explained_and_fails_the_score(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
     wrong = Benign("wrong", BANK["B14"].candidate, "Rolls its shard.", "nothing")
-    score = measure([], [wrong], Trier(cases=batch, session=Session(harness_pool)))
+    score = score_here([], [wrong], Trier(cases=batch, session=Session(harness_pool)))
     assert not score.passed
     assert "benign.wrong was flagged: Rolls its shard.\nDIVERGED" in printed(score)
 
@@ -163,7 +163,7 @@ def test_a_score_without_trials_does_not_pass() -> None:
 def test_a_failing_case_is_shrunk_if_the_trier_shrinks(
     harness_pool: RankPool, batch: list[Case]
 ) -> None:
-    score = measure(
+    score = score_here(
         [BANK["B14"]],
         [],
         Trier(cases=batch, session=Session(harness_pool), shrinks=True),
@@ -175,7 +175,7 @@ def test_a_failing_case_is_shrunk_if_the_trier_shrinks(
 
 @pytest.mark.slow
 def test_a_crash_does_not_change_the_next_trial(harness_pool: RankPool, batch: list[Case]) -> None:
-    score = measure(
+    score = score_here(
         [BANK["B94"], BANK["B83"]], [], Trier(cases=batch, session=Session(harness_pool))
     )
     assert [trial.named for trial in score.mutants] == ["crashed", "denominator-wrong-count"]
@@ -209,7 +209,7 @@ def test_two_pools_have_the_result_of_one(
     words = ["mutants", "--only", "B14,zigzag", "--cases", "2", "--sp", "2", "--dp", "1", "--json"]
     assert main(words) == 0
     one = json.loads(capsys.readouterr().out)
-    run = ran(*HARNESS, *words, "--pools", "2", cwd=tmp_path)
+    run = run_to_end(*HARNESS, *words, "--pools", "2", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     two = json.loads(run.stdout)
     for document in (one, two):

@@ -14,7 +14,7 @@ from harness.candidates.own.mutants import BANK, LEFT_OUT
 from harness.candidates.own.mutants.alone import ALONE
 from harness.candidates.own.mutants.called import CALLED
 from harness.case import Case, parse
-from harness.detection import Trier, measure
+from harness.detection import Trier, score_here
 from harness.generation.situations.needs import UnknownNeed, lacking
 from harness.judge import Session
 from harness.ranks.pool import RankPool
@@ -85,7 +85,7 @@ def test_the_check_finds_every_mutant_and_names_nine_of_ten(
 ) -> None:
     keys = sample(list(BANK), request.config)
     chosen = [BANK[key] for key in keys if can_show(BANK[key], harness_pool.size)]
-    score = measure(chosen, [], Trier(cases=batch, session=Session(harness_pool)))
+    score = score_here(chosen, [], Trier(cases=batch, session=Session(harness_pool)))
     assert [trial.key for trial in score.survivors] == []
     # A mutant is killed only by cases that have what it needs.
     assert {t.key: t.unmet for t in score.mutants if t.unmet} == {}
@@ -99,7 +99,7 @@ def test_the_check_names_nine_of_ten_mutants_from_required_keys_alone(
 ) -> None:
     keys = sample(list(BANK), request.config, first=8)
     chosen = [BANK[key] for key in keys if can_show(BANK[key], harness_pool.size)]
-    trials = measure(
+    trials = score_here(
         chosen, [], Trier(cases=batch, session=Session(harness_pool), required_only=True)
     ).mutants
     wrong = [f"{t.key}: {t.named}, not {t.expected}" for t in trials if not t.named_right]
@@ -118,7 +118,9 @@ def test_no_benign_variant_is_flagged_or_refused(
     harness_pool: RankPool, batch: list[Case], request: pytest.FixtureRequest
 ) -> None:
     cases = batch[:200] if request.config.getoption("--all") else batch[:2]
-    tried = measure([], list(BENIGN.values()), Trier(cases=cases, session=Session(harness_pool)))
+    tried = score_here(
+        [], list(BENIGN.values()), Trier(cases=cases, session=Session(harness_pool))
+    )
     assert [f"{t.key}\n{t.explanation}" for t in tried.flagged] == []
     refused = {t.key: t.verdicts for t in tried.benign if t.verdicts.get("UNSUPPORTED")}
     assert refused == {}

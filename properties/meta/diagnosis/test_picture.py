@@ -4,7 +4,7 @@ import pytest
 
 from harness.candidates.required import only_required
 from harness.case import parse
-from harness.judge import Session, diagnosed
+from harness.judge import Session, add_diagnosis
 from harness.ranks.pool import RankPool
 from properties.helpers.judging import evaluate
 
@@ -20,7 +20,7 @@ def test_a_token_that_does_not_count_is_drawn_although_no_weights_are_emitted(
     failure = evaluate(CASE, only_required("mutants.B21"), harness_pool)
     assert failure.picture is not None
     assert failure.picture.maps == ()
-    picture = diagnosed(failure, Session(harness_pool)).picture
+    picture = add_diagnosis(failure, Session(harness_pool)).picture
     assert picture is not None
     (drawn,) = picture.maps
     assert drawn.key == "weight"
@@ -34,14 +34,14 @@ def test_a_token_that_does_not_count_is_drawn_although_no_weights_are_emitted(
 @pytest.mark.slow
 def test_emitted_weights_are_drawn_as_they_are(harness_pool: RankPool) -> None:
     failure = evaluate(CASE, "mutants.B21", harness_pool)
-    assert diagnosed(failure, Session(harness_pool)).picture == failure.picture
+    assert add_diagnosis(failure, Session(harness_pool)).picture == failure.picture
 
 
 @pytest.mark.slow
 def test_the_picture_counts_the_shares_of_ranks_in_each_gradient(
     harness_pool: RankPool,
 ) -> None:
-    failure = diagnosed(evaluate(CASE, "mutants.B105", harness_pool), Session(harness_pool))
+    failure = add_diagnosis(evaluate(CASE, "mutants.B105", harness_pool), Session(harness_pool))
     assert failure.picture is not None
     shares = failure.picture.shares
     assert shares.pop("embed") == {0: 0.5, 1: 0.5}

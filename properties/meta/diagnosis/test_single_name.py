@@ -9,7 +9,7 @@ from harness.candidates.published.library import libraries
 from harness.compare import Comparison, KeyResult, Look, Verdict
 from harness.failure.bundle import write_bundle
 from harness.failure.signature import mark_of
-from harness.judge.known import listed
+from harness.judge.known import listed_bug
 from harness.report import comparison_record, explain
 from harness.report.html.campaign import campaign_page
 from harness.report.html.failure import failure_page
@@ -62,6 +62,6 @@ def test_a_listed_bug_is_recognised_by_its_tensors_whatever_experiments_find() -
         seen=(Look(SEEN, ""),),
         diagnosis=(Look(DIAGNOSED, ""),),
     )
-    found = listed(failure)
+    found = listed_bug(failure)
     assert found is not None
     assert found.key == bug.key

@@ -11,7 +11,7 @@ from harness.candidates.required import only_required
 from harness.case import Row, parse
 from harness.compare import Comparison, Look, Verdict, compare
 from harness.diagnosis import name_divergence
-from harness.failure.confirm import confirmed
+from harness.failure.confirm import confirm
 from harness.judge import Session
 from harness.ranks.pool import RankPool
 from harness.reference import reference
@@ -131,6 +131,6 @@ def test_against_itself_a_smaller_case_gets_the_name_that_its_replay_gives(
     harness_pool: RankPool,
 ) -> None:
     failure = judged(f"{METRICS}BALANCE", harness_pool)
-    small = confirmed(CASE, failure.named(Look("replica-split", "")), Session(harness_pool))
+    small = confirm(CASE, failure.named(Look("replica-split", "")), Session(harness_pool))
     assert small is not None
     assert [look.name for look in small.looks] == ["gradient-partial"]

@@ -20,7 +20,7 @@ from harness.commands.options import Pools
 from harness.commands.ranks import open_pool
 from harness.engine.lot import WHOLE, Part
 from harness.ranks import device as devices
-from properties.helpers.commands import HARNESS, campaign_of, options_of, ran
+from properties.helpers.commands import HARNESS, campaign_of, options_of, run_to_end
 from properties.helpers.places import ROOT
 from properties.helpers.wait import PATIENCE, eventually
 
@@ -55,7 +55,7 @@ def test_two_pools_judge_the_same_cases_as_one_pool_and_report_the_same(
     words += ["--candidate", "native-local", "--candidate", "later.py:LATER", "--no-diagnose"]
     assert main(words) == 1
     one = campaign_of(capsys.readouterr().out)
-    run = ran(*HARNESS, *words, "--pools", "2", cwd=Path.cwd())
+    run = run_to_end(*HARNESS, *words, "--pools", "2", cwd=Path.cwd())
     assert run.returncode == 1
     two = campaign_of(run.stdout)
     for document in (one, two):
@@ -76,7 +76,7 @@ def test_each_worker_explains_and_keeps_the_failure_that_it_finds(tmp_path: Path
     words = ["check", "--sp", "2", "--dp", "1", "--cases", "10", "--json", "--pools", "2"]
     words += ["--ranks", "2"]
     words += ["--no-diagnose", "--candidate", "mutants.B14"]
-    run = ran(sys.executable, "-m", "harness", *words, cwd=tmp_path)
+    run = run_to_end(sys.executable, "-m", "harness", *words, cwd=tmp_path)
     document = json.loads(run.stdout)
     assert (run.returncode, document["verdict"]) == (1, "DIVERGED")
     failures = document["candidates"]["mutants.B14"]["failures"]
@@ -107,7 +107,7 @@ def running_workers(folder: Path, count: int) -> Iterator[tuple[subprocess.Popen
 
 @pytest.mark.slow
 def test_the_results_of_all_workers_become_one_campaign(tmp_path: Path) -> None:
-    run = ran(*PARTS, "passes", "3", cwd=tmp_path)
+    run = run_to_end(*PARTS, "passes", "3", cwd=tmp_path)
     document = json.loads(run.stdout)
     assert (document["verdict"], document["cases"], document["size"]) == ("EQUAL", 3, 3)
     assert document["shards"] == {"of": 1, "examined": [1], "missing": []}
@@ -169,7 +169,7 @@ def test_a_starting_worker_ignores_a_ctrl_c_at_the_terminal(moment: str, tmp_pat
 
 @pytest.mark.slow
 def test_a_lot_whose_worker_is_lost_is_judged_by_another(tmp_path: Path) -> None:
-    run = ran(*PARTS, "vanishes once", "3", cwd=tmp_path)
+    run = run_to_end(*PARTS, "vanishes once", "3", cwd=tmp_path)
     document = json.loads(run.stdout)
     assert (document["verdict"], document["cases"], document["size"]) == ("EQUAL", 3, 3)
     assert len(run.stderr.splitlines()) == 6
@@ -206,7 +206,7 @@ def test_no_worker_outlives_its_parent(tmp_path: Path) -> None:
 def test_a_failure_of_all_workers_is_reported_once(
     does: str, message: str, tmp_path: Path
 ) -> None:
-    run = ran(*PARTS, does, "2", cwd=tmp_path)
+    run = run_to_end(*PARTS, does, "2", cwd=tmp_path)
     assert json.loads(run.stdout).startswith(message)
     assert {*run.stderr.splitlines()} <= {"part 1/2", "part 2/2"}
 

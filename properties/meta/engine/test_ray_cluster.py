@@ -18,7 +18,7 @@ from harness.engine.ray_cluster import PoolActor
 from harness.ranks.pool import CannotStart
 from harness.trace import Fault, Kind
 from harness.untrusted import BadInput
-from properties.helpers.commands import HARNESS, campaign_of, ran, running
+from properties.helpers.commands import HARNESS, campaign_of, run_in_background, run_to_end
 from properties.helpers.places import ROOT
 from properties.helpers.stores import stored_in
 from properties.helpers.wait import PATIENCE, eventually
@@ -71,7 +71,7 @@ def on(address: str, folder: Path, *words: str) -> AbstractContextManager[subpro
     """Run the campaign on a cluster."""
     (folder / "waits.py").write_text(WAITS)
     command = (*HARNESS, *CHECK, "--on", "ray", *words)
-    return running(*command, cwd=folder, RAY_ADDRESS=address)
+    return run_in_background(*command, cwd=folder, RAY_ADDRESS=address)
 
 
 def address_of(process: subprocess.Popen[str]) -> str:
@@ -95,7 +95,7 @@ def test_a_cluster_that_loses_a_host_or_an_actor_reports_the_same_as_one_pool(
     (alone := tmp_path / "alone").mkdir()
     (alone / "waits.py").write_text(WAITS)
     (alone / "go").touch()
-    one = ran(*HARNESS, *CHECK, cwd=alone)
+    one = run_to_end(*HARNESS, *CHECK, cwd=alone)
     (folder := tmp_path / "cluster").mkdir()
     words = ("--pools", "auto", "--resume", "kept")
     with cluster() as ray, on(address_of(ray), folder, *words) as run:
@@ -125,9 +125,9 @@ def test_other_commands_can_have_their_pools_on_a_cluster_too(tmp_path: Path) ->
         address = address_of(ray)
         for words in (verify, mutants):
             command = (*HARNESS, *words, "--ranks", "2", "--json")
-            local = ran(*command, cwd=tmp_path)
+            local = run_to_end(*command, cwd=tmp_path)
             pools = ("--on", "ray", "--pools", "2")
-            with running(*command, *pools, cwd=tmp_path, RAY_ADDRESS=address) as run:
+            with run_in_background(*command, *pools, cwd=tmp_path, RAY_ADDRESS=address) as run:
                 output, log = run.communicate(timeout=PATIENCE)
             assert run.returncode == local.returncode == 0, log
             assert without_seconds(output) == without_seconds(local.stdout)

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from harness.campaign.request import Request, origin
-from harness.compare import Comparison, KeyResult, Look, Verdict, faulted
+from harness.campaign.request import Request, campaign_record
+from harness.compare import Comparison, KeyResult, Look, Verdict, fault_comparison
 from harness.compare.differing import MOST_BYTES as MOST_TENSORS
 from harness.compare.differing import Kept
 from harness.engine.lot import Part
 from harness.failure.bundle import read_bundle, write_bundle
-from harness.failure.bundle.keep import keep
+from harness.failure.bundle.keep import keep_bundle
 from harness.failure.bundle.read import MOST_BYTES, RECORD, TENSORS
 from harness.failure.signature import mark_of
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Fault, Kind, Misfit, MisfitKind
-from properties.helpers.bundles import CASE, FILES, LINE, made_by_hand, wrong
+from properties.helpers.bundles import CASE, FILES, LINE, make_comparison, wrong
 from properties.helpers.judging import evaluate
 
 REQUEST = Request(
@@ -53,10 +53,10 @@ def test_the_bundle_of_a_divergence_has_its_record_its_texts_and_its_origin(
     diverged: Comparison, harness_pool: RankPool, tmp_path: Path
 ) -> None:
     place = Path(
-        keep(
+        keep_bundle(
             replace(diverged, before=(CASE, CASE)),
             harness_pool,
-            campaign=origin(REQUEST, Part(2, 3)),
+            campaign=campaign_record(REQUEST, Part(2, 3)),
             test="test_it.py::test_it",
             blob="@reproduce_failure('1', b'2')",
             folder=tmp_path / "kept",
@@ -149,7 +149,7 @@ def huge_failure() -> Comparison:
         collectives=dict.fromkeys(range(64), ("all_to_all",) * 500),
     )
     return replace(
-        faulted(CASE, "planted", fault),
+        fault_comparison(CASE, "planted", fault),
         misfits=(Misfit(MisfitKind.LOST, "nll", tuple(range(50_000))),),
         keys=tuple(
             KeyResult(key, 9, 9, 9.0)
@@ -195,9 +195,9 @@ def test_a_mark_has_the_name_that_this_very_case_suggests() -> None:
         Look("stale-state", "it passes unless its ranks ran another case before it"),
         Look("kv-repeat", ""),
     )
-    assert mark_of(made_by_hand(seen=looks)).root == "kv-repeat"
+    assert mark_of(make_comparison(seen=looks)).root == "kv-repeat"
     # A name of how the failure comes and goes counts only without another.
-    assert mark_of(made_by_hand(seen=looks[:2])).root == "stale-state"
+    assert mark_of(make_comparison(seen=looks[:2])).root == "stale-state"
     lost = Misfit(MisfitKind.LOST, "nll", (1,))
-    assert mark_of(made_by_hand(misfits=(lost,))).where == "nll, token lost"
-    assert "gradient-times-sp (before shrinking)" in explain(made_by_hand(seen=looks))
+    assert mark_of(make_comparison(misfits=(lost,))).where == "nll, token lost"
+    assert "gradient-times-sp (before shrinking)" in explain(make_comparison(seen=looks))

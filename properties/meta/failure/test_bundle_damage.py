@@ -15,14 +15,14 @@ from harness.compare import Look
 from harness.failure.bundle import BadBundle, Origin, read_bundle, write_bundle
 from harness.failure.bundle.origin import local_origin
 from harness.failure.bundle.read import RECORD, TENSORS
-from properties.helpers.bundles import CASE, LINE, made_by_hand
+from properties.helpers.bundles import CASE, LINE, make_comparison
 from properties.helpers.fuzzing import fuzz, mutate, one_value_else
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     origin = local_origin(campaign={"seed": 1}, test="a", blob="b")
-    comparison = made_by_hand("labels", "nll", before=(CASE,), seen=(Look("crashed", "so"),))
+    comparison = make_comparison("labels", "nll", before=(CASE,), seen=(Look("crashed", "so"),))
     return write_bundle(comparison, tmp_path / "kept", origin)
 
 

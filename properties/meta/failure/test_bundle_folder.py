@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from harness.failure.bundle import find_bundle, read_bundle, write_bundle
-from harness.failure.bundle.folder import elsewhere
-from harness.failure.bundle.keep import keep
+from harness.failure.bundle.folder import fallback_folder
+from harness.failure.bundle.keep import keep_bundle
 from harness.failure.bundle.read import BadBundle
 from harness.ranks.pool import RankPool
-from properties.helpers.bundles import CASE, made_by_hand
+from properties.helpers.bundles import CASE, make_comparison
 
 
 def test_a_bundle_goes_to_the_temporary_folder_if_the_current_one_cannot_be_written(
@@ -22,7 +22,7 @@ def test_a_bundle_goes_to_the_temporary_folder_if_the_current_one_cannot_be_writ
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     # In /proc even root cannot make a folder.
     monkeypatch.chdir("/proc")
-    place = write_bundle(made_by_hand("labels"))
+    place = write_bundle(make_comparison("labels"))
     assert place.parent == tmp_path / f"harness-failures-{os.getuid()}"
     assert find_bundle(CASE.id) == place
     assert read_bundle(place).case == CASE
@@ -35,17 +35,17 @@ def test_a_temporary_folder_that_others_can_write_is_neither_written_nor_read(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.chdir("/proc")
-    place = write_bundle(made_by_hand("labels"))
+    place = write_bundle(make_comparison("labels"))
     folder = place.parent
     if danger == "link":
         folder.rename(tmp_path / "theirs")
         folder.symlink_to(tmp_path / "theirs")
     elif danger == "another user's":
         monkeypatch.setattr("os.getuid", lambda: folder.stat().st_uid + 1)
-        folder = folder.rename(elsewhere())
+        folder = folder.rename(fallback_folder())
     else:
         folder.chmod(0o777)
-    message = keep(made_by_hand("labels"), harness_pool)
+    message = keep_bundle(make_comparison("labels"), harness_pool)
     assert message.startswith("could not be written: PermissionError: ")
     assert "can be written by others, or is a link; remove it" in message
     with pytest.raises(BadBundle, match="No such file or directory"):
@@ -57,13 +57,13 @@ def test_keep_reports_that_no_folder_can_be_written(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/proc")
     monkeypatch.chdir("/proc")
-    message = keep(made_by_hand("labels"), harness_pool)
+    message = keep_bundle(make_comparison("labels"), harness_pool)
     assert message.startswith("could not be written: ")
 
 
 def test_candidates_in_files_of_one_name_have_bundles_of_their_own(tmp_path: Path) -> None:
     names = ("a/mine.py:STEP", "b/mine.py:STEP", "mine.py:STEP", "odd name\n.py:STEP")
-    places = {write_bundle(replace(made_by_hand(), candidate=n), tmp_path) for n in names}
+    places = {write_bundle(replace(make_comparison(), candidate=n), tmp_path) for n in names}
     assert len(places) == len(names)
     assert tmp_path / f"{CASE.id}-mine.py-STEP" in places
     for place in places:

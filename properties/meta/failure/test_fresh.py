@@ -22,7 +22,7 @@ from harness.compare import Comparison, Look, Verdict
 from harness.failure.bundle import read_bundle, write_bundle
 from harness.failure.confirm import find_outside_cause, judge_on_fresh_ranks
 from harness.failure.shrink import Shrunk
-from harness.failure.smallest import smallest
+from harness.failure.smallest import shrink_and_confirm
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.report import explain
@@ -90,7 +90,7 @@ def test_a_failure_that_needs_more_ranks_than_its_case_is_named_and_replayed_wit
         failure = evaluate(SHARED, candidate, pool)
         # The earlier case also needs two ranks, but the failure does not need that case.
         earlier = [parse("case/1 rows=2:11 sp=2"), SHARED]
-        found = smallest(failure, Session(pool), earlier).smallest
+        found = shrink_and_confirm(failure, Session(pool), earlier).smallest
     assert (found.called, found.before, found.ranks) == ("ranks-beside", (), 2)
     assert "it passes where there are 1, and not where there are 2" in explain(found)
     place = write_bundle(found, tmp_path)
@@ -109,8 +109,8 @@ def test_a_failure_whose_smaller_case_is_not_confirmed_keeps_its_own_case(
     assert find_outside_cause(failure, [UNSHARED], Session(one_rank)) is None
     small = Shrunk(replace(failure, case=UNSHARED), 1, finished=True)
     monkeypatch.setattr("harness.failure.smallest.shrink", lambda *_, **__: small)
-    monkeypatch.setattr("harness.failure.smallest.confirmed", lambda *_: None)
-    found = smallest(failure, Session(one_rank), [UNSHARED]).smallest
+    monkeypatch.setattr("harness.failure.smallest.confirm", lambda *_: None)
+    found = shrink_and_confirm(failure, Session(one_rank), [UNSHARED]).smallest
     assert (found.case, found.called, found.before) == (failure.case, failure.called, ())
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from harness.case import Dtype
 from harness.compare import Verdict
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.ranks.pool import RankPool
 from properties.helpers.judging import evaluate_all
 
@@ -16,7 +16,7 @@ def test_a_mutant_diverges_in_every_dtype_within_twelve_cases(
     name: str, dtype: Dtype, harness_pool: RankPool
 ) -> None:
     small = cases(dtypes=(dtype,), max_ranks=4, max_rows=2, max_length=6, max_layers=1)
-    batch = generate(small, 12, 0)
+    batch = draw_list(small, 12, 0)
     jobs = ((case, f"mutants.{name}") for case in batch)
     verdicts = (comparison.verdict for comparison in evaluate_all(jobs, harness_pool))
     # On some of the cases the fault has no effect, and some cannot be judged in this dtype.

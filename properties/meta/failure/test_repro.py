@@ -15,11 +15,11 @@ from harness.candidates import locate
 from harness.case import Case, parse
 from harness.cli import main
 from harness.commands.options import DIVERGED, FAULT, PASSED, USAGE
-from harness.compare import Comparison, Look, Verdict, faulted
+from harness.compare import Comparison, Look, Verdict, fault_comparison
 from harness.failure.bundle import read_bundle, write_bundle
 from harness.failure.bundle.origin import local_origin
 from harness.failure.replay import match_bundle
-from harness.failure.smallest import smallest
+from harness.failure.smallest import shrink_and_confirm
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
@@ -122,7 +122,7 @@ def test_a_failure_is_the_same_if_its_verdict_its_key_and_its_name_are(
     for other in (
         replace(diverged, first=replace(diverged.first, key="nll")),
         replace(diverged, seen=(Look("kv-repeat", ""), *diverged.seen)),
-        faulted(CASE, diverged.candidate, raised),
+        fault_comparison(CASE, diverged.candidate, raised),
     ):
         assert match_bundle(bundle, other, "cpu").outcome == "changed"
     other_element = replace(diverged.first, index=(3,), got=0.0)
@@ -132,10 +132,10 @@ def test_a_failure_is_the_same_if_its_verdict_its_key_and_its_name_are(
         replace(diverged, seen=(Look("stale-state", "it passes unless"), *diverged.seen)),
     ):
         assert match_bundle(bundle, same, "cpu").outcome == "same"
-    kept = read_bundle(write_bundle(faulted(CASE, "x", raised), tmp_path))
+    kept = read_bundle(write_bundle(fault_comparison(CASE, "x", raised), tmp_path))
     hung = Fault(kind=Kind.HUNG, summary="rank 1 hung")
-    assert match_bundle(kept, faulted(CASE, "x", hung), "cpu").outcome == "changed"
-    assert match_bundle(kept, faulted(CASE, "x", raised), "cpu").outcome == "same"
+    assert match_bundle(kept, fault_comparison(CASE, "x", hung), "cpu").outcome == "changed"
+    assert match_bundle(kept, fault_comparison(CASE, "x", raised), "cpu").outcome == "same"
     passed = replace(diverged, verdict=Verdict.EQUAL, first=None, seen=())
     assert match_bundle(kept, passed, "cpu").outcome == "gone"
 
@@ -265,7 +265,7 @@ def test_a_failure_with_a_history_is_shrunk_after_the_same_history(
 
     job = Job(LARGER, locate("native-local"), ITSELF)
     seen = judge(job, Session(harness_pool), (CASE,))
-    found = smallest(seen, Session(harness_pool))
+    found = shrink_and_confirm(seen, Session(harness_pool))
     assert found.finished
     assert found.smallest.against == ITSELF
     assert found.smallest.case.tokens == 1

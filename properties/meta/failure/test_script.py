@@ -14,9 +14,9 @@ import pytest
 
 from harness.candidates import locate
 from harness.case import parse
-from harness.compare import Comparison, Verdict, faulted, unsupported
+from harness.compare import Comparison, Verdict, fault_comparison, unsupported_comparison
 from harness.failure import script_runtime
-from harness.failure.replay import look
+from harness.failure.replay import replay
 from harness.failure.script import MOST_ELEMENTS, NoScript, script, source_of
 from harness.failure.source_slice import slice_source
 from harness.judge import Job, Session
@@ -25,7 +25,7 @@ from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Fault, Kind
-from properties.helpers.commands import ran
+from properties.helpers.commands import run_to_end
 from properties.helpers.wait import PATIENCE, eventually
 
 SMALL = "case/1 rows=4:1111,3:111 heads=2/2 layers=1 vocab=16 sp=2 dim=4"
@@ -127,7 +127,7 @@ RUN = [
 
 
 def run_script(file: Path) -> subprocess.CompletedProcess[str]:
-    return ran(sys.executable, file.name, cwd=file.parent)
+    return run_to_end(sys.executable, file.name, cwd=file.parent)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def seen(mine: Path) -> Iterator[dict[str, Comparison]]:
     """Return the comparison of each form."""
     with RankPool(2, deadline=3) as pool:
         yield {
-            name: look(
+            name: replay(
                 Job(parse(form.line), locate(f"{mine}:{name}")),
                 Session(pool),
                 [*map(parse, form.before)],
@@ -285,13 +285,13 @@ def test_a_source_that_imports_a_file_beside_it_gets_no_script(
     ("comparison", "why"),
     [
         (None, "there is nothing to show: no case failed"),
-        (unsupported(parse(SMALL), "x.py:X", "too long"), "there is nothing to show"),
+        (unsupported_comparison(parse(SMALL), "x.py:X", "too long"), "there is nothing to show"),
         (
-            faulted(parse(SMALL), "x.py:X", Fault(kind=Kind.VACUOUS, summary="nothing")),
+            fault_comparison(parse(SMALL), "x.py:X", Fault(kind=Kind.VACUOUS, summary="nothing")),
             r"only `harness repro` shows this fault \(vacuous\)",
         ),
         (
-            faulted(
+            fault_comparison(
                 parse(SMALL),
                 "x.py:X",
                 Fault(kind=Kind.RAISED, summary="rank 0 raised", last_key="supports()"),

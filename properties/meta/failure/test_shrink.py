@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.case import Case, parse
-from harness.compare import Comparison, Verdict, faulted
+from harness.compare import Comparison, Verdict, fault_comparison
 from harness.failure.shrink import shrink, size, smaller
 from harness.generation import cases
 from harness.trace import Fault, Kind
@@ -95,7 +95,7 @@ def test_shrinking_ends_where_no_smaller_case_fails(case: Case, salt: int) -> No
 def test_a_smaller_case_with_another_fault_is_not_taken() -> None:
     def judge(case: Case) -> Comparison:
         kind = Kind.HUNG if case.sp == 4 else Kind.RAISED
-        return faulted(case, "planted", Fault(kind=kind, summary=""))
+        return fault_comparison(case, "planted", Fault(kind=kind, summary=""))
 
     shrunk = shrink(judge(LARGE), judge)
     assert shrunk.smallest.case.sp == 4

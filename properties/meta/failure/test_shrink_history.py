@@ -16,8 +16,8 @@ from harness.compare import Comparison, Verdict
 from harness.compare.comparison import KeyResult
 from harness.failure import shrink_history
 from harness.failure.shrink import MOST_ERROR_DROP, shrink
-from harness.failure.smallest import smallest
-from harness.generation import cases, generate
+from harness.failure.smallest import shrink_and_confirm
+from harness.generation import cases, draw_list
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from properties.helpers.judging import comparison_of, evaluate_all
@@ -57,14 +57,14 @@ CACHES_ITS_MASK, CACHES_AND_REFUSES = CachesItsMask(), CachesAndRefuses()
 def test_a_failure_by_stale_state_shrinks_to_two_small_cases_within_70_seconds(
     candidate: str,
 ) -> None:
-    drawn = generate(cases(sps=(2,), dps=(1,), dtypes=("fp64",), max_steps=1), 40, 0)
+    drawn = draw_list(cases(sps=(2,), dps=(1,), dtypes=("fp64",), max_steps=1), 40, 0)
     with RankPool(2) as pool:
         for seen in evaluate_all(((case, candidate) for case in drawn), pool):
             if seen.verdict.failed:
                 break
         assert seen.verdict.failed
         started = time.monotonic()
-        found = smallest(seen, Session(pool), drawn[: drawn.index(seen.case)]).smallest
+        found = shrink_and_confirm(seen, Session(pool), drawn[: drawn.index(seen.case)]).smallest
         assert time.monotonic() - started < 70
     assert found.called == "stale-state"
     (before,) = found.before
@@ -86,7 +86,7 @@ def test_a_history_shrinks_to_one_case_and_both_cases_shrink(
     memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without ranks: a function decides which histories make a case fail."""
-    seven = generate(cases(sps=(2,), dps=(1,), dtypes=("fp64",)), 7, 0)
+    seven = draw_list(cases(sps=(2,), dps=(1,), dtypes=("fp64",)), 7, 0)
     last = parse("case/1 rows=3:111,4:0111 heads=4/1 layers=2 sp=2 window=3")
     history = [*seven[:5], parse("case/1 rows=7:1111111 heads=4/4 sp=2"), *seven[5:]]
 

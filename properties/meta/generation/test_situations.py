@@ -7,7 +7,7 @@ import pytest
 from harness.campaign.case_source import draw
 from harness.case import Case, parse
 from harness.commands.campaign_request import read_request
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.generation.situations import SITUATIONS, situations_of
 from properties.helpers.commands import options_of
 
@@ -105,7 +105,7 @@ def test_a_campaign_of_500_cases_is_in_every_situation(seed: int) -> None:
 
 @pytest.mark.slow
 def test_situations_that_a_narrow_campaign_rarely_meets_are_listed() -> None:
-    easy = generate(cases(sps=(2,), dps=(1,), max_rows=1, max_steps=1), CAMPAIGN, 0)
+    easy = draw_list(cases(sps=(2,), dps=(1,), max_rows=1, max_steps=1), CAMPAIGN, 0)
     missed = rarely_met(easy)
     assert {"pad of two or more", "several steps", "dp and sp above 1, and different"} < set(
         missed

@@ -13,7 +13,7 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from harness.case import Case, Row, Wrapper, parse
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.generation.situations import situations_of
 from harness.generation.strategies import meshes, models, rows, steer, with_twins
 from harness.plan import plan
@@ -28,9 +28,9 @@ def test_a_stated_field_has_one_of_its_stated_values(case: Case) -> None:
 
 
 def test_no_case_is_drawn_if_stated_fields_allow_none() -> None:
-    assert generate(cases(stated=("steps=1",)), 3, seed=0)
-    assert generate(cases(stated=("mixed=1",), dtypes=("fp64",)), 3, seed=0) == []
-    assert generate(cases(stated=("mixed=1",), dtypes=("bf16",)), 3, seed=0)
+    assert draw_list(cases(stated=("steps=1",)), 3, seed=0)
+    assert draw_list(cases(stated=("mixed=1",), dtypes=("fp64",)), 3, seed=0) == []
+    assert draw_list(cases(stated=("mixed=1",), dtypes=("bf16",)), 3, seed=0)
 
 
 @given(
@@ -62,7 +62,7 @@ def test_sync_and_mixed_are_drawn_with_wrappers_only() -> None:
     wrappers: tuple[Wrapper, ...] = ("none", "ddp", "fsdp")
 
     def wrappings(**bounds: Any) -> set[tuple[str, str, bool]]:
-        drawn = generate(cases(**bounds), 200, 0)
+        drawn = draw_list(cases(**bounds), 200, 0)
         return {(case.wrapper, case.sync, case.mixed) for case in drawn}
 
     syncs = ("last", "each")
@@ -76,7 +76,7 @@ def test_sync_and_mixed_are_drawn_with_wrappers_only() -> None:
 
 def test_only_the_requested_kernels_are_drawn() -> None:
     for kernels in (("varlen",), ("eager", "flash")):
-        drawn = generate(cases(kernels=kernels, dtypes=("bf16",)), 50, 0)
+        drawn = draw_list(cases(kernels=kernels, dtypes=("bf16",)), 50, 0)
         assert {case.kernel for case in drawn} == set(kernels)
 
 
@@ -94,15 +94,15 @@ def test_every_number_of_ranks_can_share_the_models_drawn_for_it(data: st.DataOb
 
 
 def test_a_seed_gives_the_same_distinct_cases_every_time() -> None:
-    once, again = (generate(cases(), 100, 5) for _ in range(2))
+    once, again = (draw_list(cases(), 100, 5) for _ in range(2))
     assert once == again
     assert len(set(once)) == 100
-    assert once != generate(cases(), 100, 6)
+    assert once != draw_list(cases(), 100, 6)
 
 
 def test_drawing_ends_when_a_strategy_has_no_more_cases() -> None:
     few = st.sampled_from([parse(f"{SIMPLEST} rows=1:1 seed={seed}") for seed in range(7)])
-    assert len(generate(few, 100, 0)) == 7
+    assert len(draw_list(few, 100, 0)) == 7
 
 
 def test_twins_are_equal_in_mask_and_ids() -> None:
@@ -134,12 +134,12 @@ def test_steering_leads_into_more_situations() -> None:
 def test_a_seed_gives_the_same_cases_whatever_modules_are_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = generate(cases(), 100, 5)
+    before = draw_list(cases(), 100, 5)
     numbers = ", ".join(str(number) for number in range(1000, 60_000, 977))
     (tmp_path / "full_of_numbers.py").write_text(f"NUMBERS = [{numbers}]\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("full_of_numbers")
-    assert generate(cases(), 100, 5) == before
+    assert draw_list(cases(), 100, 5) == before
 
 
 # For each planted bug, the cases on which it fails, and the simplest of them.

@@ -241,6 +241,6 @@ def test_a_step_that_gives_no_numbers_at_sp_1_does_not_confirm_its_golden(
     monkeypatch.setattr(own, "reference_at_sp_1", lambda *_: outcome)
     vector = Vector(NAME, parse("case/1 rows=3:111 sp=2"), "any", (), (), "")
     golden = own.make(vector, Trace(), MINE, {}, "")
-    ((name, why),) = own.unconfirmed({NAME: golden}, Session(harness_pool))
+    ((name, why),) = own.find_unconfirmed({NAME: golden}, Session(harness_pool))
     assert name == NAME
     assert why.startswith(f"{MINE} gives no numbers at sp 1: ")

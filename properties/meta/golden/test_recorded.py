@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from harness.candidates import locate
-from harness.candidates.registry import vouched_for
+from harness.candidates.registry import require_trusted
 from harness.case import parse
 from harness.cli import main
-from harness.golden import BadGolden, Store, as_files, examine
+from harness.golden import BadGolden, Store, examine, store_files
 from harness.golden.own import CANDIDATE
 from harness.golden.recorded import record
 from harness.judge import Session
@@ -115,7 +115,7 @@ def test_code_that_a_store_names_runs_only_if_the_user_names_it_too(
     made_otherwise(folder, candidate=f"{payload}:X")
     assert main(["golden", "verify", "--store", str(folder)]) == 2
     assert f"{payload}:X, whose code is not run unasked" in capsys.readouterr().err
-    assert vouched_for(f"{payload}:X", "a store", [f"{payload}:X"]) == f"{payload}:X"
+    assert require_trusted(f"{payload}:X", "a store", [f"{payload}:X"]) == f"{payload}:X"
 
 
 def test_a_store_with_recorded_and_other_goldens_is_refused(
@@ -124,7 +124,7 @@ def test_a_store_with_recorded_and_other_goldens_is_refused(
     recorded, _ = examine(Store(folder).files())
     goldens, _ = examine(Store(tmp_path / "golden").files())
     Store(tmp_path / "both").write(
-        as_files({**recorded, "two-rows": goldens["two-rows"]}),
+        store_files({**recorded, "two-rows": goldens["two-rows"]}),
     )
     assert main(["golden", "verify", "--store", str(tmp_path / "both")]) == 4
     assert "two-rows: nobody recorded it, unlike others here" in capsys.readouterr().err

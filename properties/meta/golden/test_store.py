@@ -14,7 +14,7 @@ import pytest
 from harness.cli import main
 from harness.golden import BadGolden, Golden, Store, examine, generate
 from harness.storage import write_folder
-from properties.helpers.commands import ran
+from properties.helpers.commands import run_to_end
 from properties.helpers.stores import CASES, files, stored_in
 from properties.helpers.wait import PATIENCE
 
@@ -23,7 +23,7 @@ from properties.helpers.wait import PATIENCE
 def test_a_writer_killed_at_any_moment_leaves_the_old_store_or_the_new_one(
     tmp_path: Path,
 ) -> None:
-    run = ran(sys.executable, "-m", "properties.helpers.killed", tmp_path / "golden")
+    run = run_to_end(sys.executable, "-m", "properties.helpers.killed", tmp_path / "golden")
     assert run.returncode == 0, run.stderr
     found = Counter(run.stdout.splitlines())
     assert set(found) == {"old", "new"}, run.stdout

@@ -14,11 +14,11 @@ from harness.candidates import locate
 from harness.case import parse
 from harness.cli import main
 from harness.commands.options import DIVERGED, FAULT, PASSED, USAGE
-from harness.compare import Comparison, KeyResult, unsupported
+from harness.compare import Comparison, KeyResult, unsupported_comparison
 from harness.compare.budget import LEAN_LEAST
 from harness.golden.own import CANDIDATE
 from harness.golden.table import show_verified
-from harness.golden.verify import GoldenJob, Verified, verify
+from harness.golden.verify import GoldenJob, GoldenResults, verify
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
@@ -31,14 +31,17 @@ CASE = parse("case/1 rows=3:111 sp=2")
 @pytest.mark.parametrize(
     ("runs", "reason"),
     [
-        ([unsupported(CASE, "mine", "not on a Wednesday")] * 2, "every run was refused"),
+        (
+            [unsupported_comparison(CASE, "mine", "not on a Wednesday")] * 2,
+            "every run was refused",
+        ),
         ([], "no golden fits so many ranks"),
     ],
 )
 def test_a_verification_of_nothing_is_a_fault_with_a_reason(
     runs: list[Comparison], reason: str
 ) -> None:
-    verified, output = Verified(goldens=1), io.StringIO()
+    verified, output = GoldenResults(goldens=1), io.StringIO()
     for run in runs:
         verified.add("one", run)
     show_verified(verified, {}, Console(file=output, width=200))
@@ -48,14 +51,14 @@ def test_a_verification_of_nothing_is_a_fault_with_a_reason(
 
 
 def test_nothing_is_reported_as_unexamined_if_a_run_was_judged() -> None:
-    verified = Verified(goldens=1)
+    verified = GoldenResults(goldens=1)
     verified.add("one", Comparison(case=CASE, candidate="mine", verdict=Verdict.EQUAL))
-    verified.add("two", unsupported(CASE, "mine", "not on a Wednesday"))
+    verified.add("two", unsupported_comparison(CASE, "mine", "not on a Wednesday"))
     assert verified.unexamined == []
 
 
 def test_a_tensor_that_is_off_by_the_same_in_every_run_diverges() -> None:
-    right, wrong = Verified(goldens=1), Verified(goldens=1)
+    right, wrong = GoldenResults(goldens=1), GoldenResults(goldens=1)
     case = replace(CASE, dtype="bf16")
     for number in range(LEAN_LEAST):
         for verified, lean in ((right, (-1) ** number * 0.01), (wrong, 0.01)):
@@ -69,9 +72,9 @@ def test_a_tensor_that_is_off_by_the_same_in_every_run_diverges() -> None:
     assert "too little for one: mine: grad.head is 1.01 of the reference's" in output.getvalue()
 
 
-def sent(verified: Verified) -> Verified:
+def sent(verified: GoldenResults) -> GoldenResults:
     """Return a part as another process reads it."""
-    return Verified.from_part(json.loads(json.dumps(verified.part())))
+    return GoldenResults.from_part(json.loads(json.dumps(verified.part())))
 
 
 def test_parts_of_a_verification_add_up_to_the_whole() -> None:
@@ -85,16 +88,19 @@ def test_parts_of_a_verification_add_up_to_the_whole() -> None:
         )
         for seed in range(2 * LEAN_LEAST)
     ]
-    runs += [unsupported(CASE, "mine", "no"), unsupported(CASE, "other", "neither")]
+    runs += [
+        unsupported_comparison(CASE, "mine", "no"),
+        unsupported_comparison(CASE, "other", "neither"),
+    ]
     known = Comparison(case=CASE, candidate="other", verdict=Verdict.KNOWN, reason="B14, listed")
     runs += [known, replace(known, against=ITSELF), replace(known, case=replace(CASE, seed=5))]
-    whole, parts = Verified(goldens=len(runs)), [Verified(goldens=1) for _ in runs]
+    whole, parts = GoldenResults(goldens=len(runs)), [GoldenResults(goldens=1) for _ in runs]
     for number, (run, part) in enumerate(zip(runs, parts, strict=True)):
         for each in (whole, part):
             each.ask(run.candidate, run.case)
             each.add(str(number), run)
     assert len(whole.leans) == 1
-    added = sum(map(sent, parts), Verified(goldens=0))
+    added = sum(map(sent, parts), GoldenResults(goldens=0))
     assert added.record() == whole.record()
     assert added.part() == whole.part()
     assert whole.listed == {"B14, listed": 3}
@@ -169,9 +175,9 @@ def test_recorded_goldens_are_held_to_the_same_leanings_and_gaps() -> None:
         Comparison(case=case, candidate="mine", verdict=Verdict.WITHIN, keys=(key,))
         for case in shared
     ]
-    assert Verified.of({run.case.id: run for run in right}).leans
-    refused = {case.id: unsupported(case, "mine", "no") for case in shared}
-    assert Verified.of(refused).unexamined
+    assert GoldenResults.of({run.case.id: run for run in right}).leans
+    refused = {case.id: unsupported_comparison(case, "mine", "no") for case in shared}
+    assert GoldenResults.of(refused).unexamined
     alone = [replace(run, case=replace(run.case, sp=1)) for run in right[:3]]
-    (why,) = Verified.of({run.case.id: run for run in alone}).unexamined
+    (why,) = GoldenResults.of({run.case.id: run for run in alone}).unexamined
     assert why.startswith("mine was judged on no case that shares a sequence")

@@ -10,8 +10,8 @@ import pytest
 from harness.against import ITSELF
 from harness.case import Dtype
 from harness.compare import Comparison, Verdict
-from harness.failure.smallest import smallest
-from harness.generation import cases, generate
+from harness.failure.smallest import shrink_and_confirm
+from harness.generation import cases, draw_list
 from harness.judge import Session
 from harness.ranks.pool import RankPool
 from harness.report import explain
@@ -57,7 +57,7 @@ def judge_drawn(
 ) -> Iterator[Comparison]:
     """Yield the comparisons of a candidate with itself on so many generated cases."""
     drawn = cases(sps=(2, 4), max_ranks=4, dtypes=(dtype,), losses=("token-mean",), stated=STATED)
-    jobs = ((case, candidate) for case in generate(drawn, count, 0))
+    jobs = ((case, candidate) for case in draw_list(drawn, count, 0))
     yield from evaluate_all(jobs, pool, against=ITSELF)
 
 
@@ -99,7 +99,7 @@ def test_a_planted_fault_diverges(candidate: str, pool: RankPool) -> None:
 def test_a_planted_fault_shrinks_to_two_rows_with_about_one_token_per_rank(
     candidate: str, pool: RankPool
 ) -> None:
-    small = smallest(first_failure(candidate, pool), Session(pool)).smallest
+    small = shrink_and_confirm(first_failure(candidate, pool), Session(pool)).smallest
     assert small.verdict is Verdict.DIVERGED
     assert len(small.case.rows) <= 2
     assert small.case.tokens <= small.case.sp + 2

@@ -17,7 +17,7 @@ from harness.case import Case, Dtype, LossContract, parse
 from harness.cli import main
 from harness.compare import Verdict
 from harness.failure.bundle import read_bundle
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.judge import self_reference
 from harness.judge.session import AHEAD
 from harness.ranks.pool import RankPool
@@ -55,7 +55,7 @@ def test_the_contract_loss_is_the_loss_of_plain_training(case: Case) -> None:
     ["native-gather", "benign.uneven", pytest.param("native-local", marks=pytest.mark.long)],
 )
 def test_a_correct_step_passes_against_itself(candidate: str, count: int, pool: RankPool) -> None:
-    drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("fp64", "fp32", "bf16")), count, 0)
+    drawn = draw_list(cases(sps=(2, 4), max_ranks=4, dtypes=("fp64", "fp32", "bf16")), count, 0)
     for case in (CASE, *drawn):
         comparison = evaluate(case, candidate, pool, against=ITSELF)
         assert comparison.verdict.passed, explain(comparison)
@@ -65,7 +65,7 @@ def test_a_correct_step_passes_against_itself(candidate: str, count: int, pool: 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", MUTANTS)
 def test_a_fault_of_sharing_a_sequence_is_found_and_named(key: str, pool: RankPool) -> None:
-    for case in generate(cases(sps=(2, 4), dps=(1,), max_ranks=4), 40, 0):
+    for case in draw_list(cases(sps=(2, 4), dps=(1,), max_ranks=4), 40, 0):
         comparison = evaluate(case, f"mutants.{key}", pool, against=ITSELF)
         if comparison.verdict.failed:
             assert comparison.verdict is Verdict.DIVERGED
@@ -140,7 +140,7 @@ def test_a_fp64_case_is_unsupported_if_the_step_rounds_as_fp32_at_sp_1_too(
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [6, pytest.param(400, marks=pytest.mark.long)])
 def test_a_correct_step_of_grpo_is_not_blamed_in_bf16(count: int, pool: RankPool) -> None:
-    drawn = generate(cases(sps=(2, 4), max_ranks=4, dtypes=("bf16",)), count, 0)
+    drawn = draw_list(cases(sps=(2, 4), max_ranks=4, dtypes=("bf16",)), count, 0)
     comparisons = [evaluate(case, f"{GRPO}:GRPO", pool, against=ITSELF) for case in drawn]
     for comparison in comparisons:
         assert not comparison.verdict.failed, explain(comparison)

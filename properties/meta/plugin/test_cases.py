@@ -10,7 +10,7 @@ import pytest
 from harness.campaign.case_source import NothingToDraw
 from harness.campaign.request import Request
 from harness.case import Case
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.plugin.cases import impossible_values, strategy_for
 from properties.helpers.places import ROOT
 
@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "pytest.md").read_text()
 
 def draw(limits: str = "", **options: Any) -> list[Case]:
     """Draw some cases for four ranks."""
-    return generate(strategy_for("mine", limits, 4, **{"against": "plain", **options}), 30, 0)
+    return draw_list(strategy_for("mine", limits, 4, **{"against": "plain", **options}), 30, 0)
 
 
 def values(drawn: list[Case], name: str) -> set[Any]:

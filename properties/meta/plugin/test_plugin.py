@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from harness.case import parse
-from harness.compare import Comparison, KeyResult, Verdict, faulted, unsupported
+from harness.compare import (
+    Comparison,
+    KeyResult,
+    Verdict,
+    fault_comparison,
+    unsupported_comparison,
+)
 from harness.compare.budget import LEAN_LEAST
 from harness.failure.bundle import read_bundle
 
@@ -222,7 +228,7 @@ def test_a_failure_that_no_test_failed_on_fails_the_session_unless_an_option_say
 
     def fail(_: Session, job: Job) -> Comparison:
         compared_with.add(job.against)
-        return faulted(
+        return fault_comparison(
             job.case, job.candidate.name, Fault(kind=Kind.RAISED, summary="rank 1 raised")
         )
 
@@ -295,7 +301,7 @@ def test_a_session_that_examined_too_little_of_what_it_asked_for_fails(
     def refuse_sp_2(_: Session, job: Job) -> Comparison:
         assert job.against == "plain"
         if job.case.sp == 2:
-            return unsupported(job.case, job.candidate.name, "not over two")
+            return unsupported_comparison(job.case, job.candidate.name, "not over two")
         return comparison_of(job, Verdict.EQUAL)
 
     # So no rank has to run.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.compare import Comparison, KeyResult, Verdict, faulted
+from harness.compare import Comparison, KeyResult, Verdict, fault_comparison
 from harness.judge import Job, Session
 from harness.plugin.current_test import ON_PURPOSE
 from harness.trace import Fault, Kind
@@ -40,7 +40,9 @@ def test_that_asks_for_one_that_asks(request):
 
 
 def fail(_: Session, job: Job) -> Comparison:
-    return faulted(job.case, job.candidate.name, Fault(kind=Kind.RAISED, summary="rank 1 raised"))
+    return fault_comparison(
+        job.case, job.candidate.name, Fault(kind=Kind.RAISED, summary="rank 1 raised")
+    )
 
 
 def succeed(_: Session, job: Job) -> Comparison:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.compare import Comparison, KeyResult, Verdict, unsupported
+from harness.compare import Comparison, KeyResult, Verdict, unsupported_comparison
 from harness.judge import Job, Session
 
 pytest_plugins = ["pytester"]
@@ -14,7 +14,7 @@ def refuse_bf16(_: Session, job: Job) -> Comparison:
     """Judge without ranks: bf16 is unsupported, wrong.py diverges, and the rest passes."""
     assert job.against == "plain"
     if job.case.dtype == "bf16":
-        return unsupported(job.case, job.candidate.name, "fp64 only")
+        return unsupported_comparison(job.case, job.candidate.name, "fp64 only")
     verdict = Verdict.DIVERGED if job.candidate.name == "wrong.py:MINE" else Verdict.WITHIN
     keys = (KeyResult("grad.head", 4, 0, 0.5, 0.1),)
     return Comparison(

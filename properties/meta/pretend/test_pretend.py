@@ -18,7 +18,7 @@ from harness.cli import main
 from harness.compare import Verdict
 from harness.pretend import pretend_gpu
 from harness.pretend.rules import NotOnTheDevice
-from harness.ranks.device import choose
+from harness.ranks.device import choose_placement
 from harness.ranks.placement import UNSEEN
 from harness.ranks.pool import RankPool
 from harness.report import explain
@@ -43,7 +43,7 @@ KEYS = """
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(2, choose("pretend", "auto", 2)) as pool:
+    with RankPool(2, choose_placement("pretend", "auto", 2)) as pool:
         pool.start()
         yield pool
 

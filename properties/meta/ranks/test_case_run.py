@@ -11,7 +11,7 @@ from harness.case import parse
 from harness.ranks.case_run import CaseRun, take_in
 from harness.ranks.frames import Reader, encode
 from harness.ranks.link import Event, Link
-from harness.ranks.messages import Activity, Finished, Hello, Message, OfRank, Raised, Ready
+from harness.ranks.messages import Activity, Finished, FromRank, Hello, Message, Raised, Ready
 from harness.ranks.payload import pack
 from harness.trace import Fragment, Kind
 
@@ -45,9 +45,9 @@ def case_run() -> CaseRun:
     return CaseRun(parse("case/1 rows=3:111 sp=2"), "native-local", "", traced=False, run=1)
 
 
-def received(message: Message) -> OfRank:
+def received(message: Message) -> FromRank:
     """Return a message as it comes out of a socket."""
-    (decoded,) = Reader[OfRank](OfRank).feed(encode(message))
+    (decoded,) = Reader[FromRank](FromRank).feed(encode(message))
     return decoded
 
 
@@ -63,7 +63,7 @@ def received(message: Message) -> OfRank:
     ],
 )
 def test_an_unexpected_or_inconsistent_message_is_garbage(
-    link: Link, case_run: CaseRun, message: OfRank
+    link: Link, case_run: CaseRun, message: FromRank
 ) -> None:
     incident = take_in(Event(link, received(message)), [case_run], is_ready=True)
     assert incident

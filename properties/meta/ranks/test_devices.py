@@ -15,7 +15,13 @@ from harness.cli import main
 from harness.doctor import examine
 from harness.plugin import needs
 from harness.ranks import device as devices
-from harness.ranks.device import TRANSPORTS, NoPlace, choose, options_for, share
+from harness.ranks.device import (
+    TRANSPORTS,
+    ImpossiblePlacement,
+    choose_placement,
+    options_for,
+    share,
+)
 from harness.ranks.placement import DEADLINE
 from properties.helpers.commands import options_of
 
@@ -76,7 +82,7 @@ def test_four_ranks_get_the_best_placement_that_the_machine_allows(
     machine: Machine, kind: str, count: int, device: str, transport: str, placement: str
 ) -> None:
     machine(kind, count)
-    assert str(choose(device, transport, 4)) == placement
+    assert str(choose_placement(device, transport, 4)) == placement
 
 
 @pytest.mark.parametrize(
@@ -100,31 +106,35 @@ def test_four_ranks_are_refused_a_placement_that_is_impossible(
     machine: Machine, kind: str, count: int, device: str, transport: str, why: str
 ) -> None:
     machine(kind, count)
-    with pytest.raises(NoPlace) as refused:
-        choose(device, transport, 4)
+    with pytest.raises(ImpossiblePlacement) as refused:
+        choose_placement(device, transport, 4)
     assert str(refused.value).startswith(why)
 
 
 def test_a_transport_that_torch_was_built_without_is_not_chosen(machine: Machine) -> None:
     machine("cuda", 8, built=False)
-    assert choose("cuda", "auto", 4).transport == "gloo"
-    with pytest.raises(NoPlace, match=r"transport=nccl: torch .* is without it; use gloo"):
-        choose("cuda", "nccl", 4)
+    assert choose_placement("cuda", "auto", 4).transport == "gloo"
+    with pytest.raises(
+        ImpossiblePlacement, match=r"transport=nccl: torch .* is without it; use gloo"
+    ):
+        choose_placement("cuda", "nccl", 4)
     machine("npu", 8, built=False)
-    with pytest.raises(NoPlace, match=r"device=npu: torch .* is without hccl; use cpu"):
-        choose("npu", "auto", 4)
+    with pytest.raises(
+        ImpossiblePlacement, match=r"device=npu: torch .* is without hccl; use cpu"
+    ):
+        choose_placement("npu", "auto", 4)
 
 
 def test_ranks_share_a_gpu_over_nccl_only_if_nccl_allows_it(machine: Machine) -> None:
     machine("cuda", 1, refuses="which NCCL 2.29 refuses")
-    assert choose("cuda", "auto", 2).transport == "gloo"
-    with pytest.raises(NoPlace) as refused:
-        choose("cuda", "nccl", 2)
+    assert choose_placement("cuda", "auto", 2).transport == "gloo"
+    with pytest.raises(ImpossiblePlacement) as refused:
+        choose_placement("cuda", "nccl", 2)
     assert str(refused.value) == (
         "transport=nccl: 2 ranks share cuda:0, which NCCL 2.29 refuses; use gloo"
     )
     # A single rank shares nothing.
-    assert choose("cuda", "nccl", 1).transport == "nccl"
+    assert choose_placement("cuda", "nccl", 1).transport == "nccl"
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
@@ -143,18 +153,18 @@ def test_test_workers_use_all_devices_evenly(count: int, workers: int) -> None:
 
 def test_the_ranks_of_a_test_worker_stay_on_its_devices(machine: Machine) -> None:
     machine("cuda", 8)
-    assert str(choose("cuda", "auto", 2, worker=1, workers=2)) == "cuda:4,cuda:5 nccl 1"
-    assert str(choose("cuda", "auto", 4, worker=3, workers=4)) == "cuda:6,cuda:7 gloo 2"
+    assert str(choose_placement("cuda", "auto", 2, worker=1, workers=2)) == "cuda:4,cuda:5 nccl 1"
+    assert str(choose_placement("cuda", "auto", 4, worker=3, workers=4)) == "cuda:6,cuda:7 gloo 2"
     machine("cuda", 2)
-    assert str(choose("cuda", "auto", 4, worker=4, workers=5)) == "cuda:0 gloo 12"
+    assert str(choose_placement("cuda", "auto", 4, worker=4, workers=5)) == "cuda:0 gloo 12"
 
 
 def test_a_command_gets_only_the_options_that_differ_from_its_own_choice(machine: Machine) -> None:
     options_for.cache_clear()
     machine("cuda", 4)
-    on_gpus = choose("auto", "auto", 4)
+    on_gpus = choose_placement("auto", "auto", 4)
     assert options_for(on_gpus, 4, DEADLINE) == ()
-    on_cpu = choose("cpu", "auto", 4)
+    on_cpu = choose_placement("cpu", "auto", 4)
     assert options_for(on_cpu, 4, 60.0) == ("--device", "cpu", "--deadline", "60")
     over_gloo = replace(on_gpus, transport="gloo")
     assert options_for(over_gloo, 4, DEADLINE) == ("--transport", "gloo")
@@ -188,7 +198,7 @@ def test_doctor_shows_which_transports_an_accelerator_has(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuses = "which NCCL 2.29 refuses and NCCL 2.30 may not"
-    monkeypatch.setattr("harness.doctor.why_not", lambda *_: refuses)
+    monkeypatch.setattr("harness.doctor.why_ranks_cannot_share", lambda *_: refuses)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
     machine("cuda", 2)
     found = examine()

@@ -14,7 +14,7 @@ from harness.ranks import launch_folder
 from harness.ranks.launch_folder import LONGEST_PLACE, PREFIX, NoRoom
 from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
-from properties.helpers.commands import ran
+from properties.helpers.commands import run_to_end
 from properties.helpers.judging import evaluate
 
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
@@ -86,7 +86,7 @@ def test_a_full_disk_is_reported_and_no_file_is_left() -> None:
         (Path(folder) / "small").mkdir()
         (Path(folder) / "mine.py").write_text(FILLS)
         script = SMALL.format(python=sys.executable, case=CASE)
-        done = ran("unshare", "--mount", "sh", "-c", script, cwd=Path(folder))
+        done = run_to_end("unshare", "--mount", "sh", "-c", script, cwd=Path(folder))
     if done.returncode == 99 or "unshare failed" in done.stderr:
         pytest.skip(f"nothing can be mounted on this machine: {done.stderr}")
     assert "OSError: [Errno 28] No space left on device" in done.stdout, done.stdout

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from harness.ranks.placement import MEETING, PLACEMENT, Placement, settle
+from harness.ranks.placement import MEETING, PLACEMENT, Placement, join_ranks
 from harness.ranks.pool import RankPool
 
 Settle = Callable[[str, int], dict[str, Any]]
@@ -82,7 +82,7 @@ def settle_on_stubs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("RANK", str(local))
         monkeypatch.setenv("WORLD_SIZE", "8")
-        done["device"] = settle(local)
+        done["device"] = join_ranks(local)
         return done
 
     before = [getattr(*flag) for flag in FLAGS]

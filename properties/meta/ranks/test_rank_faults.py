@@ -311,7 +311,7 @@ def test_a_death_is_reported_the_same_without_process_handles_and_without_forks(
         raise OSError(errno.ENOSYS, "no such call")
 
     if lacking == "forks":
-        monkeypatch.setattr("harness.ranks.host.forks", lambda _: False)
+        monkeypatch.setattr("harness.ranks.host.should_fork", lambda _: False)
     else:
         monkeypatch.setattr(os, "pidfd_open", refuses)
     with RankPool(2) as pool:

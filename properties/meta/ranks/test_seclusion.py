@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from harness.ranks.pool import RankPool
-from properties.helpers.commands import ran
+from properties.helpers.commands import run_to_end
 from properties.helpers.places import ROOT
 from properties.helpers.sockets import listening
 
@@ -17,10 +17,10 @@ NAMESPACES = ("unshare", "--net", "--uts", "--mount")
 
 @pytest.mark.slow
 def test_on_a_host_without_a_network_a_pool_looks_up_no_name_and_opens_no_port() -> None:
-    allowed = ran(*NAMESPACES, "true")
+    allowed = run_to_end(*NAMESPACES, "true")
     if allowed.returncode:
         pytest.skip(f"no namespaces on this machine: {allowed.stderr}")
-    run = ran(*NAMESPACES, sys.executable, SECLUDED)
+    run = run_to_end(*NAMESPACES, sys.executable, SECLUDED)
     assert json.loads(run.stdout) == {"verdict": "WITHIN", "questions": [], "open": []}
 
 

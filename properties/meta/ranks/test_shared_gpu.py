@@ -15,7 +15,7 @@ from harness.case import Case
 from harness.ranks import shared_gpu
 from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
-from harness.ranks.shared_gpu import why_not
+from harness.ranks.shared_gpu import why_ranks_cannot_share
 from properties.helpers.alive import address_of, left_behind
 from properties.helpers.places import PLANTED
 
@@ -61,17 +61,17 @@ def test_an_nccl_that_is_too_old_or_missing_is_not_tried(
     why: str,
 ) -> None:
     monkeypatch.setattr(shared_gpu, "nccl_version", lambda: version)
-    assert why_not(Placement(), 2) == why
+    assert why_ranks_cannot_share(Placement(), 2) == why
     assert launched == []
 
 
 def test_ranks_that_finish_a_step_can_share_a_gpu(launched: list[str]) -> None:
-    assert why_not(Placement(), 3) == ""
+    assert why_ranks_cannot_share(Placement(), 3) == ""
     assert len(launched) == 1
 
 
 def test_the_reason_of_a_failing_transport_is_quoted(launched: list[str]) -> None:
-    why = why_not(Placement(transport="unheard-of"), 2)
+    why = why_ranks_cannot_share(Placement(transport="unheard-of"), 2)
     assert why.startswith("and a first step ended so: rank ")
     assert "died while starting, exit status 1 (ValueError: " in why
     assert len(launched) == 1
@@ -86,7 +86,7 @@ def test_ranks_that_never_start_are_given_up(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(shared_gpu, "START_DEADLINE", 3.0)
     started = time.monotonic()
-    why = why_not(Placement(), 2)
+    why = why_ranks_cannot_share(Placement(), 2)
     assert time.monotonic() - started < 3 + MARGIN
     assert why.startswith("and a first step ended so: not all ranks were up within 3 s: rank 0, 1")
     assert len(launched) == 1
@@ -98,6 +98,6 @@ def test_ranks_that_hang_are_given_up(
 ) -> None:
     monkeypatch.setattr(shared_gpu, "CANDIDATE", f"{FAULTY}:SLEEPS")
     monkeypatch.setattr(shared_gpu, "DEADLINE", 2.0)
-    why = why_not(Placement(), 2)
+    why = why_ranks_cannot_share(Placement(), 2)
     assert why.startswith("and a first step ended so: rank 1 gave no answer within 2 s")
     assert len(launched) == 1

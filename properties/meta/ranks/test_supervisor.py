@@ -126,11 +126,11 @@ def test_an_idle_supervisor_does_not_serve_a_launch_with_another_environment(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("forks", [True, False])
+@pytest.mark.parametrize("should_fork", [True, False])
 def test_ranks_start_in_the_current_folder_of_their_controller(
     start_pool: StartPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, forks: bool
 ) -> None:
-    monkeypatch.setattr(host, "forks", lambda _: forks)
+    monkeypatch.setattr(host, "should_fork", lambda _: forks)
     start_pool().close()
     monkeypatch.chdir(tmp_path)
     ranks = start_pool().pids()[1:]
@@ -138,12 +138,12 @@ def test_ranks_start_in_the_current_folder_of_their_controller(
 
 
 @pytest.mark.parametrize(
-    ("devices", "forks"),
+    ("devices", "should_fork"),
     [("cpu", True), ("pretend:0", True), ("cuda:0,cuda:1", True), ("xpu:0", False)],
 )
 def test_ranks_are_forked_if_a_fork_can_start_their_device(devices: str, *, forks: bool) -> None:
     environment = Placement(tuple(devices.split(","))).environment()
-    assert host.forks(Order(ranks=2, environment=environment, launch="")) is forks
+    assert host.should_fork(Order(ranks=2, environment=environment, launch="")) is forks
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_a_start_that_is_stopped_at_once_ends_without_waiting_for_the_ranks(
     (idle,) = supervisor._IDLE
     supervisor._IDLE.clear()
     (idle.folder / "tmp").mkdir()
-    variables = host.environments(Order(ranks=2, environment={}, launch=""), idle.folder)
+    variables = host.rank_environments(Order(ranks=2, environment={}, launch=""), idle.folder)
     # Stopped, it reads both messages at once.
     idle.process.send_signal(signal.SIGSTOP)
     ranks = [each | NOT_CONNECTED for each in variables]

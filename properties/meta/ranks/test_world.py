@@ -29,9 +29,9 @@ from harness.ranks.link import Link
 from harness.ranks.messages import (
     BytesFromRank,
     Connected,
+    FromRank,
     Hello,
     HostReport,
-    OfRank,
     Order,
 )
 from harness.ranks.world import IncompleteWorld, World
@@ -39,7 +39,13 @@ from harness.trace import Fault, Kind
 from harness.verdict import Verdict
 from properties.helpers.alive import address_of, left_behind
 from properties.helpers.another_host import children, free_port, pool_with_another_host, told
-from properties.helpers.commands import HARNESS, campaign_of, options_of, ran, running
+from properties.helpers.commands import (
+    HARNESS,
+    campaign_of,
+    options_of,
+    run_in_background,
+    run_to_end,
+)
 from properties.helpers.judging import evaluate
 from properties.helpers.places import PLANTED
 from properties.helpers.wait import PATIENCE, eventually
@@ -85,7 +91,7 @@ def test_a_rank_that_dies_on_another_host_is_named_and_the_host_serves_on() -> N
 
 def test_connections_with_the_same_number_on_two_other_hosts_are_kept_apart() -> None:
     first, second = (Link(None, host=f"host {node}", node=node) for node in (1, 2))
-    opened = {node: Link(None, host=f"host {node}", reader=Reader(OfRank)) for node in (1, 2)}
+    opened = {node: Link(None, host=f"host {node}", reader=Reader(FromRank)) for node in (1, 2)}
     launch = object.__new__(Launch)
     launch.order, launch.size, launch.links = (
         Order(ranks=1, environment={}, launch="", nodes=3),
@@ -161,8 +167,8 @@ def test_nothing_on_another_host_outlives_the_controller() -> None:
     port = free_port()
     command = (*HARNESS, "repro", str(CASE), "--candidate", SLEEPS, "--deadline", "600")
     with (
-        running(*command, **told(0, 2, port)) as controller,
-        running(*command, **told(1, 2, port)) as other,
+        run_in_background(*command, **told(0, 2, port)) as controller,
+        run_in_background(*command, **told(1, 2, port)) as other,
     ):
         address = wait_for_rank_1(other)
         controller.kill()
@@ -174,9 +180,9 @@ def test_nothing_on_another_host_outlives_the_controller() -> None:
 def test_further_processes_of_one_host_end_at_once_and_bad_input_ends_the_first() -> None:
     port, words = free_port(), ("golden", "verify", "--store", "nowhere")
     with (
-        running(*HARNESS, *words, **told(0, 3, port, 0)) as first,
-        running(*HARNESS, *words, **told(1, 3, port, 0)) as second,
-        running(*HARNESS, *words, **told(2, 3, port, 0)) as third,
+        run_in_background(*HARNESS, *words, **told(0, 3, port, 0)) as first,
+        run_in_background(*HARNESS, *words, **told(1, 3, port, 0)) as second,
+        run_in_background(*HARNESS, *words, **told(2, 3, port, 0)) as third,
     ):
         assert [second.wait(PATIENCE), third.wait(PATIENCE)] == [0, 0]
         assert first.wait(PATIENCE) == 4
@@ -286,7 +292,7 @@ def under_torchrun(
     with ExitStack() as stack:
         second, first = (
             stack.enter_context(
-                running(*hosts.inside[node], *torchrun, f"--node-rank={node}", *words)
+                run_in_background(*hosts.inside[node], *torchrun, f"--node-rank={node}", *words)
             )
             for node in (1, 0)
         )
@@ -302,7 +308,7 @@ CHECK = [
 
 @pytest.mark.slow
 def test_two_hosts_under_torchrun_report_the_same_as_one_host(tmp_path: Path) -> None:
-    alone = ran(*HARNESS, *CHECK, cwd=tmp_path)
+    alone = run_to_end(*HARNESS, *CHECK, cwd=tmp_path)
     with two_hosts() as hosts, under_torchrun(hosts, 2, "-m", "harness", *CHECK) as (first, _):
         output, log = first.communicate(timeout=PATIENCE)
     together = campaign_of(output)
@@ -376,7 +382,7 @@ def test_a_pytest_session_uses_the_ranks_of_a_launcher(tmp_path: Path) -> None:
 def test_options_that_contradict_the_launcher_are_refused(
     words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("harness.ranks.other_hosts.dismiss", lambda: None)
+    monkeypatch.setattr("harness.ranks.other_hosts.release_hosts", lambda: None)
     for name, value in told(0, 2, free_port()).items():
         monkeypatch.setenv(name, value)
     assert main(words.split()) == 2
@@ -393,7 +399,7 @@ def test_options_that_contradict_the_launcher_are_refused(
 def test_pytest_refuses_options_that_contradict_the_launcher(
     option: str, message: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.ranks.other_hosts.dismiss", lambda: None)
+    monkeypatch.setattr("harness.ranks.other_hosts.release_hosts", lambda: None)
     for name, value in told(0, 2, free_port()).items():
         monkeypatch.setenv(name, value)
     result = pytester.runpytest_inprocess(option)

@@ -7,7 +7,7 @@ import pytest
 from harness.against import RECIPE
 from harness.case import Case, Dtype
 from harness.compare import Comparison, Verdict
-from harness.generation import cases, generate
+from harness.generation import cases, draw_list
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Kind
@@ -57,7 +57,7 @@ def drawn(
     pairs = "dpo" in name
     fitting = (
         case
-        for case in generate(strategy, 8 * count, 0)
+        for case in draw_list(strategy, 8 * count, 0)
         if case.ranks == 4
         and (case.dp == 1 or not (pairs or one_replica))
         and (len(case.rows) % 2 == 0 or not pairs)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.case import Row
-from harness.compare import Look, faulted
+from harness.compare import Look, fault_comparison
 from harness.report import comparison_record
 from harness.report.html import pages_of
 from harness.trace import Fault, Kind
@@ -29,7 +29,7 @@ HANG = Fault(
 FAILURE = pages_of("x", comparison_record(pictured(larger=pictured())))[0].text
 PAGES = {
     "failure": FAILURE,
-    "hang": pages_of("x", comparison_record(faulted(CASE, "mine.py:MINE", HANG)))[0].text,
+    "hang": pages_of("x", comparison_record(fault_comparison(CASE, "mine.py:MINE", HANG)))[0].text,
     "campaign": pages_of("x", campaign())[0].text,
 }
 GRID = "details.map[open] svg.tokens"

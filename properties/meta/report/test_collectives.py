@@ -2,7 +2,7 @@
 
 import re
 
-from harness.compare import faulted
+from harness.compare import fault_comparison
 from harness.trace import Fault, Kind
 from properties.helpers.drawn import CASE
 from properties.meta.report.pages import cells_of, page_of
@@ -19,7 +19,7 @@ def test_the_page_of_a_hang_marks_where_ranks_part() -> None:
             1: (entered, "all_reduce #4 on sp, ranks 0,1, shape [2], not done"),
         },
     )
-    page = page_of(faulted(CASE, "mine.py:MINE", fault))
+    page = page_of(fault_comparison(CASE, "mine.py:MINE", fault))
     assert page.count(": here ranks part") == 1
     assert "#4 on sp, ranks 0,1: here ranks part" in page
     assert page.count('class="done"') == page.count('class="waits"') == 2
@@ -31,7 +31,7 @@ def page_of_entries(**collectives: tuple[str, ...]) -> str:
     """Return the page of a hang in which each rank, such as `rank0`, entered these."""
     by_rank = {int(rank.removeprefix("rank")): entered for rank, entered in collectives.items()}
     fault = Fault(kind=Kind.HUNG, summary="no answer", collectives=by_rank)
-    return page_of(faulted(CASE, "mine.py:MINE", fault))
+    return page_of(fault_comparison(CASE, "mine.py:MINE", fault))
 
 
 def test_ranks_part_where_one_never_entered_though_another_is_done() -> None:

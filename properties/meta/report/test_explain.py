@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from harness.case import parse
-from harness.compare import Comparison, Divergence, KeyResult, Scale, Verdict, faulted
+from harness.compare import Comparison, Divergence, KeyResult, Scale, Verdict, fault_comparison
 from harness.report import explain
 from harness.trace import Fault, Kind, Misfit, MisfitKind
 
@@ -87,7 +87,9 @@ def test_a_fault_is_explained_by_rank_key_and_stack() -> None:
         stacks={0: "the other rank", 1: "line one\nline two\n"},
         log="W a warning",
     )
-    comparison = replace(faulted(CASE, "my file.py:STEP", fault), options=("--device", "cpu"))
+    comparison = replace(
+        fault_comparison(CASE, "my file.py:STEP", fault), options=("--device", "cpu")
+    )
     assert explain(comparison).splitlines() == [
         "FAULT     candidate my file.py:STEP",
         f"  case    {LINE}",
@@ -105,5 +107,7 @@ def test_a_fault_is_explained_by_rank_key_and_stack() -> None:
 
 def test_the_replay_of_a_cuda_error_waits_for_each_launch() -> None:
     summary = "rank 1 raised AcceleratorError: CUDA error: device-side assert triggered"
-    found = faulted(CASE, "mine.py:STEP", Fault(kind=Kind.RAISED, summary=summary, rank=1))
+    found = fault_comparison(
+        CASE, "mine.py:STEP", Fault(kind=Kind.RAISED, summary=summary, rank=1)
+    )
     assert "  replay  CUDA_LAUNCH_BLOCKING=1 python -m harness repro" in explain(found)

@@ -19,13 +19,13 @@ from harness.against import ITSELF, NAMES
 from harness.case import Row
 from harness.cli import main
 from harness.commands.options import Report, answer
-from harness.compare import Look, faulted
+from harness.compare import Look, fault_comparison
 from harness.failure.bundle import write_bundle
-from harness.golden.verify import Verified
+from harness.golden.verify import GoldenResults
 from harness.report import comparison_record
 from harness.report.html import NotDrawn, Page, pages_of, save
 from harness.trace import Fault, Kind
-from properties.helpers.commands import ran
+from properties.helpers.commands import run_to_end
 from properties.helpers.drawn import CASE, HOSTILE, SIGNS, campaign, pictured
 from properties.helpers.full import full_disk
 from properties.helpers.fuzzing import fuzz, one_value_else
@@ -53,7 +53,7 @@ def test_everything_from_a_record_is_escaped() -> None:
     fault = Fault(kind=Kind.RAISED, summary=HOSTILE, stacks={0: HOSTILE}, log=HOSTILE)
     for comparison in (
         replace(pictured(), candidate=HOSTILE, reason=HOSTILE, seen=(Look("crashed", HOSTILE),)),
-        replace(faulted(CASE, HOSTILE, fault), logs={0: HOSTILE}),
+        replace(fault_comparison(CASE, HOSTILE, fault), logs={0: HOSTILE}),
     ):
         page = page_of(comparison, test=HOSTILE, bundle=HOSTILE)
         assert page.count("<script") == 1
@@ -98,7 +98,7 @@ def test_the_page_of_a_bundle_is_made_without_torch(tmp_path: Path) -> None:
         "from harness.cli import main\n"
         f"sys.exit(main(['report', {str(bundle)!r}, '--out', {str(tmp_path / 'out')!r}]))"
     )
-    run = ran(sys.executable, "-c", code)
+    run = run_to_end(sys.executable, "-c", code)
     assert run.returncode == 0, run.stderr
     (page,) = (tmp_path / "out").iterdir()
     assert run.stdout.strip() == str(page)
@@ -158,7 +158,7 @@ def test_pages_say_that_a_step_was_compared_with_itself() -> None:
     assert caveat not in pages_of("x", document)[0].text
     document["campaign"]["against"] = "self"
     assert f"It is {caveat}." in pages_of("x", document)[0].text
-    verified = Verified(goldens=1, against=Counter(self=2)).record()
+    verified = GoldenResults(goldens=1, against=Counter(self=2)).record()
     assert f"2 runs are {caveat}." in pages_of("x", verified)[0].text
 
 
