@@ -44,7 +44,7 @@ from harness.trace import Assembly, Fault, Kind, Outcome, Trace, Unsupported, is
 ONLY_FP32 = "at sp 1 too it is only as exact as fp32 is: ask for --dtype fp32"
 
 
-# Of its step at sp 1, or of plain training of its recipe.
+# Runs of the candidate's step at sp 1, or of plain training of its recipe.
 OwnRuns = Sequence[SelfRun] | Sequence[PlainRun]
 
 

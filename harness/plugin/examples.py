@@ -30,7 +30,7 @@ def adapt_settings(test: Any) -> None:
 def blob_of(error: BaseException) -> str:
     """Return the decorator that reproduces a failure, from the notes that Hypothesis left.
 
-    Of several examples, that of the one that ran last; an empty text if there is none.
+    If there are several, take the one of the example that ran last; return "" if there is none.
     """
     decorators = [
         *(blob_of(part) for part in getattr(error, "exceptions", ())),

@@ -1,7 +1,7 @@
 """Plain training on a GPU is asked for its error before a candidate that ran there is blamed.
 
 The GPU is emulated: its fused attention computes fp32 in three passes of TF32, as some GPUs do.
-That is accurate enough, and one pass is not. None of this has run on a real GPU: see `tf32.py`.
+That is accurate enough, and one pass is not. It has not run on a real GPU: see `tf32.py`.
 """
 
 import math
