@@ -7,8 +7,8 @@
 * *Slack* is the budget of a whole tensor as a share of its size; a tensor with too much is *weak*.
 * A *vacuous* run could not have failed, so it is a FAULT and not a pass.
 
-1. No tolerance is tuned by hand. A budget follows from the error that plain training makes in the same
-   case, and all factors stand in budget.py with the measurements that they come from.
+1. No tolerance is tuned by hand. A budget follows from the error that plain training makes in
+   the same case, and all factors stand in budget.py with the measurements that they come from.
 2. Keys are compared in the order of execution, so that the first divergence is near its cause.
 3. A pass needs evidence that the run examined gradients, that ranks shared the sequence, and that
    labels across shard edges were judged.
