@@ -268,7 +268,7 @@ def test_a_candidate_lacks_no_case_if_no_more_can_be_drawn(
 ) -> None:
     few = draw(REQUEST, 2)[1:]
     # The first lot has these few cases, and no other lot has any.
-    monkeypatch.setattr(case_source, "drawn", lambda _, seed: iter(few if seed == 0 else ()))
+    monkeypatch.setattr(case_source, "draw_cases", lambda _, seed: iter(few if seed == 0 else ()))
     (tally,), cases = judge(CaseSource(REQUEST, 2, LOT), of_token_mean)
     assert 0 < tally.judged == len(cases) < 12
     assert (tally.lacking, tally.verdict) == (0, "EQUAL")

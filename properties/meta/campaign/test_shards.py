@@ -140,8 +140,8 @@ def test_a_ctrl_c_while_a_case_is_counted_waits_until_it_is_counted(
 def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Write the documents of three shards, each of which diverges in its first case."""
     for name, fake in (
-        ("smallest", lambda failure, *_: Shrunk(failure, tried=0, finished=True)),
-        ("keep", lambda *_, **__: "nowhere"),
+        ("shrink_and_confirm", lambda failure, *_: Shrunk(failure, tried=0, finished=True)),
+        ("keep_bundle", lambda *_, **__: "nowhere"),
     ):
         monkeypatch.setattr(f"harness.campaign.examine.{name}", fake)
     names = [str(tmp_path / f"{k}.json") for k in (1, 2, 3)]

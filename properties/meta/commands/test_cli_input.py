@@ -146,7 +146,7 @@ def test_default_sizes_are_those_that_fit_the_ranks(
 def test_more_cases_than_can_be_drawn_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("harness.campaign.case_source.drawn", lambda *_: iter(()))
+    monkeypatch.setattr("harness.campaign.case_source.draw_cases", lambda *_: iter(()))
     monkeypatch.setattr("harness.ranks.pool.RankPool.start", lambda _: None)
     message = refused(capsys, "check", "--cases", "9", "--shard", "2/3")
     start = "--cases=9: of 9 cases that are like this only 1 could be drawn; ask "

@@ -250,14 +250,14 @@ def test_auto_chooses_pools_so_that_each_rank_has_a_core_or_a_device(
     pools: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(devices, "at_hand", lambda: machine)
+    monkeypatch.setattr(devices, "find_accelerator", lambda: machine)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     options = Pools(pools="auto", device=device)
     assert pools_for(options, ranks, most=100, worth=worth, of="100") == pools
 
 
 def test_each_worker_has_its_share_of_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "at_hand", lambda: ("cuda", 8))
+    monkeypatch.setattr(devices, "find_accelerator", lambda: ("cuda", 8))
     monkeypatch.setattr("torch.distributed.is_backend_available", lambda _: True)
     options = options_of("check", "--device", "cuda")
     placements = []

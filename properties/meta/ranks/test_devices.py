@@ -41,7 +41,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             (torch.accelerator, "current_accelerator", lambda **_: found),
             (torch.accelerator, "device_count", lambda: count),
             (dist, "is_backend_available", lambda _: built),
-            (devices, "why_not", lambda *_: refuses),
+            (devices, "why_ranks_cannot_share", lambda *_: refuses),
         ):
             monkeypatch.setattr(module, name, stub)
 

@@ -126,7 +126,7 @@ def test_an_idle_supervisor_does_not_serve_a_launch_with_another_environment(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("should_fork", [True, False])
+@pytest.mark.parametrize("forks", [True, False])
 def test_ranks_start_in_the_current_folder_of_their_controller(
     start_pool: StartPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, forks: bool
 ) -> None:
@@ -138,7 +138,7 @@ def test_ranks_start_in_the_current_folder_of_their_controller(
 
 
 @pytest.mark.parametrize(
-    ("devices", "should_fork"),
+    ("devices", "forks"),
     [("cpu", True), ("pretend:0", True), ("cuda:0,cuda:1", True), ("xpu:0", False)],
 )
 def test_ranks_are_forked_if_a_fork_can_start_their_device(devices: str, *, forks: bool) -> None:
